@@ -1,0 +1,56 @@
+# make demo    the main job on real input: build a bundle, run it on a video, publish over MQTT
+# make test    the tests
+# make check   the linters, the types, the layers, then the tests
+# Each makes its own .venv and installs what it needs.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint bench constraints clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+demo: $(VENV)/.demo
+	@sh tools/debian-packages.sh demo
+	$(BIN)/edge-sdk demo
+
+test: $(VENV)/.dev
+	@sh tools/debian-packages.sh test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint test
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+constraints: $(VENV)/.dev
+	$(PIP) install --quiet uv
+	{ sed -n '/^#/p' constraints.txt; $(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.10 \
+	  --no-header --no-annotate --upgrade --quiet; } > constraints.new
+	mv constraints.new constraints.txt
+
+$(BIN)/python:
+	@sh tools/debian-packages.sh venv
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install --quiet -c constraints.txt -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache demo-output

@@ -1,0 +1,166 @@
+"""Bundle: a NAME.edge folder that is verified or refused, never half-valid.
+
+Owns the order of checks: signature over the manifest's bytes, then the manifest, then every file's name, size and hash.
+Knows nothing of models; `Bundle.read` hands out bytes that were hashed as they were read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from numpy.typing import NDArray
+
+from edge_sdk.errors import BundleError, IncompatibleError
+from edge_sdk.frame import Tensor
+from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest, decode_manifest
+from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
+
+_MANIFEST_LIMIT = 4 * 1024 * 1024  # bytes; a real one has about 5 kB
+
+
+class Bundle:
+    """An opened and verified bundle.
+
+    Attributes:
+        path: its folder.
+        manifest: what it promises.
+        digest: SHA-256 of manifest.json in hex, which names every file's hash and so the whole bundle.
+        signed: whether a trusted key's signature was verified.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, digest: str, *, signed: bool) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.digest = digest
+        self.signed = signed
+
+    @classmethod
+    def open(cls, path: Path, trusted_keys: Sequence[Ed25519PublicKey] = ()) -> Bundle:
+        """Open a bundle and verify all of it.
+
+        Args:
+            path: the NAME.edge folder.
+            trusted_keys: when there are any, a signature by one of them is demanded before anything is parsed.
+
+        Raises:
+            BundleError: unsigned, wrongly signed, altered, incomplete, or with a file that the manifest does not name.
+        """
+        if not path.is_dir():
+            raise BundleError(f"{path}: no such bundle, expected a folder that `edge-sdk build` wrote")
+        data = _read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)
+        if trusted_keys:
+            _check_signature(path, data, trusted_keys)
+        manifest = decode_manifest(data, str(path / MANIFEST_FILE))
+        bundle = cls(path, manifest, hashlib.sha256(data).hexdigest(), signed=bool(trusted_keys))
+        bundle._check_folder()
+        for entry in manifest.files:
+            bundle.read(entry.name)
+        return bundle
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file, hashed again as they are read, so that what was verified is what is used.
+
+        Raises:
+            BundleError: when the manifest does not name it, or size or hash differ.
+        """
+        entry = self.manifest.entry(name)
+        if entry is None:
+            raise BundleError(f"{self.path}: the manifest names no file {name!r}")
+        data = _read_regular(self.path / name, limit=entry.size)
+        if len(data) != entry.size:
+            raise BundleError(f"{self.path / name}: has {len(data)} bytes, the manifest promises {entry.size}")
+        found = hashlib.sha256(data).hexdigest()
+        if found != entry.sha256:
+            raise BundleError(
+                f"{self.path / name}: altered; sha256 is {found[:12]}…, the manifest promises {entry.sha256[:12]}…"
+            )
+        return data
+
+    def labels(self) -> tuple[str, ...]:
+        """Labels in output order."""
+        return tuple(self.read(self.manifest.labels).decode("utf-8").splitlines())
+
+    def golden(self) -> list[tuple[NDArray[np.uint8], tuple[Tensor, ...]]]:
+        """Golden inputs, uint8 (H, W, C) after resizing, each with the outputs it must give.
+
+        Raises:
+            BundleError: when the file does not hold what the manifest promises.
+        """
+        promise = self.manifest.golden
+        try:
+            with np.load(io.BytesIO(self.read(promise.file)), allow_pickle=False) as arrays:
+                return [
+                    (arrays[f"image_{i}"], tuple(arrays[k] for k in _output_keys(arrays.files, i)))
+                    for i in range(promise.count)
+                ]
+        except (KeyError, ValueError, OSError) as cause:
+            raise BundleError(f"{self.path / promise.file}: not the promised golden file: {cause}") from cause
+
+    def check_device(self, machine: str, onnxruntime_version: str) -> None:
+        """Refuse a device that cannot keep the bundle's promise.
+
+        Args:
+            machine: `platform.machine()` here.
+            onnxruntime_version: installed here.
+
+        Raises:
+            IncompatibleError: another machine, or an ONNX Runtime outside the promised range.
+        """
+        promise = self.manifest
+        if machine != promise.machine:
+            raise IncompatibleError(
+                f"{self.path}: built for {promise.machine} (target {promise.target}), this machine is {machine}; "
+                f"build it with a target for {machine}, see `edge-sdk targets`"
+            )
+        if not promise.onnxruntime.admits(onnxruntime_version):
+            span = f"{promise.onnxruntime.minimum} to {promise.onnxruntime.maximum}"
+            raise IncompatibleError(
+                f"{self.path}: proved with ONNX Runtime {span}, found {onnxruntime_version}; "
+                "install one of those, or build the bundle where this version is installed"
+            )
+
+    def _check_folder(self) -> None:
+        expected = {entry.name for entry in self.manifest.files} | {MANIFEST_FILE}
+        found = {item.name for item in os.scandir(self.path)} - {SIGNATURE_FILE}
+        missing, extra = sorted(expected - found), sorted(found - expected)
+        if missing:
+            raise BundleError(f"{self.path}: {missing[0]} is missing; copy the bundle again")
+        if extra:
+            raise BundleError(f"{self.path}: {extra[0]} is not named by the manifest; a bundle holds nothing else")
+
+
+def _output_keys(names: list[str], image: int) -> list[str]:
+    prefix = f"output_{image}_"
+    keys = sorted((n for n in names if n.startswith(prefix)), key=lambda n: int(n.removeprefix(prefix)))
+    if not keys:
+        raise KeyError(prefix)
+    return keys
+
+
+def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519PublicKey]) -> None:
+    if not (path / SIGNATURE_FILE).exists():
+        raise BundleError(f"{path}: not signed, expected a signature by a trusted key; sign it with `edge-sdk sign`")
+    signature = _read_regular(path / SIGNATURE_FILE, limit=SIGNATURE_BYTES)
+    if len(signature) != SIGNATURE_BYTES or not is_signed_by_any(manifest, signature, trusted_keys):
+        raise BundleError(f"{path}: the signature is not by a trusted key, or the manifest was altered after signing")
+
+
+def _read_regular(path: Path, limit: int) -> bytes:
+    """Read at most `limit` + 1 bytes of a regular file; links, pipes and devices are refused."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise BundleError(f"{path}: missing; copy the bundle again") from None
+    except OSError as cause:
+        raise BundleError(f"{path}: cannot be read: {cause.strerror}") from cause
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BundleError(f"{path}: not a regular file")
+        return file.read(limit + 1)

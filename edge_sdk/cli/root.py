@@ -1,0 +1,81 @@
+"""The `edge-sdk` command: finds the verb, turns every error into one line and its exit code.
+
+Verbs are imported when they are called, so that `edge-sdk --help` does not pay for OpenCV and ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+import edge_sdk
+from edge_sdk.errors import EdgeError
+
+_VERBS = {
+    "keygen": "Make a key pair for signing bundles.",
+    "sign": "Sign a bundle.",
+    "targets": "List the devices that edge-sdk can build for.",
+}
+
+
+class _LazyVerbs(click.Group):
+    """A click group whose commands live in `edge_sdk.cli.VERB` and are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        command = importlib.import_module(f"edge_sdk.cli.{cmd_name}").command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"edge_sdk.cli.{cmd_name}.command is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(_VERBS.items()))
+
+
+@click.group(cls=_LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(edge_sdk.__version__, prog_name="edge-sdk")
+def cli() -> None:
+    """Take a vision model from a workstation to a camera device and keep it running there."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with the exit code that fits."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code (0 ok, else the error's family; 130 interrupted)."""
+    try:
+        cli.main(args=arguments, prog_name="edge-sdk", standalone_mode=False)
+    except EdgeError as error:
+        return _fail(str(error), error.exit_code)
+    except click.UsageError as error:
+        hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+        return _fail(f"{error.format_message()}{hint}", 2)
+    except (click.Abort, KeyboardInterrupt):
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader went away (`edge-sdk targets | head`): nothing to say, and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:  # noqa: BLE001 - the last line of defence: a user never sees a bare traceback
+        if os.environ.get("EDGE_SDK_DEBUG"):
+            traceback.print_exc()
+        detail = f"{type(error).__name__}: {error}".splitlines()[0]
+        return _fail(f"this is a bug in edge-sdk: {detail}; set EDGE_SDK_DEBUG=1 to see where", 1)
+    return 0
+
+
+def _fail(message: str, exit_code: int) -> int:
+    click.echo(f"edge-sdk: {message}", err=True)
+    return exit_code

@@ -1,0 +1,36 @@
+"""`edge-sdk sign`: an Ed25519 signature over a bundle's manifest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import OutputError
+from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from edge_sdk.signing import load_private_key, sign
+
+
+@click.command("sign")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--key", required=True, type=click.Path(path_type=Path), help="Private key from `edge-sdk keygen`.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def command(bundle: Path, key: Path, as_json: bool) -> None:
+    """Verify BUNDLE and sign its manifest, which names and hashes every other file."""
+    private_key = load_private_key(key)
+    opened = Bundle.open(bundle)
+    signature = sign((bundle / MANIFEST_FILE).read_bytes(), private_key)
+    partial = bundle.with_name(f".{bundle.name}.sig-{os.getpid()}")
+    try:
+        partial.write_bytes(signature)
+        partial.replace(bundle / SIGNATURE_FILE)
+    except OSError as cause:
+        partial.unlink(missing_ok=True)
+        raise OutputError(f"{bundle / SIGNATURE_FILE}: cannot be written: {cause.strerror}") from cause
+    if as_json:
+        click.echo(msgspec.json.encode({"bundle": str(bundle), "digest": opened.digest, "signed": True}))
+        return
+    click.echo(f"signed {bundle} (digest {opened.digest[:12]}…)")

@@ -1,0 +1,92 @@
+"""Every error a user can meet, by who can mend it.
+
+Owns the exit codes. A message is one line: what, where, expected, got, next step. It never holds a secret.
+"""
+
+
+class EdgeError(Exception):
+    """The root: something went wrong while running (source, broker, disk)."""
+
+    exit_code = 1
+
+
+class UsageError(EdgeError):
+    """A flag or argument that cannot be used as given."""
+
+    exit_code = 2
+
+
+class TargetError(EdgeError):
+    """A target file that is missing, unreadable or impossible."""
+
+    exit_code = 2
+
+
+class ModelError(EdgeError):
+    """A model or model.toml that cannot be used."""
+
+    exit_code = 2
+
+
+class DataError(EdgeError):
+    """Images or labels that cannot be used."""
+
+    exit_code = 2
+
+
+class ConfigError(EdgeError):
+    """A device configuration that cannot be used."""
+
+    exit_code = 2
+
+
+class AccuracyGateError(EdgeError):
+    """A model that lost more than its gate allows."""
+
+    exit_code = 3
+
+
+class LatencyGateError(EdgeError):
+    """A model that cannot keep its latency budget."""
+
+    exit_code = 4
+
+
+class SizeGateError(EdgeError):
+    """A model larger than its gate allows."""
+
+    exit_code = 5
+
+
+class IncompatibleError(EdgeError):
+    """A sound bundle that this device or this runtime cannot run."""
+
+    exit_code = 6
+
+
+class BundleError(EdgeError):
+    """A bundle that is not what its manifest promises, or not signed by a trusted key."""
+
+    exit_code = 7
+
+
+class MissingDependencyError(EdgeError):
+    """A package or system program that is not installed."""
+
+    exit_code = 8
+
+
+class CameraError(EdgeError):
+    """A source that does not open or broke down."""
+
+
+class SessionError(EdgeError):
+    """A model that the runtime does not load or run."""
+
+
+class PublishError(EdgeError):
+    """A broker that refuses what it is sent."""
+
+
+class OutputError(EdgeError):
+    """A file or folder that cannot be written."""

@@ -1,0 +1,140 @@
+"""The values that flow through the loop: Frame -> Prepared -> Inferred -> Detections or Classification.
+
+Owns their shapes and units, and no behaviour but arithmetic on them. Each value keeps what the next stage needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Image: TypeAlias = NDArray[np.uint8]
+"""uint8 (H, W, 3), BGR, 0-255: what cameras and OpenCV deliver."""
+
+Tensor: TypeAlias = NDArray[Any]
+"""An input or output of a model; dtype and shape are the model's own."""
+
+
+class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """One picture from one camera.
+
+    Attributes:
+        image: uint8 (H, W, 3), BGR. Belongs to the source, which overwrites it after the next `latest()`: copy to keep.
+        captured_ns: monotonic nanoseconds, taken right after the grab; for files the time the frame was due.
+        captured_at: seconds since the epoch, wall clock, at the same moment.
+        seq: 0 and up; counts every frame of the source, those nobody took included. For files the frame's index.
+        camera: the stream's name.
+    """
+
+    image: Image
+    captured_ns: int
+    captured_at: float
+    seq: int
+    camera: str
+
+    @property
+    def size_wh(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return self.image.shape[1], self.image.shape[0]
+
+
+class Geometry(msgspec.Struct, frozen=True, gc=False):
+    """How the frame was laid into the model's input: input_px = frame_px * scale + offset.
+
+    Attributes:
+        scale_x: input pixels a frame pixel, horizontally.
+        scale_y: the same, vertically.
+        offset_x: input pixels left of the picture (negative where it was cropped).
+        offset_y: input pixels above the picture (negative where it was cropped).
+    """
+
+    scale_x: float
+    scale_y: float
+    offset_x: float
+    offset_y: float
+
+    def boxes_to_frame(self, boxes_xyxy: NDArray[np.float32], size_wh: tuple[int, int]) -> NDArray[np.float32]:
+        """Map boxes from the model's input to the frame, in place, clipped to the picture.
+
+        Args:
+            boxes_xyxy: float32 (N, 4), pixels of the model's input.
+            size_wh: the frame's width and height in pixels.
+
+        Returns:
+            The same array, in pixels of the frame.
+        """
+        boxes_xyxy[:, 0::2] -= self.offset_x
+        boxes_xyxy[:, 1::2] -= self.offset_y
+        boxes_xyxy[:, 0::2] /= self.scale_x
+        boxes_xyxy[:, 1::2] /= self.scale_y
+        np.clip(boxes_xyxy[:, 0::2], 0, size_wh[0], out=boxes_xyxy[:, 0::2])
+        np.clip(boxes_xyxy[:, 1::2], 0, size_wh[1], out=boxes_xyxy[:, 1::2])
+        return boxes_xyxy
+
+
+class Prepared(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A frame as the model wants it.
+
+    Attributes:
+        tensor: the model's input, batch 1. Belongs to the prepare step and is overwritten by the next frame.
+        geometry: how the frame lies in it.
+        frame: where it came from.
+    """
+
+    tensor: Tensor
+    geometry: Geometry
+    frame: Frame
+
+
+class Inferred(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What the model answered.
+
+    Attributes:
+        outputs: in the order of the model's outputs. They belong to the session and are overwritten by the next run.
+        inference_ns: duration of the bare run.
+        prepared: what was asked.
+    """
+
+    outputs: tuple[Tensor, ...]
+    inference_ns: int
+    prepared: Prepared
+
+
+class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Objects found in one frame, most confident first.
+
+    Attributes:
+        frame: where they were found.
+        inference_ns: duration of the bare run.
+        boxes_xyxy: float32 (N, 4), clipped, in pixels of the original frame.
+        confidences: float32 (N,), 0-1.
+        class_ids: int64 (N,), lines of labels.txt from 0.
+    """
+
+    frame: Frame
+    inference_ns: int
+    boxes_xyxy: NDArray[np.float32]
+    confidences: NDArray[np.float32]
+    class_ids: NDArray[np.int64]
+
+
+class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The most likely classes of one frame, most likely first.
+
+    Attributes:
+        frame: what was classified.
+        inference_ns: duration of the bare run.
+        confidences: float32 (K,), 0-1, of all classes that sum to 1.
+        class_ids: int64 (K,). With a background class: output index - 1, and -1 is the background itself.
+    """
+
+    frame: Frame
+    inference_ns: int
+    confidences: NDArray[np.float32]
+    class_ids: NDArray[np.int64]
+
+
+Result: TypeAlias = Detections | Classification

@@ -1,0 +1,198 @@
+"""ModelSpec: one model.toml, which describes a model once for every verb.
+
+Owns the fields, their limits and the reading. Paths come out relative to the file's folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from edge_sdk.errors import ModelError
+from edge_sdk.toml_file import read_toml
+
+Task = Literal["classification", "detection"]
+Decoder = Literal["logits", "softmax", "yolov4", "yolov5", "yolov8"]
+DECODERS: dict[Task, tuple[Decoder, ...]] = {
+    "classification": ("logits", "softmax"),
+    "detection": ("yolov4", "yolov5", "yolov8"),
+}
+"""Decoders by task. YOLO11 heads have YOLOv8's layout."""
+
+_Side = Annotated[int, Meta(ge=8, le=8192)]
+_Unit = Annotated[float, Meta(ge=0, le=1)]
+_Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=False):
+    """What the model's one input wants.
+
+    Attributes:
+        size_wh: width and height in pixels.
+        resize: `letterbox` keeps the aspect ratio and pads, `stretch` does not keep it, `center_crop` cuts it out.
+        crop_fraction: for `center_crop`: which part of the largest centred cut is taken (ImageNet's usual .875).
+        pad_value: 0-255, for `letterbox`.
+        pad_anchor: where the picture lies in its padding.
+        color: channel order of the model.
+        mean: in the model's channel order, on 0-255 values: (x - mean) / std.
+        std: as `mean`; never 0.
+        layout: order of the tensor's axes.
+    """
+
+    size_wh: tuple[_Side, _Side]
+    resize: Literal["letterbox", "stretch", "center_crop"] = "letterbox"
+    crop_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    pad_value: Annotated[int, Meta(ge=0, le=255)] = 114
+    pad_anchor: Literal["center", "top_left"] = "center"
+    color: Literal["RGB", "BGR", "GRAY"] = "RGB"
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+
+    @property
+    def channels(self) -> int:
+        """1 for GRAY, else 3."""
+        return 1 if self.color == "GRAY" else 3
+
+    @property
+    def tensor_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the input tensor, batch 1."""
+        width, height = self.size_wh
+        return (1, self.channels, height, width) if self.layout == "NCHW" else (1, height, width, self.channels)
+
+    def __post_init__(self) -> None:
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (self.channels, 3):
+                raise ValueError(
+                    f"{key} has {len(values)} values, expected {self.channels}, one a channel of {self.color}"
+                )
+        if 0.0 in self.std:
+            raise ValueError("std holds 0, expected numbers other than 0")
+
+
+class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Attributes: confidence and iou, 0-1: weaker detections are dropped, stronger overlaps suppressed."""
+
+    confidence: _Unit = 0.25
+    iou: _Unit = 0.45
+
+
+class ClassificationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How classes are read.
+
+    Attributes:
+        background_class: output 0 is "background"; class_id everywhere is the output's index - 1.
+        top_k: how many classes a result holds.
+    """
+
+    background_class: bool = False
+    top_k: Annotated[int, Meta(ge=1, le=1000)] = 5
+
+
+class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How raw heads are read.
+
+    Attributes:
+        anchors: for `yolov4`: one list an output, of (width, height) in input pixels.
+        scale_xy: for `yolov4`: Darknet's `scale_x_y`, one an output.
+    """
+
+    anchors: tuple[tuple[tuple[float, float], ...], ...] = ()
+    scale_xy: tuple[float, ...] = ()
+
+
+class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where images are, relative to model.toml."""
+
+    calibration: str | None = None
+    evaluation: str | None = None
+
+
+class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a build may lose.
+
+    Attributes:
+        int8_min_agreement: lowest agreement of INT8 with FP32 on the evaluation images: the share of top-1 classes that
+            are equal, or the F1 score of detections matched at IoU .5.
+        max_size_mb: largest model file in the bundle, in MB of 1e6 bytes.
+    """
+
+    int8_min_agreement: _Unit = 0.80
+    max_size_mb: Annotated[float, Meta(gt=0)] | None = None
+
+
+class BudgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Attributes: latency_ms, capture to outbox, overrides the target's."""
+
+    latency_ms: Annotated[float, Meta(gt=0)] | None = None
+
+
+class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model.toml; see the attributes' own classes for the sections."""
+
+    model: str
+    name: _Name
+    task: Task
+    decoder: Decoder
+    labels: str
+    input: InputSpec
+    thresholds: Thresholds = Thresholds()
+    classification: ClassificationSpec = ClassificationSpec()
+    detection: DetectionSpec = DetectionSpec()
+    data: DataSpec = DataSpec()
+    gates: Gates = Gates()
+    budget: BudgetSpec = BudgetSpec()
+
+    def __post_init__(self) -> None:
+        if self.decoder not in DECODERS[self.task]:
+            raise ValueError(
+                f"decoder: {self.decoder!r} is not for {self.task}; expected {' or '.join(DECODERS[self.task])}"
+            )
+        if self.decoder == "yolov4":
+            if not self.detection.anchors:
+                raise ValueError(
+                    "detection.anchors is missing, expected one list of [width, height] an output for yolov4"
+                )
+            if len(self.detection.scale_xy) not in (0, len(self.detection.anchors)):
+                raise ValueError("detection.scale_xy: expected as many numbers as detection.anchors has lists")
+
+
+def load_model_spec(path: Path) -> ModelSpec:
+    """Read one model.toml; paths in it become relative to the working folder.
+
+    Raises:
+        ModelError: when it is missing or wrong; it names file and key.
+    """
+    spec = read_toml(path, ModelSpec, ModelError)
+    folder = path.parent
+    return msgspec.structs.replace(
+        spec,
+        model=str(folder / spec.model),
+        labels=str(folder / spec.labels),
+        data=DataSpec(
+            calibration=str(folder / spec.data.calibration) if spec.data.calibration else None,
+            evaluation=str(folder / spec.data.evaluation) if spec.data.evaluation else None,
+        ),
+    )
+
+
+def read_labels(path: Path) -> tuple[str, ...]:
+    """Labels, one a line, in output order.
+
+    Raises:
+        ModelError: when the file is missing, empty or not UTF-8.
+    """
+    try:
+        labels = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such labels file") from None
+    except (OSError, UnicodeDecodeError) as cause:
+        raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
+    while labels and not labels[-1]:
+        labels = labels[:-1]
+    if not labels:
+        raise ModelError(f"{path}: no labels in it, expected one a line in output order")
+    return labels

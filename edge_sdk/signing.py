@@ -1,0 +1,115 @@
+"""Ed25519 keys: make them, sign with them, verify with them.
+
+Owns the key files and the signed message. Knows manifests only as bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from edge_sdk.errors import ConfigError, OutputError
+
+SIGNATURE_BYTES = 64
+# Signed in front of the manifest, so that a signature made for anything else is never one of ours.
+_CONTEXT = b"edge-sdk bundle manifest v1\n"
+
+
+def generate_key(path: Path) -> Path:
+    """Write a new private key (mode 0600) and, beside it, its public half as `PATH.pub`; both PEM.
+
+    Returns:
+        The public key's path.
+
+    Raises:
+        OutputError: when one of them exists already or cannot be written; then neither is left behind.
+    """
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    public_path = path.with_name(path.name + ".pub")
+    _write_new(path, private, 0o600)
+    try:
+        _write_new(public_path, public, 0o644)
+    except OutputError:
+        path.unlink()
+        raise
+    return public_path
+
+
+def load_private_key(path: Path) -> Ed25519PrivateKey:
+    """Read a private key.
+
+    Raises:
+        ConfigError: when it is missing, or not an unencrypted Ed25519 private key in PEM.
+    """
+    try:
+        key = serialization.load_pem_private_key(_read(path), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"{path}: not a private key, expected the PEM file that `edge-sdk keygen` wrote") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{path}: not an Ed25519 key; make one with `edge-sdk keygen`")
+    return key
+
+
+def load_public_key(path: Path) -> Ed25519PublicKey:
+    """Read a public key.
+
+    Raises:
+        ConfigError: when it is missing, or not an Ed25519 public key in PEM.
+    """
+    data = _read(path)
+    if b"PRIVATE KEY" in data:
+        raise ConfigError(f"{path}: this is a private key; a device trusts its public half, {path.name}.pub")
+    try:
+        key = serialization.load_pem_public_key(data)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{path}: not a public key, expected the .pub file that `edge-sdk keygen` wrote") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{path}: not an Ed25519 key; make one with `edge-sdk keygen`")
+    return key
+
+
+def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
+    """The 64 bytes that go into manifest.sig."""
+    return key.sign(_CONTEXT + manifest)
+
+
+def is_signed_by_any(manifest: bytes, signature: bytes, keys: Iterable[Ed25519PublicKey]) -> bool:
+    """Whether one of `keys` made `signature` over `manifest`."""
+    return any(_verifies(manifest, signature, key) for key in keys)
+
+
+def _verifies(manifest: bytes, signature: bytes, key: Ed25519PublicKey) -> bool:
+    try:
+        key.verify(signature, _CONTEXT + manifest)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such key file") from None
+    except OSError as cause:
+        raise ConfigError(f"{path}: key cannot be read: {cause.strerror}") from cause
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise OutputError(f"{path}: exists already; choose another name, a key is never overwritten") from None
+    except OSError as cause:
+        raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

@@ -1,0 +1,46 @@
+"""The drop rule, on a hand-moved clock."""
+
+from __future__ import annotations
+
+from edge_sdk.budget import Budget
+
+MS = 1_000_000
+
+
+def test_a_fresh_frame_runs_and_an_old_one_does_not() -> None:
+    budget = Budget(100)
+    assert budget.admits(captured_ns=0, now_ns=100 * MS)
+    assert not budget.admits(captured_ns=0, now_ns=101 * MS)
+
+
+def test_the_expected_duration_counts_against_the_budget() -> None:
+    budget = Budget(100)
+    for _ in range(64):
+        budget.record(40 * MS)
+    assert budget.expected_ns() == 40 * MS
+    assert budget.admits(captured_ns=0, now_ns=60 * MS)
+    assert not budget.admits(captured_ns=0, now_ns=61 * MS)
+
+
+def test_the_estimate_is_the_90th_percentile_of_the_last_64() -> None:
+    budget = Budget(100)
+    for duration in range(1, 1001):
+        budget.record(duration)
+    last = sorted(range(1000 - 63, 1001))
+    assert budget.expected_ns() == last[64 * 9 // 10]
+    for _ in range(64):
+        budget.record(5)
+    assert budget.expected_ns() == 5
+
+
+def test_one_late_probe_a_second_runs_so_that_recovery_is_seen() -> None:
+    budget = Budget(10)
+    budget.record(500 * MS)
+    ran = [t for t in range(0, 5000, 10) if budget.admits(captured_ns=t * MS, now_ns=t * MS)]
+    assert ran == [0, 1000, 2000, 3000, 4000]
+
+
+def test_late_is_beyond_the_budget() -> None:
+    budget = Budget(100)
+    assert not budget.is_late(0, 100 * MS)
+    assert budget.is_late(0, 100 * MS + 1)

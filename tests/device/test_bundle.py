@@ -1,0 +1,185 @@
+"""Bundles: verified or refused, never half-valid."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.errors import BundleError, IncompatibleError
+from edge_sdk.manifest import RuntimeRange, decode_manifest, encode_manifest
+from edge_sdk.signing import generate_key, load_public_key
+from tests.device.bundles import FILES, edit_manifest, make_manifest, write_bundle
+
+
+def test_opens_and_reads_what_was_written(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
+    assert bundle.manifest == make_manifest()
+    assert not bundle.signed
+    assert bundle.labels() == ("cat", "dog")
+    assert bundle.read("model.int8.ort") == FILES["model.int8.ort"]
+    [(image, outputs)] = bundle.golden()
+    assert image.shape == (8, 8, 3)
+    assert [o.tolist() for o in outputs] == [[[0.25, 0.75]]]
+
+
+def test_manifest_survives_encoding() -> None:
+    manifest = make_manifest()
+    assert decode_manifest(encode_manifest(manifest), "here") == manifest
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _link(folder: Path) -> None:
+    (folder / "labels.txt").rename(folder.parent / "labels.txt")
+    (folder / "labels.txt").symlink_to(folder.parent / "labels.txt")
+
+
+def _fifo(folder: Path) -> None:
+    (folder / "labels.txt").unlink()
+    os.mkfifo(folder / "labels.txt")
+
+
+def _entry(name: str) -> list[dict[str, object]]:
+    return [{"name": name, "size": 1, "sha256": "0" * 64}]
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda f: _flip(f / "model.int8.ort"), "model.int8.ort: altered"),
+        (lambda f: (f / "model.int8.ort").write_bytes(b"short"), "has 5 bytes, the manifest promises 18"),
+        (lambda f: (f / "model.int8.ort").write_bytes(b"x" * 99), "has 19 bytes, the manifest promises 18"),
+        (lambda f: (f / "labels.txt").unlink(), "labels.txt is missing"),
+        (lambda f: (f / "manifest.json").unlink(), "manifest.json: missing"),
+        (lambda f: (f / "extra.bin").write_bytes(b"x"), "extra.bin is not named by the manifest"),
+        (lambda f: (f / "extra").mkdir(), "extra is not named by the manifest"),
+        (_link, "labels.txt: cannot be read"),
+        (_fifo, "labels.txt: not a regular file"),
+        (lambda f: (f / "manifest.json").write_bytes(b"{"), "not valid JSON"),
+        (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe"), "not valid JSON"),
+        (lambda f: (f / "manifest.json").write_bytes(b"[" * 100_000), "not valid JSON"),
+        (lambda f: edit_manifest(f, schema_version=2), "schema_version is 2, expected 1; update edge-sdk"),
+        (lambda f: edit_manifest(f, schema_version=0), "schema_version is 0, expected 1; build the bundle again"),
+        (lambda f: edit_manifest(f, schema_version=None), "schema_version is missing"),
+        (lambda f: edit_manifest(f, surprise=1), "unknown field `surprise`"),
+        (lambda f: edit_manifest(f, golden=None), "missing required field `golden`"),
+        (lambda f: edit_manifest(f, latency_budget_ms=-1), "latency_budget_ms"),
+        (lambda f: edit_manifest(f, files=_entry("../../etc/passwd")), "'../../etc/passwd' is not allowed"),
+        (lambda f: edit_manifest(f, files=_entry("/etc/passwd")), "'/etc/passwd' is not allowed"),
+        (lambda f: edit_manifest(f, files=_entry("a\nb")), "is not allowed"),
+        (lambda f: edit_manifest(f, files=_entry("manifest.json")), "'manifest.json' is not allowed"),
+        (lambda f: edit_manifest(f, files=_entry("a") * 2), "named twice"),
+        (lambda f: edit_manifest(f, files=_entry("a")), "'labels.txt' is promised but not among the files"),
+    ],
+)
+def test_anything_wrong_is_refused(tmp_path: Path, damage: Callable[[Path], None], expected: str) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    damage(folder)
+    with pytest.raises(BundleError) as caught:
+        Bundle.open(folder)
+    assert expected in str(caught.value)
+    assert str(folder) in str(caught.value)
+    assert caught.value.exit_code == 7
+
+
+def test_no_bundle_there(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no such bundle"):
+        Bundle.open(tmp_path / "none.edge")
+
+
+def test_what_changes_after_opening_is_noticed(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
+    _flip(bundle.path / "model.int8.ort")
+    with pytest.raises(BundleError, match="altered"):
+        bundle.read("model.int8.ort")
+    with pytest.raises(BundleError, match="names no file"):
+        bundle.read("other")
+
+
+def test_golden_without_the_promised_arrays(tmp_path: Path) -> None:
+    files = {**FILES, "golden.npz": b"PK nothing"}
+    with pytest.raises(BundleError, match="not the promised golden file"):
+        Bundle.open(write_bundle(tmp_path / "a.edge", files=files)).golden()
+
+
+def test_a_signature_by_a_trusted_key_is_demanded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    trusted = load_public_key(generate_key(tmp_path / "mine.key"))
+    stranger = load_public_key(generate_key(tmp_path / "other.key"))
+    with pytest.raises(BundleError, match="not signed"):
+        Bundle.open(folder, [trusted])
+    assert run(["sign", str(folder), "--key", str(tmp_path / "mine.key")]) == 0
+    assert "signed" in capsys.readouterr().out
+    assert Bundle.open(folder, [stranger, trusted]).signed
+    with pytest.raises(BundleError, match="not by a trusted key"):
+        Bundle.open(folder, [stranger])
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+def test_a_wrong_signature_is_refused_before_anything_is_parsed(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    trusted = load_public_key(generate_key(tmp_path / "mine.key"))
+    run(["sign", str(folder), "--key", str(tmp_path / "mine.key")])
+    (folder / "manifest.json").write_bytes(b"{ this would not parse")
+    with pytest.raises(BundleError, match="altered after signing"):
+        Bundle.open(folder, [trusted])
+    for junk in (b"", b"x" * 64, b"x" * 10_000):
+        (folder / "manifest.sig").write_bytes(junk)
+        with pytest.raises(BundleError, match="not by a trusted key"):
+            Bundle.open(folder, [trusted])
+
+
+def test_signing_again_keeps_one_signature(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    generate_key(tmp_path / "a.key")
+    public = load_public_key(generate_key(tmp_path / "b.key"))
+    assert run(["sign", str(folder), "--key", str(tmp_path / "a.key")]) == 0
+    assert run(["sign", str(folder), "--key", str(tmp_path / "b.key")]) == 0
+    assert Bundle.open(folder, [public]).signed
+
+
+@pytest.mark.parametrize(
+    ("version", "admitted"),
+    [
+        ("1.20.1", True),
+        ("1.31.1", True),
+        ("1.31.9", True),
+        ("1.23.2+cu12", True),
+        ("1.20.0", False),
+        ("1.32.0", False),
+        ("2.0", False),
+    ],
+)
+def test_runtime_range(tmp_path: Path, version: str, admitted: bool) -> None:
+    assert RuntimeRange("1.20.1", "1.31.1").admits(version) is admitted
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
+    if admitted:
+        bundle.check_device("x86_64", version)
+    else:
+        with pytest.raises(IncompatibleError, match=f"1.20.1 to 1.31.1, found {version}") as caught:
+            bundle.check_device("x86_64", version)
+        assert caught.value.exit_code == 6
+
+
+def test_another_machine_is_refused(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
+    with pytest.raises(IncompatibleError, match=r"built for x86_64 .* this machine is aarch64"):
+        bundle.check_device("aarch64", "1.31.1")
+
+
+def test_json_output_of_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    assert run(["keygen", str(tmp_path / "k"), "--json"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["public_key"] == str(tmp_path / "k.pub")
+    assert run(["sign", str(folder), "--key", str(tmp_path / "k"), "--json"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["digest"] == Bundle.open(folder).digest

@@ -1,0 +1,91 @@
+"""Targets: all of them load, and a wrong one is refused with file and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.errors import TargetError
+from edge_sdk.target import load_target, target_names, targets_folder
+
+
+def test_brings_the_promised_targets() -> None:
+    assert target_names() == [
+        "arm64",
+        "jetson_orin_nano",
+        "raspberry_pi_4",
+        "raspberry_pi_5",
+        "raspberry_pi_zero_2w",
+        "x86_64",
+        "x86_64_avx2",
+    ]
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_every_target_loads_and_explains_each_field(name: str) -> None:
+    target = load_target(name)
+    assert target.name == name
+    text = (targets_folder() / f"{name}.toml").read_text()
+    for field in target.__struct_fields__:
+        line = next(i for i, text_line in enumerate(text.splitlines()) if text_line.startswith(f"{field} ="))
+        explained = "#" in text.splitlines()[line] or text.splitlines()[line - 1].startswith("#")
+        assert explained, f"{name}: {field} has no comment"
+
+
+def test_what_sets_the_targets_apart() -> None:
+    assert load_target("x86_64_avx2").reduce_range
+    assert not load_target("x86_64").reduce_range
+    assert load_target("raspberry_pi_4").cpu == "cortex-a72"
+    assert load_target("raspberry_pi_5").cpu == "cortex-a76"
+    assert load_target("raspberry_pi_zero_2w").memory_mb == 512
+    jetson = load_target("jetson_orin_nano")
+    assert jetson.providers == ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    assert jetson.python == "3.10"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('machine = "aarch64"', 'machin = "aarch64"', "unknown key machin; did you mean machine?"),
+        ('machine = "aarch64"', 'machine = "armv7l"', "machine: invalid enum value 'armv7l'"),
+        ('machine = "aarch64"', "", "missing required field `machine`"),
+        ("intra_op_num_threads = 2", "intra_op_num_threads = 0", "intra_op_num_threads: expected `int` >= 1"),
+        ("intra_op_num_threads = 2", 'intra_op_num_threads = "2"', "intra_op_num_threads: expected `int`, got `str`"),
+        ("allow_spinning = false", "allow_spinning = 0", "allow_spinning: expected `bool`, got `int`"),
+        ("memory_mb = 1024", "memory_mb = 1", "memory_mb: expected `int` >= 64"),
+        ('["CPUExecutionProvider"]', '["NeonExecutionProvider"]', "'NeonExecutionProvider' is not an execution"),
+        ('["CPUExecutionProvider"]', '["CUDAExecutionProvider"]', "expected CPUExecutionProvider last"),
+        ('["CPUExecutionProvider"]', "[]", "providers: expected `array` of length >= 1"),
+        ('weight_type = "QInt8"', 'weight_type = "INT4"', "weight_type: invalid enum value 'INT4'"),
+        ("latency_budget_ms = 200.0", "latency_budget_ms = -5", "latency_budget_ms: expected `float` > 0"),
+        ('min_onnxruntime = "1.20.1"', 'min_onnxruntime = "new"', "min_onnxruntime: expected `str` matching"),
+        ('name = "arm64"', 'name = "other"', "name is 'other', expected 'arm64'"),
+        ('name = "arm64"', "name = ", "not valid TOML"),
+    ],
+)
+def test_wrong_target_names_file_and_key(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    text = (targets_folder() / "arm64.toml").read_text()
+    assert old in text
+    path = tmp_path / "arm64.toml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(TargetError) as caught:
+        load_target(str(path))
+    assert str(path) in str(caught.value)
+    assert expected in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_unknown_target_lists_the_known_ones() -> None:
+    with pytest.raises(TargetError, match=r"unknown target 'pi4'.*raspberry_pi_4"):
+        load_target("pi4")
+
+
+def test_name_is_never_a_path() -> None:
+    with pytest.raises(TargetError, match="unknown target"):
+        load_target("../targets/arm64")
+
+
+def test_missing_file() -> None:
+    with pytest.raises(TargetError, match=r"nowhere/x\.toml: no such file"):
+        load_target("nowhere/x.toml")

@@ -1,0 +1,1 @@
+"""edge-sdk on the workstation: check, quantize, convert, prove and write a bundle."""
