@@ -9,8 +9,8 @@ case "${1:?venv, demo or test}" in
     wanted="python3-venv" ;;
   demo) wanted="mosquitto ffmpeg" ;;
   test)
-    wanted="mosquitto mosquitto-clients ffmpeg python3-gi gir1.2-gst-rtsp-server-1.0 gstreamer1.0-plugins-base
-      gstreamer1.0-plugins-good gstreamer1.0-plugins-ugly"
+    wanted="mosquitto mosquitto-clients ffmpeg python3-gi gir1.2-gst-rtsp-server-1.0 gir1.2-gst-plugins-base-1.0
+      gstreamer1.0-plugins-base gstreamer1.0-plugins-good gstreamer1.0-plugins-ugly"
     # An arm64 machine needs no emulator: it runs those tests as it is.
     [ "$(uname -m)" = x86_64 ] && wanted="$wanted qemu-user-static" ;;
 esac

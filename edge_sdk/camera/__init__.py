@@ -1,0 +1,10 @@
+"""Where frames come from: cameras, streams, video files and images, behind one `Source`.
+
+Owns opening, reopening, pacing and the freshest-frame slot. Knows nothing of models, results or MQTT.
+"""
+
+from edge_sdk.camera.location import redact
+from edge_sdk.camera.opening import open_source
+from edge_sdk.camera.stats import OpenedSource, SourceStats, SourceStatus
+
+__all__ = ["OpenedSource", "SourceStats", "SourceStatus", "open_source", "redact"]

@@ -1,0 +1,98 @@
+"""Folders of images, and single images: each delivered in turn, read when it is asked for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import cast
+
+import cv2
+import numpy as np
+
+from edge_sdk.camera.capture import silence
+from edge_sdk.camera.location import IMAGE_SUFFIXES
+from edge_sdk.camera.stats import SourceStats, SourceStatus
+from edge_sdk.errors import CameraError
+from edge_sdk.frame import Frame, Image
+
+
+class ImageFiles:
+    """A `Source` of image files, sorted by name; those that cannot be read are left out and counted.
+
+    Args:
+        path: a folder, or one image.
+        camera: the stream's name.
+
+    Raises:
+        CameraError: no image there, or none that can be read.
+    """
+
+    def __init__(self, path: Path, camera: str) -> None:
+        silence()
+        self._camera = camera
+        self._paths = _image_paths(path)
+        self._index = 0
+        self._delivered = 0
+        self._unreadable = 0
+        self._first = self._next_readable()
+        if self._first is None:
+            raise CameraError(f"{path}: none of {len(self._paths)} images can be read; expected whole JPEG, PNG, …")
+
+    @property
+    def ended(self) -> bool:
+        """True once every image was delivered or found unreadable."""
+        return self._first is None and self._index >= len(self._paths)
+
+    @property
+    def stats(self) -> SourceStats:
+        """Counts so far."""
+        return SourceStats(delivered=self._delivered, unreadable=self._unreadable)
+
+    @property
+    def status(self) -> SourceStatus:
+        """Opened or ended."""
+        return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        """The next image that can be read, or None when there is none left."""
+        image, self._first = self._first, None
+        if image is None:
+            image = self._next_readable()
+        if image is None:
+            return None
+        self._delivered += 1
+        return Frame(image, time.monotonic_ns(), time.time(), self._index - 1, self._camera)
+
+    def close(self) -> None:
+        """Deliver nothing more; may be called twice."""
+        self._first = None
+        self._index = len(self._paths)
+
+    def _next_readable(self) -> Image | None:
+        while self._index < len(self._paths):
+            image = _read(self._paths[self._index])
+            self._index += 1
+            if image is not None:
+                return image
+            self._unreadable += 1
+        return None
+
+
+def _image_paths(path: Path) -> list[Path]:
+    try:
+        found = sorted(path.iterdir()) if path.is_dir() else [path]
+    except OSError as cause:
+        raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
+    images = [item for item in found if item.suffix.lower() in IMAGE_SUFFIXES and item.is_file()]
+    if not images:
+        raise CameraError(f"{path}: no image in it, expected files ending in {' '.join(IMAGE_SUFFIXES)}")
+    return images
+
+
+def _read(path: Path) -> Image | None:
+    # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
+    try:
+        data = np.frombuffer(path.read_bytes(), np.uint8)
+        return cast("Image | None", cv2.imdecode(data, cv2.IMREAD_COLOR))
+    except (OSError, cv2.error):
+        return None

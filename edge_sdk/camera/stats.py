@@ -1,0 +1,50 @@
+"""What a source says of itself: its status and its counts, as values that the daemon logs and publishes."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from edge_sdk.protocols import Source
+
+
+class SourceStatus(Enum):
+    """Where a source stands."""
+
+    OPENED = "opened"
+    LOST = "lost"
+    REOPENED = "reopened"
+    ENDED = "ended"
+
+
+class SourceStats(msgspec.Struct, frozen=True, gc=False):
+    """Counts since the source was opened.
+
+    Attributes:
+        delivered: frames that `latest()` handed out.
+        dropped: frames that nobody took before a newer one came, or that a late video file skipped.
+        reopenings: how often a lost camera delivered again.
+        unreadable: images, or frames of a camera, that could not be decoded; for a video file the frames that its
+            header promises and that are not there.
+    """
+
+    delivered: int = 0
+    dropped: int = 0
+    reopenings: int = 0
+    unreadable: int = 0
+
+
+class OpenedSource(Source, Protocol):
+    """A `Source` that counts and says where it stands; what `open_source` returns."""
+
+    @property
+    def stats(self) -> SourceStats:
+        """Counts so far."""
+        ...
+
+    @property
+    def status(self) -> SourceStatus:
+        """Where it stands now; a short loss shows in `stats.reopenings` even when nobody looked in time."""
+        ...

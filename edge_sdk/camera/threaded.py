@@ -1,0 +1,88 @@
+"""A source that a thread of its own feeds through the slot.
+
+Owns the thread and its end. What is read, and when, is the feed's.
+"""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+from typing import Protocol
+
+from edge_sdk.camera.capture import OPEN_TIMEOUT_MS
+from edge_sdk.camera.slot import Slot
+from edge_sdk.camera.stats import SourceStats, SourceStatus
+from edge_sdk.frame import Frame
+
+_JOIN_TIMEOUT_S = OPEN_TIMEOUT_MS / 1000 + 1  # an opening that just began is the longest thing a reader can be in
+
+
+class Feed(Protocol):
+    """Reads frames and puts them into a slot."""
+
+    @property
+    def reopenings(self) -> int:
+        """How often it came back."""
+        ...
+
+    @property
+    def unreadable(self) -> int:
+        """How many frames could not be decoded."""
+        ...
+
+    @property
+    def status(self) -> SourceStatus:
+        """Where it stands."""
+        ...
+
+    def run(self, slot: Slot, stop: Event) -> None:
+        """Feed the slot until there is no more, or soon after `stop` is set; then give everything back."""
+        ...
+
+
+class ThreadedSource:
+    """A `Source` whose frames come from a feed in a thread.
+
+    Args:
+        feed: what reads.
+        camera: the stream's name.
+    """
+
+    def __init__(self, feed: Feed, camera: str) -> None:
+        self._feed = feed
+        self._slot = Slot(camera)
+        self._stop = Event()
+        # A daemon thread: a driver that hangs in the kernel must not keep the process from ending.
+        self._thread = Thread(target=self._run, name=f"camera {camera}", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """True once no frame will come any more and the last one was taken."""
+        return self._slot.ended
+
+    @property
+    def stats(self) -> SourceStats:
+        """Counts so far."""
+        slot, feed = self._slot, self._feed
+        return SourceStats(slot.delivered, slot.dropped, feed.reopenings, feed.unreadable)
+
+    @property
+    def status(self) -> SourceStatus:
+        """Where it stands now."""
+        return SourceStatus.ENDED if self._slot.ended else self._feed.status
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds."""
+        return self._slot.latest(timeout_s)
+
+    def close(self) -> None:
+        """Stop the thread and give everything back; may be called twice, and takes at most a few seconds."""
+        self._stop.set()
+        self._slot.finish()
+        self._thread.join(_JOIN_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            self._feed.run(self._slot, self._stop)
+        finally:
+            self._slot.finish()

@@ -1,0 +1,41 @@
+"""Results to whoever listens: over MQTT, or as lines of JSON."""
+
+from edge_sdk.publishing.backoff import Backoff
+from edge_sdk.publishing.delivery import State
+from edge_sdk.publishing.json_lines import JsonLinesSink
+from edge_sdk.publishing.outbox import MemoryOutbox
+from edge_sdk.publishing.payload import (
+    ClassificationMessage,
+    DetectionMessage,
+    ModelRef,
+    ResultEncoder,
+    ResultMessage,
+    StatusMessage,
+    result_schema,
+)
+from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats
+from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
+from edge_sdk.publishing.topics import Topics, as_name, check_name, default_device
+
+__all__ = [
+    "Backoff",
+    "ClassificationMessage",
+    "DetectionMessage",
+    "JsonLinesSink",
+    "MemoryOutbox",
+    "ModelRef",
+    "MqttPublisher",
+    "MqttSettings",
+    "PublisherStats",
+    "ResultEncoder",
+    "ResultMessage",
+    "Secret",
+    "State",
+    "StatusMessage",
+    "Topics",
+    "as_name",
+    "check_name",
+    "default_device",
+    "read_password",
+    "result_schema",
+]

@@ -1,0 +1,236 @@
+"""Delivery: what the publisher's thread does, from the first connection to the goodbye.
+
+Owns the window of messages on their way, the order of status messages, and the counting; one thread runs all of it.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
+from edge_sdk.publishing.backoff import Backoff
+from edge_sdk.publishing.link import Link
+from edge_sdk.publishing.outbox import MemoryOutbox, Message
+from edge_sdk.publishing.payload import ResultEncoder
+from edge_sdk.publishing.wakeup import Wakeup
+
+State: TypeAlias = Literal["connecting", "online", "refused", "closed"]
+
+_TURN_S = 1.0  # longest wait of one turn: the keep-alive is looked at so often
+_HELD_S = 10.0  # a connection that lasted so long was a good one; after a shorter one the back-off goes on growing
+_FLUSH_SHARE = 0.75  # of the time that closing has: results until here ...
+_FAREWELL_SHARE = 0.95  # ... the offline message until here, and the rest for the thread to end
+
+
+class Delivery:
+    """Takes messages from an outbox to a broker until it is told to finish.
+
+    Args:
+        outbox: where results wait.
+        encoder: makes the status messages.
+        make_link: makes the next connection.
+        backoff: how long to wait before it.
+        versions: of the software, for the online status.
+        on_state: called with the state and a detail when one of them changes.
+        stall_s: seconds without an answer, with messages on their way, after which a connection is given up.
+    """
+
+    def __init__(
+        self,
+        outbox: MemoryOutbox,
+        encoder: ResultEncoder,
+        make_link: Callable[[], Link],
+        backoff: Backoff,
+        *,
+        versions: Mapping[str, str],
+        on_state: Callable[[State, str], None] | None,
+        stall_s: float,
+    ) -> None:
+        self._outbox = outbox
+        self._encoder = encoder
+        self._make_link = make_link
+        self._backoff = backoff
+        self._versions = versions
+        self._on_state = on_state
+        self._stall_s = stall_s
+        self._wakeup = Wakeup()
+        self._in_flight: dict[int, Message | None] = {}  # None is a status
+        self._deadline: float | None = None
+        self._farewell_at = 0.0
+        self._farewell: int | None = None
+        self._last_attempt = False
+        self._progress_at = 0.0
+        self._is_asleep = self._is_polling = False
+        self._detail = ""
+        self.state: State = "connecting"
+        self.last_error = ""
+        self.sent = self.acknowledged = self.rejected = self.too_large = self.connects = 0
+
+    def notify(self) -> None:
+        """Say that a message was put; nearly free, and a system call only while answers are awaited."""
+        if self._is_asleep:
+            self._wakeup.ring()
+        elif self._is_polling:
+            self._wakeup.wake()
+
+    def finish(self, timeout_s: float) -> None:
+        """Make `run` return within `timeout_s` seconds, having sent what it could; the first call counts."""
+        if self._deadline is None:
+            now = time.monotonic()
+            self._farewell_at = now + timeout_s * _FLUSH_SHARE
+            self._deadline = now + timeout_s * _FAREWELL_SHARE
+        self._wakeup.wake()
+
+    def run(self) -> None:
+        """Connect, serve, wait, and again."""
+        while not self._may_stop():
+            self._last_attempt = self._deadline is not None
+            self._connect_once()
+            self._pause()
+        self._wakeup.close()
+        self._report("closed", "")
+
+    def _may_stop(self) -> bool:
+        if self._deadline is None:
+            return False
+        is_hopeless = self._last_attempt or self.state == "refused" or time.monotonic() >= self._deadline
+        return is_hopeless or not len(self._outbox)
+
+    def _connect_once(self) -> None:
+        link = self._make_link()
+        is_done = False
+        try:
+            link.open()
+            is_done = self._serve(link)
+        except ssl.SSLCertVerificationError as cause:
+            self._report("refused", f"the broker's certificate is not trusted: {cause.strerror or cause}")
+        except OSError as cause:
+            self._report("connecting", str(cause.strerror or cause) or type(cause).__name__)
+        except Exception as cause:  # noqa: BLE001 - a malformed packet must not end publishing for months
+            self._report("connecting", f"{type(cause).__name__}: {cause}")
+        else:
+            if not is_done:
+                self._report("refused" if link.phase == "refused" else "connecting", link.detail)
+        finally:
+            self._is_polling = False
+            link.close(politely=is_done)
+            self._take_back()
+
+    def _take_back(self) -> None:
+        self._outbox.give_back([m for m in self._in_flight.values() if m is not None])
+        self._in_flight.clear()
+        self._farewell = None
+
+    def _pause(self) -> None:
+        """Wait before the next connection, unless it is time to finish."""
+        until = time.monotonic() + self._backoff.next_s(slow=self.state == "refused")
+        while self._deadline is None and (remaining := until - time.monotonic()) > 0:
+            self._wakeup.wait(remaining)
+
+    def _serve(self, link: Link) -> bool:
+        """Use one connection to its end; True when all is done and it is time to say goodbye."""
+        up_at: float | None = None
+        while link.phase in ("opening", "up"):
+            if link.phase == "up" and up_at is None:
+                up_at = self._greet(link)
+            if up_at is not None and time.monotonic() - up_at > _HELD_S:
+                self._backoff.reset()
+            self._fill(link)
+            self._settle(link)
+            if self._deadline is not None and self._may_leave(link, self._deadline):
+                return True
+            self._wait(link)
+            self._settle(link)
+        return False
+
+    def _greet(self, link: Link) -> float:
+        self.connects += 1
+        self._send_status(link, self._encoder.encode_status("online", versions=self._versions))
+        self._report("online", "")
+        return time.monotonic()
+
+    def _send_status(self, link: Link, payload: bytes) -> int:
+        self._mark_progress_if_first()
+        number = link.publish_status(payload)
+        self._in_flight[number] = None
+        return number
+
+    def _mark_progress_if_first(self) -> None:
+        if not self._in_flight:
+            self._progress_at = time.monotonic()
+
+    def _may_leave(self, link: Link, deadline: float) -> bool:
+        now = time.monotonic()
+        if now >= deadline:
+            return True
+        if link.phase != "up":
+            return not len(self._outbox)
+        if self._farewell is None:
+            if (len(self._outbox) or self._in_flight) and now < self._farewell_at:
+                return False
+            self._farewell = self._send_status(link, self._encoder.encode_status("offline", "shutdown"))
+        return self._farewell not in self._in_flight
+
+    def _has_room(self, link: Link) -> bool:
+        return link.phase == "up" and len(self._in_flight) < link.window and self._farewell is None
+
+    def _fill(self, link: Link) -> None:
+        """Put results on their way, at most one window of them."""
+        while self._has_room(link) and (message := self._outbox.take()) is not None:
+            if not link.fits(message):
+                self.too_large += 1
+                self.last_error = f"a result of {len(message.payload)} bytes is above the broker's maximum packet size"
+                continue
+            self._mark_progress_if_first()
+            self._in_flight[link.publish_result(message)] = message
+
+    def _settle(self, link: Link) -> None:
+        for number, complaint in link.finished():
+            self._progress_at = time.monotonic()
+            message = self._in_flight.pop(number, None)
+            if complaint:
+                self._report(self.state, f"the broker did not take a message: {complaint}")
+            if message is not None:
+                self._count(link, complaint)
+
+    def _count(self, link: Link, complaint: str) -> None:
+        self.sent += 1
+        if complaint:
+            self.rejected += 1
+        elif link.is_acknowledging:
+            self.acknowledged += 1
+
+    def _wait(self, link: Link) -> None:
+        if self._in_flight and time.monotonic() - self._progress_at > self._stall_s:
+            raise TimeoutError(f"the broker answered nothing for {self._stall_s:.0f} s")
+        if self._in_flight or link.phase != "up":
+            self._is_polling = self._has_room(link)
+            link.turn(0.0 if self._is_polling and len(self._outbox) else self._turn_s(), self._wakeup)
+            self._is_polling = False
+            return
+        # Nothing is expected from the broker: waiting for an event, and not for the socket, makes `put` cheaper.
+        self._is_asleep = True
+        if not len(self._outbox):  # looked at after `_is_asleep` is set: what is put in between rings, or is seen here
+            self._wakeup.wait(self._turn_s())
+        self._is_asleep = False
+        link.turn(0.0, self._wakeup)
+
+    def _turn_s(self) -> float:
+        if self._deadline is None:
+            return _TURN_S
+        now = time.monotonic()
+        until = self._deadline if self._farewell is not None or now >= self._farewell_at else self._farewell_at
+        return min(_TURN_S, max(0.0, until - now))
+
+    def _report(self, state: State, detail: str) -> None:
+        self.last_error = detail or self.last_error
+        if (state, detail) == (self.state, self._detail):
+            return
+        self.state, self._detail = state, detail
+        if self._on_state is not None:
+            try:
+                self._on_state(state, detail)
+            except Exception as cause:  # noqa: BLE001 - whoever listens must not be able to end publishing
+                self.last_error = f"on_state failed: {type(cause).__name__}: {cause}"

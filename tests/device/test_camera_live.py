@@ -1,0 +1,191 @@
+"""Cameras that are lost and come back, on hand-written captures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from edge_sdk.camera.backlog import Backlog
+from edge_sdk.camera.capture import Capture, plausible_fps
+from edge_sdk.camera.live import LiveFeed, backoff_s
+from edge_sdk.camera.stats import OpenedSource, SourceStatus
+from edge_sdk.camera.threaded import ThreadedSource
+from edge_sdk.frame import Image
+
+MS = 1_000_000
+
+
+class FakeCapture:
+    """Delivers the given pictures, "" for one that cannot be decoded, and is lost after the last."""
+
+    buffered_since_ns: int | None = None
+    fps = 25.0
+
+    def __init__(self, pictures: str, *, paced: bool = True) -> None:
+        self._pictures = iter(pictures)
+        self._pause_s = 0.002 if paced else 0.0
+        self._picture = ""
+        self.released = 0
+
+    def grab(self) -> bool:
+        time.sleep(self._pause_s)
+        self._picture = next(self._pictures, "lost")
+        return self._picture != "lost"
+
+    def retrieve_into(self, buffer: Image) -> Image | None:
+        return None if self._picture == "x" else np.full((2, 2, 3), ord(self._picture), np.uint8)
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def _camera(first: FakeCapture, others: list[FakeCapture | None]) -> tuple[OpenedSource, Iterator[FakeCapture | None]]:
+    left = iter(others)
+
+    def reopen() -> Capture | None:
+        return next(left, None)
+
+    return ThreadedSource(LiveFeed(first, reopen, uniform=lambda: 0.001), "door"), left
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def _taken(source: OpenedSource, wanted: int) -> list[str]:
+    """The pictures of the next frames."""
+    found: list[str] = []
+    while len(found) < wanted:
+        frame = source.latest(10)
+        assert frame is not None
+        found.append(chr(int(frame.image[0, 0, 0])))
+    return found
+
+
+def test_a_lost_camera_is_reopened_for_ever() -> None:
+    captures = [FakeCapture("a"), FakeCapture("b"), FakeCapture(""), FakeCapture("c" * 10_000)]
+    source, _ = _camera(captures[0], [None, None, captures[1], None, captures[2], None, captures[3]])
+    assert _taken(source, 5)[-1] == "c"
+    assert not source.ended
+    assert source.status is SourceStatus.REOPENED
+    assert source.stats.reopenings == 2
+    assert [c.released for c in captures] == [1, 1, 1, 0]
+    source.close()
+    source.close()
+    assert [c.released for c in captures] == [1, 1, 1, 1]
+    assert source.ended
+    assert source.latest(10) is None
+
+
+def test_the_status_says_that_it_is_lost() -> None:
+    source, _ = _camera(FakeCapture("aaa"), [])
+    assert source.status in (SourceStatus.OPENED, SourceStatus.LOST)
+    _wait_until(lambda: source.status is SourceStatus.LOST)
+    assert source.latest(0) is not None
+    assert source.latest(0.01) is None
+    assert not source.ended
+    source.close()
+    assert source.status is SourceStatus.ENDED
+
+
+def test_frames_are_numbered_through_and_stamped() -> None:
+    before_ns, before = time.monotonic_ns(), time.time()
+    source, _ = _camera(FakeCapture("aaa"), [FakeCapture("b" * 10_000)])
+    seqs = []
+    for _ in range(10):
+        frame = source.latest(10)
+        assert frame is not None
+        assert before_ns <= frame.captured_ns <= time.monotonic_ns()
+        assert before - 0.1 <= frame.captured_at <= time.time() + 0.1
+        assert frame.camera == "door"
+        seqs.append(frame.seq)
+    source.close()
+    assert seqs == sorted(set(seqs))
+    stats = source.stats
+    assert stats.delivered == 10
+    assert seqs[-1] + 1 <= stats.delivered + stats.dropped + 1
+
+
+def test_unreadable_frames_are_counted_and_left_out() -> None:
+    source, _ = _camera(FakeCapture("xxax" + "b" * 10_000), [])
+    assert "x" not in _taken(source, 3)
+    assert source.stats.unreadable == 3
+    source.close()
+
+
+def test_a_camera_that_sends_only_rubbish_is_lost() -> None:
+    rubbish = FakeCapture("x" * 10_000, paced=False)
+    source, _ = _camera(rubbish, [FakeCapture("a" * 10_000)])
+    assert _taken(source, 1) == ["a"]
+    assert source.stats.unreadable == 50
+    assert rubbish.released == 1
+    source.close()
+
+
+def test_close_does_not_wait_for_the_back_off() -> None:
+    feed = LiveFeed(FakeCapture(""), lambda: None, uniform=lambda: 1000.0)
+    source = ThreadedSource(feed, "c")
+    _wait_until(lambda: source.status is SourceStatus.LOST)
+    closer = threading.Thread(target=source.close)
+    closer.start()
+    closer.join(2)
+    assert not closer.is_alive()
+    assert not any(t.name == "camera c" for t in threading.enumerate())
+
+
+def test_the_back_off_doubles_up_to_ten_seconds_with_full_jitter() -> None:
+    assert [backoff_s(n, 1.0) for n in range(7)] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert backoff_s(100_000, 1.0) == 10.0
+    assert backoff_s(3, 0.25) == 1.0
+    assert backoff_s(3, 0.0) == 0.0
+
+
+def test_attempts_back_off_until_a_frame_came() -> None:
+    attempts = []
+
+    def uniform() -> float:
+        attempts.append(feed._attempt)
+        return 0.0001
+
+    others: Iterator[FakeCapture | None] = iter([None, None, FakeCapture(""), FakeCapture("a"), None])
+    feed = LiveFeed(FakeCapture("a"), lambda: next(others, None), uniform)
+    source = ThreadedSource(feed, "c")
+    _wait_until(lambda: len(attempts) >= 6)
+    source.close()
+    # A capture that opens and delivers nothing does not start the count again; one that delivers does.
+    assert attempts[:6] == [0, 1, 2, 3, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("grabs_ms", "expected_ms"),
+    [
+        # Opened at 0, ready at 1000: three buffered frames at once, then one that was waited for, then fast ones.
+        ([(1000, 1001), (1001, 1002), (1002, 1003), (1003, 1040), (1041, 1042)], [0, 40, 80, 1040, 1042]),
+        # Nothing was buffered: the first grab waited.
+        ([(1000, 1030), (1031, 1032)], [1030, 1032]),
+        # A server that sends faster than its rate is live as soon as the estimate has caught up.
+        ([(10, 11), (11, 12), (12, 13)], [0, 12, 13]),
+    ],
+)
+def test_buffered_frames_are_as_old_as_they_are(grabs_ms: list[tuple[int, int]], expected_ms: list[int]) -> None:
+    backlog = Backlog(0, 25.0)
+    assert [backlog.captured_ns(a * MS, g * MS) // MS for a, g in grabs_ms] == expected_ms
+
+
+def test_a_device_has_no_backlog() -> None:
+    assert Backlog(None, 25.0).captured_ns(5, 6) == 6
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [(29.97, 29.97), (0.5, 0.5), (240, 240), (0, 25), (-1, 25), (1000, 25), (90000, 25), (float("nan"), 25)],
+)
+def test_an_absurd_rate_becomes_25(stated: float, expected: float) -> None:
+    assert plausible_fps(stated) == expected

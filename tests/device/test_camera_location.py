@@ -1,0 +1,102 @@
+"""Locations: what kind they are, and that nothing secret is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.camera import open_source, redact
+from edge_sdk.camera.location import Kind, add_password, kind_of
+from edge_sdk.errors import CameraError, ConfigError
+
+
+@pytest.mark.parametrize(
+    ("location", "shown"),
+    [
+        ("rtsp://cam.local:554/live", "rtsp://cam.local:554/live"),
+        ("rtsp://bob:s3cret@cam/live", "rtsp://cam/live"),
+        ("rtsp://bob@cam/live", "rtsp://cam/live"),
+        ("rtsp://bob:s3@cret@cam/live", "rtsp://cam/live"),
+        ("rtsp://bob:s3/cret@cam/live", "rtsp://cam/live"),
+        ("rtsp://bob:s3?c#ret@cam/live", "rtsp://cam/live"),
+        ("http://cam/video?user=bob&pwd=s3cret", "http://cam/video?…"),
+        ("http://cam/video#s3cret", "http://cam/video"),
+        ("rtsp://cam/user=bob&password=s3cret&channel=1", "rtsp://cam/user=…&password=…&channel=1"),
+        ("rtsp://cam/user=bob_password=s3cret_channel=1.sdp", "rtsp://cam/user=…"),
+        ("rtsp:/bob:s3cret@cam/live", "…@cam/live"),
+        ("bob:s3cret@cam/live", "…@cam/live"),
+        ("rtsp://cam/a\nERROR forged", "rtsp://cam/a�ERROR forged"),
+        ("0", "0"),
+        ("/videos/walk@2x.mp4", "/videos/walk@2x.mp4"),
+    ],
+)
+def test_nothing_secret_is_shown(location: str, shown: str) -> None:
+    assert redact(location) == shown
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("rtsp://bob@cam:554/live?x=1", "rtsp://bob:p%40s%2Fs%3Aw%25rd@cam:554/live?x=1"),
+        ("http://bob:old@cam", "http://bob:p%40s%2Fs%3Aw%25rd@cam"),
+        ("video.mp4", "video.mp4"),
+    ],
+)
+def test_a_password_is_percent_encoded(location: str, expected: str) -> None:
+    assert add_password(location, "p@s/s:w%rd") == expected
+    assert add_password(location, None) == location
+
+
+def test_a_password_needs_a_user() -> None:
+    with pytest.raises(ConfigError, match=r"rtsp://cam/live: a password, but no user.*write rtsp://USER@cam") as caught:
+        add_password("rtsp://cam/live", "s3cret")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "kind"),
+    [
+        ("0", Kind.DEVICE),
+        ("12", Kind.DEVICE),
+        ("/dev/video0", Kind.DEVICE),
+        ("/dev/v4l/by-id/usb-camera", Kind.DEVICE),
+        ("rtsp://cam/live", Kind.STREAM),
+        ("RTSPS://cam/live", Kind.STREAM),
+        ("http://cam", Kind.STREAM),
+        ("https://cam", Kind.STREAM),
+    ],
+)
+def test_kinds(location: str, kind: Kind) -> None:
+    assert kind_of(location) is kind
+
+
+def test_kinds_of_files(tmp_path: Path) -> None:
+    for name in ("a.JPG", "b.mp4", "c"):
+        (tmp_path / name).touch()
+    assert kind_of(str(tmp_path)) is Kind.IMAGES
+    assert kind_of(str(tmp_path / "a.JPG")) is Kind.IMAGES
+    assert kind_of(str(tmp_path / "b.mp4")) is Kind.VIDEO
+    assert kind_of(str(tmp_path / "c")) is Kind.VIDEO
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("", "no source: no such file or folder, expected a V4L2 index"),
+        ("nowhere.mp4", "nowhere.mp4: no such file or folder"),
+        ("a\0b", "a�b: no such file"),
+        ("x" * 5000, "no such file"),
+        ("ftp://bob:s3cret@cam/x", "ftp://cam/x: this kind of URL is not supported, expected a V4L2 index"),
+        ("97", "/dev/video97: no such device; is the camera connected?"),
+        ("/dev/nothing", "/dev/nothing: no such device"),
+        ("/dev/null", "/dev/null: not a camera, or in use"),
+    ],
+)
+def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:
+    with pytest.raises(CameraError) as caught:
+        open_source(location)
+    assert expected in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 1

@@ -1,0 +1,306 @@
+"""Delivery over a connection made by hand: windows, refusals, breaks and goodbyes."""
+
+from __future__ import annotations
+
+import select
+import ssl
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from edge_sdk.publishing import Backoff, MemoryOutbox, MqttPublisher, MqttSettings, State
+from edge_sdk.publishing.link import Phase
+from edge_sdk.publishing.outbox import Message
+from edge_sdk.publishing.wakeup import Wakeup
+from tests.device.results import make_detections, make_encoder, make_frame
+
+WAIT_S = 10.0
+
+
+class FakeLink:
+    """A connection whose broker is a few lines: answers at once, or when told to."""
+
+    def __init__(
+        self,
+        *,
+        phase: Phase = "up",
+        detail: str = "",
+        error: Exception | None = None,
+        window: int = 20,
+        answers: bool = True,
+        complaint: str = "",
+        limit: int = 10**9,
+    ) -> None:
+        self.phase: Phase = "opening"
+        self.detail = ""
+        self.window = window
+        self.is_acknowledging = True
+        self._becomes: tuple[Phase, str] = (phase, detail)
+        self._error = error
+        self.answers = answers
+        self._complaint = complaint
+        self._limit = limit
+        self._unanswered: list[int] = []
+        self.published: list[bytes] = []
+        self.most_unanswered = 0
+        self.goodbye: bool | None = None
+
+    def open(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
+        if self.phase == "opening":
+            self.phase, self.detail = self._becomes
+        elif timeout_s and not (self.answers and self._unanswered):
+            self._poll(timeout_s, wakeup)
+
+    def _poll(self, timeout_s: float, wakeup: Wakeup) -> None:
+        poll = select.poll()
+        poll.register(wakeup.fileno(), select.POLLIN)
+        until = time.monotonic() + timeout_s
+        while self.phase == "up" and not (self.answers and self._unanswered) and time.monotonic() < until:
+            if poll.poll(5):
+                wakeup.clear()
+                return
+
+    def fits(self, message: Message) -> bool:
+        return len(message.payload) <= self._limit
+
+    def publish_result(self, message: Message) -> int:
+        return self._publish(message.payload)
+
+    def publish_status(self, payload: bytes) -> int:
+        return self._publish(payload)
+
+    def finished(self) -> list[tuple[int, str]]:
+        if not self.answers:
+            return []
+        answered, self._unanswered = self._unanswered, []
+        return [(number, self._complaint) for number in answered]
+
+    def close(self, *, politely: bool) -> None:
+        self.goodbye = politely
+
+    def drop(self, detail: str) -> None:
+        self.phase, self.detail = "lost", detail
+
+    def _publish(self, payload: bytes) -> int:
+        self.published.append(payload)
+        self._unanswered.append(len(self.published))
+        self.most_unanswered = max(self.most_unanswered, len(self._unanswered))
+        return len(self.published)
+
+    def contents(self) -> list[object]:
+        """Sequence numbers of results, and words of statuses."""
+        documents = [msgspec.json.decode(p) for p in self.published]
+        return [d.get("seq", d.get("status")) for d in documents]
+
+
+def _publisher(
+    *links: FakeLink,
+    keepalive_s: int = 30,
+    on_state: Callable[[State, str], None] | None = None,
+    outbox: MemoryOutbox | None = None,
+) -> MqttPublisher:
+    remaining = iter(links)
+    return MqttPublisher(
+        MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s),
+        make_encoder(),
+        on_state=on_state,
+        outbox=outbox,
+        backoff=Backoff(0.001, 0.002),
+        make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))),
+    )
+
+
+def _put(publisher: MqttPublisher, *numbers: int) -> None:
+    for number in numbers:
+        publisher.put(make_detections(1, make_frame(number)))
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def test_online_results_offline_in_that_order() -> None:
+    link = FakeLink()
+    publisher = _publisher(link)
+    _put(publisher, 1, 2, 3)
+    publisher.close()
+    publisher.close()
+    assert link.contents() == ["online", 1, 2, 3, "offline"]
+    assert link.goodbye is True
+    stats = publisher.stats()
+    assert (stats.put, stats.sent, stats.acknowledged, stats.rejected, stats.queued) == (3, 3, 3, 0, 0)
+    assert (stats.state, stats.connects, stats.last_error) == ("closed", 1, "")
+
+
+@pytest.mark.parametrize("others_on_their_way", [False, True])
+def test_a_put_wakes_a_publisher_that_has_nothing_to_do(others_on_their_way: bool) -> None:
+    link = FakeLink()
+    publisher = _publisher(link)
+    _until(lambda: publisher.stats().state == "online")
+    link.answers = not others_on_their_way
+    deadline = time.monotonic() + WAIT_S
+    for number in range(19):
+        _put(publisher, number)
+        while len(link.published) < number + 2 and time.monotonic() < deadline:
+            time.sleep(0.002)
+    assert len(link.published) == 20, "each waited for the end of a turn, one second"
+    link.answers = True
+    publisher.close()
+
+
+def test_no_more_than_a_window_is_on_its_way() -> None:
+    link = FakeLink(window=4, answers=False)
+    publisher = _publisher(link, outbox=MemoryOutbox(max_messages=10))
+    _until(lambda: publisher.stats().state == "online")
+    _put(publisher, *range(100))
+    _until(lambda: len(link.published) == 4)
+    _put(publisher, *range(100, 200))
+    assert link.most_unanswered == 4
+    assert publisher.stats().queued == 10
+    link.answers = True
+    _until(lambda: publisher.stats().queued == 0)
+    assert link.most_unanswered == 4
+    publisher.close()
+    assert link.contents()[-11:] == [*range(190, 200), "offline"]
+
+
+def test_what_was_not_answered_is_sent_again_after_a_break() -> None:
+    first, second = FakeLink(answers=False), FakeLink()
+    publisher = _publisher(first, second)
+    _until(lambda: publisher.stats().state == "online")
+    _put(publisher, 1, 2, 3)
+    _until(lambda: len(first.published) == 4)
+    first.drop("pulled out")
+    _until(lambda: publisher.stats().sent == 3)
+    publisher.close()
+    assert second.contents() == ["online", 1, 2, 3, "offline"]
+    assert first.goodbye is False
+    assert publisher.stats().last_error == "pulled out"
+
+
+def test_a_broker_that_stops_answering_is_left() -> None:
+    first, second = FakeLink(answers=False), FakeLink()
+    publisher = _publisher(first, second, keepalive_s=1)
+    _put(publisher, 1)
+    _until(lambda: publisher.stats().sent == 1)
+    assert publisher.stats().last_error == "the broker answered nothing for 2 s"
+    publisher.close()
+
+
+@pytest.mark.parametrize(
+    ("link", "state", "detail"),
+    [
+        (FakeLink(error=ConnectionRefusedError(111, "Connection refused")), "connecting", "Connection refused"),
+        (FakeLink(error=TimeoutError("timed out")), "connecting", "timed out"),
+        (FakeLink(error=ValueError("malformed")), "connecting", "ValueError: malformed"),
+        (FakeLink(phase="refused", detail="Not authorized"), "refused", "Not authorized"),
+        (FakeLink(phase="lost", detail="Server busy"), "connecting", "Server busy"),
+        (FakeLink(error=ssl.SSLCertVerificationError(1, "bad certificate")), "refused", "not trusted"),
+    ],
+)
+def test_trouble_is_said_once_and_ends_by_itself(link: FakeLink, state: State, detail: str) -> None:
+    states: list[tuple[State, str]] = []
+    publisher = _publisher(link, FakeLink(), on_state=lambda s, d: states.append((s, d)))
+    _until(lambda: publisher.stats().state == "online")
+    publisher.close()
+    assert states[0][0] == state
+    assert detail in states[0][1]
+    assert [s for s, _ in states[1:]] == ["online", "closed"]
+    assert detail in publisher.stats().last_error
+
+
+def test_a_result_above_the_limit_is_counted_and_not_sent() -> None:
+    link = FakeLink(limit=400)
+    publisher = _publisher(link)
+    publisher.put(make_detections(20, make_frame(1)))
+    publisher.put(make_detections(0, make_frame(2)))
+    publisher.close()
+    assert link.contents() == ["online", 2, "offline"]
+    assert publisher.stats().too_large == 1
+    assert "maximum packet size" in publisher.stats().last_error
+
+
+def test_a_complaint_is_counted_and_said_once() -> None:
+    states: list[tuple[State, str]] = []
+    publisher = _publisher(FakeLink(complaint="Not authorized"), on_state=lambda s, d: states.append((s, d)))
+    _put(publisher, 1, 2)
+    publisher.close()
+    stats = publisher.stats()
+    assert (stats.sent, stats.acknowledged, stats.rejected) == (2, 0, 2)
+    refused = ("online", "the broker did not take a message: Not authorized")
+    assert states == [("online", ""), refused, ("closed", "")]
+
+
+def test_a_listener_that_fails_does_not_end_publishing() -> None:
+    def fail(_state: State, _detail: str) -> None:
+        raise BrokenPipeError("nobody listens")
+
+    link = FakeLink()
+    publisher = _publisher(link, on_state=fail)
+    _put(publisher, 1)
+    _until(lambda: publisher.stats().sent == 1)
+    publisher.close()
+    assert "on_state failed: BrokenPipeError" in publisher.stats().last_error
+
+
+def test_the_listener_is_called_from_the_publishers_thread() -> None:
+    threads: list[str] = []
+    publisher = _publisher(FakeLink(), on_state=lambda *_: threads.append(threading.current_thread().name))
+    publisher.close()
+    assert set(threads) == {"edge-mqtt"}
+
+
+@pytest.mark.parametrize(
+    ("link", "queued"),
+    [
+        (FakeLink(error=ConnectionRefusedError(111, "Connection refused")), 3),
+        (FakeLink(phase="refused", detail="Not authorized"), 3),
+        (FakeLink(phase="opening"), 3),
+        (FakeLink(answers=False), 3),
+    ],
+)
+def test_close_gives_up_in_time(link: FakeLink, queued: int) -> None:
+    publisher = _publisher(link)
+    _put(publisher, 1, 2, 3)
+    publisher.close(timeout_s=0.5)
+    assert not publisher._thread.is_alive()
+    assert publisher.stats().state == "closed"
+    assert publisher.stats().queued == queued
+
+
+def test_a_break_after_the_goodbye_leaves_time_for_another() -> None:
+    first, second = FakeLink(answers=False), FakeLink()
+    publisher = _publisher(first, second)
+    _until(lambda: publisher.stats().state == "online")
+    _put(publisher, 1)
+    closer = threading.Thread(target=publisher.close, args=(2.0,))
+    closer.start()
+    _until(lambda: first.contents() == ["online", 1, "offline"])
+    first.drop("pulled out")
+    closer.join()
+    assert second.contents() == ["online", 1, "offline"]
+
+
+def test_close_before_the_first_connection_still_delivers() -> None:
+    link = FakeLink()
+    publisher = _publisher(FakeLink(error=ConnectionRefusedError(111, "Connection refused")), link)
+    _put(publisher, 1)
+    publisher.close()
+    assert link.contents() == ["online", 1, "offline"]
+
+
+def test_put_after_close_does_no_harm() -> None:
+    publisher = _publisher(FakeLink(), outbox=MemoryOutbox(max_messages=2))
+    publisher.close()
+    _put(publisher, 1, 2, 3)
+    assert publisher.stats().queued == 2

@@ -1,0 +1,184 @@
+"""Real stream servers, each a process of its own: RTSP by gst-rtsp-server, MJPEG over HTTP by http.server.
+
+Every picture carries the wall clock in milliseconds (modulo 65536) as bars, so that its true age can be read.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from edge_sdk.frame import Frame
+from tests.device.numbered import number_in
+
+_ROOT = Path(__file__).parents[2]  # where `tests` is imported from
+SYSTEM_PYTHON = "/usr/bin/python3"  # Debian's, which has GStreamer's bindings
+
+_RTSP = """
+import sys, time, gi
+gi.require_version("Gst", "1.0"); gi.require_version("GstRtspServer", "1.0"); gi.require_version("GstApp", "1.0")
+from gi.repository import GLib, Gst, GstApp, GstRtspServer
+Gst.init(None)
+port, password = sys.argv[1:3]
+W, H = 640, 480
+LAUNCH = (
+    f"( appsrc name=clock is-live=true format=time do-timestamp=true "
+    f"caps=video/x-raw,format=GRAY8,width={W},height={H},framerate=25/1 ! videoconvert ! video/x-raw,format=I420 "
+    "! x264enc tune=zerolatency speed-preset=ultrafast key-int-max=25 ! rtph264pay name=pay0 pt=96 )"
+)
+def picture():
+    number = int(time.time() * 1000) % 65536
+    row = bytes(235 if number >> (x * 16 // W) & 1 else 16 for x in range(W))
+    return row * H
+def push(source):
+    return source.emit("push-buffer", Gst.Buffer.new_wrapped(picture())) == Gst.FlowReturn.OK
+def configure(factory, media):
+    GLib.timeout_add(40, push, media.get_element().get_by_name("clock"))
+factory = GstRtspServer.RTSPMediaFactory()
+factory.set_launch(LAUNCH)
+factory.set_shared(True)
+factory.connect("media-configure", configure)
+server = GstRtspServer.RTSPServer()
+server.set_address("127.0.0.1")
+server.set_service(port)
+if password:
+    auth, token = GstRtspServer.RTSPAuth(), GstRtspServer.RTSPToken()
+    token.set_string("media.factory.role", "viewer")
+    auth.add_basic(GstRtspServer.RTSPAuth.make_basic("bob", password), token)
+    server.set_auth(auth)
+    rights = GstRtspServer.RTSPPermissions()
+    rights.add_permission_for_role("viewer", "media.factory.access", True)
+    rights.add_permission_for_role("viewer", "media.factory.construct", True)
+    factory.set_permissions(rights)
+server.get_mount_points().add_factory("/live", factory)
+server.attach(None)
+print(server.get_bound_port(), flush=True)
+GLib.MainLoop().run()
+"""
+
+_HTTP = """
+import base64, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import cv2
+from tests.device.numbered import numbered_image
+port, password = sys.argv[1:3]
+LOGIN = "Basic " + base64.b64encode(f"bob:{password}".encode()).decode()
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        if password and self.headers.get("Authorization") != LOGIN:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="camera"')
+            return self.end_headers()
+        self.send_response(200)
+        self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
+        self.end_headers()
+        count = 0
+        while self.path != "/ends" or count < 3:
+            size_wh = (640, 480) if self.path == "/grows" and count >= 5 else (320, 240)
+            picture = cv2.imencode(".jpg", numbered_image(int(time.time() * 1000) % 65536, size_wh))[1].tobytes()
+            if self.path == "/halves" and count % 2:
+                picture = picture[: len(picture) // 2]
+            head = f"--frame\\r\\nContent-Type: image/jpeg\\r\\nContent-Length: {len(picture)}\\r\\n\\r\\n"
+            try:
+                self.wfile.write(head.encode() + picture + b"\\r\\n")
+            except OSError:
+                return
+            count += 1
+            time.sleep(0.04)
+    def log_message(self, *arguments):
+        pass
+server = ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
+server.daemon_threads = True
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+class StreamServer:
+    """A running server; as a context manager it is gone at the end.
+
+    Attributes:
+        port: chosen by the OS at the first start, kept at later ones.
+    """
+
+    def __init__(self, command: list[str], scheme: str, password: str = "") -> None:
+        self._command = command
+        self._scheme = scheme
+        self._password = password
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+        self.start()
+
+    def __enter__(self) -> StreamServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def url(self, path: str = "/live", login: str = "") -> str:
+        return f"{self._scheme}://{login}127.0.0.1:{self.port}{path}"
+
+    def start(self) -> None:
+        arguments = [*self._command, str(self.port), self._password]
+        self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=_ROOT)
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line.strip():
+            self.kill()
+            raise AssertionError("the stream server did not start")
+        self.port = int(line)
+
+    def kill(self) -> None:
+        if self._process:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def pause(self) -> None:
+        assert self._process
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process
+        self._process.send_signal(signal.SIGCONT)
+
+
+def rtsp_server(password: str = "") -> StreamServer:
+    require_rtsp_server()
+    return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsp", password)
+
+
+def http_server(password: str = "") -> StreamServer:
+    return StreamServer([sys.executable, "-c", _HTTP], "http", password)
+
+
+def require_rtsp_server() -> None:
+    """Skip the test where Debian's python3-gi and GStreamer's RTSP server are not installed; fail it in CI."""
+    script = (
+        "import gi; gi.require_version('GstRtspServer', '1.0'); gi.require_version('GstApp', '1.0'); "
+        "from gi.repository import Gst; Gst.init(None); assert Gst.ElementFactory.find('x264enc')"
+    )
+    try:
+        missing = subprocess.run([SYSTEM_PYTHON, "-c", script], capture_output=True, check=False).returncode != 0
+    except OSError:
+        missing = True
+    if missing:
+        reason = "no RTSP server: install python3-gi, gir1.2-gst-rtsp-server-1.0 and gstreamer1.0-plugins-ugly"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def true_age_ms(frame: Frame) -> int:
+    """How old the picture is by the clock that the server put into it, in milliseconds."""
+    return (int(time.time() * 1000) - number_in(frame.image)) % 65536
