@@ -17,6 +17,9 @@ import edge_sdk
 from edge_sdk.errors import EdgeError
 
 _VERBS = {
+    "build": "Turn a model.toml into a bundle for a device.",
+    "run": "Run a bundle on a camera and publish what it sees.",
+    "bench": "Time every stage beside a bare run.",
     "keygen": "Make a key pair for signing bundles.",
     "sign": "Sign a bundle.",
     "targets": "List the devices that edge-sdk can build for.",

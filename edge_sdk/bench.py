@@ -1,0 +1,188 @@
+"""bench: the loop's own parts, timed one by one, beside a bare run of the same model on the same tensors.
+
+Everything is measured in turn in one process, so that a noisy machine disturbs all alike: ratios mean something, and
+milliseconds mean this machine.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable
+
+import cv2
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.frame import Frame, Image
+from edge_sdk.percentiles import Percentiles, percentiles_of
+from edge_sdk.prepare import Prepare
+from edge_sdk.publishing import MemoryOutbox, ResultEncoder
+from edge_sdk.publishing.outbox import Message
+from edge_sdk.session import Session, SessionSettings, onnxruntime_version
+from edge_sdk.tasks import make_task
+
+STAGES = ("decode image", "prepare", "run", "decode outputs", "encode", "publish")
+"""In the order of the loop; `publish` is what the loop pays for it: leaving the message in the outbox."""
+
+_BARE_THREADS = (1, 2)
+_WARM_UP_ROUNDS = 5
+_JPEG_SIZE_WH = (1280, 720)
+
+
+class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bench came to.
+
+    Attributes:
+        bundle: its name and version.
+        rounds: how often everything ran.
+        stages: percentiles of each stage, in the loop's order.
+        loop: prepare to publish: what a frame costs once it is decoded.
+        bare: a bare `InferenceSession.run` without spinning, by number of threads.
+        ratio: the loop's p50 over the best bare p50.
+        cpu_percent: of one core, while stages ran back to back.
+        peak_rss_mb: of this process, MiB.
+        image_wh: size of the frame that was measured.
+        machine, onnxruntime: where.
+    """
+
+    bundle: str
+    rounds: int
+    stages: dict[str, Percentiles]
+    loop: Percentiles
+    bare: dict[int, Percentiles]
+    ratio: float
+    cpu_percent: float
+    peak_rss_mb: float
+    image_wh: tuple[int, int]
+    machine: str
+    onnxruntime: str
+
+
+def bench(
+    bundle: Bundle,
+    image: Image | None = None,
+    rounds: int = 200,
+    on_round: Callable[[int, int], None] = lambda _done, _total: None,
+) -> BenchReport:
+    """Measure one bundle.
+
+    Args:
+        bundle: verified; its golden inputs are replayed first.
+        image: the frame to measure with, uint8 (H, W, 3) BGR; by default a golden image enlarged to 1280x720.
+        rounds: how often each part runs.
+        on_round: called after each round.
+
+    Raises:
+        EdgeError: when the bundle cannot run here.
+    """
+    bundle.check_device(platform.machine(), onnxruntime_version())
+    cv2.setNumThreads(1)
+    picture = _enlarged(bundle.golden()[0][0]) if image is None else image
+    pipeline = _Pipeline(bundle, picture)
+    bare = {threads: _bare_run(bundle, threads, pipeline) for threads in _BARE_THREADS}
+    stage_ns = np.zeros((rounds, len(STAGES)), np.int64)
+    bare_ns = {threads: np.zeros(rounds, np.int64) for threads in bare}
+    busy_ns = wall_ns = 0
+    for round_number in range(-_WARM_UP_ROUNDS, rounds):
+        index = max(round_number, 0)
+        cpu, wall = time.process_time_ns(), time.perf_counter_ns()
+        pipeline.step(stage_ns[index])
+        if round_number >= 0:
+            busy_ns += time.process_time_ns() - cpu
+            wall_ns += time.perf_counter_ns() - wall
+        for threads, run in bare.items():
+            start = time.perf_counter_ns()
+            run()
+            bare_ns[threads][index] = time.perf_counter_ns() - start
+        if round_number >= 0:
+            on_round(index + 1, rounds)
+    return _report(bundle, pipeline, stage_ns, bare_ns, busy_ns / wall_ns)
+
+
+class _Pipeline:
+    """The loop's stages on one frame, with a clock between them."""
+
+    def __init__(self, bundle: Bundle, image: Image) -> None:
+        manifest = bundle.manifest
+        self.image = image
+        self.prepare = Prepare(manifest.input)
+        self.session = Session.open(bundle)
+        self.session.replay_golden(bundle, self.prepare)
+        self._task = make_task(manifest, len(bundle.labels()), self.session.output_shapes)
+        self._encoder = ResultEncoder.for_bundle(bundle, "bench")
+        self._outbox = MemoryOutbox()
+        self._jpeg = cv2.imencode(".jpg", image)[1]
+
+    def step(self, out_ns: NDArray[np.int64]) -> None:
+        """Run once; durations of the stages go into int64 (6,)."""
+        clock = time.perf_counter_ns
+        t0 = clock()
+        cv2.imdecode(self._jpeg, cv2.IMREAD_COLOR)
+        t1 = clock()
+        prepared = self.prepare(Frame(self.image, time.monotonic_ns(), time.time(), 0, "bench"))
+        t2 = clock()
+        inferred = self.session(prepared)
+        t3 = clock()
+        result = self._task(inferred)
+        t4 = clock()
+        data = self._encoder.encode(result)
+        t5 = clock()
+        self._outbox.put(Message("bench", data))
+        t6 = clock()
+        self._outbox.take()
+        out_ns[:] = (t1 - t0, t2 - t1, t3 - t2, t4 - t3, t5 - t4, t6 - t5)
+
+
+def _bare_run(bundle: Bundle, threads: int, pipeline: _Pipeline) -> Callable[[], object]:
+    """`InferenceSession.run` as anybody would write it, on the tensor that the loop prepared."""
+    session = Session.open(bundle, SessionSettings(intra_op_num_threads=threads))
+    inference, inputs = session.inference, {session.input_name: pipeline.prepare.tensor}
+    return lambda: inference.run(None, inputs)
+
+
+def _report(
+    bundle: Bundle,
+    pipeline: _Pipeline,
+    stage_ns: NDArray[np.int64],
+    bare_ns: dict[int, NDArray[np.int64]],
+    busy_share: float,
+) -> BenchReport:
+    loop = _required(stage_ns[:, 1:].sum(axis=1))
+    bare = {threads: _required(durations) for threads, durations in bare_ns.items()}
+    height, width = pipeline.image.shape[:2]
+    return BenchReport(
+        bundle=f"{bundle.manifest.name} {bundle.manifest.version}",
+        rounds=len(stage_ns),
+        stages={name: _required(stage_ns[:, i]) for i, name in enumerate(STAGES)},
+        loop=loop,
+        bare=bare,
+        ratio=round(loop.p50_ms / min(b.p50_ms for b in bare.values()), 3),
+        cpu_percent=round(100 * busy_share, 1),
+        peak_rss_mb=round(_peak_rss_bytes() / 2**20, 1),
+        image_wh=(width, height),
+        machine=f"{platform.machine()}, Python {platform.python_version()}",
+        onnxruntime=onnxruntime_version(),
+    )
+
+
+def _required(durations_ns: NDArray[np.int64]) -> Percentiles:
+    found = percentiles_of(durations_ns)
+    if found is None:
+        raise ValueError("expected one round or more")
+    return found
+
+
+def _peak_rss_bytes() -> int:
+    # Linux counts in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _enlarged(image: Image) -> Image:
+    enlarged: Image = cv2.resize(image, _JPEG_SIZE_WH).astype(np.uint8, copy=False)
+    return enlarged

@@ -1,0 +1,91 @@
+"""`edge-sdk build`: from a model.toml to a bundle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from edge_sdk.cli.host_tools import host_tools
+
+if TYPE_CHECKING:
+    from edge_sdk_tools.build import BuildReport
+
+
+@click.command("build")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
+@click.option(
+    "--calibration",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Folder of images like those the camera will see; may be given more than once.",
+)
+@click.option(
+    "--evaluation",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Folder of other images, to measure on; without it every fourth calibration image is held out.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The bundle; NAME.edge by default.")
+@click.option("--bundle-version", type=click.IntRange(min=1), help="Grows from build to build; the time by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
+def command(
+    model: Path,
+    target: str,
+    calibration: tuple[Path, ...],
+    evaluation: tuple[Path, ...],
+    output: Path | None,
+    bundle_version: int | None,
+    as_json: bool,
+) -> None:
+    """Check, quantize, convert and prove MODEL (a model.toml) and write a bundle for a device."""
+    with host_tools("build"):
+        from edge_sdk_tools.build import build
+        from edge_sdk_tools.progress import StepProgress
+    with StepProgress(quiet=as_json) as progress:
+        report = build(
+            model,
+            target,
+            output,
+            calibration=calibration,
+            evaluation=evaluation,
+            bundle_version=bundle_version,
+            on_progress=progress,
+        )
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        _show(report)
+
+
+def _show(report: BuildReport) -> None:
+    from edge_sdk_tools.progress import print_table
+
+    agreement = report.agreement
+    metric = "top-1 agreement" if agreement.metric == "top1_agreement" else "detections matched (F1)"
+    rows = [
+        (
+            "model file",
+            f"{report.fp32_mb:.2f} MB",
+            f"{report.int8_mb:.2f} MB",
+            f"{report.int8_mb / report.fp32_mb:.2f}x",
+        ),
+        (
+            "latency on this machine, 1 thread",
+            f"{report.fp32_latency_ms:.2f} ms",
+            f"{report.int8_latency_ms:.2f} ms",
+            f"{report.int8_latency_ms / report.fp32_latency_ms:.2f}x",
+        ),
+        (f"{metric}, {agreement.images} images", "1", f"{agreement.value:.3f}", f"{agreement.value - 1:+.3f}"),
+        ("convolutions in integers", "", f"{report.integer_mac_share:.1%}", ""),
+    ]
+    for path in report.unreadable_images:
+        click.echo(f"skipped, cannot be read: {path}", err=True)
+    print_table(f"{report.name} for {report.target}", ("", "FP32", "INT8", "INT8 / FP32"), rows)
+    skipped = f", {len(report.unreadable_images)} files skipped" if report.unreadable_images else ""
+    click.echo(f"calibrated with {report.calibration_images} images{skipped}; {report.float_nodes} nodes left float")
+    click.echo(f"wrote {report.bundle} (version {report.version}, budget {report.latency_budget_ms:g} ms)")
+    click.echo(f"next: edge-sdk run {report.bundle} --source 0 --mqtt mqtt://BROKER")

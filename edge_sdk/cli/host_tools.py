@@ -1,0 +1,24 @@
+"""What a verb of the workstation says on a device, where the workstation's packages are not installed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from edge_sdk.errors import MissingDependencyError
+
+
+@contextlib.contextmanager
+def host_tools(verb: str, extra: str = "host") -> Iterator[None]:
+    """Import the workstation's packages inside this; a missing one becomes an error that names the remedy.
+
+    Raises:
+        MissingDependencyError: exit code 8.
+    """
+    try:
+        yield
+    except ImportError as cause:
+        missing = cause.name or "a package"
+        raise MissingDependencyError(
+            f"`edge-sdk {verb}` runs on the workstation and needs {missing}; pip install 'edge-sdk[{extra}]'"
+        ) from cause

@@ -1,0 +1,121 @@
+"""`edge-sdk run`: a bundle on a source, results over MQTT or as lines of JSON."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, cast
+
+import click
+import msgspec
+
+from edge_sdk.daemon import Daemon, RunSettings, RunSummary, stopping_on_signals
+from edge_sdk.errors import UsageError
+from edge_sdk.publishing import MqttSettings, Secret, default_device, read_password
+
+_MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
+_PATH = click.Path(path_type=Path)
+
+
+@click.command("run")
+@click.argument("bundle", type=_PATH)
+@click.option("--source", required=True, help="Camera index or /dev path, rtsp:// or http:// URL, video file, images.")
+@click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
+@click.option("--camera", default="camera", show_default=True, help="The source's name in topics and messages.")
+@click.option("--mqtt", "mqtt_url", help="mqtt://[user@]host[:port] or mqtts://...; without it results go to stdout.")
+@click.option("--mqtt-password-file", type=_PATH, help=f"Or put it into ${_MQTT_PASSWORD_VARIABLE}.")
+@click.option("--mqtt-ca-file", type=_PATH, help="Authorities to trust instead of the system's, PEM.")
+@click.option("--mqtt-qos", type=click.IntRange(0, 1), default=0, show_default=True, help="QoS of results.")
+@click.option("--mqtt-version", type=click.Choice(["5", "3.1.1"]), default="5", show_default=True)
+@click.option("--mqtt-prefix", default="edge/v1", show_default=True, help="First levels of every topic.")
+@click.option("--site", default="default", show_default=True, help="Where the device stands: one level of the topic.")
+@click.option("--device", help="This device's name: one level of the topic.  [default: the host's name]")
+@click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
+@click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
+@click.option("--duration", type=click.FloatRange(min=0, min_open=True), help="Stop after so many seconds.")
+@click.option("--latency-ms", type=click.FloatRange(min=0, min_open=True), help="Overrides the bundle's budget.")
+@click.option("--annotate", type=_PATH, help="Write an MP4 with the results drawn.")
+@click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
+def command(**options: object) -> None:
+    """Run BUNDLE on the freshest frames of a source and publish what it sees."""
+    settings = _settings(options)
+    quiet = bool(options["quiet"])
+    daemon = Daemon(settings, (lambda _line: None) if quiet else _say)
+    with stopping_on_signals(daemon):
+        summary = daemon.run()
+    if options["as_json"]:
+        click.echo(msgspec.json.encode(summary))
+    elif not quiet:
+        _say(_closing(summary))
+
+
+def _settings(options: dict[str, object]) -> RunSettings:
+    device = cast("str | None", options["device"]) or default_device()
+    source = cast("str", options["source"])
+    _refuse_password(source)
+    return RunSettings(
+        bundle=cast("Path", options["bundle"]),
+        source=source,
+        source_password=_read_secret(cast("Path | None", options["source_password_file"])),
+        camera=cast("str", options["camera"]),
+        device=device,
+        trusted_keys=cast("tuple[Path, ...]", options["trust"]),
+        mqtt=_mqtt_settings(options, device),
+        frames=cast("int | None", options["frames"]),
+        duration_s=cast("float | None", options["duration"]),
+        annotate=cast("Path | None", options["annotate"]),
+        latency_ms=cast("float | None", options["latency_ms"]),
+    )
+
+
+def _mqtt_settings(options: dict[str, object], device: str) -> MqttSettings | None:
+    url = cast("str | None", options["mqtt_url"])
+    if url is None:
+        return None
+    return MqttSettings.parse(
+        url,
+        password=_mqtt_password(cast("Path | None", options["mqtt_password_file"])),
+        ca_file=cast("Path | None", options["mqtt_ca_file"]),
+        prefix=cast("str", options["mqtt_prefix"]),
+        site=cast("str", options["site"]),
+        device=device,
+        qos=cast("Literal[0, 1]", options["mqtt_qos"]),
+        protocol=cast('Literal["5", "3.1.1"]', options["mqtt_version"]),
+    )
+
+
+def _mqtt_password(path: Path | None) -> Secret | None:
+    if path is not None:
+        return read_password(path)
+    from_environment = os.environ.get(_MQTT_PASSWORD_VARIABLE)
+    return Secret(from_environment) if from_environment else None
+
+
+def _read_secret(path: Path | None) -> str | None:
+    return None if path is None else read_password(path).reveal()
+
+
+def _refuse_password(source: str) -> None:
+    """A password on the command line is in every process list."""
+    scheme, separator, rest = source.partition("://")
+    user = rest.split("/")[0].rpartition("@")[0]
+    if separator and ":" in user:
+        raise UsageError(
+            "--source: a password on the command line can be read by every user of this machine; "
+            f"write {scheme}://USER@HOST/... and give --source-password-file"
+        )
+
+
+def _say(line: str) -> None:
+    click.echo(f"edge-sdk: {line}", err=True)
+
+
+def _closing(summary: RunSummary) -> str:
+    if summary.age is None or summary.inference is None:
+        return f"stopped by {summary.ended_by}; no results, {summary.stale} stale frames"
+    return (
+        f"stopped by {summary.ended_by}; {summary.results} results, {summary.fps:.1f} a second, age p50 "
+        f"{summary.age.p50_ms:.1f} p99 {summary.age.p99_ms:.1f} ms of {summary.budget_ms:g}, {summary.late} late, "
+        f"{summary.stale} stale, {summary.source.dropped} overtaken by newer frames"
+    )

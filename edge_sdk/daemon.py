@@ -1,0 +1,293 @@
+"""The daemon: wires source, stages and publisher together and runs them until told to stop.
+
+Owns the order of starting (verify, load, replay golden, open the source, connect) and of stopping (finish the frame,
+say offline, give everything back), and the signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import cv2
+import msgspec
+import numpy as np
+
+import edge_sdk
+from edge_sdk.annotate import Annotator, VideoWriter
+from edge_sdk.budget import Budget
+from edge_sdk.bundle import Bundle
+from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source, redact
+from edge_sdk.frame import Image, Result
+from edge_sdk.loop import Loop, Tick
+from edge_sdk.percentiles import Percentiles, percentiles_of
+from edge_sdk.prepare import Prepare
+from edge_sdk.protocols import Sink
+from edge_sdk.publishing import JsonLinesSink, MqttPublisher, MqttSettings, PublisherStats, ResultEncoder
+from edge_sdk.session import Session, onnxruntime_version
+from edge_sdk.signing import load_public_key
+from edge_sdk.tasks import make_task
+
+_STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
+_CLOSE_TIMEOUT_S = 1.5
+_STATUS_INTERVAL_NS = 10_000_000_000
+_RECENT = 4096  # results that the percentiles look at: memory stays flat however long it runs
+_ANNOTATED_FPS = 25.0
+
+Say = Callable[[str], None]
+"""Takes one line for people."""
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run.
+
+    Attributes:
+        bundle: a NAME.edge folder.
+        source: see `edge_sdk.camera.open_source`.
+        source_password: for a stream's user.
+        camera: the stream's name in topics and messages.
+        device: this device's name.
+        trusted_keys: public key files; when there are any, an unsigned bundle is refused.
+        mqtt: the broker; None prints results as lines of JSON to standard output.
+        frames: stop after so many results.
+        duration_s: stop after so many seconds.
+        annotate: write an MP4 with the results drawn.
+        latency_ms: overrides the bundle's budget.
+    """
+
+    bundle: Path
+    source: str
+    source_password: str | None = None
+    camera: str = "camera"
+    device: str
+    trusted_keys: tuple[Path, ...] = ()
+    mqtt: MqttSettings | None = None
+    frames: int | None = None
+    duration_s: float | None = None
+    annotate: Path | None = None
+    latency_ms: float | None = None
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to.
+
+    Attributes:
+        results: delivered to the outbox, in time or late.
+        late: of them, beyond the budget.
+        stale: frames dropped before inference because they could not make it any more.
+        budget_ms: capture to outbox.
+        age, inference: of the last 4096 results; None without a result.
+        fps: results a second, from the first to the last.
+        source, publisher: their own counts; publisher is None without a broker.
+        ended_by: `end of source`, `signal`, `frames` or `duration`.
+    """
+
+    results: int
+    late: int
+    stale: int
+    budget_ms: float
+    age: Percentiles | None
+    inference: Percentiles | None
+    fps: float
+    source: SourceStats
+    publisher: PublisherStats | None
+    ended_by: str
+
+
+class Daemon:
+    """One bundle on one source.
+
+    Args:
+        settings: what to run.
+        say: takes status lines; never called once a frame.
+    """
+
+    def __init__(self, settings: RunSettings, say: Say) -> None:
+        self._settings, self._say = settings, say
+        self._stop_reason: str | None = None
+        self._record = _Record()
+
+    def stop(self, reason: str = "signal") -> None:
+        """Finish the frame at hand and leave; safe in a signal handler."""
+        self._stop_reason = self._stop_reason or reason
+
+    def run(self) -> RunSummary:
+        """Run until the source ends, a limit is reached or `stop` is called.
+
+        Raises:
+            EdgeError: from opening the bundle, the model or the source, of the family that says who can mend it.
+        """
+        settings = self._settings
+        if settings.mqtt:
+            settings.mqtt.topics.result(settings.camera)  # a name that cannot be a topic is said now, not at a frame
+        bundle = self._open_bundle()
+        prepare = Prepare(bundle.manifest.input)
+        session = Session.open(bundle)
+        task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
+        session.replay_golden(bundle, prepare)
+        # The frame's own work is done by one thread; the model's threads come from its target.
+        cv2.setNumThreads(1)
+        budget = Budget(settings.latency_ms or bundle.manifest.latency_budget_ms)
+        with contextlib.ExitStack() as stack:
+            observers: list[Sink] = [self._record]
+            if settings.annotate is not None:
+                observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle)))
+            source = open_source(settings.source, camera=settings.camera, password=settings.source_password)
+            stack.callback(source.close)
+            self._say(f"source {redact(settings.source)} is open")
+            sink, publisher = self._open_sink(bundle)
+            if publisher:
+                stack.callback(publisher.close, _CLOSE_TIMEOUT_S)
+            loop = Loop(source, prepare, session, task, sink, budget, observers=observers)
+            reason = self._step_until_done(loop, source)
+            if publisher:
+                publisher.close(_CLOSE_TIMEOUT_S)
+            return self._summary(loop, source, publisher, budget, reason)
+
+    def _open_bundle(self) -> Bundle:
+        keys = [load_public_key(path) for path in self._settings.trusted_keys]
+        bundle = Bundle.open(self._settings.bundle, keys)
+        if not keys:
+            self._say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
+        bundle.check_device(platform.machine(), onnxruntime_version())
+        return bundle
+
+    def _open_sink(self, bundle: Bundle) -> tuple[Sink, MqttPublisher | None]:
+        encoder = ResultEncoder.for_bundle(bundle, self._settings.device)
+        if self._settings.mqtt is None:
+            return JsonLinesSink(sys.stdout.buffer, encoder), None
+        versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
+        address = self._settings.mqtt.address
+        publisher = MqttPublisher(
+            self._settings.mqtt,
+            encoder,
+            versions=versions,
+            on_state=lambda state, detail: self._say(f"broker {address}: {state}" + (f", {detail}" if detail else "")),
+        )
+        return publisher, publisher
+
+    def _step_until_done(self, loop: Loop, source: OpenedSource) -> str:
+        """Step until there is a reason to stop; returns it."""
+        settings = self._settings
+        status = source.status
+        deadline = None if settings.duration_s is None else time.monotonic() + settings.duration_s
+        next_status_ns = time.monotonic_ns() + _STATUS_INTERVAL_NS
+        while self._stop_reason is None:
+            loop.step(_STEP_TIMEOUT_S)
+            if settings.frames is not None and self._record.results >= settings.frames:
+                return "frames"
+            if source.ended:
+                return "end of source"
+            if deadline is not None and time.monotonic() >= deadline:
+                return "duration"
+            if source.status is not status:
+                status = source.status
+                self._say_status(status)
+            if time.monotonic_ns() >= next_status_ns:
+                next_status_ns += _STATUS_INTERVAL_NS
+                self._say(self._record.line(loop))
+        return self._stop_reason
+
+    def _say_status(self, status: SourceStatus) -> None:
+        self._say(f"source {redact(self._settings.source)}: {status.value}")
+
+    def _summary(
+        self, loop: Loop, source: OpenedSource, publisher: MqttPublisher | None, budget: Budget, reason: str
+    ) -> RunSummary:
+        record = self._record
+        return RunSummary(
+            results=record.results,
+            late=loop.counts[Tick.LATE],
+            stale=loop.counts[Tick.STALE],
+            budget_ms=budget.limit_ns / 1e6,
+            age=record.age(),
+            inference=record.inference(),
+            fps=record.fps(),
+            source=source.stats,
+            publisher=publisher.stats() if publisher else None,
+            ended_by=reason,
+        )
+
+
+class _Record:
+    """Ages and inference times of recent results, in buffers of fixed size."""
+
+    def __init__(self) -> None:
+        self.results = 0
+        self._ages_ns = np.zeros(_RECENT, np.int64)
+        self._inference_ns = np.zeros(_RECENT, np.int64)
+        self._first_ns = self._last_ns = 0
+
+    def put(self, result: Result) -> None:
+        now = time.monotonic_ns()
+        slot = self.results % _RECENT
+        self._ages_ns[slot] = now - result.frame.captured_ns
+        self._inference_ns[slot] = result.inference_ns
+        self._first_ns = self._first_ns or now
+        self._last_ns = now
+        self.results += 1
+
+    def age(self) -> Percentiles | None:
+        return percentiles_of(self._ages_ns[: min(self.results, _RECENT)])
+
+    def inference(self) -> Percentiles | None:
+        return percentiles_of(self._inference_ns[: min(self.results, _RECENT)])
+
+    def fps(self) -> float:
+        span_s = (self._last_ns - self._first_ns) / 1e9
+        return (self.results - 1) / span_s if self.results > 1 and span_s > 0 else 0.0
+
+    def line(self, loop: Loop) -> str:
+        age, inference = self.age(), self.inference()
+        if age is None or inference is None:
+            return "no frame yet"
+        return (
+            f"{self.results} results, {self.fps():.1f} a second; age p50 {age.p50_ms:.1f} p99 {age.p99_ms:.1f} ms, "
+            f"inference p50 {inference.p50_ms:.1f} ms; {loop.counts[Tick.LATE]} late, {loop.counts[Tick.STALE]} stale"
+        )
+
+
+class _AnnotatedVideo:
+    """A sink that draws each result on a copy of its frame and writes it."""
+
+    def __init__(self, annotator: Annotator, writer: VideoWriter) -> None:
+        self._annotator, self._writer = annotator, writer
+        self._copy: Image = np.empty((0, 0, 3), np.uint8)
+
+    def put(self, result: Result) -> None:
+        image = result.frame.image
+        if self._copy.shape != image.shape:
+            self._copy = np.empty_like(image)
+        np.copyto(self._copy, image)
+        self._annotator.draw(self._copy, result)
+        self._writer.write(self._copy)
+
+
+@contextlib.contextmanager
+def _annotated_video(path: Path, bundle: Bundle) -> Iterator[_AnnotatedVideo]:
+    annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
+    with VideoWriter(path, _ANNOTATED_FPS) as writer:
+        yield _AnnotatedVideo(annotator, writer)
+
+
+@contextlib.contextmanager
+def stopping_on_signals(daemon: Daemon) -> Iterator[None]:
+    """SIGTERM and SIGINT finish the frame and stop the daemon; a second SIGINT interrupts at once."""
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        daemon.stop()
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,84 @@
+"""The loop: one frame from the camera to the outbox, inside its budget.
+
+Owns the order of the stages and the counting; no thread, no clock, no I/O of its own. Nothing here blocks but the wait
+for a frame, and nothing grows.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Sequence
+
+from edge_sdk.budget import Budget
+from edge_sdk.frame import Frame, Inferred, Prepared, Result
+from edge_sdk.protocols import Sink, Source, Stage
+
+
+class Tick(enum.Enum):
+    """What one step came to."""
+
+    IDLE = "no frame came"
+    STALE = "a frame was too old to make its deadline and was dropped"
+    ON_TIME = "a result was delivered inside the budget"
+    LATE = "a result was delivered, but late"
+
+
+class Loop:
+    """Take the freshest frame, run it, deliver the result.
+
+    Args:
+        source: where frames come from.
+        prepare: Frame -> Prepared.
+        session: Prepared -> Inferred.
+        task: Inferred -> Result.
+        sink: takes results; the budget ends when its `put` returns.
+        budget: the deadline's arithmetic.
+        observers: further sinks, served after the deadline was judged: they may be slow, and then cost frames.
+        clock_ns: monotonic nanoseconds; injected by tests.
+
+    Attributes:
+        counts: how many steps came to what.
+        last_age_ns: capture to outbox of the last result.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        prepare: Stage[Frame, Prepared],
+        session: Stage[Prepared, Inferred],
+        task: Stage[Inferred, Result],
+        sink: Sink,
+        budget: Budget,
+        *,
+        observers: Sequence[Sink] = (),
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._source, self._prepare, self._session, self._task = source, prepare, session, task
+        self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
+        self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
+        self.last_age_ns = 0
+
+    def step(self, timeout_s: float = 0.2) -> Tick:
+        """Wait at most `timeout_s` seconds for a frame and bring it to the outbox.
+
+        Raises:
+            EdgeError: what a stage or the source raised; the loop may be stepped again.
+        """
+        frame = self._source.latest(timeout_s)
+        tick = Tick.IDLE if frame is None else self._process(frame)
+        self.counts[tick] += 1
+        return tick
+
+    def _process(self, frame: Frame) -> Tick:
+        started_ns = self._clock_ns()
+        if not self._budget.admits(frame.captured_ns, started_ns):
+            return Tick.STALE
+        result = self._task(self._session(self._prepare(frame)))
+        self._budget.record(self._clock_ns() - started_ns)
+        self._sink.put(result)
+        delivered_ns = self._clock_ns()
+        self.last_age_ns = delivered_ns - frame.captured_ns
+        for observer in self._observers:
+            observer.put(result)
+        return Tick.LATE if self._budget.is_late(frame.captured_ns, delivered_ns) else Tick.ON_TIME

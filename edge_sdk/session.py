@@ -1,0 +1,212 @@
+"""Session: one model in ONNX Runtime, with inputs and outputs bound once.
+
+The only file of the device that imports onnxruntime. Owns the output buffers and the replay of golden inputs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import onnxruntime as ort
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import IncompatibleError, SessionError
+from edge_sdk.frame import Inferred, Prepared, Tensor
+from edge_sdk.prepare import Prepare
+
+_DTYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(uint8)": np.uint8,
+    "tensor(int8)": np.int8,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+}
+_QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, once
+
+
+class SessionSettings(msgspec.Struct, frozen=True):
+    """How to run a model.
+
+    Attributes:
+        providers: execution providers in order of preference; those that this ONNX Runtime lacks are passed over.
+        intra_op_num_threads: threads inside one operator.
+        allow_spinning: whether waiting threads burn a core; off, two threads cost 5 % of one, not 97 %, at 30 FPS.
+        profile_prefix: when given, a profile is written to this path plus a time stamp and `.json`.
+    """
+
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    intra_op_num_threads: int = 1
+    allow_spinning: bool = False
+    profile_prefix: str | None = None
+
+
+class Session:
+    """A loaded model; not for several threads at once, because its outputs are overwritten by the next call.
+
+    Args:
+        model: the bytes of an .ort or .onnx file, verified by the caller.
+        settings: threads and providers.
+        where: what to call the model in errors.
+
+    Attributes:
+        inference: ONNX Runtime's own session, for measuring against.
+
+    Raises:
+        SessionError: when ONNX Runtime cannot load it, or it has not exactly one input of fixed shape.
+    """
+
+    def __init__(self, model: bytes, settings: SessionSettings, where: str) -> None:
+        self._where = where
+        self.inference = _load(model, settings, where)
+        self.input_name, self.input_shape = _only_input(self.inference, where)
+        self._binding = self.inference.io_binding()
+        self._names = [output.name for output in self.inference.get_outputs()]
+        self._outputs = self._bind_outputs()
+        self._bound: Tensor | None = None
+
+    @classmethod
+    def open(cls, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
+        """Load the first variant of a verified bundle, with the settings that it promises unless others are given."""
+        promise = bundle.manifest
+        chosen = settings or SessionSettings(promise.providers, promise.intra_op_num_threads, promise.allow_spinning)
+        file = promise.variants[0].file
+        return cls(bundle.read(file), chosen, str(bundle.path / file))
+
+    def __call__(self, prepared: Prepared, /) -> Inferred:
+        """Run the model on one prepared frame."""
+        start_ns = time.perf_counter_ns()
+        outputs = self.run(prepared.tensor)
+        return Inferred(outputs, time.perf_counter_ns() - start_ns, prepared)
+
+    def run(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        """Run the model on a tensor of the input's shape, float32 and C-contiguous.
+
+        Returns:
+            One array an output; overwritten by the next call where shapes are fixed.
+
+        Raises:
+            SessionError: when the tensor does not fit, or ONNX Runtime fails.
+        """
+        if tensor is not self._bound:
+            self._bind_input(tensor)
+        try:
+            self.inference.run_with_iobinding(self._binding)
+        except Exception as cause:  # onnxruntime's exceptions share no root of their own
+            raise SessionError(f"{self._where}: ONNX Runtime failed: {_first_line(cause)}") from cause
+        if self._outputs is not None:
+            return self._outputs
+        return tuple(self._binding.copy_outputs_to_cpu())
+
+    @property
+    def output_shapes(self) -> list[tuple[int | str | None, ...]]:
+        """Shapes of the outputs; a name or None stands for a dimension that is not fixed."""
+        return [tuple(output.shape) for output in self.inference.get_outputs()]
+
+    def providers(self) -> list[str]:
+        """Execution providers that this session got."""
+        return list(self.inference.get_providers())
+
+    def replay_golden(self, bundle: Bundle, prepare: Prepare) -> float:
+        """Run the bundle's golden inputs and compare; serves as the warm-up too.
+
+        Returns:
+            The largest absolute difference found.
+
+        Raises:
+            IncompatibleError: when an output differs by more than the manifest allows.
+        """
+        promise = bundle.manifest.golden
+        worst = 0.0
+        for index, (image, expected) in enumerate(bundle.golden()):
+            outputs = self.run(prepare.normalise(image))
+            problem = _compare(outputs, expected, promise.absolute, promise.relative)
+            if isinstance(problem, str):
+                raise IncompatibleError(
+                    f"{bundle.path}: golden input {index} gives other results here ({problem}); this device or its "
+                    f"ONNX Runtime {ort.__version__} computes differently from the machine that built the bundle"
+                )
+            worst = max(worst, problem)
+        return worst
+
+    def _bind_input(self, tensor: Tensor) -> None:
+        if tensor.shape != self.input_shape or tensor.dtype != np.float32 or not tensor.flags.c_contiguous:
+            raise SessionError(
+                f"{self._where}: input {self.input_name!r} is float32 {self.input_shape}, "
+                f"got {tensor.dtype} {tensor.shape}"
+            )
+        self._binding.bind_input(self.input_name, "cpu", 0, np.float32, tensor.shape, tensor.ctypes.data)
+        self._bound = tensor
+
+    def _bind_outputs(self) -> tuple[Tensor, ...] | None:
+        """Buffers of our own where all shapes are fixed; else ONNX Runtime allocates and None says so."""
+        outputs = self.inference.get_outputs()
+        fixed = all(isinstance(d, int) for o in outputs for d in o.shape) and all(o.type in _DTYPES for o in outputs)
+        if not fixed:
+            for output in outputs:
+                self._binding.bind_output(output.name, "cpu")
+            return None
+        buffers = tuple(np.empty(o.shape, _DTYPES[o.type]) for o in outputs)
+        for output, buffer in zip(outputs, buffers, strict=True):
+            self._binding.bind_output(output.name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+        return buffers
+
+
+def onnxruntime_version() -> str:
+    """The version installed here."""
+    return str(ort.__version__)
+
+
+def _load(model: bytes, settings: SessionSettings, where: str) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = settings.intra_op_num_threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _QUIET
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.allow_spinning else "0")
+    if settings.profile_prefix:
+        options.enable_profiling = True
+        options.profile_file_prefix = settings.profile_prefix
+    available = set(ort.get_available_providers())
+    providers = [p for p in settings.providers if p in available]
+    try:
+        return ort.InferenceSession(model, options, providers=providers)
+    except Exception as cause:  # onnxruntime's exceptions share no root of their own
+        raise SessionError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {_first_line(cause)}") from cause
+
+
+def _only_input(session: ort.InferenceSession, where: str) -> tuple[str, tuple[int, ...]]:
+    inputs = session.get_inputs()
+    if len(inputs) != 1:
+        raise SessionError(f"{where}: has {len(inputs)} inputs, expected one image input")
+    [image] = inputs
+    if image.type != "tensor(float)" or not all(isinstance(d, int) for d in image.shape):
+        raise SessionError(
+            f"{where}: input {image.name!r} is {image.type} {image.shape}, expected float32 of fixed shape"
+        )
+    return image.name, tuple(image.shape)
+
+
+def _compare(got: Sequence[Tensor], expected: Sequence[Tensor], absolute: float, relative: float) -> float | str:
+    """The largest absolute difference, or what is wrong."""
+    if len(got) != len(expected):
+        return f"{len(got)} outputs, expected {len(expected)}"
+    worst = 0.0
+    for index, (a, b) in enumerate(zip(got, expected, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {index} is {a.dtype} {a.shape}, expected {b.dtype} {b.shape}"
+        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        # Written so that NaN counts as wrong.
+        bad = ~(difference <= absolute + relative * np.abs(b.astype(np.float64)))
+        if bad.any():
+            return f"output {index} is off by up to {difference.max():.3g} in {bad.mean():.1%} of its values"
+        worst = max(worst, float(difference.max(initial=0.0)))
+    return worst
+
+
+def _first_line(cause: Exception) -> str:
+    return str(cause).splitlines()[0].removeprefix("[ONNXRuntimeError] : ") if str(cause) else type(cause).__name__

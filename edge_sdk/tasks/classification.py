@@ -1,0 +1,41 @@
+"""Classification: one row of logits or probabilities -> the most likely classes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.frame import Classification, Inferred
+from edge_sdk.model_spec import ClassificationSpec
+
+
+class Classify:
+    """The decode stage of a classifier.
+
+    Args:
+        spec: how many classes a result holds, and whether output 0 is the background.
+        class_count: outputs of the model.
+        softmax: True when the outputs are logits; False when they are probabilities already.
+    """
+
+    def __init__(self, spec: ClassificationSpec, class_count: int, *, softmax: bool) -> None:
+        self._top_k = min(spec.top_k, class_count)
+        self._offset = 1 if spec.background_class else 0
+        self._softmax = softmax
+
+    def __call__(self, inferred: Inferred, /) -> Classification:
+        """Read float (1, classes)."""
+        scores: NDArray[np.float32] = inferred.outputs[0].reshape(-1)
+        candidates = np.argpartition(scores, -self._top_k)[-self._top_k :]
+        top = candidates[np.argsort(-scores[candidates], kind="stable")]
+        confidences = _softmax(scores)[top] if self._softmax else scores[top]
+        return Classification(
+            inferred.prepared.frame, inferred.inference_ns, confidences.astype(np.float32), top - self._offset
+        )
+
+
+def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    # The largest logit is subtracted first, so that exp cannot overflow.
+    powers = np.exp(logits - logits.max())
+    probabilities: NDArray[np.float32] = powers / powers.sum()
+    return probabilities

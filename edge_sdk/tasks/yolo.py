@@ -1,0 +1,161 @@
+"""The heads of the YOLO family: v4 (raw convolutions), v5 (decoded rows), v8 and 11 (decoded columns).
+
+Each reads only what can reach the threshold, so that the cost follows the number of objects and not of cells. Layouts
+as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5 and of v8/11 without suppression.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.frame import Tensor
+from edge_sdk.tasks.detection import Candidates
+
+Floats = NDArray[np.float32]
+
+_MAX_SIZE_LOGIT = np.float32(20)
+_NOTHING = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
+
+
+class YoloV4:
+    """Raw heads: float (1, anchors * (5 + classes), H, W): x, y, w, h, objectness, classes, before activation.
+
+    Box centre = (sigmoid(xy) * scale - (scale - 1) / 2 + cell) * stride, size = exp(wh) * anchor, confidence =
+    sigmoid(objectness) * sigmoid(class): Darknet's yolo_layer with `scale_x_y`.
+
+    Args:
+        anchors: one list an output, of (width, height) in input pixels.
+        scale_xy: one an output; empty means 1 for all.
+        size_wh: the model's input in pixels.
+        grids_hw: rows and columns of cells, one an output.
+        confidence: lowest confidence that counts.
+    """
+
+    def __init__(
+        self,
+        anchors: Sequence[Sequence[tuple[float, float]]],
+        scale_xy: Sequence[float],
+        size_wh: tuple[int, int],
+        grids_hw: Sequence[tuple[int, int]],
+        confidence: float,
+    ) -> None:
+        self._confidence = np.float32(confidence)
+        # A box can only reach the threshold if its objectness alone does: compare logits, spare the exponentials.
+        bounded = min(max(confidence, 1e-9), 1 - 1e-9)
+        self._objectness_logit = math.log(bounded / (1 - bounded))
+        scales = list(scale_xy) or [1.0] * len(anchors)
+        self._heads = [
+            _Head(head, grid, size_wh, scale) for head, grid, scale in zip(anchors, grids_hw, scales, strict=True)
+        ]
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        """Read all heads: gather what may count from each, then compute on all of it at once."""
+        parts = []
+        for output, head in zip(outputs, self._heads, strict=False):
+            rows = output.reshape(head.shape)
+            found = (rows[:, 4] >= self._objectness_logit).ravel().nonzero()[0]
+            if len(found):
+                anchor, cell = np.divmod(found, head.shape[2])
+                parts.append((rows[anchor, :, cell], head.cells[found]))
+        if not parts:
+            return _NOTHING
+        values, cells = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return self._read(values, cells)
+
+    def _read(self, values: Floats, cells: Floats) -> Candidates:
+        """Float32 (K, 5 + classes) logits and their (K, 6) rows of `_Head.cells`."""
+        class_ids = values[:, 5:].argmax(axis=1)
+        activated = values[:, :5].copy()
+        activated[:, 3] = values[:, 5:].max(axis=1)  # the height is read from `values`; its column is free
+        activated = _sigmoid(activated)
+        confidences = activated[:, 4] * activated[:, 3]
+        centers = activated[:, :2] * cells[:, :2] + cells[:, 2:4]
+        # exp(20) pixels is beyond any picture; larger logits are noise that would overflow.
+        half = np.exp(np.minimum(values[:, 2:4], _MAX_SIZE_LOGIT)) * cells[:, 4:6]
+        boxes = np.concatenate((centers - half, centers + half), axis=1)
+        return _select(boxes, confidences, class_ids, self._confidence)
+
+
+class _Head:
+    """What one head's cells mean, worked out once.
+
+    Attributes:
+        shape: (anchors, 5 + classes or -1, cells).
+        cells: float32 (anchors * cells, 6): factor x, y and offset x, y of the activated centre, half the anchor's
+            width and height; all in pixels of the input.
+    """
+
+    def __init__(
+        self, anchors: Sequence[tuple[float, float]], grid_hw: tuple[int, int], size_wh: tuple[int, int], scale: float
+    ) -> None:
+        rows, columns = grid_hw
+        self.shape = (len(anchors), -1, rows * columns)
+        y, x = np.divmod(np.arange(rows * columns), columns)
+        stride_x, stride_y = size_wh[0] / columns, size_wh[1] / rows
+        shift = (scale - 1) / 2
+        table = np.empty((len(anchors), rows * columns, 6))
+        table[:, :, 0], table[:, :, 1] = scale * stride_x, scale * stride_y
+        table[:, :, 2], table[:, :, 3] = (x - shift) * stride_x, (y - shift) * stride_y
+        table[:, :, 4:] = np.asarray(anchors)[:, None, :] / 2
+        self.cells: Floats = table.reshape(-1, 6).astype(np.float32)
+
+
+class YoloV5:
+    """Decoded rows: float (1, N, 5 + classes), as centre x, y, width, height in input pixels, objectness, classes 0-1.
+
+    Args:
+        confidence: lowest objectness * class that counts.
+    """
+
+    def __init__(self, confidence: float) -> None:
+        self._confidence = confidence
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        """Read the one output."""
+        rows: Floats = outputs[0][0]
+        rows = rows[rows[:, 4] >= self._confidence]
+        class_ids = rows[:, 5:].argmax(axis=1)
+        confidences = rows[:, 4] * np.take_along_axis(rows[:, 5:], class_ids[:, None], axis=1)[:, 0]
+        return _select(_corners(rows[:, :2], rows[:, 2:4]), confidences, class_ids, np.float32(self._confidence))
+
+
+class YoloV8:
+    """Decoded columns: float (1, 4 + classes, N), as centre x, y, width, height in input pixels, classes 0-1.
+
+    Args:
+        confidence: lowest class score that counts.
+    """
+
+    def __init__(self, confidence: float) -> None:
+        self._confidence = confidence
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        """Read the one output."""
+        columns: Floats = outputs[0][0]
+        strong = np.flatnonzero(columns[4:].max(axis=0) >= self._confidence)
+        rows = columns[:, strong].T
+        class_ids = rows[:, 4:].argmax(axis=1)
+        confidences = np.take_along_axis(rows[:, 4:], class_ids[:, None], axis=1)[:, 0]
+        return Candidates(_corners(rows[:, :2], rows[:, 2:4]), confidences, class_ids)
+
+
+def _select(
+    boxes_xyxy: Floats, confidences: Floats, class_ids: NDArray[np.int64], confidence: np.float32
+) -> Candidates:
+    strong = confidences >= confidence
+    return Candidates(boxes_xyxy[strong], confidences[strong], class_ids[strong])
+
+
+def _corners(centers_xy: Floats, sizes_wh: Floats) -> Floats:
+    half = sizes_wh * np.float32(0.5)
+    return np.concatenate([centers_xy - half, centers_xy + half], axis=1)
+
+
+def _sigmoid(x: Floats) -> Floats:
+    # exp of a large number overflows; beyond 60 the result is 0 to the last bit of a float32 anyway.
+    result: Floats = np.reciprocal(1 + np.exp(np.minimum(-x, np.float32(60))))
+    return result

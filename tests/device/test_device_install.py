@@ -1,0 +1,27 @@
+"""Every device module works where the workstation's packages are not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_PROGRAM = """
+import importlib, pkgutil, sys
+for name in ("onnx", "rich", "torch", "matplotlib", "sympy", "edge_sdk_tools", "amqtt"):
+    sys.modules[name] = None  # importing it raises ImportError, as where it is not installed
+import edge_sdk
+names = [m.name for m in pkgutil.walk_packages(edge_sdk.__path__, "edge_sdk.") if m.name != "edge_sdk.__main__"]
+for name in names:
+    importlib.import_module(name)
+print(len(names))
+from edge_sdk.cli.root import run
+sys.exit(run(["build", "model.toml", "--target", "arm64"]))
+"""
+
+
+def test_all_modules_import_and_host_verbs_say_what_is_missing() -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=False)
+    assert int(done.stdout) > 40
+    assert done.returncode == 8
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'edge-sdk[host]'" in done.stderr

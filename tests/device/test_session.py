@@ -1,0 +1,147 @@
+"""Session: bound once, equal to a bare run, and errors that say what was expected."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import IncompatibleError, SessionError
+from edge_sdk.frame import Frame
+from edge_sdk.manifest import FileEntry
+from edge_sdk.model_spec import InputSpec
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionSettings
+from tests.device import tiny
+from tests.device.bundles import FILES, make_manifest, write_bundle
+
+SPEC = InputSpec(size_wh=(16, 16))
+
+
+def _session(**settings: object) -> Session:
+    return Session(tiny.classifier().SerializeToString(), SessionSettings(**settings), "tiny.onnx")  # type: ignore[arg-type]
+
+
+def _frame(seed: int) -> Frame:
+    return Frame(np.random.default_rng(seed).integers(0, 256, (20, 30, 3), np.uint8), 0, 0.0, 0, "camera")
+
+
+def test_results_equal_a_bare_run_and_share_one_buffer() -> None:
+    session, prepare = _session(), Prepare(SPEC)
+    bare = ort.InferenceSession(tiny.classifier().SerializeToString(), providers=["CPUExecutionProvider"])
+    first = None
+    for seed in range(3):
+        inferred = session(prepare(_frame(seed)))
+        [expected] = bare.run(None, {"images": prepare.tensor})
+        assert np.array_equal(inferred.outputs[0], expected)
+        assert inferred.inference_ns > 0
+        first = first or inferred
+        assert inferred.outputs[0] is first.outputs[0]
+
+
+def test_another_tensor_is_bound_anew() -> None:
+    session = _session()
+    random = np.random.default_rng(0)
+    a, b = (random.random((1, 3, 16, 16), dtype=np.float32) for _ in range(2))
+    first = session.run(a)[0].copy()
+    second = session.run(b)[0].copy()
+    assert not np.array_equal(first, second)
+    assert np.array_equal(session.run(a)[0], first)
+
+
+def test_outputs_of_changing_shape_are_read_too() -> None:
+    nodes = [
+        helper.make_node("NonZero", ["images"], ["where"]),
+        helper.make_node("Cast", ["where"], ["out"], to=TensorProto.FLOAT),
+    ]
+    model = tiny.model(nodes, [1, 1, 2, 2], {"out": [4, "found"]})
+    session = Session(model.SerializeToString(), SessionSettings(), "m")
+    assert session.run(np.array([[[[0, 1], [1, 1]]]], np.float32))[0].shape == (4, 3)
+    assert session.output_shapes == [(4, "found")]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (np.zeros((1, 3, 8, 8), np.float32), "float32 (1, 3, 16, 16), got float32 (1, 3, 8, 8)"),
+        (np.zeros((1, 3, 16, 16), np.float64), "got float64 (1, 3, 16, 16)"),
+        (np.zeros((1, 16, 16, 3), np.float32).transpose(0, 3, 1, 2), "got float32"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused(tensor: np.ndarray, expected: str) -> None:
+    with pytest.raises(SessionError) as caught:
+        _session().run(tensor)
+    assert expected in str(caught.value)
+
+
+def _two_inputs() -> bytes:
+    proto = tiny.classifier()
+    proto.graph.input.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, [1]))
+    return proto.SerializeToString()
+
+
+def _unknown_operator() -> bytes:
+    node = helper.make_node("Frobnicate", ["images"], ["out"], domain="com.example")
+    proto = tiny.model([node], [1, 3, 4, 4], {"out": [1, 3, 4, 4]})
+    proto.opset_import.append(helper.make_opsetid("com.example", 1))
+    return proto.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (b"", "cannot load it"),
+        (b"not a model", "cannot load it"),
+        (tiny.classifier().SerializeToString()[:400], "cannot load it"),
+        (_unknown_operator(), "Frobnicate"),
+        (_two_inputs(), "has 2 inputs, expected one image input"),
+        (tiny.classifier(batch="n").SerializeToString(), "expected float32 of fixed shape"),
+    ],
+)
+def test_models_that_cannot_be_used(model: bytes, expected: str) -> None:
+    with pytest.raises(SessionError) as caught:
+        Session(model, SessionSettings(), "broken.onnx")
+    assert str(caught.value).startswith("broken.onnx: ")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_spinning_and_threads_reach_the_runtime() -> None:
+    options = _session(intra_op_num_threads=2).inference.get_session_options()
+    assert options.intra_op_num_threads == 2
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    spinning = _session(allow_spinning=True).inference.get_session_options()
+    assert spinning.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+
+
+def _golden_bundle(folder: Path, *, error: float) -> Bundle:
+    """A real model in a bundle whose golden outputs are off by `error`."""
+    model = tiny.classifier(classes=2).SerializeToString()
+    image = np.random.default_rng(1).integers(0, 256, (16, 16, 3), np.uint8)
+    outputs = Session(model, SessionSettings(), "m").run(Prepare(SPEC).normalise(image))
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, image_0=image, output_0_0=outputs[0] + np.float32(error))
+    files = {**FILES, "model.int8.ort": model, "golden.npz": buffer.getvalue()}
+    manifest = make_manifest(files)
+    assert all(
+        isinstance(f, FileEntry) and f.sha256 == hashlib.sha256(files[f.name]).hexdigest() for f in manifest.files
+    )
+    return Bundle.open(write_bundle(folder, manifest, files))
+
+
+def test_golden_is_replayed(tmp_path: Path) -> None:
+    bundle = _golden_bundle(tmp_path / "a.edge", error=0.0)
+    assert Session.open(bundle).replay_golden(bundle, Prepare(SPEC)) == 0.0
+
+
+@pytest.mark.parametrize("error", [1e-3, float("nan")])
+def test_golden_that_differs_refuses_the_device(tmp_path: Path, error: float) -> None:
+    bundle = _golden_bundle(tmp_path / "a.edge", error=error)
+    with pytest.raises(IncompatibleError, match="golden input 0 gives other results here"):
+        Session.open(bundle).replay_golden(bundle, Prepare(SPEC))

@@ -1,0 +1,122 @@
+"""The export gate: what passes is fixed and loads, what does not is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, external_data_helper, helper
+
+from edge_sdk.errors import ModelError
+from edge_sdk.model_spec import load_model_spec
+from edge_sdk.target import load_target
+from edge_sdk_tools.check import CheckedModel, check_model
+from tests.device import tiny
+from tests.host.projects import CLASSIFIER, write_project
+
+
+def _check(folder: Path, model: onnx.ModelProto, text: str = CLASSIFIER) -> CheckedModel:
+    return check_model(load_model_spec(write_project(folder, text, model, pictures=0)), load_target("arm64"))
+
+
+def test_dynamic_dimensions_are_fixed(tmp_path: Path) -> None:
+    proto = _check(tmp_path, tiny.classifier(batch="N")).proto
+    shapes = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in (*proto.graph.input, *proto.graph.output)]
+    assert shapes == [[1, 3, 16, 16], [1, 3]]
+
+
+def test_an_old_opset_is_raised_to_what_quantization_needs(tmp_path: Path) -> None:
+    checked = _check(tmp_path, tiny.classifier(opset=11))
+    assert checked.opset == 13
+    assert [o.version for o in checked.proto.opset_import] == [13]
+
+
+def test_every_node_has_a_name_of_its_own(tmp_path: Path) -> None:
+    names = [node.name for node in _check(tmp_path, tiny.classifier()).proto.graph.node]
+    assert all(names)
+    assert len(set(names)) == len(names)
+
+
+def _unknown(domain: str) -> onnx.ModelProto:
+    proto = tiny.classifier()
+    proto.graph.node[1].op_type = "Frobnicate"
+    proto.graph.node[1].domain = domain
+    if domain:
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    return proto
+
+
+def _newer_opset() -> onnx.ModelProto:
+    proto = tiny.classifier()
+    proto.opset_import[0].version = 26
+    return proto
+
+
+def _two_inputs() -> onnx.ModelProto:
+    proto = tiny.classifier()
+    proto.graph.input.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, [1]))
+    return proto
+
+
+def _bytes_input() -> onnx.ModelProto:
+    proto = tiny.classifier()
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
+    return proto
+
+
+def _broken_shapes() -> onnx.ModelProto:
+    proto = tiny.classifier()
+    proto.graph.initializer[2].dims[1] = 7
+    proto.graph.initializer[2].raw_data = proto.graph.initializer[2].raw_data[: 3 * 7 * 9 * 4]
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: _unknown(""), "Frobnicate"),
+        (lambda: _unknown("com.example"), "Frobnicate"),
+        (_newer_opset, "opset 26, but ONNX Runtime 1.20.1 on arm64 runs up to 21"),
+        (_two_inputs, "has 2 inputs, expected one image input"),
+        (_bytes_input, "input 'images' is UINT8, expected FLOAT"),
+        (_broken_shapes, "Conv"),
+        (lambda: tiny.classifier(size=24), "has shape 1x3x24x24, model.toml says 1x3x16x16"),
+        (lambda: tiny.classifier(batch=2), "has shape 2x3x16x16"),
+        (lambda: tiny.classifier(classes=4), "shapes 1x4, expected 1x3"),
+    ],
+)
+def test_what_does_not_pass_is_named(tmp_path: Path, make: Callable[[], onnx.ModelProto], expected: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        _check(tmp_path, make())
+    assert str(tmp_path / "model.onnx") in str(caught.value)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\x00" * 100, lambda b: b"PK"]
+)
+def test_a_file_that_is_no_model(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    model = write_project(tmp_path, pictures=0)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ModelError, match=r"model\.onnx: not an ONNX model"):
+        check_model(load_model_spec(model), load_target("arm64"))
+
+
+def test_no_file(tmp_path: Path) -> None:
+    model = write_project(tmp_path, pictures=0)
+    (tmp_path / "model.onnx").unlink()
+    with pytest.raises(ModelError, match="no such model file"):
+        check_model(load_model_spec(model), load_target("arm64"))
+
+
+def test_weights_in_another_file_are_refused(tmp_path: Path) -> None:
+    model = write_project(tmp_path, pictures=0)
+    proto = tiny.classifier()
+    external_data_helper.convert_model_to_external_data(proto, location="weights.bin", size_threshold=0)
+    onnx.save(proto, tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="weight 'w1' lies in another file"):
+        check_model(load_model_spec(model), load_target("arm64"))

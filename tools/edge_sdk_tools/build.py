@@ -1,0 +1,247 @@
+"""build: check -> quantize -> convert -> prove -> bundle.
+
+Owns the order of the steps and what the manifest promises. Each step's own rules live in its own file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+import edge_sdk
+from edge_sdk.errors import DataError, UsageError
+from edge_sdk.manifest import Agreement, Golden, Manifest, Provenance, RuntimeRange, Variant
+from edge_sdk.model_spec import ModelSpec, load_model_spec
+from edge_sdk.target import Target, load_target
+from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
+from edge_sdk_tools.calibration import ImageReader
+from edge_sdk_tools.check import CheckedModel, check_model
+from edge_sdk_tools.convert import Converted, convert
+from edge_sdk_tools.dataset import ImageSet, find_images
+from edge_sdk_tools.prove import OnProgress, Proof, check_gates, make_golden, prove
+from edge_sdk_tools.quantize import Quantized, quantize
+
+MAX_CALIBRATION_IMAGES = 300
+MAX_EVALUATION_IMAGES = 500
+_MODEL_FILE = "model.int8.ort"
+
+
+class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a build came to.
+
+    Attributes:
+        bundle: where it is.
+        name, version, target: as in the manifest.
+        fp32_mb, int8_mb: model files, MB of 1e6 bytes.
+        fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
+        agreement: INT8 with FP32, on images that calibration never saw.
+        integer_mac_share: of the convolutions outside the float tail, 0-1.
+        float_nodes: how many nodes were left float on purpose.
+        calibration_images: how many calibrated.
+        unreadable_images: files that were skipped.
+        latency_budget_ms: promised to the device.
+    """
+
+    bundle: str
+    name: str
+    version: int
+    target: str
+    fp32_mb: float
+    int8_mb: float
+    fp32_latency_ms: float
+    int8_latency_ms: float
+    agreement: Agreement
+    integer_mac_share: float
+    float_nodes: int
+    calibration_images: int
+    unreadable_images: list[str]
+    latency_budget_ms: float
+
+
+class _Images(msgspec.Struct, frozen=True):
+    """What calibrates, and what measures; no content is in both."""
+
+    calibration: ImageSet
+    evaluation: ImageSet
+
+
+class _Steps(msgspec.Struct, frozen=True):
+    """What the steps gave, each of what it promised."""
+
+    spec: ModelSpec
+    target: Target
+    images: _Images
+    checked: CheckedModel
+    quantized: Quantized
+    converted: Converted
+    proof: Proof
+
+
+def build(
+    model_toml: Path,
+    target_name: str,
+    output: Path | None = None,
+    *,
+    calibration: Sequence[Path] = (),
+    evaluation: Sequence[Path] = (),
+    bundle_version: int | None = None,
+    on_progress: OnProgress = lambda _step, _done, _total: None,
+) -> BuildReport:
+    """Build a bundle.
+
+    Args:
+        model_toml: describes the model.
+        target_name: name or path of a target.
+        output: the bundle; `NAME.edge` in the working folder by default. An older bundle there is replaced.
+        calibration: folders of images; model.toml's by default.
+        evaluation: folders of images; model.toml's by default, else every fourth calibration image is held out.
+        bundle_version: grows from build to build; seconds since the epoch by default.
+        on_progress: for progress bars.
+
+    Raises:
+        EdgeError: of the family that says who can mend it; what was at `output` is still there.
+    """
+    if model_toml.suffix != ".toml":
+        raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see README.md")
+    spec = load_model_spec(model_toml)
+    target = load_target(target_name)
+    with bundle_folder(output or Path(f"{spec.name}.edge")) as folder:
+        steps = _take_steps(spec, target, calibration, evaluation, folder.work, on_progress)
+        check_gates(spec.gates, steps.proof)
+        golden = _add_files(folder, steps)
+        manifest = _promise(steps, golden, folder, bundle_version or int(time.time()))
+        folder.finish(manifest)
+    return _report(manifest, steps, str(folder.output))
+
+
+def _take_steps(
+    spec: ModelSpec,
+    target: Target,
+    calibration: Sequence[Path],
+    evaluation: Sequence[Path],
+    work: Path,
+    on_progress: OnProgress,
+) -> _Steps:
+    on_progress("check", 0, 1)
+    checked = check_model(spec, target)
+    on_progress("check", 1, 1)
+    images = _choose_images(spec, calibration, evaluation)
+    total = len(images.calibration)
+    reader = ImageReader(
+        images.calibration,
+        spec.input,
+        _input_name(checked.proto),
+        lambda done: on_progress("quantize", done, total),
+    )
+    quantized = quantize(checked.proto, target, reader, work)
+    on_progress("convert", 0, 1)
+    converted = convert(quantized.path, target, work)
+    on_progress("convert", 1, 1)
+    proof = prove(spec, checked, quantized, converted, images.evaluation, on_progress)
+    return _Steps(spec, target, images, checked, quantized, converted, proof)
+
+
+def _choose_images(spec: ModelSpec, calibration: Sequence[Path], evaluation: Sequence[Path]) -> _Images:
+    calibration = calibration or ([Path(spec.data.calibration)] if spec.data.calibration else [])
+    evaluation = evaluation or ([Path(spec.data.evaluation)] if spec.data.evaluation else [])
+    if not calibration:
+        raise UsageError("no calibration images: give --calibration FOLDER or [data] calibration in model.toml")
+    found = find_images(calibration)
+    if evaluation:
+        chosen, held_out = found, find_images(evaluation).without(found)
+        if not len(held_out):
+            raise DataError("every evaluation image is a calibration image too; give others with --evaluation")
+    elif len(found) == 1:
+        raise DataError(f"{found.images[0].path}: one image only, expected 2 or more: one calibrates, another measures")
+    else:
+        chosen, held_out = found.hold_out()
+    return _Images(chosen.spread(MAX_CALIBRATION_IMAGES), held_out.spread(MAX_EVALUATION_IMAGES))
+
+
+def _add_files(folder: BundleFolder, steps: _Steps) -> Golden:
+    data, golden = make_golden(steps.spec, steps.quantized.path, steps.images.evaluation)
+    folder.add(_MODEL_FILE, steps.converted.model.read_bytes())
+    folder.add("required_operators_and_types.config", steps.converted.operators_config.read_bytes())
+    folder.add("labels.txt", "".join(f"{label}\n" for label in steps.checked.labels).encode())
+    folder.add(golden.file, data)
+    return golden
+
+
+def _promise(steps: _Steps, golden: Golden, folder: BundleFolder, bundle_version: int) -> Manifest:
+    spec, target, proof = steps.spec, steps.target, steps.proof
+    return Manifest(
+        name=spec.name,
+        version=bundle_version,
+        created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        target=target.name,
+        machine=target.machine,
+        providers=tuple(target.providers),
+        intra_op_num_threads=target.intra_op_num_threads,
+        allow_spinning=target.allow_spinning,
+        memory_mb=target.memory_mb,
+        task=spec.task,
+        decoder=spec.decoder,
+        input=spec.input,
+        thresholds=spec.thresholds,
+        classification=spec.classification,
+        detection=spec.detection,
+        labels="labels.txt",
+        variants=(Variant(_MODEL_FILE, "int8", proof.int8_latency_ms, proof.agreement, proof.integer_mac_share),),
+        opset=steps.checked.opset,
+        onnxruntime=RuntimeRange(ort.__version__, ort.__version__),
+        operators=steps.converted.operators,
+        golden=golden,
+        latency_budget_ms=spec.budget.latency_ms or target.latency_budget_ms,
+        provenance=_provenance(steps),
+        files=folder.entries,
+    )
+
+
+def _provenance(steps: _Steps) -> Provenance:
+    return Provenance(
+        edge_sdk=edge_sdk.__version__,
+        libraries={
+            "numpy": np.__version__,
+            "onnx": version("onnx"),
+            "onnxruntime": ort.__version__,
+            "opencv": cv2.__version__,
+        },
+        source_sha256=steps.checked.sha256,
+        recipe=steps.quantized.recipe,
+        float_nodes=steps.quantized.float_nodes,
+        calibration_images=len(steps.images.calibration),
+    )
+
+
+def _report(manifest: Manifest, steps: _Steps, bundle: str) -> BuildReport:
+    proof, images = steps.proof, steps.images
+    return BuildReport(
+        bundle=bundle,
+        name=manifest.name,
+        version=manifest.version,
+        target=manifest.target,
+        fp32_mb=steps.checked.proto.ByteSize() / 1e6,
+        int8_mb=proof.int8_mb,
+        fp32_latency_ms=proof.fp32_latency_ms,
+        int8_latency_ms=proof.int8_latency_ms,
+        agreement=proof.agreement,
+        integer_mac_share=proof.integer_mac_share,
+        float_nodes=len(manifest.provenance.float_nodes),
+        calibration_images=len(images.calibration),
+        unreadable_images=sorted({str(p) for p in (*images.calibration.unreadable, *images.evaluation.unreadable)}),
+        latency_budget_ms=manifest.latency_budget_ms,
+    )
+
+
+def _input_name(proto: onnx.ModelProto) -> str:
+    weights = {w.name for w in proto.graph.initializer}
+    return next(str(i.name) for i in proto.graph.input if i.name not in weights)

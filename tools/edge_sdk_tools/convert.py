@@ -1,0 +1,141 @@
+"""ONNX -> ORT format for the target's platform, its required operators, and the proof that it computes in integers."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.tools.convert_onnx_models_to_ort import OptimizationStyle, convert_onnx_models_to_ort
+
+from edge_sdk.errors import ModelError, OutputError
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk.target import Target
+
+_INTEGER_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose")
+
+
+class Converted(msgspec.Struct, frozen=True):
+    """A model in ORT format.
+
+    Attributes:
+        model: the .ort file.
+        operators_config: operators and types that a reduced ONNX Runtime must have for it.
+        operators: `domain:name` of each, sorted.
+    """
+
+    model: Path
+    operators_config: Path
+    operators: tuple[str, ...]
+
+
+def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
+    """Convert one model into `folder`, which must exist.
+
+    Optimisation style "Fixed": the "Runtime" style's INT8 convolutions run in float. For ARM the platform is named,
+    which lets signed activations stay signed. For x86_64 it is not: that would bake in a block layout of the machine
+    that converts, and the file would not run on a CPU with another vector width.
+
+    Raises:
+        ModelError: when ONNX Runtime cannot convert it.
+        OutputError: when the disk is full.
+    """
+    work = folder / "convert"
+    work.mkdir()
+    source = work / "model.onnx"
+    shutil.copyfile(onnx_path, source)
+    ort.set_default_logger_severity(4)
+    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
+    platform = "arm" if target.machine == "aarch64" else None
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            convert_onnx_models_to_ort(
+                source,
+                output_dir=work,
+                optimization_styles=[OptimizationStyle.Fixed],
+                target_platform=platform,
+                enable_type_reduction=True,
+            )
+    except OSError as cause:
+        raise OutputError(f"{work}: cannot be written: {cause.strerror}") from cause
+    except Exception as cause:  # onnxruntime's exceptions share no root of their own
+        _raise_if_not_written(folder, cause)
+        raise ModelError(f"conversion to ORT format failed: {str(cause).splitlines()[0]}") from cause
+    [model] = work.glob("*.ort")
+    [config] = work.glob("*required_operators_and_types*.config")
+    return Converted(model, config, _operators(config))
+
+
+def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
+    """Share of the convolutions' multiply-accumulates that run in integer kernels, by a profile of this very file.
+
+    Args:
+        model: the .ort file.
+        macs: multiply-accumulates by name of each convolution that should run in integers.
+        folder: for the profile.
+
+    Returns:
+        0-1; 1.0 when there is no such convolution.
+    """
+    if not macs:
+        return 1.0
+    settings = SessionSettings(profile_prefix=str(folder / "profile"))
+    session = Session(model.read_bytes(), settings, model.name)
+    session.run(np.zeros(session.input_shape, np.float32))
+    profile = Path(session.inference.end_profiling())
+    events = msgspec.json.decode(profile.read_bytes(), type=list[_Event])
+    profile.unlink()
+    in_integers = {
+        _source_node(event.name, macs)
+        for event in events
+        if event.name.endswith("_kernel_time") and event.args.get("op_name") in _INTEGER_CONVOLUTIONS
+    }
+    return sum(macs[name] for name in in_integers if name) / sum(macs.values())
+
+
+class _Event(msgspec.Struct):
+    """One line of ONNX Runtime's profile: `NODE_kernel_time` with the kernel's operator as args.op_name."""
+
+    name: str
+    args: dict[str, Any] = {}
+
+
+def _source_node(event_name: str, macs: dict[str, int]) -> str | None:
+    """The convolution that a kernel came from: fusions and layout changes append to its name; the longest wins."""
+    return max((name for name in macs if event_name.startswith(f"{name}_")), key=len, default=None)
+
+
+def _operators(config: Path) -> tuple[str, ...]:
+    """Read `domain;opset;Op{types},Op…` lines."""
+    found: set[str] = set()
+    for line in config.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#") or line.count(";") != 2:
+            continue
+        domain, _, operators = line.split(";")
+        found.update(f"{domain}:{name}" for name in _operator_names(operators))
+    return tuple(sorted(found))
+
+
+def _operator_names(text: str) -> list[str]:
+    """Names out of `Add{"inputs": {"0": ["float"]}},Conv`: what stands outside all braces."""
+    names, depth, name = [], 0, ""
+    for character in text + ",":
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            names.append(name)
+            name = ""
+        elif depth == 0 and character != "}":
+            name += character
+    return [n.strip() for n in names if n.strip()]
+
+
+def _raise_if_not_written(folder: Path, cause: Exception) -> None:
+    # ONNX Runtime names the function that failed, and not the disk's reason.
+    if "SaveToOrtFormat" in str(cause):
+        raise OutputError(f"{folder}: the converted model cannot be written; no space left on the disk?") from cause

@@ -1,0 +1,135 @@
+"""prove: what the build measured of its own result, and the gates that it must pass.
+
+Requires a converted model; ensures that its integers are integers, its agreement with FP32 is known, and its golden
+outputs come from the quantized ONNX and never from the .ort file that they will test.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from edge_sdk.errors import AccuracyGateError, SizeGateError
+from edge_sdk.manifest import Agreement, Golden
+from edge_sdk.model_spec import Gates, ModelSpec
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk.tasks import make_task
+from edge_sdk_tools.check import CheckedModel
+from edge_sdk_tools.convert import Converted, integer_mac_share
+from edge_sdk_tools.dataset import ImageSet
+from edge_sdk_tools.evaluate import Model, measure_agreement
+from edge_sdk_tools.host_latency import interleaved_latency_ms
+from edge_sdk_tools.quantize import Quantized
+
+MIN_INTEGER_MAC_SHARE = 0.9
+OnProgress = Callable[[str, int, int], None]
+"""Called with a step's name, how much is done, and how much there is."""
+
+_GOLDEN_IMAGES = 2
+# A dequantized value is a small integer times a scale, equal or off by a whole step: the allowance is for float tails.
+_GOLDEN_RELATIVE = 1e-3
+_GOLDEN_ABSOLUTE_SHARE = 1e-4  # of the largest output
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What was measured.
+
+    Attributes:
+        agreement: INT8 with FP32, on images that calibration never saw.
+        integer_mac_share: of the convolutions outside the float tail, 0-1.
+        fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
+        int8_mb: the model file, MB of 1e6 bytes.
+    """
+
+    agreement: Agreement
+    integer_mac_share: float
+    fp32_latency_ms: float
+    int8_latency_ms: float
+    int8_mb: float
+
+
+def prove(
+    spec: ModelSpec,
+    checked: CheckedModel,
+    quantized: Quantized,
+    converted: Converted,
+    images: ImageSet,
+    on_progress: OnProgress,
+) -> Proof:
+    """Measure the converted model against the float one.
+
+    Args:
+        spec: says how outputs are read.
+        checked: the float model.
+        quantized: says which nodes were left float.
+        converted: the .ort file in question.
+        images: not used for calibration.
+        on_progress: for progress bars.
+
+    Raises:
+        AccuracyGateError: when the float model finds nothing at all, so that nothing can be compared.
+    """
+    int8 = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
+    fp32 = Session(checked.proto.SerializeToString(), SessionSettings(), "the FP32 model")
+    prepare = Prepare(spec.input)
+    models = [Model(s, prepare, make_task(spec, len(checked.labels), s.output_shapes)) for s in (int8, fp32)]
+    agreement = measure_agreement(
+        models[0], models[1], images, lambda done: on_progress("compare with FP32", done, len(images))
+    )
+    share = integer_mac_share(converted.model, quantized.macs, converted.model.parent)
+    prepare.normalise(prepare.resize(images.images[0].read()))
+    int8_ms, fp32_ms = interleaved_latency_ms(
+        [lambda: int8.run(prepare.tensor), lambda: fp32.run(prepare.tensor)],
+        lambda done, total: on_progress("measure latency", done, total),
+    )
+    return Proof(agreement, share, fp32_ms, int8_ms, converted.model.stat().st_size / 1e6)
+
+
+def check_gates(gates: Gates, proof: Proof) -> None:
+    """Refuse a model that lost too much or grew too large.
+
+    Raises:
+        AccuracyGateError: too much runs in float, or INT8 finds too little of what FP32 finds.
+        SizeGateError: the file is too large.
+    """
+    agreement = proof.agreement
+    if proof.integer_mac_share < MIN_INTEGER_MAC_SHARE:
+        raise AccuracyGateError(
+            f"only {proof.integer_mac_share:.1%} of the convolutions' multiply-accumulates run in integer kernels, "
+            f"expected {MIN_INTEGER_MAC_SHARE:.0%} or more; this bundle would run in float without saying so"
+        )
+    if agreement.value < gates.int8_min_agreement:
+        raise AccuracyGateError(
+            f"INT8 agrees with FP32 on {agreement.value:.1%} ({agreement.metric}, {agreement.images} images), expected "
+            f"{gates.int8_min_agreement:.1%} or more; calibrate with more images like those the camera sees, or lower "
+            "gates.int8_min_agreement in model.toml"
+        )
+    if gates.max_size_mb is not None and proof.int8_mb > gates.max_size_mb:
+        raise SizeGateError(f"the model has {proof.int8_mb:.2f} MB, gates.max_size_mb allows {gates.max_size_mb}")
+
+
+def make_golden(spec: ModelSpec, quantized: Path, images: ImageSet) -> tuple[bytes, Golden]:
+    """Golden inputs, as they are after resizing, and the outputs that the quantized ONNX gives for them.
+
+    Returns:
+        The bytes of golden.npz and what the manifest says of it.
+    """
+    session = Session(quantized.read_bytes(), SessionSettings(), "the quantized model")
+    prepare = Prepare(spec.input)
+    arrays: dict[str, np.ndarray] = {}
+    largest = 0.0
+    chosen = images.spread(_GOLDEN_IMAGES).images
+    for index, file in enumerate(chosen):
+        resized = prepare.resize(file.read()).copy()
+        arrays[f"image_{index}"] = resized
+        for number, output in enumerate(session.run(prepare.normalise(resized))):
+            arrays[f"output_{index}_{number}"] = output.copy()
+            largest = max(largest, float(np.abs(output).max()))
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue(), Golden("golden.npz", len(chosen), largest * _GOLDEN_ABSOLUTE_SHARE, _GOLDEN_RELATIVE)
