@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnxruntime.tools.convert_onnx_models_to_ort import OptimizationStyle, convert_onnx_models_to_ort
 
 from edge_sdk.model_spec import ModelSpec, load_model_spec
 from edge_sdk.target import load_target
@@ -118,15 +117,12 @@ def test_convolutions_run_in_integers(tmp_path: Path, target: str) -> None:
     assert "Conv" in converted.operators_config.read_text()
 
 
-def test_a_file_that_runs_in_float_is_found_out(tmp_path: Path) -> None:
-    """The "Runtime" style looks quantized and computes in float: this is what the proof is for."""
+def test_a_file_that_runs_in_float_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converted without the fusions, it looks quantized and computes in float: this is what the proof is for."""
     quantized = _quantize(tmp_path, "arm64")
-    folder = tmp_path / "runtime"
-    folder.mkdir()
-    (folder / "model.onnx").write_bytes(quantized.path.read_bytes())
-    convert_onnx_models_to_ort(folder / "model.onnx", folder, [OptimizationStyle.Runtime], target_platform="arm")
-    [model] = folder.glob("*.ort")
-    assert integer_mac_share(model, quantized.macs, tmp_path) == 0.0
+    monkeypatch.setenv("ORT_CONVERT_ONNX_MODELS_TO_ORT_OPTIMIZATION_LEVEL", "basic")
+    converted = convert(quantized.path, load_target("arm64"), tmp_path / "work")
+    assert integer_mac_share(converted.model, quantized.macs, tmp_path) == 0.0
 
 
 def test_a_float_model_has_no_integer_share(tmp_path: Path) -> None:

@@ -283,3 +283,25 @@ def test_bench_shows_every_stage_beside_a_bare_run(cell_bundle: Path, cell_pictu
     broken = _edge_sdk("bench", cell_bundle, "--image", cell_bundle / "labels.txt")
     assert broken.returncode == 2
     assert "not an image that can be read" in broken.stderr
+
+
+def test_a_broker_that_goes_and_comes_back_gets_results_again(cell_bundle: Path, video: Path, tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        command = ["run", str(cell_bundle), "--source", str(video), "--mqtt", broker.url, "--device", "d", "--json"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "edge_sdk", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            with Listener(broker) as listener:
+                wait_until(lambda: len(listener.results()) >= 5, "results")
+            broker.kill()
+            broker.start()
+            with Listener(broker) as listener:
+                wait_until(lambda: len(listener.results()) >= 5, "results after the restart")
+            process.send_signal(signal.SIGTERM)
+            stdout, stderr = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 0, stderr
+    assert msgspec.json.decode(stdout)["publisher"]["connects"] >= 2
+    assert "Traceback" not in stderr

@@ -14,9 +14,10 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.tools.convert_onnx_models_to_ort import OptimizationStyle, convert_onnx_models_to_ort
 
-from edge_sdk.errors import ModelError, OutputError
+from edge_sdk.errors import ModelError
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import Target
+from edge_sdk_tools.disk import raise_if_full
 
 _INTEGER_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose")
 
@@ -44,7 +45,7 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
 
     Raises:
         ModelError: when ONNX Runtime cannot convert it.
-        OutputError: when the disk is full.
+        OSError: when the disk is full.
     """
     work = folder / "convert"
     work.mkdir()
@@ -62,10 +63,8 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
                 target_platform=platform,
                 enable_type_reduction=True,
             )
-    except OSError as cause:
-        raise OutputError(f"{work}: cannot be written: {cause.strerror}") from cause
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
-        _raise_if_not_written(folder, cause)
+        raise_if_full(folder)
         raise ModelError(f"conversion to ORT format failed: {str(cause).splitlines()[0]}") from cause
     [model] = work.glob("*.ort")
     [config] = work.glob("*required_operators_and_types*.config")
@@ -133,9 +132,3 @@ def _operator_names(text: str) -> list[str]:
         elif depth == 0 and character != "}":
             name += character
     return [n.strip() for n in names if n.strip()]
-
-
-def _raise_if_not_written(folder: Path, cause: Exception) -> None:
-    # ONNX Runtime names the function that failed, and not the disk's reason.
-    if "SaveToOrtFormat" in str(cause):
-        raise OutputError(f"{folder}: the converted model cannot be written; no space left on the disk?") from cause

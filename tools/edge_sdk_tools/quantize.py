@@ -20,6 +20,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from edge_sdk.errors import ModelError
 from edge_sdk.target import Target
 from edge_sdk_tools.calibration import ImageReader
+from edge_sdk_tools.disk import raise_if_full
 
 PERCENTILE = 99.999
 """Share of each activation's values that the integers span; docs/adr/0003 has what other ways cost."""
@@ -57,12 +58,11 @@ def quantize(proto: onnx.ModelProto, target: Target, reader: ImageReader, folder
     """
     source, simplified, result = folder / "fp32.onnx", folder / "simplified.onnx", folder / "int8.onnx"
     onnx.save(proto, source)
-    # Symbolic shape inference is for dynamic shapes, which the export gate has fixed.
-    quant_pre_process(str(source), str(simplified), skip_symbolic_shape=True)
-    prepared = onnx.load(simplified)
-    tail = decoding_tail(prepared)
-    symmetric = target.activation_type == "QInt8"
     try:
+        # Symbolic shape inference is for dynamic shapes, which the export gate has fixed.
+        quant_pre_process(str(source), str(simplified), skip_symbolic_shape=True)
+        prepared = onnx.load(simplified)
+        tail = decoding_tail(prepared)
         with contextlib.redirect_stdout(io.StringIO()):  # the quantizer narrates
             quantize_static(
                 prepared,
@@ -77,12 +77,13 @@ def quantize(proto: onnx.ModelProto, target: Target, reader: ImageReader, folder
                 calibrate_method=CalibrationMethod.Percentile,
                 # One image at a time, whatever the option is called: else the activations of all images are kept.
                 extra_options={
-                    "ActivationSymmetric": symmetric,
+                    "ActivationSymmetric": target.activation_type == "QInt8",
                     "CalibPercentile": PERCENTILE,
                     "CalibStridedMinMax": 1,
                 },
             )
-    except (ValueError, RuntimeError, NotImplementedError, AssertionError) as cause:
+    except Exception as cause:  # the quantizer raises whatever its parts raise
+        raise_if_full(folder)
         raise ModelError(f"quantization failed: {str(cause).splitlines()[0]}") from cause
     recipe: dict[str, str | int | bool] = {
         "format": "QDQ",
