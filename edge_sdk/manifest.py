@@ -200,6 +200,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 
+def manifest_schema() -> bytes:
+    """The JSON Schema of manifest.json, as docs/manifest.schema.json holds it."""
+    schema = msgspec.json.schema(Manifest)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
+
+
 def parse_version(text: str) -> tuple[int, int, int]:
     """`1.31.1`, `1.31` or `1.31.1+cu12` as three numbers, for comparing."""
     numbers = [int(n) for n in re.findall(r"\d+", text.split("+")[0])[:3]]

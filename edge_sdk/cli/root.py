@@ -20,6 +20,7 @@ _VERBS = {
     "build": "Turn a model.toml into a bundle for a device.",
     "run": "Run a bundle on a camera and publish what it sees.",
     "bench": "Time every stage beside a bare run.",
+    "demo": "The whole way on this machine: a detector, a video, a broker.",
     "keygen": "Make a key pair for signing bundles.",
     "sign": "Sign a bundle.",
     "targets": "List the devices that edge-sdk can build for.",

@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import msgspec
 import pytest
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.errors import BundleError, IncompatibleError
-from edge_sdk.manifest import RuntimeRange, decode_manifest, encode_manifest
+from edge_sdk.manifest import RuntimeRange, decode_manifest, encode_manifest, manifest_schema
 from edge_sdk.signing import generate_key, load_public_key
 from tests.device.bundles import FILES, edit_manifest, make_manifest, write_bundle
 
@@ -31,6 +32,19 @@ def test_opens_and_reads_what_was_written(tmp_path: Path) -> None:
 def test_manifest_survives_encoding() -> None:
     manifest = make_manifest()
     assert decode_manifest(encode_manifest(manifest), "here") == manifest
+
+
+def test_the_documented_schema_is_the_code_s_and_fits_a_manifest() -> None:
+    path = Path(__file__).parents[2] / "docs" / "manifest.schema.json"
+    assert path.read_bytes() == manifest_schema(), (
+        "write it again: python -c 'import pathlib; from edge_sdk.manifest import manifest_schema; "
+        'pathlib.Path("docs/manifest.schema.json").write_bytes(manifest_schema())\''
+    )
+    validator = jsonschema.Draft202012Validator(msgspec.json.decode(manifest_schema()))
+    document = msgspec.json.decode(encode_manifest(make_manifest()))
+    validator.validate(document)
+    for wrong in ({"surprise": 1}, {"latency_budget_ms": -1}, {"machine": "armv7l"}):
+        assert not validator.is_valid({**document, **wrong}), wrong
 
 
 def _flip(path: Path) -> None:

@@ -1,0 +1,121 @@
+"""An MQTT broker for the length of the demo: mosquitto where it is installed, else one in Python.
+
+Owns its port and its process. It listens on this machine only, keeps nothing on disk and asks for no password, which is
+right for a demo and for nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from edge_sdk.errors import MissingDependencyError, PublishError
+from edge_sdk_tools.demo.process import child, last_line
+
+Kind = Literal["mosquitto", "amqtt"]
+
+_HOST = "127.0.0.1"
+_ATTEMPTS = 5  # somebody else may take the port between the choice and the start
+_READY_S = 20.0
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """A running broker on this machine."""
+
+    kind: Kind
+    port: int
+
+    @property
+    def url(self) -> str:
+        """As `edge-sdk run --mqtt` wants it."""
+        return f"mqtt://{_HOST}:{self.port}"
+
+    @property
+    def protocol(self) -> Literal["5", "3.1.1"]:
+        """The newest MQTT that it speaks."""
+        return "5" if self.kind == "mosquitto" else "3.1.1"
+
+
+@contextmanager
+def running_broker(kind: Kind | None = None) -> Iterator[Broker]:
+    """Run a broker.
+
+    Args:
+        kind: which one; None takes mosquitto when it is installed, else amqtt.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+        PublishError: it does not start.
+    """
+    program = find_mosquitto()
+    kind = kind or ("mosquitto" if program else "amqtt")
+    if kind == "mosquitto" and program is None:
+        raise MissingDependencyError("mosquitto is not installed; apt install mosquitto")
+    if kind == "amqtt" and importlib.util.find_spec("amqtt") is None:
+        raise MissingDependencyError("no MQTT broker; apt install mosquitto, or pip install 'edge-sdk[demo]'")
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-broker-") as folder, ExitStack() as stack:
+        yield _start(kind, program, Path(folder), stack)
+
+
+def find_mosquitto() -> str | None:
+    """Where mosquitto is: Debian installs it into a folder that only root has on PATH."""
+    return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+
+
+def _start(kind: Kind, program: str | None, folder: Path, stack: ExitStack) -> Broker:
+    errors = folder / "errors.txt"
+    for _ in range(_ATTEMPTS):
+        port = _free_port()
+        process = stack.enter_context(
+            child(_command(program if kind == "mosquitto" else None, port, folder), errors, quiet=True)
+        )
+        if _is_ready(process, port):
+            return Broker(kind, port)
+    raise PublishError(f"the demo's broker ({kind}) does not start: {last_line(errors)}")
+
+
+def _command(mosquitto: str | None, port: int, folder: Path) -> Sequence[str]:
+    if mosquitto is None:
+        return [sys.executable, "-m", "edge_sdk_tools.demo.embedded_broker", str(port)]
+    config = folder / f"{port}.conf"
+    config.write_text(
+        f"listener {port} {_HOST}\nallow_anonymous true\npersistence false\nlog_dest stderr\nlog_type error\n"
+    )
+    return [mosquitto, "-c", str(config)]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_ready(process: subprocess.Popen[str], port: int) -> bool:
+    """Wait until it takes connections; False when it ended."""
+    deadline = time.monotonic() + _READY_S
+    while process.poll() is None and time.monotonic() < deadline:
+        if _answers(port):
+            # Another program on that port would answer just as well, but then this one would have ended.
+            return process.poll() is None
+        time.sleep(0.05)
+    return False
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection((_HOST, port), timeout=1).close()
+    except OSError:
+        return False
+    return True

