@@ -123,7 +123,7 @@ class Bundle:
             span = f"{promise.onnxruntime.minimum} to {promise.onnxruntime.maximum}"
             raise IncompatibleError(
                 f"{self.path}: proved with ONNX Runtime {span}, found {onnxruntime_version}; "
-                "install one of those, or build the bundle where this version is installed"
+                f"install one of those, or build it with --prove-runtime {onnxruntime_version}"
             )
 
     def _check_folder(self) -> None:

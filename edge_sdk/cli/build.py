@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The bundle; NAME.edge by default.")
 @click.option("--bundle-version", type=click.IntRange(min=1), help="Grows from build to build; the time by default.")
+@click.option(
+    "--prove-runtime",
+    "prove_runtimes",
+    multiple=True,
+    metavar="VERSION",
+    help="Also replay golden in this ONNX Runtime, fetched with pip, and admit devices that have it. Repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
 def command(
     model: Path,
@@ -39,6 +46,7 @@ def command(
     evaluation: tuple[Path, ...],
     output: Path | None,
     bundle_version: int | None,
+    prove_runtimes: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Check, quantize, convert and prove MODEL (a model.toml) and write a bundle for a device."""
@@ -53,6 +61,7 @@ def command(
             calibration=calibration,
             evaluation=evaluation,
             bundle_version=bundle_version,
+            prove_runtimes=prove_runtimes,
             on_progress=progress,
         )
     if as_json:

@@ -6,6 +6,7 @@ Owns the order of the steps and what the manifest promises. Each step's own rule
 from __future__ import annotations
 
 import datetime
+import re
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -19,7 +20,7 @@ import onnxruntime as ort
 
 import edge_sdk
 from edge_sdk.errors import DataError, UsageError
-from edge_sdk.manifest import Agreement, Golden, Manifest, Provenance, RuntimeRange, Variant
+from edge_sdk.manifest import Agreement, Golden, Manifest, Provenance, RuntimeRange, Variant, parse_version
 from edge_sdk.model_spec import ModelSpec, load_model_spec
 from edge_sdk.target import Target, load_target
 from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
@@ -29,6 +30,7 @@ from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.dataset import ImageSet, find_images
 from edge_sdk_tools.prove import OnProgress, Proof, check_gates, make_golden, prove
 from edge_sdk_tools.quantize import Quantized, quantize
+from edge_sdk_tools.runtime_replay import replay_in
 
 MAX_CALIBRATION_IMAGES = 300
 MAX_EVALUATION_IMAGES = 500
@@ -94,6 +96,7 @@ def build(
     calibration: Sequence[Path] = (),
     evaluation: Sequence[Path] = (),
     bundle_version: int | None = None,
+    prove_runtimes: Sequence[str] = (),
     on_progress: OnProgress = lambda _step, _done, _total: None,
 ) -> BuildReport:
     """Build a bundle.
@@ -105,6 +108,8 @@ def build(
         calibration: folders of images; model.toml's by default.
         evaluation: folders of images; model.toml's by default, else every fourth calibration image is held out.
         bundle_version: grows from build to build; seconds since the epoch by default.
+        prove_runtimes: further versions of ONNX Runtime to replay golden in; fetched with pip. The bundle then runs
+            from the lowest of them to this machine's.
         on_progress: for progress bars.
 
     Raises:
@@ -114,11 +119,15 @@ def build(
         raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see README.md")
     spec = load_model_spec(model_toml)
     target = load_target(target_name)
+    runtimes = _runtime_range(target, prove_runtimes)
     with bundle_folder(output or Path(f"{spec.name}.edge")) as folder:
         steps = _take_steps(spec, target, calibration, evaluation, folder.work, on_progress)
         check_gates(spec.gates, steps.proof)
         golden = _add_files(folder, steps)
-        manifest = _promise(steps, golden, folder, bundle_version or int(time.time()))
+        manifest = _promise(steps, golden, folder, runtimes, bundle_version or int(time.time()))
+        for number, wanted in enumerate(prove_runtimes, start=1):
+            replay_in(wanted, folder.preview(manifest))
+            on_progress("replay golden", number, len(prove_runtimes))
         folder.finish(manifest)
     return _report(manifest, steps, str(folder.output))
 
@@ -176,7 +185,25 @@ def _add_files(folder: BundleFolder, steps: _Steps) -> Golden:
     return golden
 
 
-def _promise(steps: _Steps, golden: Golden, folder: BundleFolder, bundle_version: int) -> Manifest:
+def _runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
+    """From the lowest version that will be proved to the one that builds.
+
+    Raises:
+        UsageError: a version is none, or outside what target and builder allow.
+    """
+    span = RuntimeRange(target.min_onnxruntime, ort.__version__)
+    for wanted in versions:
+        if not re.fullmatch(r"\d+\.\d+\.\d+", wanted) or not span.admits(wanted):
+            raise UsageError(
+                f"--prove-runtime {wanted}: expected a version from {span.minimum}, the lowest of {target.name}, to "
+                f"{span.maximum}, which builds"
+            )
+    return RuntimeRange(min([*versions, ort.__version__], key=parse_version), ort.__version__)
+
+
+def _promise(
+    steps: _Steps, golden: Golden, folder: BundleFolder, runtimes: RuntimeRange, bundle_version: int
+) -> Manifest:
     spec, target, proof = steps.spec, steps.target, steps.proof
     return Manifest(
         name=spec.name,
@@ -197,7 +224,7 @@ def _promise(steps: _Steps, golden: Golden, folder: BundleFolder, bundle_version
         labels="labels.txt",
         variants=(Variant(_MODEL_FILE, "int8", proof.int8_latency_ms, proof.agreement, proof.integer_mac_share),),
         opset=steps.checked.opset,
-        onnxruntime=RuntimeRange(ort.__version__, ort.__version__),
+        onnxruntime=runtimes,
         operators=steps.converted.operators,
         golden=golden,
         latency_budget_ms=spec.budget.latency_ms or target.latency_budget_ms,

@@ -43,9 +43,14 @@ class BundleFolder:
         """What was added, sorted by name."""
         return tuple(sorted(self._entries, key=lambda e: e.name))
 
+    def preview(self, manifest: Manifest) -> Path:
+        """Write the manifest as it stands; returns the bundle where it is being built."""
+        _write_through(self._content / MANIFEST_FILE, encode_manifest(manifest))
+        return self._content
+
     def finish(self, manifest: Manifest) -> None:
         """Write the manifest and move the whole bundle to its place, an older one out of it."""
-        _write_through(self._content / MANIFEST_FILE, encode_manifest(manifest))
+        self.preview(manifest)
         _sync_folder(self._content)
         old = self._partial / "old"
         if self.output.exists():

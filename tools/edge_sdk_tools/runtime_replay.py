@@ -1,0 +1,79 @@
+"""Replays a bundle's golden inputs in another version of ONNX Runtime, in a process of its own.
+
+A bundle promises only the versions in which its golden outputs were seen. The wheel is for this machine; that INT8 gives
+the same on ARM is what the system tests show.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import EdgeError, IncompatibleError, MissingDependencyError
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, onnxruntime_version
+from edge_sdk_tools.wheel import Fetch, cache_folder, pip_download
+
+
+def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
+    """Replay `bundle` with `onnxruntime==version`.
+
+    Args:
+        version: exact, such as `1.23.2`.
+        bundle: a whole bundle, not necessarily in its place yet.
+        fetch: how to download the wheel, which is kept in the cache.
+
+    Raises:
+        MissingDependencyError: that version cannot be downloaded for this Python.
+        IncompatibleError: it does not load the model, or gives other results.
+    """
+    runtime = _runtime_folder(version, cache_folder(), fetch)
+    # First on the path, so that it is found before the one that is installed.
+    path = os.pathsep.join(filter(None, [str(runtime), os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, "-m", "edge_sdk_tools.runtime_replay", str(bundle)],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    if done.returncode or done.stdout.strip() != version:
+        words = (done.stderr or done.stdout).strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise IncompatibleError(f"with ONNX Runtime {version}: {words[-1]}")
+
+
+def _runtime_folder(version: str, cache: Path, fetch: Fetch) -> Path:
+    folder = cache / "onnxruntime" / f"{version}-cp{sys.version_info.major}{sys.version_info.minor}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as work:
+        try:
+            fetch(f"onnxruntime=={version}", Path(work))
+        except RuntimeError as cause:
+            raise MissingDependencyError(f"onnxruntime=={version} cannot be downloaded: {cause}") from cause
+        [wheel] = Path(work).glob("*.whl")
+        unpacked = Path(work) / "unpacked"
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(unpacked)  # zipfile keeps members inside the folder
+        unpacked.rename(folder)
+    return folder
+
+
+def _replay(bundle_path: Path) -> None:
+    bundle = Bundle.open(bundle_path)
+    Session.open(bundle).replay_golden(bundle, Prepare(bundle.manifest.input))
+
+
+if __name__ == "__main__":
+    try:
+        _replay(Path(sys.argv[1]))
+    except EdgeError as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"{onnxruntime_version()}\n")
