@@ -60,18 +60,17 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
         """Map boxes from the model's input to the frame, in place, clipped to the picture.
 
         Args:
-            boxes_xyxy: float32 (N, 4), pixels of the model's input.
+            boxes_xyxy: float32 (N, 4), C-contiguous, pixels of the model's input.
             size_wh: the frame's width and height in pixels.
 
         Returns:
             The same array, in pixels of the frame.
         """
-        boxes_xyxy[:, 0::2] -= self.offset_x
-        boxes_xyxy[:, 1::2] -= self.offset_y
-        boxes_xyxy[:, 0::2] /= self.scale_x
-        boxes_xyxy[:, 1::2] /= self.scale_y
-        np.clip(boxes_xyxy[:, 0::2], 0, size_wh[0], out=boxes_xyxy[:, 0::2])
-        np.clip(boxes_xyxy[:, 1::2], 0, size_wh[1], out=boxes_xyxy[:, 1::2])
+        corners = boxes_xyxy.reshape(-1, 2, 2)
+        corners -= np.array((self.offset_x, self.offset_y), np.float32)
+        corners /= np.array((self.scale_x, self.scale_y), np.float32)
+        np.maximum(corners, 0, out=corners)
+        np.minimum(corners, np.array(size_wh, np.float32), out=corners)
         return boxes_xyxy
 
 

@@ -15,18 +15,19 @@ from edge_sdk.model_spec import Thresholds
 
 _MAX_CANDIDATES = 1000  # the strongest go on; a frame of noise must not cost a second of suppression
 _MAX_DETECTIONS = 300
+_NONE = np.empty(0, np.int64)
 
 
 class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Boxes above the confidence threshold, overlaps not yet suppressed.
+    """Boxes that may count: overlaps are not suppressed yet, nor are those below the confidence threshold.
 
     Attributes:
-        boxes_xyxy: float32 (N, 4), pixels of the model's input.
+        boxes_xywh: float32 (N, 4), left, top, width, height in pixels of the model's input.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,).
     """
 
-    boxes_xyxy: NDArray[np.float32]
+    boxes_xywh: NDArray[np.float32]
     confidences: NDArray[np.float32]
     class_ids: NDArray[np.int64]
 
@@ -44,34 +45,45 @@ class Detect:
 
     Args:
         decode: reads this model's heads.
-        thresholds: confidence (already applied by `decode`) and iou, above which the weaker box of a class goes.
+        thresholds: confidence, and iou, above which the weaker box of a class goes.
     """
 
     def __init__(self, decode: Decode, thresholds: Thresholds) -> None:
         self._decode = decode
-        self._iou = thresholds.iou
+        self._thresholds = thresholds
 
     def __call__(self, inferred: Inferred, /) -> Detections:
         """Read the heads of one frame."""
         prepared = inferred.prepared
-        found = suppress(self._decode(inferred.outputs), self._iou)
-        boxes = prepared.geometry.boxes_to_frame(found.boxes_xyxy, prepared.frame.size_wh)
-        return Detections(prepared.frame, inferred.inference_ns, boxes, found.confidences, found.class_ids)
+        candidates = self._decode(inferred.outputs)
+        keep = suppress(candidates, self._thresholds)
+        boxes = candidates.boxes_xywh[keep]
+        boxes[:, 2:] += boxes[:, :2]
+        return Detections(
+            prepared.frame,
+            inferred.inference_ns,
+            prepared.geometry.boxes_to_frame(boxes, prepared.frame.size_wh),
+            candidates.confidences[keep],
+            candidates.class_ids[keep],
+        )
 
 
-def suppress(candidates: Candidates, iou: float) -> Candidates:
-    """Class by class, keep the most confident box of each overlapping group; most confident first."""
-    order = np.argsort(-candidates.confidences, kind="stable")[:_MAX_CANDIDATES]
-    boxes, confidences, class_ids = (
-        candidates.boxes_xyxy[order],
-        candidates.confidences[order],
-        candidates.class_ids[order],
+def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
+    """Class by class, keep the most confident box of each overlapping group.
+
+    Returns:
+        int64 (M,), which candidates stay, most confident first.
+    """
+    if not len(candidates.confidences):
+        return _NONE
+    kept = cv2.dnn.NMSBoxesBatched(
+        candidates.boxes_xywh.tolist(),
+        candidates.confidences.tolist(),
+        candidates.class_ids.tolist(),
+        # OpenCV keeps what is greater, as float32; what is equal counts here too.
+        float(np.nextafter(np.float32(thresholds.confidence), np.float32(-1))),
+        thresholds.iou,
+        1.0,
+        _MAX_CANDIDATES,
     )
-    if len(order) > 1:
-        sizes = boxes.copy()
-        sizes[:, 2:] -= sizes[:, :2]
-        # The score threshold lies below every score: decode has thresholded already.
-        kept = cv2.dnn.NMSBoxesBatched(sizes.tolist(), confidences.tolist(), class_ids.tolist(), -1.0, iou)
-        keep = np.sort(np.asarray(kept, np.int64).reshape(-1))[:_MAX_DETECTIONS]
-        boxes, confidences, class_ids = boxes[keep], confidences[keep], class_ids[keep]
-    return Candidates(boxes, confidences, class_ids)
+    return np.asarray(kept, np.int64).reshape(-1)[:_MAX_DETECTIONS]

@@ -17,7 +17,9 @@ from edge_sdk.tasks.detection import Candidates
 
 Floats = NDArray[np.float32]
 
+# exp(20) pixels is beyond any picture; larger logits are noise that would overflow.
 _MAX_SIZE_LOGIT = np.float32(20)
+_HALF, _MINUS_HALF = np.float32(0.5), np.float32(-0.5)
 _NOTHING = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
 
 
@@ -43,7 +45,6 @@ class YoloV4:
         grids_hw: Sequence[tuple[int, int]],
         confidence: float,
     ) -> None:
-        self._confidence = np.float32(confidence)
         # A box can only reach the threshold if its objectness alone does: compare logits, spare the exponentials.
         bounded = min(max(confidence, 1e-9), 1 - 1e-9)
         self._objectness_logit = math.log(bounded / (1 - bounded))
@@ -71,13 +72,17 @@ class YoloV4:
         class_ids = values[:, 5:].argmax(axis=1)
         activated = values[:, :5].copy()
         activated[:, 3] = values[:, 5:].max(axis=1)  # the height is read from `values`; its column is free
-        activated = _sigmoid(activated)
-        confidences = activated[:, 4] * activated[:, 3]
-        centers = activated[:, :2] * cells[:, :2] + cells[:, 2:4]
-        # exp(20) pixels is beyond any picture; larger logits are noise that would overflow.
-        half = np.exp(np.minimum(values[:, 2:4], _MAX_SIZE_LOGIT)) * cells[:, 4:6]
-        boxes = np.concatenate((centers - half, centers + half), axis=1)
-        return _select(boxes, confidences, class_ids, self._confidence)
+        _sigmoid(activated)
+        boxes = np.minimum(values[:, :4], _MAX_SIZE_LOGIT)
+        sizes = boxes[:, 2:]
+        np.exp(sizes, out=sizes)
+        sizes *= cells[:, 4:]
+        # The left top corner: the centre less half the size.
+        np.multiply(sizes, _MINUS_HALF, out=boxes[:, :2])
+        activated[:, :2] *= cells[:, :2]
+        boxes[:, :2] += activated[:, :2]
+        boxes[:, :2] += cells[:, 2:4]
+        return Candidates(boxes, activated[:, 4] * activated[:, 3], class_ids)
 
 
 class _Head:
@@ -85,8 +90,8 @@ class _Head:
 
     Attributes:
         shape: (anchors, 5 + classes or -1, cells).
-        cells: float32 (anchors * cells, 6): factor x, y and offset x, y of the activated centre, half the anchor's
-            width and height; all in pixels of the input.
+        cells: float32 (anchors * cells, 6): factor x, y and offset x, y of the activated centre, the anchor's width and
+            height; all in pixels of the input.
     """
 
     def __init__(
@@ -100,7 +105,7 @@ class _Head:
         table = np.empty((len(anchors), rows * columns, 6))
         table[:, :, 0], table[:, :, 1] = scale * stride_x, scale * stride_y
         table[:, :, 2], table[:, :, 3] = (x - shift) * stride_x, (y - shift) * stride_y
-        table[:, :, 4:] = np.asarray(anchors)[:, None, :] / 2
+        table[:, :, 4:] = np.asarray(anchors)[:, None, :]
         self.cells: Floats = table.reshape(-1, 6).astype(np.float32)
 
 
@@ -118,9 +123,7 @@ class YoloV5:
         """Read the one output."""
         rows: Floats = outputs[0][0]
         rows = rows[rows[:, 4] >= self._confidence]
-        class_ids = rows[:, 5:].argmax(axis=1)
-        confidences = rows[:, 4] * np.take_along_axis(rows[:, 5:], class_ids[:, None], axis=1)[:, 0]
-        return _select(_corners(rows[:, :2], rows[:, 2:4]), confidences, class_ids, np.float32(self._confidence))
+        return Candidates(_corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
 
 
 class YoloV8:
@@ -136,26 +139,22 @@ class YoloV8:
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Read the one output."""
         columns: Floats = outputs[0][0]
-        strong = np.flatnonzero(columns[4:].max(axis=0) >= self._confidence)
+        best = columns[4:].max(axis=0)
+        strong = (best >= self._confidence).nonzero()[0]
         rows = columns[:, strong].T
-        class_ids = rows[:, 4:].argmax(axis=1)
-        confidences = np.take_along_axis(rows[:, 4:], class_ids[:, None], axis=1)[:, 0]
-        return Candidates(_corners(rows[:, :2], rows[:, 2:4]), confidences, class_ids)
+        return Candidates(_corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))
 
 
-def _select(
-    boxes_xyxy: Floats, confidences: Floats, class_ids: NDArray[np.int64], confidence: np.float32
-) -> Candidates:
-    strong = confidences >= confidence
-    return Candidates(boxes_xyxy[strong], confidences[strong], class_ids[strong])
+def _corner_boxes(rows: Floats) -> Floats:
+    """Float32 (N, 4+), centre and size first -> (N, 4), left, top, width, height."""
+    boxes: Floats = rows[:, :4].copy()
+    boxes[:, :2] -= boxes[:, 2:] * _HALF
+    return boxes
 
 
-def _corners(centers_xy: Floats, sizes_wh: Floats) -> Floats:
-    half = sizes_wh * np.float32(0.5)
-    return np.concatenate([centers_xy - half, centers_xy + half], axis=1)
-
-
-def _sigmoid(x: Floats) -> Floats:
-    # exp of a large number overflows; beyond 60 the result is 0 to the last bit of a float32 anyway.
-    result: Floats = np.reciprocal(1 + np.exp(np.minimum(-x, np.float32(60))))
-    return result
+def _sigmoid(x: Floats) -> None:
+    """In place; by tanh, which unlike exp cannot overflow: sigmoid(x) = (tanh(x / 2) + 1) / 2."""
+    x *= _HALF
+    np.tanh(x, out=x)
+    x += np.float32(1)
+    x *= _HALF

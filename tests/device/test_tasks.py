@@ -114,6 +114,15 @@ def test_boxes_are_mapped_to_the_frame() -> None:
     assert got.boxes_xyxy.tolist() == [[44, 22, 84, 42]]
 
 
+@pytest.mark.parametrize("confidence", [0.0, 0.25, 0.3, 0.7])
+def test_a_confidence_that_equals_the_threshold_counts(confidence: float) -> None:
+    spec = _spec(thresholds=Thresholds(confidence=confidence, iou=0.5))
+    output = _yolov8_output([[32, 32, 20, 10, confidence or 1e-9, 0]])
+    output[0, 4, 1:] = -1
+    assert len(_detect(spec, 2, output).confidences) >= 1
+    assert _detect(spec, 2, output).boxes_xyxy[0].tolist() == [22, 27, 42, 37]
+
+
 def test_nothing_found_is_an_empty_result() -> None:
     for decoder, output in (("yolov8", np.zeros((1, 6, 84))), ("yolov5", np.zeros((1, 252, 7)))):
         got = _detect(_spec(decoder=decoder), 2, output.astype(np.float32))
@@ -151,16 +160,17 @@ def test_suppression_equals_the_greedy_definition() -> None:
     boxes = np.concatenate([corners, corners + random.uniform(5, 30, (200, 2))], axis=1).astype(np.float32)
     scores = random.permutation(np.linspace(0.3, 0.99, 200)).astype(np.float32)
     classes = random.integers(0, 3, 200)
-    got = suppress(Candidates(boxes.copy(), scores, classes), 0.45)
+    sizes = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
+    got = suppress(Candidates(sizes, scores, classes), Thresholds(confidence=0.4, iou=0.45))
 
     kept: list[int] = []
     for index in np.argsort(-scores).tolist():
+        if scores[index] < 0.4:
+            break
         rivals = [k for k in kept if classes[k] == classes[index]]
         if all(_iou(boxes[k].tolist(), boxes[index].tolist()) <= 0.45 for k in rivals):
             kept.append(index)
-    assert got.boxes_xyxy.tolist() == boxes[kept].tolist()
-    assert got.class_ids.tolist() == classes[kept].tolist()
-    assert got.confidences.tolist() == scores[kept].tolist()
+    assert got.tolist() == kept
 
 
 def _classify(spec: ClassificationSpec, decoder: str, row: list[float]) -> Classification:

@@ -1,6 +1,6 @@
 """Replays a bundle's golden inputs in another version of ONNX Runtime, in a process of its own.
 
-A bundle promises only the versions in which its golden outputs were seen. The wheel is for this machine; that INT8 gives
+A bundle promises only the versions in which its golden outputs were seen. The wheel is for this machine; that INT8 is
 the same on ARM is what the system tests show.
 """
 
