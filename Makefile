@@ -1,6 +1,8 @@
 # make demo    the main job on real input: build a bundle, run it on a video, publish over MQTT
 # make test    the tests
 # make check   the linters, the types, the layers, then the tests
+# make bench   side-by-side measurements, written to docs/benchmarks.md
+# make lowest  the tests with the lowest versions that pyproject.toml allows
 # Each makes its own .venv and installs what it needs.
 
 PYTHON ?= python3
@@ -10,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench constraints clean
+.PHONY: help demo test check lint bench lowest constraints clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -34,6 +36,16 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
+# The other end of the ranges in pyproject.toml: the lowest versions that users may have.
+lowest: $(VENV)/.dev
+	$(PIP) install --quiet uv
+	$(PYTHON) -m venv --clear $(VENV)-lowest
+	$(BIN)/uv pip compile pyproject.toml --extra dev --python $(VENV)-lowest/bin/python --resolution lowest-direct \
+	  --no-header --no-annotate --quiet -o $(VENV)-lowest/versions.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet -r $(VENV)-lowest/versions.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --no-deps -e .
+	$(VENV)-lowest/bin/python -m pytest -W ignore tests/device tests/host $(PYTEST_ARGS)
+
 constraints: $(VENV)/.dev
 	$(PIP) install --quiet uv
 	{ sed -n '/^#/p' constraints.txt; $(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.10 \
@@ -53,4 +65,4 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.demo
 
 clean:
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache demo-output
+	rm -rf $(VENV) $(VENV)-lowest .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache demo-output

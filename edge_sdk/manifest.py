@@ -5,6 +5,7 @@ Owns the schema and its checks, and does no I/O. Encoded as JSON in `manifest.js
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Annotated, Any, Literal
 
@@ -203,6 +204,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def manifest_schema() -> bytes:
     """The JSON Schema of manifest.json, as docs/manifest.schema.json holds it."""
     schema = msgspec.json.schema(Manifest)
+    for definition in schema["$defs"].values():
+        # Docstrings are indented before Python 3.13, and not from there on.
+        definition["description"] = inspect.cleandoc(definition["description"])
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
 

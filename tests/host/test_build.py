@@ -203,7 +203,7 @@ def test_errors_are_one_line_with_the_right_exit_code(
     assert run(["build", *arguments]) == exit_code
     captured = capsys.readouterr()
     assert expected in captured.err
-    assert captured.err.count("\n") == 1
+    assert captured.err.count("\n") == 1, captured.err
     assert sorted(tmp_path.rglob("*")) == before
 
 

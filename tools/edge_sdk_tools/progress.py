@@ -25,21 +25,26 @@ class StepProgress:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=console,
-            disable=quiet or not console.is_terminal,
         )
+        # rich before 14 ends even a disabled bar with an empty line.
+        self._enabled = console.is_terminal and not quiet
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> StepProgress:
-        self._progress.start()
+        if self._enabled:
+            self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        if self._enabled:
+            self._progress.stop()
 
     def __call__(self, step: str, done: int, total: int) -> None:
         """Show that `done` of `total` are done."""
+        if not self._enabled:
+            return
         if step not in self._tasks:
             self._tasks[step] = self._progress.add_task(step, total=total)
         self._progress.update(self._tasks[step], completed=done, total=total)
