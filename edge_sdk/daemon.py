@@ -20,11 +20,11 @@ import msgspec
 import numpy as np
 
 import edge_sdk
-from edge_sdk.annotate import Annotator, VideoWriter
+from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source, redact
-from edge_sdk.frame import Image, Result
+from edge_sdk.frame import Result
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.percentiles import Percentiles, percentiles_of
 from edge_sdk.prepare import Prepare
@@ -38,7 +38,6 @@ _STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
 _CLOSE_TIMEOUT_S = 1.5
 _STATUS_INTERVAL_NS = 10_000_000_000
 _RECENT = 4096  # results that the percentiles look at: memory stays flat however long it runs
-_ANNOTATED_FPS = 25.0
 
 Say = Callable[[str], None]
 """Takes one line for people."""
@@ -135,11 +134,11 @@ class Daemon:
         cv2.setNumThreads(1)
         budget = Budget(settings.latency_ms or bundle.manifest.latency_budget_ms)
         with contextlib.ExitStack() as stack:
-            observers: list[Sink] = [self._record]
-            if settings.annotate is not None:
-                observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle)))
             source = open_source(settings.source, camera=settings.camera, password=settings.source_password)
             stack.callback(source.close)
+            observers: list[Sink] = [self._record]
+            if settings.annotate is not None:
+                observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
             self._say(f"source {redact(settings.source)} is open")
             sink, publisher = self._open_sink(bundle)
             if publisher:
@@ -253,27 +252,11 @@ class _Record:
         )
 
 
-class _AnnotatedVideo:
-    """A sink that draws each result on a copy of its frame and writes it."""
-
-    def __init__(self, annotator: Annotator, writer: VideoWriter) -> None:
-        self._annotator, self._writer = annotator, writer
-        self._copy: Image = np.empty((0, 0, 3), np.uint8)
-
-    def put(self, result: Result) -> None:
-        image = result.frame.image
-        if self._copy.shape != image.shape:
-            self._copy = np.empty_like(image)
-        np.copyto(self._copy, image)
-        self._annotator.draw(self._copy, result)
-        self._writer.write(self._copy)
-
-
 @contextlib.contextmanager
-def _annotated_video(path: Path, bundle: Bundle) -> Iterator[_AnnotatedVideo]:
+def _annotated_video(path: Path, bundle: Bundle, fps: float) -> Iterator[AnnotatedVideo]:
     annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
-    with VideoWriter(path, _ANNOTATED_FPS) as writer:
-        yield _AnnotatedVideo(annotator, writer)
+    with VideoWriter(path, fps) as writer:
+        yield AnnotatedVideo(annotator, writer, fps)
 
 
 @contextlib.contextmanager

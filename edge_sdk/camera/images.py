@@ -38,6 +38,8 @@ class ImageFiles:
         if self._first is None:
             raise CameraError(f"{path}: none of {len(self._paths)} images can be read; expected whole JPEG, PNG, …")
 
+    fps = 1.0
+
     @property
     def ended(self) -> bool:
         """True once every image was delivered or found unreadable."""

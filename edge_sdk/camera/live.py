@@ -32,6 +32,7 @@ class LiveFeed:
     def __init__(
         self, first: Capture, reopen: Callable[[], Capture | None], uniform: Callable[[], float] = random.random
     ) -> None:
+        self.fps = first.fps
         self.reopenings = 0
         self.unreadable = 0
         self.status = SourceStatus.OPENED

@@ -40,6 +40,11 @@ class OpenedSource(Source, Protocol):
     """A `Source` that counts and says where it stands; what `open_source` returns."""
 
     @property
+    def fps(self) -> float:
+        """Frames a second that the source promises; 25 where it says nothing sensible, 1 for images."""
+        ...
+
+    @property
     def stats(self) -> SourceStats:
         """Counts so far."""
         ...

@@ -20,6 +20,11 @@ class Feed(Protocol):
     """Reads frames and puts them into a slot."""
 
     @property
+    def fps(self) -> float:
+        """Frames a second that it promises."""
+        ...
+
+    @property
     def reopenings(self) -> int:
         """How often it came back."""
         ...
@@ -59,6 +64,11 @@ class ThreadedSource:
     def ended(self) -> bool:
         """True once no frame will come any more and the last one was taken."""
         return self._slot.ended
+
+    @property
+    def fps(self) -> float:
+        """Frames a second that the source promises."""
+        return self._feed.fps
 
     @property
     def stats(self) -> SourceStats:

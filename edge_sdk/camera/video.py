@@ -70,6 +70,7 @@ class VideoFeed:
     def __init__(self, video: VideoFile) -> None:
         self.unreadable = 0
         self._video = video
+        self.fps = video.fps
         self._period_ns = 1e9 / video.fps
 
     def run(self, slot: Slot, stop: Event) -> None:
@@ -118,6 +119,7 @@ class SteppedVideo:
     """
 
     def __init__(self, video: VideoFile, camera: str) -> None:
+        self.fps = video.fps
         self._video = video
         self._camera = camera
         self._image = video.first
