@@ -91,6 +91,12 @@ def _show(report: BuildReport) -> None:
         (f"{metric}, {agreement.images} images", "1", f"{agreement.value:.3f}", f"{agreement.value - 1:+.3f}"),
         ("convolutions in integers", "", f"{report.integer_mac_share:.1%}", ""),
     ]
+    if report.reduced_for_host:
+        click.echo(
+            "warning: this machine's CPU has no VNNI and would saturate with 8-bit weights, so they have 7; "
+            "build on a machine with VNNI or on the device for the last bit of accuracy",
+            err=True,
+        )
     for path in report.unreadable_images:
         click.echo(f"skipped, cannot be read: {path}", err=True)
     print_table(f"{report.name} for {report.target}", ("", "FP32", "INT8", "INT8 / FP32"), rows)

@@ -15,6 +15,7 @@ from edge_sdk_tools.calibration import ImageReader
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.convert import convert, integer_mac_share
 from edge_sdk_tools.dataset import find_images
+from edge_sdk_tools.host_cpu import saturates
 from edge_sdk_tools.quantize import Quantized, convolution_macs, decoding_tail, quantize
 from tests.device import tiny
 from tests.host.projects import CLASSIFIER, write_project
@@ -26,7 +27,8 @@ def _quantize(folder: Path, target: str, model: onnx.ModelProto | None = None, t
     work.mkdir()
     checked = check_model(spec, load_target(target))
     reader = ImageReader(find_images([folder / "pictures"]), spec.input, "images")
-    return quantize(checked.proto, load_target(target), reader, work)
+    reduce_range = load_target(target).reduce_range
+    return quantize(checked.proto, load_target(target), reader, work, reduce_range=reduce_range)
 
 
 def _weights(quantized: Quantized) -> list[np.ndarray]:
@@ -39,6 +41,19 @@ def test_weights_have_seven_bits_where_the_product_saturates(tmp_path: Path, tar
     weights = _weights(_quantize(tmp_path, target))
     assert all(w.dtype == np.int8 for w in weights)
     assert max(int(np.abs(w.astype(int)).max()) for w in weights) == largest
+
+
+@pytest.mark.parametrize(
+    ("machine", "cpu_info", "expected"),
+    [
+        ("x86_64", "flags : fpu avx2 avx512_vnni", False),
+        ("x86_64", "flags : fpu avx2 avx_vnni", False),
+        ("x86_64", "flags : fpu avx2", True),
+        ("aarch64", "Features : fp asimd", False),
+    ],
+)
+def test_hosts_that_saturate_are_known(machine: str, cpu_info: str, expected: bool) -> None:
+    assert saturates(machine, cpu_info) is expected
 
 
 def test_activations_are_unsigned_and_weights_have_a_scale_a_channel(tmp_path: Path) -> None:
@@ -56,7 +71,7 @@ def test_calibration_reads_one_image_at_a_time_and_reports_each(tmp_path: Path) 
     reader = ImageReader(find_images([tmp_path / "pictures"]), spec.input, "images", seen.append)
     (tmp_path / "work").mkdir()
     target = load_target("arm64")
-    quantize(check_model(spec, target).proto, target, reader, tmp_path / "work")
+    quantize(check_model(spec, target).proto, target, reader, tmp_path / "work", reduce_range=False)
     assert seen == list(range(1, 13))
 
 

@@ -28,6 +28,7 @@ from edge_sdk_tools.calibration import ImageReader
 from edge_sdk_tools.check import CheckedModel, check_model
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.dataset import ImageSet, find_images
+from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.prove import OnProgress, Proof, check_gates, make_golden, prove
 from edge_sdk_tools.quantize import Quantized, quantize
 from edge_sdk_tools.runtime_replay import replay_in
@@ -50,6 +51,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         float_nodes: how many nodes were left float on purpose.
         calibration_images: how many calibrated.
         unreadable_images: files that were skipped.
+        reduced_for_host: the weights have 7 bits only because this machine's CPU would saturate with 8.
         latency_budget_ms: promised to the device.
     """
 
@@ -66,6 +68,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     float_nodes: int
     calibration_images: int
     unreadable_images: list[str]
+    reduced_for_host: bool
     latency_budget_ms: float
 
 
@@ -151,7 +154,8 @@ def _take_steps(
         _input_name(checked.proto),
         lambda done: on_progress("quantize", done, total),
     )
-    quantized = quantize(checked.proto, target, reader, work)
+    reduce_range = target.reduce_range or host_saturates()
+    quantized = quantize(checked.proto, target, reader, work, reduce_range=reduce_range)
     on_progress("convert", 0, 1)
     converted = convert(quantized.path, target, work)
     on_progress("convert", 1, 1)
@@ -265,6 +269,7 @@ def _report(manifest: Manifest, steps: _Steps, bundle: str) -> BuildReport:
         float_nodes=len(manifest.provenance.float_nodes),
         calibration_images=len(images.calibration),
         unreadable_images=sorted({str(p) for p in (*images.calibration.unreadable, *images.evaluation.unreadable)}),
+        reduced_for_host=bool(steps.quantized.recipe["reduce_range"]) and not steps.target.reduce_range,
         latency_budget_ms=manifest.latency_budget_ms,
     )
 

@@ -44,7 +44,9 @@ class Quantized(msgspec.Struct, frozen=True):
     macs: dict[str, int]
 
 
-def quantize(proto: onnx.ModelProto, target: Target, reader: ImageReader, folder: Path) -> Quantized:
+def quantize(
+    proto: onnx.ModelProto, target: Target, reader: ImageReader, folder: Path, *, reduce_range: bool
+) -> Quantized:
     """Quantize `proto` into `folder`.
 
     Args:
@@ -52,6 +54,7 @@ def quantize(proto: onnx.ModelProto, target: Target, reader: ImageReader, folder
         target: whose integer types are used.
         reader: calibration images.
         folder: for the result and the steps between; must exist.
+        reduce_range: 7-bit weights, where the target or this host would saturate.
 
     Raises:
         ModelError: when the quantizer cannot handle the model.
@@ -70,7 +73,7 @@ def quantize(proto: onnx.ModelProto, target: Target, reader: ImageReader, folder
                 reader,
                 quant_format=QuantFormat.QDQ,
                 per_channel=target.per_channel,
-                reduce_range=target.reduce_range,
+                reduce_range=reduce_range,
                 activation_type=QuantType[target.activation_type],
                 weight_type=QuantType[target.weight_type],
                 nodes_to_exclude=list(tail),
@@ -91,7 +94,7 @@ def quantize(proto: onnx.ModelProto, target: Target, reader: ImageReader, folder
         "activation_type": target.activation_type,
         "weight_type": target.weight_type,
         "per_channel": target.per_channel,
-        "reduce_range": target.reduce_range,
+        "reduce_range": reduce_range,
     }
     macs = {name: count for name, count in convolution_macs(prepared).items() if name not in tail}
     return Quantized(result, tail, recipe, macs)

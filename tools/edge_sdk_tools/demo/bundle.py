@@ -22,6 +22,7 @@ from edge_sdk.target import load_target
 from edge_sdk_tools.build import BuildReport, build
 from edge_sdk_tools.demo.frames import write_images
 from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, Media
+from edge_sdk_tools.host_cpu import saturates
 from edge_sdk_tools.importing import import_darknet
 from edge_sdk_tools.prove import OnProgress
 
@@ -60,8 +61,7 @@ def target_for(machine: str, cpu_info: str) -> str:
         return "arm64"
     if machine != "x86_64":
         raise IncompatibleError(f"the demo runs on x86_64 and aarch64, this machine is {machine}")
-    # Without VNNI the product of unsigned and signed bytes saturates, and the weights need one bit less.
-    return "x86_64" if "vnni" in cpu_info else "x86_64_avx2"
+    return "x86_64_avx2" if saturates(machine, cpu_info) else "x86_64"
 
 
 def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundle:
