@@ -1,0 +1,92 @@
+"""A connection to a broker, made by hand: answers at once, or when told to."""
+
+from __future__ import annotations
+
+import select
+import time
+
+import msgspec
+
+from edge_sdk.publishing.link import Phase
+from edge_sdk.publishing.outbox import Message
+from edge_sdk.publishing.wakeup import Wakeup
+
+
+class FakeLink:
+    """A connection whose broker is a few lines: answers at once, or when told to."""
+
+    def __init__(
+        self,
+        *,
+        phase: Phase = "up",
+        detail: str = "",
+        error: Exception | None = None,
+        window: int = 20,
+        answers: bool = True,
+        complaint: str = "",
+        limit: int = 10**9,
+    ) -> None:
+        self.phase: Phase = "opening"
+        self.detail = ""
+        self.window = window
+        self.is_acknowledging = True
+        self._becomes: tuple[Phase, str] = (phase, detail)
+        self._error = error
+        self.answers = answers
+        self._complaint = complaint
+        self._limit = limit
+        self._unanswered: list[int] = []
+        self.published: list[bytes] = []
+        self.most_unanswered = 0
+        self.goodbye: bool | None = None
+
+    def open(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
+        if self.phase == "opening":
+            self.phase, self.detail = self._becomes
+        elif timeout_s and not (self.answers and self._unanswered):
+            self._poll(timeout_s, wakeup)
+
+    def _poll(self, timeout_s: float, wakeup: Wakeup) -> None:
+        poll = select.poll()
+        poll.register(wakeup.fileno(), select.POLLIN)
+        until = time.monotonic() + timeout_s
+        while self.phase == "up" and not (self.answers and self._unanswered) and time.monotonic() < until:
+            if poll.poll(5):
+                wakeup.clear()
+                return
+
+    def fits(self, message: Message) -> bool:
+        return len(message.payload) <= self._limit
+
+    def publish_result(self, message: Message) -> int:
+        return self._publish(message.payload)
+
+    def publish_status(self, payload: bytes) -> int:
+        return self._publish(payload)
+
+    def finished(self) -> list[tuple[int, str]]:
+        if not self.answers:
+            return []
+        answered, self._unanswered = self._unanswered, []
+        return [(number, self._complaint) for number in answered]
+
+    def close(self, *, politely: bool) -> None:
+        self.goodbye = politely
+
+    def drop(self, detail: str) -> None:
+        self.phase, self.detail = "lost", detail
+
+    def _publish(self, payload: bytes) -> int:
+        self.published.append(payload)
+        self._unanswered.append(len(self.published))
+        self.most_unanswered = max(self.most_unanswered, len(self._unanswered))
+        return len(self.published)
+
+    def contents(self) -> list[object]:
+        """Sequence numbers of results, and words of statuses."""
+        documents = [msgspec.json.decode(p) for p in self.published]
+        return [d.get("seq", d.get("status")) for d in documents]

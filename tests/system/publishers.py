@@ -1,0 +1,89 @@
+"""Publishers to a real broker, and what a subscriber saw of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import msgspec
+
+from edge_sdk.publishing import (
+    Backoff,
+    MemoryOutbox,
+    MqttPublisher,
+    MqttSettings,
+    PublisherStats,
+    ResultEncoder,
+    Secret,
+    State,
+)
+from edge_sdk.publishing.mqtt import MqttLink
+from tests.device.results import make_detections, make_encoder, make_frame
+from tests.system.broker import Broker, Received, Subscriber, wait_until
+
+QOS: tuple[Literal[0, 1], ...] = (0, 1)
+RESULT, STATUS = "/result/door", "/status"
+
+
+@contextmanager
+def publishing_to(
+    broker: Broker,
+    *,
+    qos: Literal[0, 1] = 0,
+    user: str = "",
+    password: str | None = None,
+    on_state: Callable[[State, str], None] | None = None,
+    outbox: MemoryOutbox | None = None,
+    encoder: ResultEncoder | None = None,
+    links: list[MqttLink] | None = None,
+    **changes: Any,
+) -> Iterator[MqttPublisher]:
+    host = {"host": broker.host, "port": broker.port, **changes}
+    secret = None if password is None else Secret(password)
+    settings = MqttSettings(device="pi", qos=qos, username=user or None, password=secret, **host)
+
+    def make_link() -> MqttLink:
+        assert links is not None
+        links.append(MqttLink(settings, b"{}"))
+        return links[-1]
+
+    publisher = MqttPublisher(
+        settings,
+        encoder or make_encoder(),
+        on_state=on_state,
+        versions={"edge_sdk": "0.0"},
+        outbox=outbox,
+        backoff=Backoff(0.05, 0.2),
+        make_link=None if links is None else make_link,
+    )
+    try:
+        yield publisher
+    finally:
+        publisher.close(timeout_s=2.0)
+
+
+def put(publisher: MqttPublisher, *numbers: int, count: int = 2) -> None:
+    for number in numbers:
+        publisher.put(make_detections(count, make_frame(number)))
+
+
+def until(publisher: MqttPublisher, condition: Callable[[PublisherStats], bool], what: str) -> None:
+    wait_until(lambda: condition(publisher.stats()), f"{what}; {publisher.stats()}")
+
+
+def wait_online(publisher: MqttPublisher) -> None:
+    until(publisher, lambda s: s.state == "online", "the connection")
+
+
+def documents(messages: list[Received]) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(m.payload) for m in messages]
+
+
+def numbers(subscriber: Subscriber) -> list[int]:
+    return [d["seq"] for d in documents(subscriber.messages(RESULT))]
+
+
+def statuses(subscriber: Subscriber) -> list[tuple[str, str | None, bool]]:
+    messages = subscriber.messages(STATUS)
+    return [(d["status"], d.get("reason"), m.retain) for d, m in zip(documents(messages), messages, strict=True)]

@@ -1,0 +1,166 @@
+"""The publisher while its broker is absent, killed, frozen, or strict about sizes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from edge_sdk.publishing import (
+    MemoryOutbox,
+    State,
+)
+from edge_sdk.publishing.mqtt import WINDOW, MqttLink
+from tests.device.results import make_detections, make_encoder, make_frame
+from tests.system.broker import WAIT_S, Broker, Subscriber
+from tests.system.publishers import (
+    QOS,
+    numbers,
+    publishing_to,
+    put,
+    statuses,
+    until,
+    wait_online,
+)
+
+pytestmark = pytest.mark.system
+
+
+@pytest.mark.parametrize("qos", QOS)
+def test_broker_absent_at_start(tmp_path: Path, qos: Literal[0, 1]) -> None:
+    states: list[tuple[State, str]] = []
+    with Broker(tmp_path, start=False) as broker:
+        with publishing_to(broker, qos=qos, on_state=lambda *s: states.append(s)) as publisher:
+            put(publisher, *range(5))
+            until(publisher, lambda s: s.last_error == "Connection refused", "the first attempt")
+            assert publisher.stats().state == "connecting"
+            broker.start()
+            until(publisher, lambda s: s.sent == 5, "what waited")
+        assert [s for s, _ in states] == ["connecting", "online", "closed"]
+
+
+@pytest.mark.parametrize("qos", QOS)
+def test_broker_killed_and_restarted_while_results_flow(broker: Broker, qos: Literal[0, 1]) -> None:
+    slowest_ns = 0
+    stop = threading.Event()
+
+    def produce() -> None:
+        nonlocal slowest_ns
+        number = 0
+        while not stop.wait(0.005):
+            started_ns = time.monotonic_ns()
+            put(publisher, number)
+            slowest_ns = max(slowest_ns, time.monotonic_ns() - started_ns)
+            number += 1
+
+    with Subscriber(broker) as subscriber, publishing_to(broker, qos=qos) as publisher:
+        producer = threading.Thread(target=produce)
+        producer.start()
+        try:
+            for _ in range(3):
+                wanted = publisher.stats().sent + 20
+                until(publisher, lambda s, n=wanted: s.sent >= n, "results before the kill")  # type: ignore[misc]
+                broker.kill()
+                until(publisher, lambda s: s.state == "connecting" and s.queued > 20, "the loss of the broker")
+                broker.start()
+                wait_online(publisher)
+                mark = publisher.stats().put
+                subscriber.wait_for(lambda _, n=mark: max(numbers(subscriber)) > n, "new results")  # type: ignore[misc]
+        finally:
+            stop.set()
+            producer.join()
+        assert publisher.stats().connects == 4
+        assert slowest_ns < 1_000_000_000  # one attempt to connect, or one wait, would be longer
+        if qos == 1:
+            until(publisher, lambda s: s.acknowledged == s.put, "an acknowledgement for every result")
+
+
+@pytest.mark.parametrize("qos", QOS)
+def test_a_frozen_broker_makes_nothing_grow(broker: Broker, qos: Literal[0, 1]) -> None:
+    outbox = MemoryOutbox(max_messages=50, max_bytes=500_000)
+    links: list[MqttLink] = []
+    with publishing_to(broker, qos=qos, outbox=outbox, links=links, keepalive_s=60) as publisher:
+        wait_online(publisher)
+        broker.freeze()
+        [link] = links
+        for number in range(8000):  # 8000 * 10 kB: far more than the kernel's buffers hold
+            put(publisher, number, count=100)
+            assert len(link._client._out_packet) <= WINDOW
+            assert len(link._client._out_messages) <= WINDOW
+            assert len(outbox) <= 50
+            assert outbox.waiting_bytes <= 500_000
+        stats = publisher.stats()
+        assert stats.put == 8000
+        assert stats.dropped > 1000
+        assert stats.sent + stats.dropped + stats.queued >= 8000 - WINDOW
+        broker.thaw()
+        until(publisher, lambda s: s.queued == 0 and s.sent + s.dropped == s.put, "the end of the queue")
+        assert publisher.stats().connects == 1
+
+
+def test_a_broker_frozen_for_longer_than_the_keep_alive(broker: Broker) -> None:
+    with publishing_to(broker, keepalive_s=1) as publisher:
+        wait_online(publisher)
+        broker.freeze()
+        until(publisher, lambda s: s.state == "connecting", "the keep-alive to run out")
+        put(publisher, 1)
+        broker.thaw()
+        until(publisher, lambda s: s.sent == 1, "the result")
+
+
+def test_close_with_a_frozen_broker_returns_in_time(broker: Broker) -> None:
+    with publishing_to(broker, keepalive_s=60) as publisher:
+        wait_online(publisher)
+        broker.freeze()
+        put(publisher, *range(500), count=300)
+        publisher.close(timeout_s=0.5)
+        assert not publisher._thread.is_alive()
+        assert publisher.stats().queued > 0
+        broker.thaw()
+    with Subscriber(broker) as late:
+        late.wait_for(lambda _: [s[:2] for s in statuses(late)][-1:] == [("offline", "lost")], "the last will")
+
+
+def test_close_with_a_dead_broker_returns_in_time(broker: Broker) -> None:
+    with publishing_to(broker) as publisher:
+        wait_online(publisher)
+        broker.kill()
+        put(publisher, *range(10))
+        publisher.close(timeout_s=WAIT_S)
+        assert not publisher._thread.is_alive()
+
+
+@pytest.mark.parametrize("qos", QOS)
+def test_a_message_above_the_limit_is_dropped_and_not_tried_for_ever(tmp_path: Path, qos: Literal[0, 1]) -> None:
+    with (
+        Broker(tmp_path, config=["max_packet_size 2000"]) as broker,
+        Subscriber(broker) as subscriber,
+        publishing_to(broker, qos=qos) as publisher,
+    ):
+        put(publisher, 1)
+        put(publisher, 2, count=100)
+        put(publisher, 3)
+        subscriber.wait_for(lambda _: 3 in numbers(subscriber), "the small results")
+        assert numbers(subscriber) == [1, 3]
+        stats = publisher.stats()
+        assert (stats.too_large, stats.sent, stats.connects, stats.state) == (1, 2, 1, "online")
+
+
+@pytest.mark.parametrize("qos", QOS)
+@pytest.mark.parametrize("room", [0, 1])
+def test_the_size_of_a_packet_is_counted_right(tmp_path: Path, qos: Literal[0, 1], room: int) -> None:
+    encoder = make_encoder(clock_ns=lambda: 0)
+    payload = encoder.encode(make_detections(30, make_frame(1)))
+    fixed_header_bytes, topic_bytes, properties_bytes = 3, 2 + len("edge/v1/default/pi/result/door"), 56
+    message_id_bytes = 2 if qos else 0
+    limit = fixed_header_bytes + topic_bytes + message_id_bytes + properties_bytes + len(payload) - 1 + room
+    with (
+        Broker(tmp_path, config=[f"max_packet_size {limit}"]) as broker,
+        publishing_to(broker, qos=qos, encoder=encoder) as publisher,
+    ):
+        put(publisher, 1, count=30)
+        until(publisher, lambda s: s.sent + s.too_large == 1, "the decision")
+        assert (publisher.stats().sent, publisher.stats().connects) == (room, 1)
