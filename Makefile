@@ -1,6 +1,7 @@
 # make demo    the main job on real input: build a bundle, run it on a video, publish over MQTT
 # make test    the tests
 # make check   the linters, the types, the layers, then the tests
+# make wheel   the wheel for devices, in dist/
 # make bench   side-by-side measurements, written to docs/benchmarks.md
 # make lowest  the tests with the lowest versions that pyproject.toml allows
 # Each makes its own .venv and installs what it needs.
@@ -12,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench lowest constraints clean
+.PHONY: help demo test check lint wheel bench lowest constraints clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -32,6 +33,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+wheel: $(BIN)/python
+	$(PIP) wheel --quiet --no-deps -w dist .
+	@ls dist/*.whl
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks

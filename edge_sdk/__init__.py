@@ -1,3 +1,8 @@
 """edge-sdk on the device: run a verified bundle on the freshest camera frame and publish what it sees."""
 
+import os
+
+# ONNX Runtime 1.29 and newer collects a device id and reports it as soon as it is imported, unless this is set before.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 __version__ = "0.1.0"

@@ -20,9 +20,11 @@ class Budget:
 
     Args:
         latency_ms: capture to outbox, in milliseconds.
+        drops: False for images that come in turn: none is fresher, so none is dropped, however late.
     """
 
-    def __init__(self, latency_ms: float) -> None:
+    def __init__(self, latency_ms: float, *, drops: bool = True) -> None:
+        self._drops = drops
         self.limit_ns = int(latency_ms * 1e6)
         self._recent: deque[int] = deque(maxlen=_WINDOW)
         self._sorted: list[int] = []
@@ -35,7 +37,7 @@ class Budget:
 
     def admits(self, captured_ns: int, now_ns: int) -> bool:
         """Whether a frame captured at `captured_ns` shall run at `now_ns`; says yes once a second whatever its age."""
-        if now_ns - captured_ns + self.expected_ns() <= self.limit_ns:
+        if not self._drops or now_ns - captured_ns + self.expected_ns() <= self.limit_ns:
             self._last_run_ns = now_ns
             return True
         if self._last_run_ns is None or now_ns - self._last_run_ns >= _PROBE_INTERVAL_NS:

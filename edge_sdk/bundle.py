@@ -17,7 +17,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
-from edge_sdk.errors import BundleError, IncompatibleError
+from edge_sdk.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.frame import Tensor
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest, decode_manifest
 from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
@@ -42,7 +42,7 @@ class Bundle:
         self.signed = signed
 
     @classmethod
-    def open(cls, path: Path, trusted_keys: Sequence[Ed25519PublicKey] = ()) -> Bundle:
+    def open(cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey] = ()) -> Bundle:
         """Open a bundle and verify all of it.
 
         Args:
@@ -50,10 +50,13 @@ class Bundle:
             trusted_keys: when there are any, a signature by one of them is demanded before anything is parsed.
 
         Raises:
+            UsageError: there is no folder of that name.
             BundleError: unsigned, wrongly signed, altered, incomplete, or with a file that the manifest does not name.
         """
+        path = Path(path)
         if not path.is_dir():
-            raise BundleError(f"{path}: no such bundle, expected a folder that `edge-sdk build` wrote")
+            what = "not a bundle" if path.exists() else "no such bundle"
+            raise UsageError(f"{path}: {what}, expected a NAME.edge folder that `edge-sdk build` wrote")
         data = _read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)
         if trusted_keys:
             _check_signature(path, data, trusted_keys)
@@ -75,7 +78,9 @@ class Bundle:
             raise BundleError(f"{self.path}: the manifest names no file {name!r}")
         data = _read_regular(self.path / name, limit=entry.size)
         if len(data) != entry.size:
-            raise BundleError(f"{self.path / name}: has {len(data)} bytes, the manifest promises {entry.size}")
+            raise BundleError(
+                f"{self.path / name}: has {len(data)} bytes, the manifest promises {entry.size}; copy the bundle again"
+            )
         found = hashlib.sha256(data).hexdigest()
         if found != entry.sha256:
             raise BundleError(

@@ -17,19 +17,25 @@ from types import FrameType
 
 import cv2
 import msgspec
-import numpy as np
 
 import edge_sdk
 from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source, redact
-from edge_sdk.frame import Result
 from edge_sdk.loop import Loop, Tick
-from edge_sdk.percentiles import Percentiles, percentiles_of
+from edge_sdk.percentiles import Percentiles
 from edge_sdk.prepare import Prepare
 from edge_sdk.protocols import Sink
-from edge_sdk.publishing import JsonLinesSink, MqttPublisher, MqttSettings, PublisherStats, ResultEncoder
+from edge_sdk.publishing import (
+    JsonLinesSink,
+    MqttPublisher,
+    MqttSettings,
+    PublisherStats,
+    ResultEncoder,
+    check_name,
+)
+from edge_sdk.run_record import RunRecord
 from edge_sdk.session import Session, onnxruntime_version
 from edge_sdk.signing import load_public_key
 from edge_sdk.tasks import make_task
@@ -37,7 +43,6 @@ from edge_sdk.tasks import make_task
 _STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
 _CLOSE_TIMEOUT_S = 1.5
 _STATUS_INTERVAL_NS = 10_000_000_000
-_RECENT = 4096  # results that the percentiles look at: memory stays flat however long it runs
 
 Say = Callable[[str], None]
 """Takes one line for people."""
@@ -73,8 +78,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float | None = None
 
 
-class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to.
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
+    """What a run came to; as JSON its `stream` is `summary`, where results have `result`.
 
     Attributes:
         results: delivered to the outbox, in time or late.
@@ -110,7 +115,7 @@ class Daemon:
     def __init__(self, settings: RunSettings, say: Say) -> None:
         self._settings, self._say = settings, say
         self._stop_reason: str | None = None
-        self._record = _Record()
+        self._record = RunRecord()
 
     def stop(self, reason: str = "signal") -> None:
         """Finish the frame at hand and leave; safe in a signal handler."""
@@ -123,8 +128,8 @@ class Daemon:
             EdgeError: from opening the bundle, the model or the source, of the family that says who can mend it.
         """
         settings = self._settings
-        if settings.mqtt:
-            settings.mqtt.topics.result(settings.camera)  # a name that cannot be a topic is said now, not at a frame
+        for what, name in (("camera", settings.camera), ("device", settings.device)):
+            check_name(what, name)  # what cannot be a topic is said now, not at a frame
         bundle = self._open_bundle()
         prepare = Prepare(bundle.manifest.input)
         session = Session.open(bundle)
@@ -132,10 +137,12 @@ class Daemon:
         session.replay_golden(bundle, prepare)
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
-        budget = Budget(settings.latency_ms or bundle.manifest.latency_budget_ms)
+        budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
+        self._warn_if_slow(session, prepare, budget_ms)
         with contextlib.ExitStack() as stack:
             source = open_source(settings.source, camera=settings.camera, password=settings.source_password)
             stack.callback(source.close)
+            budget = Budget(budget_ms, drops=source.paced)
             observers: list[Sink] = [self._record]
             if settings.annotate is not None:
                 observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
@@ -157,6 +164,17 @@ class Daemon:
         bundle.check_device(platform.machine(), onnxruntime_version())
         return bundle
 
+    def _warn_if_slow(self, session: Session, prepare: Prepare, budget_ms: float) -> None:
+        """Say at start what cannot work; golden has warmed the model up."""
+        start_ns = time.perf_counter_ns()
+        session.run(prepare.tensor)
+        run_ms = (time.perf_counter_ns() - start_ns) / 1e6
+        if run_ms > budget_ms:
+            self._say(
+                f"warning: one inference takes about {run_ms:.0f} ms here and the budget is {budget_ms:g} ms, so most "
+                "frames will be dropped; raise --latency-ms or build a smaller model"
+            )
+
     def _open_sink(self, bundle: Bundle) -> tuple[Sink, MqttPublisher | None]:
         encoder = ResultEncoder.for_bundle(bundle, self._settings.device)
         if self._settings.mqtt is None:
@@ -167,7 +185,7 @@ class Daemon:
             self._settings.mqtt,
             encoder,
             versions=versions,
-            on_state=lambda state, detail: self._say(f"broker {address}: {state}" + (f", {detail}" if detail else "")),
+            on_state=lambda state, detail: self._say_broker(address, state, detail),
         )
         return publisher, publisher
 
@@ -193,6 +211,14 @@ class Daemon:
                 self._say(self._record.line(loop))
         return self._stop_reason
 
+    def _say_broker(self, address: str, state: str, detail: str) -> None:
+        if state == "connecting" and detail:
+            self._say(f"broker {address}: not reachable ({detail}), trying again")
+        elif state == "refused":
+            self._say(f"broker {address}: refused us ({detail}), trying again")
+        elif state == "online":
+            self._say(f"broker {address}: online" + (f", {detail}" if detail else ""))
+
     def _say_status(self, status: SourceStatus) -> None:
         self._say(f"source {redact(self._settings.source)}: {status.value}")
 
@@ -211,44 +237,6 @@ class Daemon:
             source=source.stats,
             publisher=publisher.stats() if publisher else None,
             ended_by=reason,
-        )
-
-
-class _Record:
-    """Ages and inference times of recent results, in buffers of fixed size."""
-
-    def __init__(self) -> None:
-        self.results = 0
-        self._ages_ns = np.zeros(_RECENT, np.int64)
-        self._inference_ns = np.zeros(_RECENT, np.int64)
-        self._first_ns = self._last_ns = 0
-
-    def put(self, result: Result) -> None:
-        now = time.monotonic_ns()
-        slot = self.results % _RECENT
-        self._ages_ns[slot] = now - result.frame.captured_ns
-        self._inference_ns[slot] = result.inference_ns
-        self._first_ns = self._first_ns or now
-        self._last_ns = now
-        self.results += 1
-
-    def age(self) -> Percentiles | None:
-        return percentiles_of(self._ages_ns[: min(self.results, _RECENT)])
-
-    def inference(self) -> Percentiles | None:
-        return percentiles_of(self._inference_ns[: min(self.results, _RECENT)])
-
-    def fps(self) -> float:
-        span_s = (self._last_ns - self._first_ns) / 1e9
-        return (self.results - 1) / span_s if self.results > 1 and span_s > 0 else 0.0
-
-    def line(self, loop: Loop) -> str:
-        age, inference = self.age(), self.inference()
-        if age is None or inference is None:
-            return "no frame yet"
-        return (
-            f"{self.results} results, {self.fps():.1f} a second; age p50 {age.p50_ms:.1f} p99 {age.p99_ms:.1f} ms, "
-            f"inference p50 {inference.p50_ms:.1f} ms; {loop.counts[Tick.LATE]} late, {loop.counts[Tick.STALE]} stale"
         )
 
 

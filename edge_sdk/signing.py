@@ -13,7 +13,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from edge_sdk.errors import ConfigError, OutputError
+from edge_sdk.errors import ConfigError, OutputError, UsageError
 
 SIGNATURE_BYTES = 64
 # Signed in front of the manifest, so that a signature made for anything else is never one of ours.
@@ -27,7 +27,8 @@ def generate_key(path: Path) -> Path:
         The public key's path.
 
     Raises:
-        OutputError: when one of them exists already or cannot be written; then neither is left behind.
+        UsageError: when one of them exists already; then neither is left behind.
+        OutputError: when one cannot be written; then neither is left behind.
     """
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
@@ -38,7 +39,7 @@ def generate_key(path: Path) -> Path:
     _write_new(path, private, 0o600)
     try:
         _write_new(public_path, public, 0o644)
-    except OutputError:
+    except (OutputError, UsageError):
         path.unlink()
         raise
     return public_path
@@ -108,7 +109,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
-        raise OutputError(f"{path}: exists already; choose another name, a key is never overwritten") from None
+        raise UsageError(f"{path}: exists already; choose another name, a key is never overwritten") from None
     except OSError as cause:
         raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
     with os.fdopen(descriptor, "wb") as file:

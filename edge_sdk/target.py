@@ -5,6 +5,7 @@ Owns the fields, their limits and where target files are found. Knows nothing of
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -88,8 +89,10 @@ def load_target(name_or_path: str) -> Target:
     folder = targets_folder()
     path = folder / f"{name_or_path}.toml"
     if name_or_path not in target_names():
+        near = difflib.get_close_matches(name_or_path, target_names(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
         raise TargetError(
-            f"unknown target {name_or_path!r}; expected a path to a .toml or one of: {', '.join(target_names())}"
+            f"unknown target {name_or_path!r}; {hint}expected a path to a .toml or one of: {', '.join(target_names())}"
         )
     return _read(path)
 

@@ -39,6 +39,7 @@ class ImageFiles:
             raise CameraError(f"{path}: none of {len(self._paths)} images can be read; expected whole JPEG, PNG, …")
 
     fps = 1.0
+    paced = False
 
     @property
     def ended(self) -> bool:

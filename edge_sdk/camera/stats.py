@@ -45,6 +45,11 @@ class OpenedSource(Source, Protocol):
         ...
 
     @property
+    def paced(self) -> bool:
+        """Whether frames come at their own pace, so that a slow reader misses some; False: in turn, when asked for."""
+        ...
+
+    @property
     def stats(self) -> SourceStats:
         """Counts so far."""
         ...

@@ -52,6 +52,8 @@ class ThreadedSource:
         camera: the stream's name.
     """
 
+    paced = True
+
     def __init__(self, feed: Feed, camera: str) -> None:
         self._feed = feed
         self._slot = Slot(camera)

@@ -118,6 +118,8 @@ class SteppedVideo:
         camera: the stream's name.
     """
 
+    paced = False
+
     def __init__(self, video: VideoFile, camera: str) -> None:
         self.fps = video.fps
         self._video = video

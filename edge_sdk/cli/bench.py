@@ -18,7 +18,9 @@ from edge_sdk.signing import load_public_key
 
 @click.command("bench")
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--image", type=click.Path(path_type=Path), help="The frame to measure with.  [default: a golden image]")
+@click.option(
+    "--image", type=click.Path(path_type=Path), help="The frame to measure with.  [default: a golden image at 1280x720]"
+)
 @click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True)
 @click.option("--trust", multiple=True, type=click.Path(path_type=Path), help="Public key; demands a signature.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -33,7 +35,9 @@ def command(bundle: Path, image: Path | None, rounds: int, trust: tuple[Path, ..
 
 
 def _read(path: Path) -> Image:
-    image = cv2.imread(str(path), cv2.IMREAD_COLOR) if path.is_file() else None
+    if not path.is_file():
+        raise DataError(f"{path}: no such image")
+    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if image is None:
         raise DataError(f"{path}: not an image that can be read")
     return image  # type: ignore[return-value]

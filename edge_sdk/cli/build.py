@@ -13,6 +13,8 @@ from edge_sdk.cli.host_tools import host_tools
 if TYPE_CHECKING:
     from edge_sdk_tools.build import BuildReport
 
+_NAMED = 3
+
 
 @click.command("build")
 @click.argument("model", type=click.Path(path_type=Path))
@@ -91,16 +93,34 @@ def _show(report: BuildReport) -> None:
         (f"{metric}, {agreement.images} images", "1", f"{agreement.value:.3f}", f"{agreement.value - 1:+.3f}"),
         ("convolutions in integers", "", f"{report.integer_mac_share:.1%}", ""),
     ]
-    if report.reduced_for_host:
-        click.echo(
-            "warning: this machine's CPU has no VNNI and would saturate with 8-bit weights, so they have 7; "
-            "build on a machine with VNNI or on the device for the last bit of accuracy",
-            err=True,
-        )
-    for path in report.unreadable_images:
-        click.echo(f"skipped, cannot be read: {path}", err=True)
+    for warning in _warnings(report):
+        click.echo(f"edge-sdk: warning: {warning}", err=True)
     print_table(f"{report.name} for {report.target}", ("", "FP32", "INT8", "INT8 / FP32"), rows)
-    skipped = f", {len(report.unreadable_images)} files skipped" if report.unreadable_images else ""
-    click.echo(f"calibrated with {report.calibration_images} images{skipped}; {report.float_nodes} nodes left float")
-    click.echo(f"wrote {report.bundle} (version {report.version}, budget {report.latency_budget_ms:g} ms)")
+    for sample in report.samples:
+        click.echo(f"{sample.image}\n  FP32 sees {sample.fp32}\n  INT8 sees {sample.int8}")
+    of = f" of {report.found_images}" if report.found_images > report.calibration_images else ""
+    click.echo(f"calibrated with {report.calibration_images}{of} images; {report.float_nodes} nodes left float")
+    replaced = "" if report.replaced == "nothing" else ", replacing what was there"
+    click.echo(f"wrote {report.bundle} (version {report.version}, budget {report.latency_budget_ms:g} ms){replaced}")
     click.echo(f"next: edge-sdk run {report.bundle} --source 0 --mqtt mqtt://BROKER")
+
+
+def _warnings(report: BuildReport) -> list[str]:
+    warnings = []
+    if report.unreadable_images:
+        names = ", ".join(report.unreadable_images[:_NAMED])
+        more = len(report.unreadable_images) - _NAMED
+        count = len(report.unreadable_images)
+        warnings.append(
+            f"{count} images cannot be read and were skipped: {names}{f' and {more} more' if more > 0 else ''}"
+        )
+    if report.reduced_for_host:
+        warnings.append(
+            "this machine's CPU has no VNNI and would saturate with 8-bit weights, so they have 7; build on a machine "
+            "with VNNI or on the device for the last bit of accuracy"
+        )
+    if report.replaced == "signed":
+        warnings.append(
+            f"the signature of the bundle that was replaced is gone; sign it again: edge-sdk sign {report.bundle}"
+        )
+    return warnings

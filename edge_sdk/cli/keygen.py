@@ -14,10 +14,11 @@ from edge_sdk.signing import generate_key
 @click.argument("path", type=click.Path(path_type=Path), default=Path("edge-sdk.key"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(path: Path, as_json: bool) -> None:
-    """Make a key pair: PATH stays secret on this machine, PATH.pub goes to every device."""
+    """Make a key pair: PATH (edge-sdk.key by default) stays secret here, PATH.pub goes to every device."""
     public = generate_key(path)
     if as_json:
         click.echo(msgspec.json.encode({"private_key": str(path), "public_key": str(public)}))
         return
-    click.echo(f"{path}  private, keep it here:      edge-sdk sign NAME.edge --key {path}")
+    width = len(str(public))
+    click.echo(f"{path!s:<{width}}  private, keep it here:     edge-sdk sign NAME.edge --key {path}")
     click.echo(f"{public}  public, for every device:  edge-sdk run NAME.edge --trust {public} ...")

@@ -48,6 +48,9 @@ def command(**options: object) -> None:
         click.echo(msgspec.json.encode(summary))
     elif not quiet:
         _say(_closing(summary))
+    undelivered = _undelivered(summary)
+    if undelivered and not quiet:
+        _say(undelivered)
 
 
 def _settings(options: dict[str, object]) -> RunSettings:
@@ -115,7 +118,17 @@ def _closing(summary: RunSummary) -> str:
     if summary.age is None or summary.inference is None:
         return f"stopped by {summary.ended_by}; no results, {summary.stale} stale frames"
     return (
-        f"stopped by {summary.ended_by}; {summary.results} results, {summary.fps:.1f} a second, age p50 "
-        f"{summary.age.p50_ms:.1f} p99 {summary.age.p99_ms:.1f} ms of {summary.budget_ms:g}, {summary.late} late, "
-        f"{summary.stale} stale, {summary.source.dropped} overtaken by newer frames"
+        f"stopped by {summary.ended_by}; {summary.results} results, {summary.fps:.1f} a second; age "
+        f"{summary.age.p50_ms:.1f} ms (p99 {summary.age.p99_ms:.1f}) of a budget of {summary.budget_ms:g}; "
+        f"{summary.late} late, {summary.stale} dropped as too old, {summary.source.dropped} overtaken by newer frames"
     )
+
+
+def _undelivered(summary: RunSummary) -> str | None:
+    """What the broker did not get, or None."""
+    publisher = summary.publisher
+    lost = publisher.put - publisher.sent + publisher.rejected if publisher else 0
+    if publisher is None or lost <= 0:
+        return None
+    reason = f"; {publisher.last_error}" if publisher.last_error else ""
+    return f"warning: {lost} of {publisher.put} results did not reach the broker{reason}"

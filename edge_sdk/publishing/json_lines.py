@@ -28,10 +28,13 @@ class JsonLinesSink:
         """Write one line and flush it, so that a reader sees it now.
 
         Raises:
-            OutputError: nobody reads any more, or the disk is full.
+            BrokenPipeError: nobody reads any more.
+            OutputError: the disk is full.
         """
         try:
             self._file.write(self._encoder.encode(result) + b"\n")
             self._file.flush()
+        except BrokenPipeError:
+            raise
         except OSError as cause:
             raise OutputError(f"results cannot be written: {cause.strerror or cause}") from cause

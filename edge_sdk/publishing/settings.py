@@ -158,17 +158,17 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise UsageError(f"the MQTT URL cannot be read; {_EXPECTED}") from None
+        raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}") from None
     if parts.scheme not in _DEFAULT_PORTS or not url.isprintable() or " " in url:
-        raise UsageError(f"the MQTT URL cannot be read; {_EXPECTED}")
+        raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}")
     if parts.password is not None:
         raise UsageError(
-            "the MQTT URL holds a password, which others on this machine can see; "
+            "--mqtt: the URL holds a password, which others on this machine can see; "
             "leave it out, and give the name of a file that holds it with --mqtt-password-file"
         )
     # A password with / ? or # in it ends up here: nothing of the URL is repeated.
     if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise UsageError(f"the MQTT URL goes on after the host, a topic is no part of it; {_EXPECTED}")
+        raise UsageError(f"--mqtt: the URL goes on after the host, a topic is no part of it; {_EXPECTED}")
     return parts
 
 
@@ -179,7 +179,7 @@ def _host(parts: SplitResult) -> str:
     except UnicodeError:
         host = ""
     if not host:
-        raise UsageError(f"the MQTT URL names no host that could exist; {_EXPECTED}")
+        raise UsageError(f"--mqtt: the URL names no host that could exist; {_EXPECTED}")
     return host
 
 
@@ -189,7 +189,7 @@ def _port(parts: SplitResult) -> int:
     except ValueError:
         port = 0
     if port == 0:
-        raise UsageError(f"the MQTT URL's port is not a number from 1 to 65535; {_EXPECTED}")
+        raise UsageError(f"--mqtt: the URL's port is not a number from 1 to 65535; {_EXPECTED}")
     return port or _DEFAULT_PORTS[parts.scheme]
 
 

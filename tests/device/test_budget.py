@@ -40,6 +40,13 @@ def test_one_late_probe_a_second_runs_so_that_recovery_is_seen() -> None:
     assert ran == [0, 1000, 2000, 3000, 4000]
 
 
+def test_images_in_turn_are_never_dropped() -> None:
+    budget = Budget(10, drops=False)
+    budget.record(500 * MS)
+    assert all(budget.admits(captured_ns=0, now_ns=t * MS) for t in range(0, 1000, 100))
+    assert budget.is_late(0, 11 * MS)
+
+
 def test_late_is_beyond_the_budget() -> None:
     budget = Budget(100)
     assert not budget.is_late(0, 100 * MS)

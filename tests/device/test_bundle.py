@@ -12,7 +12,7 @@ import pytest
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.errors import BundleError, IncompatibleError
+from edge_sdk.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.manifest import RuntimeRange, decode_manifest, encode_manifest, manifest_schema
 from edge_sdk.signing import generate_key, load_public_key
 from tests.device.bundles import FILES, edit_manifest, make_manifest, write_bundle
@@ -116,8 +116,11 @@ def test_anything_wrong_is_refused(tmp_path: Path, damage: Callable[[Path], None
 
 
 def test_no_bundle_there(tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="no such bundle"):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="no such bundle"):
         Bundle.open(tmp_path / "none.edge")
+    with pytest.raises(UsageError, match=r"not a bundle, expected a NAME\.edge folder"):
+        Bundle.open(str(tmp_path / "file"))
 
 
 def test_what_changes_after_opening_is_noticed(tmp_path: Path) -> None:

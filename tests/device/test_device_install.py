@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 _PROGRAM = """
 import importlib, pkgutil, sys
@@ -24,4 +28,12 @@ def test_all_modules_import_and_host_verbs_say_what_is_missing() -> None:
     assert int(done.stdout) > 40
     assert done.returncode == 8
     assert done.stderr.count("\n") == 1
-    assert "pip install 'edge-sdk[host]'" in done.stderr
+    assert "pip install '.[host]'" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["edge_sdk.session", "edge_sdk_tools.build"])
+def test_importing_leaves_no_telemetry_behind(tmp_path: Path, module: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment.update(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    subprocess.run([sys.executable, "-c", f"import {module}"], check=True, env=environment)
+    assert list(tmp_path.rglob("*")) == []

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from edge_sdk.errors import ConfigError, OutputError
+from edge_sdk.errors import ConfigError, OutputError, UsageError
 from edge_sdk.signing import generate_key, is_signed_by_any, load_private_key, load_public_key, sign
 
 
@@ -32,7 +32,7 @@ def test_private_key_is_for_its_owner_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("existing", ["a.key", "a.key.pub"])
 def test_a_key_is_never_overwritten(tmp_path: Path, existing: str) -> None:
     (tmp_path / existing).write_text("precious")
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(UsageError, match="exists already"):
         generate_key(tmp_path / "a.key")
     assert [p.name for p in tmp_path.iterdir()] == [existing]
     assert (tmp_path / existing).read_text() == "precious"

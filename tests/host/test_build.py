@@ -56,7 +56,14 @@ def test_the_command_shows_a_table_and_leaves_only_the_bundle(
     model = write_detector(tmp_path)
     assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "cells.edge")]) == 0
     captured = capsys.readouterr()
-    for expected in ("cells for x86_64", "FP32", "INT8", "detections matched (F1), 3 images", "next: edge-sdk run"):
+    for expected in (
+        "cells for x86_64",
+        "INT8 sees blue",
+        "FP32",
+        "INT8",
+        "detections matched (F1), 3 images",
+        "next: edge-sdk run",
+    ):
         assert expected in captured.out
     assert captured.err == ""
     assert sorted(p.name for p in tmp_path.iterdir()) == [
@@ -85,6 +92,17 @@ def test_a_second_build_replaces_the_first(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
+def test_a_signature_that_goes_with_the_old_bundle_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, output = write_project(tmp_path), tmp_path / "a.edge"
+    command = ["build", str(model), "--target", "x86_64", "-o", str(output)]
+    assert run(command) == run(["keygen", str(tmp_path / "k")]) == 0
+    assert "replacing" not in capsys.readouterr().out
+    assert run(["sign", str(output), "--key", str(tmp_path / "k")]) == run(command) == 0
+    captured = capsys.readouterr()
+    assert "replacing what was there" in captured.out
+    assert "the signature of the bundle that was replaced is gone; sign it again" in captured.err
+
+
 def test_evaluation_images_that_calibrated_do_not_count(tmp_path: Path) -> None:
     model = write_project(tmp_path, pictures=6)
     others = write_pictures(tmp_path / "others", 4, first=4)  # two of them are calibration images too
@@ -102,8 +120,10 @@ def test_unreadable_images_are_skipped_and_named(tmp_path: Path, capsys: pytest.
     (tmp_path / "pictures" / "notes.txt").write_text("not an image, and not counted")
     assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]) == 0
     captured = capsys.readouterr()
-    assert captured.err.count("skipped, cannot be read") == 2
-    assert "calibrated with 9 images, 2 files skipped" in captured.out
+    assert captured.err.count("\n") == 1
+    assert "warning: 2 images cannot be read and were skipped: " in captured.err
+    assert "broken.png" in captured.err
+    assert "calibrated with 9 images" in captured.out
 
 
 def _no_pictures(folder: Path) -> None:
@@ -142,6 +162,11 @@ def _edit(old: str, new: str) -> object:
         (_edit("[16, 16]", '[16, 16]\ncolor = "GRAY"'), ModelError, "model.toml says 1x1x16x16 (NCHW, GRAY)"),
         (_edit("[data]", "[gates]\nmax_size_mb = 0.001\n[data]"), SizeGateError, "gates.max_size_mb allows 0.001"),
         (_edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"), AccuracyGateError, "INT8 agrees with FP32 on"),
+        (
+            _edit('"softmax"', '"logits"'),
+            ModelError,
+            'probabilities already (they sum to 1), expected decoder = "softmax"',
+        ),
     ],
 )
 def test_what_cannot_be_built_leaves_the_old_bundle(
@@ -185,10 +210,10 @@ def test_a_detector_that_finds_nothing_is_a_failure_and_not_an_agreement_of_one(
         (["model.onnx", "--target", "x86_64"], 2, "expected a model.toml"),
         (["model.toml", "--target", "pi9"], 2, "unknown target 'pi9'"),
         (["model.toml"], 2, "Missing option '--target'"),
-        (["model.toml", "--target", "x86_64", "-o", "nowhere/a.edge"], 1, "the folder nowhere does not exist"),
-        (["model.toml", "--target", "x86_64", "-o", "labels.txt"], 1, "labels.txt: exists and is not a bundle"),
-        (["model.toml", "--target", "x86_64", "-o", "pictures"], 1, "pictures: exists and is not a bundle"),
-        (["model.toml", "--target", "x86_64", "-o", ".."], 1, "expected the name of a bundle"),
+        (["model.toml", "--target", "x86_64", "-o", "nowhere/a.edge"], 2, "the folder nowhere does not exist"),
+        (["model.toml", "--target", "x86_64", "-o", "labels.txt"], 2, "labels.txt: exists and is not a bundle"),
+        (["model.toml", "--target", "x86_64", "-o", "pictures"], 2, "pictures: exists and is not a bundle"),
+        (["model.toml", "--target", "x86_64", "-o", ".."], 2, "expected the name of a bundle"),
     ],
 )
 def test_errors_are_one_line_with_the_right_exit_code(

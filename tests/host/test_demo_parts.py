@@ -162,12 +162,16 @@ def test_what_is_shown(terminal: bool) -> None:
     text = file.getvalue()
     expected = [
         "11.0 ms, p99 12.0 ms",
-        "found 3 people in 2 frames, at most 2 at once; 1 frames dropped",
+        "saw a person 3 times in 2 frames, at most 2 at once; frames dropped: 1",
         "the files are in out [bold]:",
         "annotated.jpg   frame 0, 2 people",
         "more: edge-sdk bench 'a [b].edge'",
     ]
-    expected += ["capture to outbox, ms", "\x1b["] if terminal else ["people: 1 now, 3 in 2 frames; 1 frames dropped"]
+    expected += (
+        ["capture to outbox, ms", "\x1b["]
+        if terminal
+        else ["people: 1 now; seen 3 times in 2 frames; frames dropped: 1"]
+    )
     assert [part for part in expected if part not in text] == []
     assert terminal or "\x1b" not in text
 

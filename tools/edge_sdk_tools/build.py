@@ -23,13 +23,13 @@ from edge_sdk.errors import DataError, UsageError
 from edge_sdk.manifest import Agreement, Golden, Manifest, Provenance, RuntimeRange, Variant, parse_version
 from edge_sdk.model_spec import ModelSpec, load_model_spec
 from edge_sdk.target import Target, load_target
-from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
+from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
 from edge_sdk_tools.calibration import ImageReader
 from edge_sdk_tools.check import CheckedModel, check_model
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.dataset import ImageSet, find_images
 from edge_sdk_tools.host_cpu import host_saturates
-from edge_sdk_tools.prove import OnProgress, Proof, check_gates, make_golden, prove
+from edge_sdk_tools.prove import OnProgress, Proof, Sample, check_gates, make_golden, prove
 from edge_sdk_tools.quantize import Quantized, quantize
 from edge_sdk_tools.runtime_replay import replay_in
 
@@ -49,7 +49,10 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         agreement: INT8 with FP32, on images that calibration never saw.
         integer_mac_share: of the convolutions outside the float tail, 0-1.
         float_nodes: how many nodes were left float on purpose.
-        calibration_images: how many calibrated.
+        calibration_images: how many calibrated ...
+        found_images: ... of so many that could have.
+        samples: what both models say of a few images.
+        replaced: what was at `bundle` before: `nothing`, `unsigned` or `signed`.
         unreadable_images: files that were skipped.
         reduced_for_host: the weights have 7 bits only because this machine's CPU would saturate with 8.
         latency_budget_ms: promised to the device.
@@ -67,13 +70,18 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     integer_mac_share: float
     float_nodes: int
     calibration_images: int
+    found_images: int
+    samples: tuple[Sample, ...]
+    replaced: Replaced
     unreadable_images: list[str]
     reduced_for_host: bool
     latency_budget_ms: float
 
 
 class _Images(msgspec.Struct, frozen=True):
-    """What calibrates, and what measures; no content is in both."""
+    """What calibrates, and what measures; no content is in both. `found` is what could have calibrated."""
+
+    found: int
 
     calibration: ImageSet
     evaluation: ImageSet
@@ -132,7 +140,7 @@ def build(
             replay_in(wanted, folder.preview(manifest))
             on_progress("replay golden", number, len(prove_runtimes))
         folder.finish(manifest)
-    return _report(manifest, steps, str(folder.output))
+    return _report(manifest, steps, folder)
 
 
 def _take_steps(
@@ -177,7 +185,7 @@ def _choose_images(spec: ModelSpec, calibration: Sequence[Path], evaluation: Seq
         raise DataError(f"{found.images[0].path}: one image only, expected 2 or more: one calibrates, another measures")
     else:
         chosen, held_out = found.hold_out()
-    return _Images(chosen.spread(MAX_CALIBRATION_IMAGES), held_out.spread(MAX_EVALUATION_IMAGES))
+    return _Images(len(chosen), chosen.spread(MAX_CALIBRATION_IMAGES), held_out.spread(MAX_EVALUATION_IMAGES))
 
 
 def _add_files(folder: BundleFolder, steps: _Steps) -> Golden:
@@ -253,10 +261,10 @@ def _provenance(steps: _Steps) -> Provenance:
     )
 
 
-def _report(manifest: Manifest, steps: _Steps, bundle: str) -> BuildReport:
+def _report(manifest: Manifest, steps: _Steps, folder: BundleFolder) -> BuildReport:
     proof, images = steps.proof, steps.images
     return BuildReport(
-        bundle=bundle,
+        bundle=str(folder.output),
         name=manifest.name,
         version=manifest.version,
         target=manifest.target,
@@ -268,6 +276,9 @@ def _report(manifest: Manifest, steps: _Steps, bundle: str) -> BuildReport:
         integer_mac_share=proof.integer_mac_share,
         float_nodes=len(manifest.provenance.float_nodes),
         calibration_images=len(images.calibration),
+        found_images=images.found,
+        samples=proof.samples,
+        replaced=folder.replaces,
         unreadable_images=sorted({str(p) for p in (*images.calibration.unreadable, *images.evaluation.unreadable)}),
         reduced_for_host=bool(steps.quantized.recipe["reduce_range"]) and not steps.target.reduce_range,
         latency_budget_ms=manifest.latency_budget_ms,

@@ -12,9 +12,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal, TypeAlias
 
-from edge_sdk.errors import OutputError
-from edge_sdk.manifest import MANIFEST_FILE, FileEntry, Manifest, encode_manifest
+from edge_sdk.errors import OutputError, UsageError
+from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, encode_manifest
+
+Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
 
 
 class BundleFolder:
@@ -23,6 +26,7 @@ class BundleFolder:
     Attributes:
         output: where the bundle will be.
         work: for the steps between; gone at the end.
+        replaces: what will be replaced: `nothing`, `unsigned` or `signed`.
     """
 
     def __init__(self, output: Path, partial: Path) -> None:
@@ -30,6 +34,7 @@ class BundleFolder:
         self._content = partial / "bundle"
         self.work = partial / "work"
         self._entries: list[FileEntry] = []
+        self.replaces: Replaced = _what_is_at(output)
         self._content.mkdir(parents=True)
         self.work.mkdir()
 
@@ -69,7 +74,8 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     """Open a temporary sibling of `output` for a build; it is removed whatever happens.
 
     Raises:
-        OutputError: when `output` is something else than a bundle, or the disk refuses.
+        UsageError: when `output` is something else than a bundle, or in no folder.
+        OutputError: when the disk refuses.
     """
     _refuse_other_things(output)
     partial = output.parent / f".{output.name}.building-{os.getpid()}"
@@ -85,15 +91,21 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
 
 def _refuse_other_things(output: Path) -> None:
     if output.name in ("", ".", ".."):
-        raise OutputError(f"{output}: expected the name of a bundle to write, such as NAME.edge")
+        raise UsageError(f"{output}: expected the name of a bundle to write, such as NAME.edge")
     if not output.parent.is_dir():
-        raise OutputError(f"{output}: the folder {output.parent} does not exist")
+        raise UsageError(f"{output}: the folder {output.parent} does not exist")
     if not output.exists():
         return
     if not output.is_dir():
-        raise OutputError(f"{output}: exists and is not a bundle; choose another name with -o")
+        raise UsageError(f"{output}: exists and is not a bundle; choose another name with -o")
     if any(output.iterdir()) and not (output / MANIFEST_FILE).is_file():
-        raise OutputError(f"{output}: exists and is not a bundle (no {MANIFEST_FILE}); choose another name with -o")
+        raise UsageError(f"{output}: exists and is not a bundle (no {MANIFEST_FILE}); choose another name with -o")
+
+
+def _what_is_at(output: Path) -> Replaced:
+    if not (output / MANIFEST_FILE).exists():
+        return "nothing"
+    return "signed" if (output / SIGNATURE_FILE).exists() else "unsigned"
 
 
 def _write_through(path: Path, data: bytes) -> None:

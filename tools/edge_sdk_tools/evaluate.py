@@ -5,7 +5,7 @@ Owns the metric and its arithmetic. A reference that finds nothing is a failure,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from edge_sdk.tasks import Task
 from edge_sdk_tools.dataset import ImageSet
 
 MATCH_IOU = 0.5
+_DESCRIBED = 3
 
 
 class Model:
@@ -72,6 +73,18 @@ def measure_agreement(
     value = 2 * matched / (found + wanted)
     metric = "detection_f1" if detector else "top1_agreement"
     return Agreement(metric, value, len(images), wanted)  # type: ignore[arg-type]
+
+
+def describe(result: Result, labels: Sequence[str], *, background_class: bool = False) -> str:
+    """What a result says, for people: the strongest three, by the first of their names."""
+    shift = 1 if background_class else 0
+    named = [
+        f"{labels[class_id + shift].split(',')[0]} {confidence:.0%}"
+        for class_id, confidence in zip(result.class_ids[:_DESCRIBED], result.confidences, strict=False)
+    ]
+    more = len(result.class_ids) - len(named)
+    found = ", ".join(named) or "nothing"
+    return f"{found} and {more} more" if more > 0 and isinstance(result, Detections) else found
 
 
 def match_detections(got: Detections, expected: Detections, iou: float = MATCH_IOU) -> int:

@@ -7,14 +7,15 @@ outputs come from the quantized ONNX and never from the .ort file that they will
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from edge_sdk.errors import AccuracyGateError, SizeGateError
+from edge_sdk.errors import AccuracyGateError, ModelError, SizeGateError
+from edge_sdk.frame import Tensor
 from edge_sdk.manifest import Agreement, Golden
 from edge_sdk.model_spec import Gates, ModelSpec
 from edge_sdk.prepare import Prepare
@@ -22,8 +23,8 @@ from edge_sdk.session import Session, SessionSettings
 from edge_sdk.tasks import make_task
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.convert import Converted, integer_mac_share
-from edge_sdk_tools.dataset import ImageSet
-from edge_sdk_tools.evaluate import Model, measure_agreement
+from edge_sdk_tools.dataset import ImageFile, ImageSet
+from edge_sdk_tools.evaluate import Model, describe, measure_agreement
 from edge_sdk_tools.host_latency import interleaved_latency_ms
 from edge_sdk_tools.quantize import Quantized
 
@@ -31,10 +32,22 @@ MIN_INTEGER_MAC_SHARE = 0.9
 OnProgress = Callable[[str, int, int], None]
 """Called with a step's name, how much is done, and how much there is."""
 
+_NOUNS = {"top1_agreement": "top-1 classes", "detection_f1": "detections"}
+_ENOUGH_IMAGES = 25
+_SAMPLES = 3
+_PROBABILITY_SLACK = 0.01
 _GOLDEN_IMAGES = 2
 # A dequantized value is a small integer times a scale, equal or off by a whole step: the allowance is for float tails.
 _GOLDEN_RELATIVE = 1e-3
 _GOLDEN_ABSOLUTE_SHARE = 1e-4  # of the largest output
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One image, and what FP32 and INT8 say of it, for a person to judge."""
+
+    image: str
+    fp32: str
+    int8: str
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -45,6 +58,7 @@ class Proof(msgspec.Struct, frozen=True):
         integer_mac_share: of the convolutions outside the float tail, 0-1.
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
         int8_mb: the model file, MB of 1e6 bytes.
+        samples: what both say of a few images.
     """
 
     agreement: Agreement
@@ -52,6 +66,7 @@ class Proof(msgspec.Struct, frozen=True):
     fp32_latency_ms: float
     int8_latency_ms: float
     int8_mb: float
+    samples: tuple[Sample, ...]
 
 
 def prove(
@@ -79,16 +94,41 @@ def prove(
     fp32 = Session(checked.proto.SerializeToString(), SessionSettings(), "the FP32 model")
     prepare = Prepare(spec.input)
     models = [Model(s, prepare, make_task(spec, len(checked.labels), s.output_shapes)) for s in (int8, fp32)]
+    prepare.normalise(prepare.resize(images.images[0].read()))
+    _check_decoder(spec, fp32.run(prepare.tensor)[0])
     agreement = measure_agreement(
         models[0], models[1], images, lambda done: on_progress("compare with FP32", done, len(images))
     )
     share = integer_mac_share(converted.model, quantized.macs, converted.model.parent)
-    prepare.normalise(prepare.resize(images.images[0].read()))
+    samples = tuple(_sample(file, models, spec, checked.labels) for file in images.spread(_SAMPLES).images)
     int8_ms, fp32_ms = interleaved_latency_ms(
         [lambda: int8.run(prepare.tensor), lambda: fp32.run(prepare.tensor)],
         lambda done, total: on_progress("measure latency", done, total),
     )
-    return Proof(agreement, share, fp32_ms, int8_ms, converted.model.stat().st_size / 1e6)
+    return Proof(agreement, share, fp32_ms, int8_ms, converted.model.stat().st_size / 1e6, samples)
+
+
+def _sample(file: ImageFile, models: Sequence[Model], spec: ModelSpec, labels: Sequence[str]) -> Sample:
+    image = file.read()
+    background = spec.classification.background_class
+    int8, fp32 = (describe(model(image), labels, background_class=background) for model in models)
+    return Sample(file.path.name, fp32, int8)
+
+
+def _check_decoder(spec: ModelSpec, output: Tensor) -> None:
+    """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on.
+
+    Raises:
+        ModelError: the decoder is the other one.
+    """
+    if spec.task != "classification":
+        return
+    are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
+    if spec.decoder == "logits" and are_probabilities:
+        raise ModelError('decoder: the outputs are probabilities already (they sum to 1), expected decoder = "softmax"')
+    if spec.decoder == "softmax" and not are_probabilities:
+        total = float(output.sum())
+        raise ModelError(f'decoder: the outputs are no probabilities (they sum to {total:.3g}), try decoder = "logits"')
 
 
 def check_gates(gates: Gates, proof: Proof) -> None:
@@ -105,13 +145,18 @@ def check_gates(gates: Gates, proof: Proof) -> None:
             f"expected {MIN_INTEGER_MAC_SHARE:.0%} or more; this bundle would run in float without saying so"
         )
     if agreement.value < gates.int8_min_agreement:
+        found = f"{agreement.value:.1%} of {agreement.reference_count} {_NOUNS[agreement.metric]}"
         raise AccuracyGateError(
-            f"INT8 agrees with FP32 on {agreement.value:.1%} ({agreement.metric}, {agreement.images} images), expected "
+            f"INT8 agrees with FP32 on {found} in {agreement.images} images{_few(agreement)}, expected "
             f"{gates.int8_min_agreement:.1%} or more; calibrate with more images like those the camera sees, or lower "
             "gates.int8_min_agreement in model.toml"
         )
     if gates.max_size_mb is not None and proof.int8_mb > gates.max_size_mb:
         raise SizeGateError(f"the model has {proof.int8_mb:.2f} MB, gates.max_size_mb allows {gates.max_size_mb}")
+
+
+def _few(agreement: Agreement) -> str:
+    return f" (so few images judge nothing: give {_ENOUGH_IMAGES})" if agreement.images < _ENOUGH_IMAGES else ""
 
 
 def make_golden(spec: ModelSpec, quantized: Path, images: ImageSet) -> tuple[bytes, Golden]:

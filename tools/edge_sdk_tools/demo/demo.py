@@ -5,6 +5,8 @@ Owns the order. Each part is in a file of its own; every process ends with the b
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +26,7 @@ from edge_sdk_tools.demo.broker import Broker, Kind, running_broker
 from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
 from edge_sdk_tools.demo.listener import listening, wait_until_quiet
 from edge_sdk_tools.demo.media import Media, fetch_media
-from edge_sdk_tools.demo.output import MESSAGES, PICTURE, VIDEO, fresh_folder
+from edge_sdk_tools.demo.output import BUNDLE, MESSAGES, PICTURE, VIDEO, fresh_folder
 from edge_sdk_tools.demo.picture import draw_picture
 from edge_sdk_tools.demo.process import child, last_line
 from edge_sdk_tools.demo.show import Show
@@ -86,9 +88,10 @@ def run_demo(output: Path, frames: int | None, show: Show, broker_kind: Kind | N
         if tally.best is None:
             raise PublishError("the subscriber received no result; run the demo again, and please report it")
         labels = read_labels(Path(load_model_spec(bundle.model).labels))
+        shutil.copytree(bundle.path, folder / BUNDLE)
         draw_picture(tally.best.message, media.street_video, labels, folder / PICTURE)
     show.close(tally, output)
-    _show_next_steps(show, bundle)
+    _show_next_steps(show, bundle, output)
     return _summarise(tally, tally.best.people, output, bundle, media, broker)
 
 
@@ -148,12 +151,14 @@ def _follow(process: subprocess.Popen[str], messages: Path, show: Show) -> Tally
     return tally
 
 
-def _show_next_steps(show: Show, bundle: DemoBundle) -> None:
+def _show_next_steps(show: Show, bundle: DemoBundle, output: Path) -> None:
+    # Where the command is not on PATH, as after `make demo`, its place is said with it.
+    program = "edge-sdk" if shutil.which("edge-sdk") else os.path.relpath(Path(sys.executable).with_name("edge-sdk"))
     show.next_steps(
         [
-            ("your own camera", f"edge-sdk run {bundle.path} --source 0 --mqtt mqtt://BROKER"),
-            ("each stage's time", f"edge-sdk bench {bundle.path}"),
-            ("a Raspberry Pi 5", f"edge-sdk build {bundle.model} --target raspberry_pi_5 --calibration IMAGES"),
+            ("your own camera", f"{program} run {output / BUNDLE} --source 0"),
+            ("each stage's time", f"{program} bench {output / BUNDLE}"),
+            ("for a Pi 5", f"{program} build {bundle.model} --target raspberry_pi_5 --calibration IMAGES"),
         ]
     )
 

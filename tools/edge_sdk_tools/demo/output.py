@@ -13,7 +13,8 @@ from edge_sdk.errors import OutputError
 PICTURE = "annotated.jpg"
 VIDEO = "annotated.mp4"
 MESSAGES = "messages.jsonl"
-_OURS = {PICTURE, VIDEO, MESSAGES}
+BUNDLE = "yolov4_tiny.edge"
+_OURS = {PICTURE, VIDEO, MESSAGES, BUNDLE}
 
 
 @contextmanager

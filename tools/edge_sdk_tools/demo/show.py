@@ -44,8 +44,9 @@ class Show:
     def building(self) -> Iterator[OnProgress]:
         """Bars for a build's steps; nothing where there is no terminal."""
         columns = (TextColumn("     {task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        hidden = not self._console.is_terminal
-        with Progress(*columns, console=self._console, disable=hidden, transient=True) as progress:
+        # Standard output is swallowed while the quantizer narrates there.
+        console = Console(stderr=True)
+        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
             tasks = {}
 
             def on_progress(step: str, done: int, total: int) -> None:
@@ -71,6 +72,7 @@ class Show:
         self.step(f"the files are in {folder}:")
         self.tell(f"annotated.jpg   {best_line(tally)}")
         self.tell("annotated.mp4   the video with what was found in it")
+        self.tell("yolov4_tiny.edge  the bundle that ran")
         self.tell("messages.jsonl  the messages as an independent subscriber received them")
 
     def next_steps(self, lines: list[tuple[str, str]]) -> None:
@@ -103,16 +105,17 @@ def make_show(*, errors_only: bool = False) -> Show:
 
 
 def summary_line(tally: Tally) -> str:
-    """Such as `people: 3 now, 412 in 230 frames, 20 frames dropped`."""
-    return f"people: {tally.now} now, {tally.people} in {tally.frames} frames; {tally.dropped} frames dropped"
+    """Such as `people: 3 now; seen 412 times in 230 frames; frames dropped: 20`."""
+    return (
+        f"people: {tally.now} now; seen {tally.people} times in {tally.frames} frames; frames dropped: {tally.dropped}"
+    )
 
 
 def closing_line(tally: Tally) -> str:
     """What was found in all."""
     most = tally.best.people if tally.best else 0
-    return (
-        f"found {tally.people} people in {tally.frames} frames, at most {most} at once; {tally.dropped} frames dropped"
-    )
+    seen = f"saw a person {tally.people} times in {tally.frames} frames, at most {most} at once"
+    return f"{seen}; frames dropped: {tally.dropped}"
 
 
 def latency_line(tally: Tally) -> str:

@@ -1,0 +1,60 @@
+"""RunRecord: how a run goes, in buffers of fixed size: memory stays flat however long it runs."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from edge_sdk.frame import Result
+from edge_sdk.loop import Loop, Tick
+from edge_sdk.percentiles import Percentiles, percentiles_of
+
+_RECENT = 4096  # results that the percentiles look at
+
+
+class RunRecord:
+    """A sink that notes ages and inference times of recent results.
+
+    Attributes:
+        results: how many there were in all.
+    """
+
+    def __init__(self) -> None:
+        self.results = 0
+        self._ages_ns = np.zeros(_RECENT, np.int64)
+        self._inference_ns = np.zeros(_RECENT, np.int64)
+        self._first_ns = self._last_ns = 0
+
+    def put(self, result: Result) -> None:
+        """Note one result."""
+        now = time.monotonic_ns()
+        slot = self.results % _RECENT
+        self._ages_ns[slot] = now - result.frame.captured_ns
+        self._inference_ns[slot] = result.inference_ns
+        self._first_ns = self._first_ns or now
+        self._last_ns = now
+        self.results += 1
+
+    def age(self) -> Percentiles | None:
+        """Capture to outbox."""
+        return percentiles_of(self._ages_ns[: min(self.results, _RECENT)])
+
+    def inference(self) -> Percentiles | None:
+        """The bare run."""
+        return percentiles_of(self._inference_ns[: min(self.results, _RECENT)])
+
+    def fps(self) -> float:
+        """Results a second, from the first to the last."""
+        span_s = (self._last_ns - self._first_ns) / 1e9
+        return (self.results - 1) / span_s if self.results > 1 and span_s > 0 else 0.0
+
+    def line(self, loop: Loop) -> str:
+        """How it goes, for people."""
+        age, inference = self.age(), self.inference()
+        if age is None or inference is None:
+            return "no frame yet"
+        return (
+            f"{self.results} results, {self.fps():.1f} a second; age p50 {age.p50_ms:.1f} p99 {age.p99_ms:.1f} ms, "
+            f"inference p50 {inference.p50_ms:.1f} ms; {loop.counts[Tick.LATE]} late, {loop.counts[Tick.STALE]} stale"
+        )

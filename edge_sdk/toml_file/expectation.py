@@ -1,0 +1,126 @@
+"""Expectations: what a type wants, in words.
+
+They are read from the type itself: the values of a `Literal`, and the `description` and `examples` of its `Meta`, which
+are therefore written as what a user should give: "letters and digits, at most 100".
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+_PASSWORD_IN_URL = re.compile(r"://[^/\s]*@")
+_LONGEST_SHOWN = 60  # characters of a value
+
+WORDS: dict[type, str] = {
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
+}
+"""What values in a TOML document are called; beside these there are only dates and times."""
+
+_PLURAL: dict[object, str] = {str: "strings", bool: "true or false values", int: "whole numbers", float: "numbers"}
+
+
+def type_inside(kind: object, key: str) -> object:
+    """The type of the entry `key`, or None."""
+    for option in options_of(kind):
+        if key in fields_of(option):
+            return fields_of(option)[key]
+        origin, entries = get_origin(option), get_args(option)
+        if origin is dict:
+            return entries[1]
+        if origin is tuple and key.isdecimal() and Ellipsis not in entries:
+            return entries[int(key)] if int(key) < len(entries) else None
+        if origin in (list, tuple):
+            return entries[0]
+    return None
+
+
+def options_of(kind: object) -> Iterator[object]:
+    """The types that `kind` allows, without `Annotated`, unions and None, which TOML does not have."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        yield from options_of(get_args(kind)[0])
+    elif origin in (Union, types.UnionType):
+        for option in get_args(kind):
+            yield from options_of(option)
+    elif kind is not type(None):
+        yield kind
+
+
+def _metas(kind: object) -> Iterator[Meta]:
+    origin = get_origin(kind)
+    if origin is Annotated:
+        yield from (m for m in get_args(kind)[1:] if isinstance(m, Meta))
+        yield from _metas(get_args(kind)[0])
+    elif origin in (Union, types.UnionType):
+        for option in get_args(kind):
+            yield from _metas(option)
+
+
+def description_of(kind: object) -> str:
+    """The first description in its `Meta`, or nothing."""
+    return next((m.description for m in _metas(kind) if m.description), "")
+
+
+def example_of(kind: object) -> str:
+    """The first example in its `Meta`, as TOML writes it, or nothing."""
+    return next((shown(m.examples[0]) for m in _metas(kind) if m.examples), "")
+
+
+def literals_of(kind: object) -> list[object]:
+    """The values of its `Literal`, in the order in which they were declared."""
+    return [value for option in options_of(kind) if get_origin(option) is Literal for value in get_args(option)]
+
+
+def is_table(kind: object) -> bool:
+    """Whether it is a Struct, which is a table in TOML."""
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def fields_of(kind: object) -> dict[str, object]:
+    """Types by key, of the structs among what `kind` allows."""
+    structs = [option for option in options_of(kind) if is_table(option)]
+    return {f.encode_name: f.type for struct in structs for f in msgspec.structs.fields(struct)}  # type: ignore[arg-type]
+
+
+def expectation(kind: object) -> str:
+    """What a value of this type looks like: `a list of 2 whole numbers such as [416, 416]`."""
+    words = " or ".join(dict.fromkeys(map(_kind_words, options_of(kind))))
+    example, description = example_of(kind), description_of(kind)
+    return words + (f" such as {example}" if example else f": {description}" if description else "")
+
+
+def _kind_words(kind: object) -> str:
+    if get_origin(kind) is Literal:
+        return one_of(get_args(kind))
+    if get_origin(kind) in (list, tuple):
+        entries = get_args(kind)
+        count = f"{len(entries)} " if get_origin(kind) is tuple and Ellipsis not in entries else ""
+        plurals = {_PLURAL.get(option, "values") for entry in entries[:1] for option in options_of(entry)}
+        return f"a list of {count}{' or '.join(sorted(plurals))}"
+    if is_table(kind) or get_origin(kind) is dict or not isinstance(kind, type):
+        return "a table"
+    return WORDS.get(kind, kind.__name__)
+
+
+def one_of(values: Iterable[object]) -> str:
+    """`RGB, BGR or GRAY`."""
+    *most, last = [str(v) for v in values]
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def shown(value: object) -> str:
+    """A value in a message: short, as TOML writes it, without the password of a URL."""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    text = _PASSWORD_IN_URL.sub("://***@", text)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
