@@ -24,7 +24,7 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@sh tools/debian-packages.sh test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --cov
 
 check: lint test
 
@@ -34,7 +34,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-wheel: $(BIN)/python
+wheel: $(BIN)/pip
 	$(PIP) wheel --quiet --no-deps -w dist .
 	@ls dist/*.whl
 
@@ -57,15 +57,16 @@ constraints: $(VENV)/.dev
 	  --no-header --no-annotate --upgrade --quiet; } > constraints.new
 	mv constraints.new constraints.txt
 
-$(BIN)/python:
-	@sh tools/debian-packages.sh venv
-	$(PYTHON) -m venv $(VENV)
+# Half an environment, as Debian without python3-venv leaves it, would pass for a whole one for ever.
+$(BIN)/pip:
+	@PYTHON=$(PYTHON) sh tools/debian-packages.sh venv
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/.demo: $(BIN)/pip pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/.dev: $(BIN)/pip pyproject.toml constraints.txt
 	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 

@@ -38,7 +38,7 @@ def main() -> None:
         measured = {
             "machine": _machine(),
             "rounds": ROUNDS,
-            "build": msgspec.to_builtins(bundle.report),
+            "build": {k: v for k, v in msgspec.to_builtins(bundle.report).items() if k not in ("bundle", "samples")},
             "stages": _measure_stages(bundle, media, Path(work)),
             "programs": _measure_programs(bundle, media),
         }

@@ -10,6 +10,8 @@ import hashlib
 import io
 import os
 import stat
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +25,19 @@ from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest, decode_ma
 from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
 
 _MANIFEST_LIMIT = 4 * 1024 * 1024  # bytes; a real one has about 5 kB
+# What numpy and zipfile raise for bytes that are no archive of arrays.
+_NOT_AN_ARCHIVE = (
+    KeyError,
+    ValueError,
+    OSError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    NotImplementedError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class Bundle:
@@ -31,14 +46,16 @@ class Bundle:
     Attributes:
         path: its folder.
         manifest: what it promises.
-        digest: SHA-256 of manifest.json in hex, which names every file's hash and so the whole bundle.
+        manifest_bytes: manifest.json as it was read and verified: what a signature is made over.
+        digest: SHA-256 of it in hex; it names every file's hash and so the whole bundle.
         signed: whether a trusted key's signature was verified.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, digest: str, *, signed: bool) -> None:
+    def __init__(self, path: Path, manifest: Manifest, manifest_bytes: bytes, *, signed: bool) -> None:
         self.path = path
         self.manifest = manifest
-        self.digest = digest
+        self.manifest_bytes = manifest_bytes
+        self.digest = hashlib.sha256(manifest_bytes).hexdigest()
         self.signed = signed
 
     @classmethod
@@ -61,7 +78,7 @@ class Bundle:
         if trusted_keys:
             _check_signature(path, data, trusted_keys)
         manifest = decode_manifest(data, str(path / MANIFEST_FILE))
-        bundle = cls(path, manifest, hashlib.sha256(data).hexdigest(), signed=bool(trusted_keys))
+        bundle = cls(path, manifest, data, signed=bool(trusted_keys))
         bundle._check_folder()
         for entry in manifest.files:
             bundle.read(entry.name)
@@ -89,24 +106,39 @@ class Bundle:
         return data
 
     def labels(self) -> tuple[str, ...]:
-        """Labels in output order."""
-        return tuple(self.read(self.manifest.labels).decode("utf-8").splitlines())
+        """Labels in output order.
+
+        Raises:
+            BundleError: when the file is not UTF-8.
+        """
+        try:
+            return tuple(self.read(self.manifest.labels).decode("utf-8").splitlines())
+        except UnicodeDecodeError as cause:
+            raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
 
     def golden(self) -> list[tuple[NDArray[np.uint8], tuple[Tensor, ...]]]:
-        """Golden inputs, uint8 (H, W, C) after resizing, each with the outputs it must give.
+        """Golden inputs, uint8 (H, W, 3) after resizing, each with the outputs it must give.
 
         Raises:
             BundleError: when the file does not hold what the manifest promises.
         """
         promise = self.manifest.golden
+        where = self.path / promise.file
         try:
             with np.load(io.BytesIO(self.read(promise.file)), allow_pickle=False) as arrays:
-                return [
+                found = [
                     (arrays[f"image_{i}"], tuple(arrays[k] for k in _output_keys(arrays.files, i)))
                     for i in range(promise.count)
                 ]
-        except (KeyError, ValueError, OSError) as cause:
-            raise BundleError(f"{self.path / promise.file}: not the promised golden file: {cause}") from cause
+        except _NOT_AN_ARCHIVE as cause:
+            raise BundleError(f"{where}: not the promised golden file ({type(cause).__name__}: {cause})") from cause
+        width, height = self.manifest.input.size_wh
+        for image, _ in found:
+            if image.dtype != np.uint8 or image.shape != (height, width, 3):
+                raise BundleError(
+                    f"{where}: a golden image is {image.dtype} {image.shape}, expected uint8 {(height, width, 3)}"
+                )
+        return found
 
     def check_device(self, machine: str, onnxruntime_version: str) -> None:
         """Refuse a device that cannot keep the bundle's promise.
@@ -166,6 +198,8 @@ def _read_regular(path: Path, limit: int) -> bytes:
     except OSError as cause:
         raise BundleError(f"{path}: cannot be read: {cause.strerror}") from cause
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise BundleError(f"{path}: not a regular file")
-        return file.read(limit + 1)
+        # Never as many bytes as a manifest likes to promise, nor as a file that grows likes to give.
+        return file.read(min(limit, status.st_size) + 1)

@@ -7,6 +7,7 @@ say offline, give everything back), and the signals.
 from __future__ import annotations
 
 import contextlib
+import math
 import platform
 import signal
 import sys
@@ -23,16 +24,19 @@ from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source, redact
+from edge_sdk.errors import UsageError
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.percentiles import Percentiles
 from edge_sdk.prepare import Prepare
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import (
     JsonLinesSink,
+    LinesStats,
     MqttPublisher,
     MqttSettings,
     PublisherStats,
     ResultEncoder,
+    Secret,
     check_name,
 )
 from edge_sdk.run_record import RunRecord
@@ -67,7 +71,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     bundle: Path
     source: str
-    source_password: str | None = None
+    source_password: Secret | None = None
     camera: str = "camera"
     device: str
     trusted_keys: tuple[Path, ...] = ()
@@ -88,7 +92,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
         budget_ms: capture to outbox.
         age, inference: of the last 4096 results; None without a result.
         fps: results a second, from the first to the last.
-        source, publisher: their own counts; publisher is None without a broker.
+        source: its own counts.
+        publisher: its own counts; None without a broker.
+        lines: of standard output; None with a broker.
         ended_by: `end of source`, `signal`, `frames` or `duration`.
     """
 
@@ -101,6 +107,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     fps: float
     source: SourceStats
     publisher: PublisherStats | None
+    lines: LinesStats | None
     ended_by: str
 
 
@@ -115,6 +122,7 @@ class Daemon:
     def __init__(self, settings: RunSettings, say: Say) -> None:
         self._settings, self._say = settings, say
         self._stop_reason: str | None = None
+        self._deadline = math.inf
         self._record = RunRecord()
 
     def stop(self, reason: str = "signal") -> None:
@@ -140,21 +148,20 @@ class Daemon:
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
         self._warn_if_slow(session, prepare, budget_ms)
         with contextlib.ExitStack() as stack:
-            source = open_source(settings.source, camera=settings.camera, password=settings.source_password)
+            password = settings.source_password.reveal() if settings.source_password else None
+            source = open_source(settings.source, camera=settings.camera, password=password)
             stack.callback(source.close)
             budget = Budget(budget_ms, drops=source.paced)
             observers: list[Sink] = [self._record]
             if settings.annotate is not None:
                 observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
             self._say(f"source {redact(settings.source)} is open")
-            sink, publisher = self._open_sink(bundle)
-            if publisher:
-                stack.callback(publisher.close, _CLOSE_TIMEOUT_S)
+            sink = self._open_sink(bundle, source)
+            stack.callback(sink.close, _CLOSE_TIMEOUT_S)
             loop = Loop(source, prepare, session, task, sink, budget, observers=observers)
             reason = self._step_until_done(loop, source)
-            if publisher:
-                publisher.close(_CLOSE_TIMEOUT_S)
-            return self._summary(loop, source, publisher, budget, reason)
+            sink.close(_CLOSE_TIMEOUT_S)
+            return self._summary(loop, source, sink, budget, reason)
 
     def _open_bundle(self) -> Bundle:
         keys = [load_public_key(path) for path in self._settings.trusted_keys]
@@ -175,25 +182,32 @@ class Daemon:
                 "frames will be dropped; raise --latency-ms or build a smaller model"
             )
 
-    def _open_sink(self, bundle: Bundle) -> tuple[Sink, MqttPublisher | None]:
+    def _open_sink(self, bundle: Bundle, source: OpenedSource) -> MqttPublisher | JsonLinesSink:
         encoder = ResultEncoder.for_bundle(bundle, self._settings.device)
         if self._settings.mqtt is None:
-            return JsonLinesSink(sys.stdout.buffer, encoder), None
+            if sys.stdout is None:
+                raise UsageError("standard output is closed; give --mqtt, or something that takes the results")
+            # Past Python's buffer: it is flushed when the process ends, and a write that hangs keeps its lock.
+            stdout = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
+            return JsonLinesSink(stdout, encoder, keeps_all=not source.paced, is_stopped=self._is_stopped)
         versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
         address = self._settings.mqtt.address
-        publisher = MqttPublisher(
+        return MqttPublisher(
             self._settings.mqtt,
             encoder,
             versions=versions,
             on_state=lambda state, detail: self._say_broker(address, state, detail),
         )
-        return publisher, publisher
+
+    def _is_stopped(self) -> bool:
+        return self._stop_reason is not None or time.monotonic() >= self._deadline
 
     def _step_until_done(self, loop: Loop, source: OpenedSource) -> str:
         """Step until there is a reason to stop; returns it."""
         settings = self._settings
         status = source.status
-        deadline = None if settings.duration_s is None else time.monotonic() + settings.duration_s
+        if settings.duration_s is not None:
+            self._deadline = time.monotonic() + settings.duration_s
         next_status_ns = time.monotonic_ns() + _STATUS_INTERVAL_NS
         while self._stop_reason is None:
             loop.step(_STEP_TIMEOUT_S)
@@ -201,7 +215,7 @@ class Daemon:
                 return "frames"
             if source.ended:
                 return "end of source"
-            if deadline is not None and time.monotonic() >= deadline:
+            if time.monotonic() >= self._deadline:
                 return "duration"
             if source.status is not status:
                 status = source.status
@@ -223,7 +237,7 @@ class Daemon:
         self._say(f"source {redact(self._settings.source)}: {status.value}")
 
     def _summary(
-        self, loop: Loop, source: OpenedSource, publisher: MqttPublisher | None, budget: Budget, reason: str
+        self, loop: Loop, source: OpenedSource, sink: MqttPublisher | JsonLinesSink, budget: Budget, reason: str
     ) -> RunSummary:
         record = self._record
         return RunSummary(
@@ -235,7 +249,8 @@ class Daemon:
             inference=record.inference(),
             fps=record.fps(),
             source=source.stats,
-            publisher=publisher.stats() if publisher else None,
+            publisher=sink.stats() if isinstance(sink, MqttPublisher) else None,
+            lines=sink.stats() if isinstance(sink, JsonLinesSink) else None,
             ended_by=reason,
         )
 

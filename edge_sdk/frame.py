@@ -5,6 +5,7 @@ Owns their shapes and units, and no behaviour but arithmetic on them. Each value
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -41,6 +42,18 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.image.shape[1], self.image.shape[0]
 
 
+@lru_cache(maxsize=16)  # frames rarely change their size; making the arrays anew costs as much as using them
+def _corner_arrays(
+    offset_x: float, offset_y: float, scale_x: float, scale_y: float, size_wh: tuple[int, int]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Offset, scale and frame size as float32 (2,), for both corners of a box."""
+    return (
+        np.array((offset_x, offset_y), np.float32),
+        np.array((scale_x, scale_y), np.float32),
+        np.array(size_wh, np.float32),
+    )
+
+
 class Geometry(msgspec.Struct, frozen=True, gc=False):
     """How the frame was laid into the model's input: input_px = frame_px * scale + offset.
 
@@ -66,11 +79,12 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
         Returns:
             The same array, in pixels of the frame.
         """
+        offset, scale, limit = _corner_arrays(self.offset_x, self.offset_y, self.scale_x, self.scale_y, size_wh)
         corners = boxes_xyxy.reshape(-1, 2, 2)
-        corners -= np.array((self.offset_x, self.offset_y), np.float32)
-        corners /= np.array((self.scale_x, self.scale_y), np.float32)
+        corners -= offset
+        corners /= scale
         np.maximum(corners, 0, out=corners)
-        np.minimum(corners, np.array(size_wh, np.float32), out=corners)
+        np.minimum(corners, limit, out=corners)
         return boxes_xyxy
 
 

@@ -5,6 +5,8 @@ Owns the fields, their limits and the reading. Paths come out relative to the fi
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,7 +26,27 @@ DECODERS: dict[Task, tuple[Decoder, ...]] = {
 
 _Side = Annotated[int, Meta(ge=8, le=8192)]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
-_Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+_Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        description="letters, digits, dot, underscore and hyphen, at most 100, the first a letter or digit",
+    ),
+]
+_ModelFile = Annotated[str, Meta(description="the ONNX file, relative to model.toml")]
+_LabelsFile = Annotated[
+    str, Meta(description="a text file with one label a line, in output order, relative to model.toml")
+]
+_ImageFolder = Annotated[str, Meta(description="a folder of images, relative to model.toml")]
+_SizeWh = Annotated[tuple[_Side, _Side], Meta(examples=[[416, 416]])]
+_Anchors = Annotated[tuple[tuple[tuple[float, float], ...], ...], Meta(examples=[[[[81, 82], [135, 169]]]])]
+
+
+def _check_finite(key: str, values: Iterable[float], *, positive: bool = False) -> None:
+    """Refuse what TOML can write and no model can use: inf, nan, and where it must be positive 0 and less."""
+    for value in values:
+        if not math.isfinite(value) or (positive and value <= 0):
+            raise ValueError(f"{key} holds {value}, expected {'positive' if positive else 'finite'} numbers")
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=False):
@@ -42,7 +64,7 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         layout: order of the tensor's axes.
     """
 
-    size_wh: tuple[_Side, _Side]
+    size_wh: _SizeWh
     resize: Literal["letterbox", "stretch", "center_crop"] = "letterbox"
     crop_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
     pad_value: Annotated[int, Meta(ge=0, le=255)] = 114
@@ -69,6 +91,7 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ValueError(
                     f"{key} has {len(values)} values, expected {self.channels}, one a channel of {self.color}"
                 )
+            _check_finite(key, values)
         if 0.0 in self.std:
             raise ValueError("std holds 0, expected numbers other than 0")
 
@@ -100,15 +123,19 @@ class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         scale_xy: for `yolov4`: Darknet's `scale_x_y`, one an output.
     """
 
-    anchors: tuple[tuple[tuple[float, float], ...], ...] = ()
+    anchors: _Anchors = ()
     scale_xy: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_finite("anchors", [side for head in self.anchors for anchor in head for side in anchor], positive=True)
+        _check_finite("scale_xy", self.scale_xy, positive=True)
 
 
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where images are, relative to model.toml."""
 
-    calibration: str | None = None
-    evaluation: str | None = None
+    calibration: _ImageFolder | None = None
+    evaluation: _ImageFolder | None = None
 
 
 class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,15 +156,26 @@ class BudgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     latency_ms: Annotated[float, Meta(gt=0)] | None = None
 
+    def __post_init__(self) -> None:
+        _check_finite("latency_ms", [self.latency_ms] if self.latency_ms is not None else [])
+
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One model.toml; see the attributes' own classes for the sections."""
+    """One model.toml; docs/model-toml.md is its reference, the attributes' own classes hold the sections.
 
-    model: str
+    Attributes:
+        model: the ONNX file.
+        name: of the bundle.
+        task: what the model does.
+        decoder: how its outputs are read; `DECODERS` says which belong to the task.
+        labels: the labels file, one label a line, in output order.
+    """
+
+    model: _ModelFile
     name: _Name
     task: Task
     decoder: Decoder
-    labels: str
+    labels: _LabelsFile
     input: InputSpec
     thresholds: Thresholds = Thresholds()
     classification: ClassificationSpec = ClassificationSpec()
@@ -186,7 +224,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
         ModelError: when the file is missing, empty or not UTF-8.
     """
     try:
-        labels = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+        labels = tuple(line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
     except FileNotFoundError:
         raise ModelError(f"{path}: no such labels file") from None
     except (OSError, UnicodeDecodeError) as cause:

@@ -72,11 +72,18 @@ class Session:
 
     @classmethod
     def open(cls, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
-        """Load the first variant of a verified bundle, with the settings that it promises unless others are given."""
+        """Load the first variant of a verified bundle, with the settings that it promises unless others are given.
+
+        Raises:
+            IncompatibleError: this ONNX Runtime cannot load it.
+        """
         promise = bundle.manifest
         chosen = settings or SessionSettings(promise.providers, promise.intra_op_num_threads, promise.allow_spinning)
         file = promise.variants[0].file
-        return cls(bundle.read(file), chosen, str(bundle.path / file))
+        try:
+            return cls(bundle.read(file), chosen, str(bundle.path / file))
+        except SessionError as cause:
+            raise IncompatibleError(str(cause)) from cause
 
     def __call__(self, prepared: Prepared, /) -> Inferred:
         """Run the model on one prepared frame."""

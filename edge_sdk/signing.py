@@ -27,9 +27,11 @@ def generate_key(path: Path) -> Path:
         The public key's path.
 
     Raises:
-        UsageError: when one of them exists already; then neither is left behind.
+        UsageError: when one of them exists already, or PATH is no file's name; then neither is left behind.
         OutputError: when one cannot be written; then neither is left behind.
     """
+    if not path.name:
+        raise UsageError(f"{path}: expected the name of a file for the key, such as edge-sdk.key")
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -112,5 +114,11 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
         raise UsageError(f"{path}: exists already; choose another name, a key is never overwritten") from None
     except OSError as cause:
         raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as cause:
+        path.unlink()
+        raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause

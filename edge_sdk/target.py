@@ -6,6 +6,7 @@ Owns the fields, their limits and where target files are found. Knows nothing of
 from __future__ import annotations
 
 import difflib
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +20,7 @@ IntegerType = Literal["QUInt8", "QInt8"]
 PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
 """Execution providers that a target may ask for, by ONNX Runtime's own names."""
 
-_Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$")]
+_Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$", description="a version such as 1.20.1")]
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -39,13 +40,14 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         reduce_range: 7-bit weights, for CPUs whose U8S8 product saturates (x86 before VNNI).
         max_opset: the highest ai.onnx opset that `min_onnxruntime` runs.
         min_onnxruntime: the lowest ONNX Runtime there.
+        max_onnxruntime: the highest ONNX Runtime that can be had there; empty where there is no such limit.
         python: the Python minor version there.
         wheel_platform: pip's platform tag for its wheels.
         memory_mb: memory of the board, in MiB.
         latency_budget_ms: capture to outbox, in milliseconds, unless model.toml says otherwise.
     """
 
-    name: Annotated[str, Meta(pattern=r"^[a-z0-9_]+$")]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9_]+$", description="lower-case letters, digits and underscore")]
     description: str
     machine: Literal["x86_64", "aarch64"]
     cpu: str
@@ -58,6 +60,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     reduce_range: bool
     max_opset: Annotated[int, Meta(ge=13, le=30)]
     min_onnxruntime: _Version
+    max_onnxruntime: Annotated[str, Meta(pattern=r"^(\d+\.\d+\.\d+)?$", description="a version, or empty")]
     python: _Version
     wheel_platform: str
     memory_mb: Annotated[int, Meta(ge=64)]
@@ -71,6 +74,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise ValueError("providers: expected CPUExecutionProvider last, the one that runs everywhere")
         if len(set(self.providers)) != len(self.providers):
             raise ValueError("providers: expected each execution provider once")
+        if not math.isfinite(self.latency_budget_ms):
+            raise ValueError(f"latency_budget_ms is {self.latency_budget_ms}, expected a finite number")
         if self.weight_type == "QUInt8" and self.activation_type == "QInt8":
             raise ValueError("weight_type: QUInt8 weights need QUInt8 activations; S8U8 has no kernels")
 

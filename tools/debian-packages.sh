@@ -5,8 +5,9 @@ set -eu
 
 case "${1:?venv, demo or test}" in
   venv)
-    python3 -c 'import ensurepip, venv' 2>/dev/null && exit 0
-    wanted="python3-venv" ;;
+    python=${PYTHON:-python3}
+    "$python" -c 'import ensurepip, venv' 2>/dev/null && exit 0
+    wanted=$("$python" -c 'import sys; print("python3.%d-venv" % sys.version_info[1])') ;;
   demo) wanted="mosquitto ffmpeg" ;;
   test)
     wanted="mosquitto mosquitto-clients ffmpeg python3-gi gir1.2-gst-rtsp-server-1.0 gir1.2-gst-plugins-base-1.0

@@ -8,7 +8,7 @@ from edge_sdk.annotate.annotator import Annotator
 from edge_sdk.annotate.video_writer import VideoWriter
 from edge_sdk.frame import Image, Result
 
-_LONGEST_STILL_S = 5  # where results are missing for longer, the video jumps
+_LONGEST_STILL_S = 1  # where results are missing for longer the video jumps: to write more would hold up the loop
 
 
 class AnnotatedVideo:

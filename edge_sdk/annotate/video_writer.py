@@ -19,7 +19,7 @@ from typing import Protocol
 import cv2
 import numpy as np
 
-from edge_sdk.errors import OutputError
+from edge_sdk.errors import OutputError, UsageError
 from edge_sdk.frame import Image
 
 _CLOSE_TIMEOUT_S = 120  # to finish a long video on a slow board
@@ -38,18 +38,19 @@ class VideoWriter:
         ffmpeg: name or path of the program; where there is none OpenCV writes.
 
     Raises:
-        OutputError: another ending, or the folder is missing or not writable.
+        UsageError: another ending, or a folder.
+        OutputError: the folder that it goes into is missing or not writable.
     """
 
     def __init__(self, path: Path, fps: float, *, ffmpeg: str = "ffmpeg") -> None:
         self._path = path
         self._fps = fps
         self._program = shutil.which(ffmpeg)
-        self._part = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
         self._encoder: _Encoder | None = None
         self._canvas: Image | None = None
         if path.suffix.lower() != ".mp4" or path.is_dir():
-            raise OutputError(f"{path}: expected the name of a file that ends in .mp4")
+            raise UsageError(f"{path}: expected the name of a file that ends in .mp4")
+        self._part = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
         try:
             self._part.touch()
         except OSError as cause:

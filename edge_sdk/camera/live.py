@@ -5,6 +5,7 @@ Owns the reopening. After a failed read the same OpenCV capture never recovers, 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable
@@ -43,12 +44,13 @@ class LiveFeed:
         self._seq = 0
 
     def run(self, slot: Slot, stop: Event) -> None:
-        """Feed the slot until `stop` is set; reopen whenever the camera is lost."""
+        """Feed the slot until `stop` is set; reopen whenever the camera is lost, for whatever reason."""
         capture: Capture | None = self._first
         while capture is not None:
-            try:
+            # Out of memory, or an error of OpenCV's that nobody foresaw: months later it may be over, the thread not.
+            with contextlib.suppress(Exception):
                 self._read(capture, slot, stop)
-            finally:
+            with contextlib.suppress(Exception):
                 capture.release()
             capture = self._reopened(stop)
 
@@ -81,7 +83,9 @@ class LiveFeed:
         self.status = SourceStatus.LOST
         while not stop.wait(backoff_s(self._attempt, self._uniform())):
             self._attempt += 1
-            capture = self._reopen()
+            capture: Capture | None = None
+            with contextlib.suppress(Exception):
+                capture = self._reopen()
             if capture is not None:
                 return capture
         return None

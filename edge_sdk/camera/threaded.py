@@ -11,6 +11,7 @@ from typing import Protocol
 from edge_sdk.camera.capture import OPEN_TIMEOUT_MS
 from edge_sdk.camera.slot import Slot
 from edge_sdk.camera.stats import SourceStats, SourceStatus
+from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame
 
 _JOIN_TIMEOUT_S = OPEN_TIMEOUT_MS / 1000 + 1  # an opening that just began is the longest thing a reader can be in
@@ -40,7 +41,10 @@ class Feed(Protocol):
         ...
 
     def run(self, slot: Slot, stop: Event) -> None:
-        """Feed the slot until there is no more, or soon after `stop` is set; then give everything back."""
+        """Feed the slot until there is no more, or soon after `stop` is set; then give everything back.
+
+        What it raises is the end: the consumer hears of it.
+        """
         ...
 
 
@@ -58,14 +62,15 @@ class ThreadedSource:
         self._feed = feed
         self._slot = Slot(camera)
         self._stop = Event()
+        self._failure: Exception | None = None
         # A daemon thread: a driver that hangs in the kernel must not keep the process from ending.
         self._thread = Thread(target=self._run, name=f"camera {camera}", daemon=True)
         self._thread.start()
 
     @property
     def ended(self) -> bool:
-        """True once no frame will come any more and the last one was taken."""
-        return self._slot.ended
+        """True once no frame will come any more and the last one was taken; not where reading failed."""
+        return self._slot.ended and (self._failure is None or self._stop.is_set())
 
     @property
     def fps(self) -> float:
@@ -84,8 +89,15 @@ class ThreadedSource:
         return SourceStatus.ENDED if self._slot.ended else self._feed.status
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds."""
-        return self._slot.latest(timeout_s)
+        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds.
+
+        Raises:
+            CameraError: the reader failed, and its last frame was taken.
+        """
+        frame = self._slot.latest(timeout_s)
+        if frame is None and self._failure is not None and not self._stop.is_set():
+            raise CameraError(f"{self._thread.name}: reading failed: {_first_line(self._failure)}") from self._failure
+        return frame
 
     def close(self) -> None:
         """Stop the thread and give everything back; may be called twice, and takes at most a few seconds."""
@@ -96,5 +108,11 @@ class ThreadedSource:
     def _run(self) -> None:
         try:
             self._feed.run(self._slot, self._stop)
+        except Exception as cause:  # noqa: BLE001 - a thread can raise to nobody: `latest` does it
+            self._failure = cause
         finally:
             self._slot.finish()
+
+
+def _first_line(cause: Exception) -> str:
+    return f"{type(cause).__name__}: {cause}".splitlines()[0]

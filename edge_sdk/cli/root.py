@@ -56,10 +56,13 @@ class _LazyVerbs(click.Group):
             formatter.write_dl(list(_VERBS.items()))
 
 
-@click.group(cls=_LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyVerbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(edge_sdk.__version__, prog_name="edge-sdk")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Take a vision model from a workstation to a camera device and keep it running there."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import select
+import sys
 from pathlib import Path
 from typing import Literal, cast
 
@@ -15,13 +18,22 @@ from edge_sdk.publishing import MqttSettings, Secret, default_device, read_passw
 
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 _PATH = click.Path(path_type=Path)
+_READER_MS = 300  # a reader that works has taken something by then
+_POSITIVE = click.FloatRange(min=0, max=1e9, min_open=True)  # a billion seconds are 30 years
+
+
+def _number(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    """NaN is in every range."""
+    if value is not None and math.isnan(value):
+        raise UsageError(f"{option.opts[0]} is nan, expected a number above 0")
+    return value
 
 
 @click.command("run")
 @click.argument("bundle", type=_PATH)
 @click.option("--source", required=True, help="Camera index or /dev path, rtsp:// or http:// URL, video file, images.")
 @click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
-@click.option("--camera", default="camera", show_default=True, help="The source's name in topics and messages.")
+@click.option("--camera", default="camera", show_default=True, help="The source's name; each run needs its own.")
 @click.option("--mqtt", "mqtt_url", help="mqtt://[user@]host[:port] or mqtts://...; without it results go to stdout.")
 @click.option("--mqtt-password-file", type=_PATH, help=f"Or put it into ${_MQTT_PASSWORD_VARIABLE}.")
 @click.option("--mqtt-ca-file", type=_PATH, help="Authorities to trust instead of the system's, PEM.")
@@ -32,8 +44,8 @@ _PATH = click.Path(path_type=Path)
 @click.option("--device", help="This device's name: one level of the topic.  [default: the host's name]")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
-@click.option("--duration", type=click.FloatRange(min=0, min_open=True), help="Stop after so many seconds.")
-@click.option("--latency-ms", type=click.FloatRange(min=0, min_open=True), help="Overrides the bundle's budget.")
+@click.option("--duration", type=_POSITIVE, callback=_number, help="Stop after so many seconds.")
+@click.option("--latency-ms", type=_POSITIVE, callback=_number, help="Overrides the bundle's budget.")
 @click.option("--annotate", type=_PATH, help="Write an MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
@@ -44,7 +56,7 @@ def command(**options: object) -> None:
     daemon = Daemon(settings, (lambda _line: None) if quiet else _say)
     with stopping_on_signals(daemon):
         summary = daemon.run()
-    if options["as_json"]:
+    if options["as_json"] and not _would_hang(summary):
         click.echo(msgspec.json.encode(summary))
     elif not quiet:
         _say(_closing(summary))
@@ -60,7 +72,7 @@ def _settings(options: dict[str, object]) -> RunSettings:
     return RunSettings(
         bundle=cast("Path", options["bundle"]),
         source=source,
-        source_password=_read_secret(cast("Path | None", options["source_password_file"])),
+        source_password=_source_password(cast("Path | None", options["source_password_file"])),
         camera=cast("str", options["camera"]),
         device=device,
         trusted_keys=cast("tuple[Path, ...]", options["trust"]),
@@ -83,6 +95,7 @@ def _mqtt_settings(options: dict[str, object], device: str) -> MqttSettings | No
         prefix=cast("str", options["mqtt_prefix"]),
         site=cast("str", options["site"]),
         device=device,
+        camera=cast("str", options["camera"]),
         qos=cast("Literal[0, 1]", options["mqtt_qos"]),
         protocol=cast('Literal["5", "3.1.1"]', options["mqtt_version"]),
     )
@@ -92,22 +105,41 @@ def _mqtt_password(path: Path | None) -> Secret | None:
     if path is not None:
         return read_password(path)
     from_environment = os.environ.get(_MQTT_PASSWORD_VARIABLE)
-    return Secret(from_environment) if from_environment else None
+    if not from_environment:
+        return None
+    try:
+        from_environment.encode()
+    except UnicodeEncodeError:  # not repeated, and not chained: it holds the password
+        raise UsageError(f"${_MQTT_PASSWORD_VARIABLE}: the password is not UTF-8") from None
+    return Secret(from_environment)
 
 
-def _read_secret(path: Path | None) -> str | None:
-    return None if path is None else read_password(path).reveal()
+def _source_password(path: Path | None) -> Secret | None:
+    return None if path is None else read_password(path, "the source's password")
 
 
 def _refuse_password(source: str) -> None:
     """A password on the command line is in every process list."""
     scheme, separator, rest = source.partition("://")
-    user = rest.split("/")[0].rpartition("@")[0]
+    # As in `redact`: a password that was not percent-encoded may hold any character, the slash too.
+    user = rest.rpartition("@")[0]
     if separator and ":" in user:
         raise UsageError(
             "--source: a password on the command line can be read by every user of this machine; "
-            f"write {scheme}://USER@HOST/... and give --source-password-file"
+            f"write {scheme}://USER@HOST/... and give --source-password-file (an @ in the path is %40)"
         )
+
+
+def _would_hang(summary: RunSummary) -> bool:
+    """Whether nobody reads standard output, perhaps since the middle of a line, so that printing there never ends."""
+    lines = summary.lines
+    if lines is not None and lines.written + lines.dropped < lines.put:
+        return True
+    if summary.ended_by != "signal" or sys.stdout is None:
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return not poll.poll(_READER_MS)
 
 
 def _say(line: str) -> None:
@@ -125,7 +157,10 @@ def _closing(summary: RunSummary) -> str:
 
 
 def _undelivered(summary: RunSummary) -> str | None:
-    """What the broker did not get, or None."""
+    """What the broker or the reader did not get, or None."""
+    if summary.lines and summary.lines.written < summary.lines.put:
+        lost = summary.lines.put - summary.lines.written
+        return f"warning: {lost} of {summary.lines.put} results were not read from standard output"
     publisher = summary.publisher
     lost = publisher.put - publisher.sent + publisher.rejected if publisher else 0
     if publisher is None or lost <= 0:

@@ -10,7 +10,7 @@ import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import OutputError
-from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE
+from edge_sdk.manifest import SIGNATURE_FILE
 from edge_sdk.signing import load_private_key, sign
 
 
@@ -22,7 +22,8 @@ def command(bundle: Path, key: Path, as_json: bool) -> None:
     """Verify BUNDLE and sign its manifest, which names and hashes every other file."""
     private_key = load_private_key(key)
     opened = Bundle.open(bundle)
-    signature = sign((bundle / MANIFEST_FILE).read_bytes(), private_key)
+    signature = sign(opened.manifest_bytes, private_key)
+    bundle = bundle.absolute()
     partial = bundle.with_name(f".{bundle.name}.sig-{os.getpid()}")
     try:
         partial.write_bytes(signature)

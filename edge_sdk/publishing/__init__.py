@@ -2,7 +2,7 @@
 
 from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.delivery import State
-from edge_sdk.publishing.json_lines import JsonLinesSink
+from edge_sdk.publishing.json_lines import JsonLinesSink, LinesStats
 from edge_sdk.publishing.outbox import MemoryOutbox
 from edge_sdk.publishing.payload import (
     ClassificationMessage,
@@ -12,6 +12,7 @@ from edge_sdk.publishing.payload import (
     ResultMessage,
     StatusMessage,
     result_schema,
+    status_schema,
 )
 from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
@@ -22,6 +23,7 @@ __all__ = [
     "ClassificationMessage",
     "DetectionMessage",
     "JsonLinesSink",
+    "LinesStats",
     "MemoryOutbox",
     "ModelRef",
     "MqttPublisher",
@@ -38,4 +40,5 @@ __all__ = [
     "default_device",
     "read_password",
     "result_schema",
+    "status_schema",
 ]

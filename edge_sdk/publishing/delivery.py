@@ -20,6 +20,10 @@ State: TypeAlias = Literal["connecting", "online", "refused", "closed"]
 
 _TURN_S = 1.0  # longest wait of one turn: the keep-alive is looked at so often
 _HELD_S = 10.0  # a connection that lasted so long was a good one; after a shorter one the back-off goes on growing
+_RIVALRY = 3  # connections in a row that the broker took, and that soon were lost while it stayed there
+_RIVAL = (
+    "; soon after the broker took it, and again and again: does another program have the same site, device and camera?"
+)
 _FLUSH_SHARE = 0.75  # of the time that closing has: results until here ...
 _FAREWELL_SHARE = 0.95  # ... the offline message until here, and the rest for the thread to end
 
@@ -32,6 +36,7 @@ class Delivery:
         encoder: makes the status messages.
         make_link: makes the next connection.
         backoff: how long to wait before it.
+        camera: whose status it is.
         versions: of the software, for the online status.
         on_state: called with the state and a detail when one of them changes.
         stall_s: seconds without an answer, with messages on their way, after which a connection is given up.
@@ -44,6 +49,7 @@ class Delivery:
         make_link: Callable[[], Link],
         backoff: Backoff,
         *,
+        camera: str,
         versions: Mapping[str, str],
         on_state: Callable[[State, str], None] | None,
         stall_s: float,
@@ -52,6 +58,7 @@ class Delivery:
         self._encoder = encoder
         self._make_link = make_link
         self._backoff = backoff
+        self._camera = camera
         self._versions = versions
         self._on_state = on_state
         self._stall_s = stall_s
@@ -61,6 +68,7 @@ class Delivery:
         self._farewell_at = 0.0
         self._farewell: int | None = None
         self._last_attempt = False
+        self._brief = 0
         self._progress_at = 0.0
         self._is_asleep = self._is_polling = False
         self._detail = ""
@@ -99,23 +107,28 @@ class Delivery:
         return is_hopeless or not len(self._outbox)
 
     def _connect_once(self) -> None:
-        link = self._make_link()
+        link: Link | None = None
         is_done = False
         try:
+            link = self._make_link()
             link.open()
             is_done = self._serve(link)
         except ssl.SSLCertVerificationError as cause:
             self._report("refused", f"the broker's certificate is not trusted: {cause.strerror or cause}")
         except OSError as cause:
+            self._brief = 0
             self._report("connecting", str(cause.strerror or cause) or type(cause).__name__)
         except Exception as cause:  # noqa: BLE001 - a malformed packet must not end publishing for months
             self._report("connecting", f"{type(cause).__name__}: {cause}")
         else:
             if not is_done:
-                self._report("refused" if link.phase == "refused" else "connecting", link.detail)
+                is_rivalry = link.phase == "lost" and self._brief >= _RIVALRY
+                detail = link.detail + (_RIVAL if is_rivalry else "")
+                self._report("refused" if link.phase == "refused" else "connecting", detail)
         finally:
             self._is_polling = False
-            link.close(politely=is_done)
+            if link is not None:
+                link.close(politely=is_done)
             self._take_back()
 
     def _take_back(self) -> None:
@@ -137,6 +150,7 @@ class Delivery:
                 up_at = self._greet(link)
             if up_at is not None and time.monotonic() - up_at > _HELD_S:
                 self._backoff.reset()
+                self._brief = 0
             self._fill(link)
             self._settle(link)
             if self._deadline is not None and self._may_leave(link, self._deadline):
@@ -147,7 +161,8 @@ class Delivery:
 
     def _greet(self, link: Link) -> float:
         self.connects += 1
-        self._send_status(link, self._encoder.encode_status("online", versions=self._versions))
+        self._brief += 1
+        self._send_status(link, self._encoder.encode_status(self._camera, "online", versions=self._versions))
         self._report("online", "")
         return time.monotonic()
 
@@ -170,7 +185,7 @@ class Delivery:
         if self._farewell is None:
             if (len(self._outbox) or self._in_flight) and now < self._farewell_at:
                 return False
-            self._farewell = self._send_status(link, self._encoder.encode_status("offline", "shutdown"))
+            self._farewell = self._send_status(link, self._encoder.encode_status(self._camera, "offline", "shutdown"))
         return self._farewell not in self._in_flight
 
     def _has_room(self, link: Link) -> bool:

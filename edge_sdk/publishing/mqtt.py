@@ -32,6 +32,7 @@ _TRANSIENT_REASONS = frozenset({0x88, 0x89, 0x97, 0x9F})
 _UNSUPPORTED_PROTOCOL = 0x84
 _UNSPECIFIED = 0x80  # what paho says of a connection that ended without a word
 _TAKEN_OVER = 0x8E
+_RIVAL = "another program has the same site, device and camera, give each its own --camera or --device; this is"
 
 
 class MqttLink:
@@ -52,7 +53,7 @@ class MqttLink:
         self._max_packet: int | None = None
         self._finished: list[tuple[int, str]] = []
         self._is_v5 = settings.protocol == "5"
-        self._status_topic = settings.topics.status
+        self._status_topic = settings.topics.status(settings.camera)
         self._result_properties = _properties(PacketTypes.PUBLISH, "result", settings.expiry_s) if self._is_v5 else None
         self._status_properties = _properties(PacketTypes.PUBLISH, "status") if self._is_v5 else None
         self._properties_bytes = _packed_bytes(self._result_properties)
@@ -168,8 +169,10 @@ class MqttLink:
     def _on_disconnect(
         self, _client: object, _data: object, _flags: object, reason: ReasonCode, _answer: object
     ) -> None:
-        hint = f"; another client calls itself {self._settings.client_id}" if reason.value == _TAKEN_OVER else ""
-        self._lose("connection lost" if reason.value == _UNSPECIFIED else f"{reason}{hint}")
+        if reason.value == _TAKEN_OVER and self.phase == "up":
+            # Refused, and not lost: the two would push each other out every second.
+            self.phase, self.detail = "refused", f"{reason}: {_RIVAL} {self._settings.client_id}"
+        self._lose("connection lost" if reason.value == _UNSPECIFIED else str(reason))
 
     def _on_publish(self, _client: object, _data: object, mid: int, reason: ReasonCode, _answer: object) -> None:
         self._finished.append((mid, str(reason) if reason.is_failure else ""))

@@ -45,6 +45,12 @@ class MemoryOutbox:
         """Payload bytes that wait."""
         return self._bytes
 
+    def has_room(self, message: Message) -> bool:
+        """Whether `put` of this message would drop none that waits; one above all bounds never waits for room."""
+        with self._lock:
+            fits = len(self._waiting) < self._max_messages and self._bytes + len(message.payload) <= self._max_bytes
+            return fits or not self._waiting
+
     def put(self, message: Message) -> None:
         """Append one message; the oldest make room for it, and are counted."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""The wire format of results and of a device's status: what a subscriber reads.
+"""The wire format of results and of a camera's status: what a subscriber reads.
 
 Owns the messages, their encoding and their JSON Schema, and knows no topics and no broker. docs/payload.md explains
 every field to people who subscribe.
@@ -70,6 +70,7 @@ class _Header(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="ta
     device: str
     camera: str
     boot_id: str
+    run_id: str
     seq: _Count
     captured_at: Annotated[datetime, Meta(tz=True)]
     age_ms: float
@@ -93,26 +94,19 @@ class ClassificationMessage(_Header, frozen=True, gc=False, kw_only=True, tag="c
 ResultMessage: TypeAlias = DetectionMessage | ClassificationMessage
 
 
-class StatusMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether a device publishes; retained, so that a new subscriber reads it at once.
+class StatusMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a camera's results are published; retained, so that a new subscriber reads it at once."""
 
-    Attributes:
-        schema: of this message.
-        status: `online` from the connection on, `offline` after it.
-        reason: why offline: `shutdown` said goodbye, `lost` is the last will, published by the broker.
-        device: the device's name.
-        boot_id: as in results.
-        model: what runs.
-        versions: of the software, by name; only with `online`.
-    """
-
-    schema: int
+    schema: Literal[1]
+    stream: Literal["status"]
     status: Literal["online", "offline"]
-    reason: Literal["shutdown", "lost"] | None = None
+    reason: Literal["shutdown", "lost"] | msgspec.UnsetType = msgspec.UNSET
     device: str
+    camera: str
     boot_id: str
+    run_id: str
     model: ModelRef
-    versions: dict[str, str] = {}
+    versions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResultEncoder:
@@ -124,6 +118,7 @@ class ResultEncoder:
         model: what answers.
         background_class: line 0 of the labels is the background, and class_id is the output's index - 1.
         boot_id: what tells this run of the machine from others; read from the kernel by default.
+        run_id: what tells this run of the program from others; a random UUID by default.
         clock_ns: monotonic nanoseconds, the clock of `Frame.captured_ns`.
     """
 
@@ -135,10 +130,12 @@ class ResultEncoder:
         *,
         background_class: bool = False,
         boot_id: str | None = None,
+        run_id: str | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.device = device
         self.boot_id = boot_id or read_boot_id()
+        self.run_id = run_id or str(uuid.uuid4())
         self._model = model
         self._labels = dict(enumerate(labels, start=-1 if background_class else 0))
         self._labels.setdefault(-1, "background")
@@ -164,20 +161,24 @@ class ResultEncoder:
 
     def encode_status(
         self,
+        camera: str,
         status: Literal["online", "offline"],
         reason: Literal["shutdown", "lost"] | None = None,
         versions: Mapping[str, str] | None = None,
     ) -> bytes:
-        """A status message as one line of JSON."""
+        """The status of one camera as one line of JSON."""
         return self._json.encode(
             StatusMessage(
                 schema=SCHEMA_VERSION,
+                stream="status",
                 status=status,
-                reason=reason,
+                reason=reason or msgspec.UNSET,
                 device=self.device,
+                camera=camera,
                 boot_id=self.boot_id,
+                run_id=self.run_id,
                 model=self._model,
-                versions=dict(versions or {}),
+                versions=dict(versions) if versions else msgspec.UNSET,
             )
         )
 
@@ -217,6 +218,7 @@ class ResultEncoder:
             "device": self.device,
             "camera": frame.camera,
             "boot_id": self.boot_id,
+            "run_id": self.run_id,
             "seq": frame.seq,
             "captured_at": datetime.fromtimestamp(round(frame.captured_at, 3), timezone.utc),
             "age_ms": (self._clock_ns() - frame.captured_ns) // 1000 / 1000,
@@ -236,11 +238,19 @@ def read_boot_id() -> str:
 
 def result_schema() -> bytes:
     """The JSON Schema of every result message, indented; docs/result.schema.json is this."""
-    schema = msgspec.json.schema(ResultMessage)
+    return _schema_document("result", ResultMessage)
+
+
+def status_schema() -> bytes:
+    """The JSON Schema of a status message, indented; docs/status.schema.json is this."""
+    return _schema_document("status", StatusMessage)
+
+
+def _schema_document(stream: str, message: object) -> bytes:
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"edge-sdk result, schema {SCHEMA_VERSION}",
-        **schema,
+        "title": f"edge-sdk {stream}, schema {SCHEMA_VERSION}",
+        **msgspec.json.schema(message),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 

@@ -90,6 +90,7 @@ class MqttPublisher:
             encoder,
             make_link or _network(settings, encoder),
             backoff or Backoff(),
+            camera=settings.camera,
             versions=versions or {},
             on_state=on_state,
             stall_s=settings.keepalive_s * _STALL_KEEPALIVES,
@@ -142,4 +143,4 @@ def _network(settings: MqttSettings, encoder: ResultEncoder) -> Callable[[], Lin
         tls = tls_context(settings)
     except OSError as cause:
         raise UsageError(f"{settings.ca_file}: not a PEM file of CA certificates: {cause.strerror or cause}") from cause
-    return partial(MqttLink, settings, encoder.encode_status("offline", "lost"), tls)
+    return partial(MqttLink, settings, encoder.encode_status(settings.camera, "offline", "lost"), tls)

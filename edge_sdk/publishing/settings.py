@@ -37,7 +37,7 @@ class Secret:
 
 
 class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker, and this device there.
+    """One broker, and one camera of this device there.
 
     Attributes:
         host: name or address.
@@ -48,7 +48,8 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         ca_file: PEM file of the authorities to trust instead of the system's.
         prefix: first levels of every topic.
         site: one level of the topic: where the device stands.
-        device: one level of the topic: its name; unique at the broker, since it is part of the client id.
+        device: one level of the topic: its name.
+        camera: one level of the topic: the stream's name; with site and device it is unique at the broker.
         qos: of results. 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
         expiry_s: seconds after which a broker drops a result that it could not deliver.
         keepalive_s: seconds of silence after which the connection is probed; a dead one is noticed within twice that.
@@ -67,13 +68,14 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = "edge/v1"
     site: str = "default"
     device: str = msgspec.field(default_factory=default_device)
+    camera: str = "camera"
     qos: Literal[0, 1] = 0
     expiry_s: int = 60
     keepalive_s: int = 30
     protocol: Literal["5", "3.1.1"] = "5"
 
     def __post_init__(self) -> None:
-        _ = self.topics
+        self.topics.status(self.camera)
         _check_range("--mqtt-qos", self.qos, 0, 1)
         _check_range("the expiry of results in seconds", self.expiry_s, 1, 2**32 - 1)
         _check_range("the keep-alive in seconds", self.keepalive_s, 1, 65535)
@@ -90,6 +92,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         prefix: str = "edge/v1",
         site: str = "default",
         device: str | None = None,
+        camera: str = "camera",
         qos: Literal[0, 1] = 0,
         protocol: Literal["5", "3.1.1"] = "5",
     ) -> MqttSettings:
@@ -111,6 +114,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
             prefix=prefix,
             site=site,
             device=default_device() if device is None else device,
+            camera=camera,
             qos=qos,
             protocol=protocol,
         )
@@ -124,9 +128,10 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     def client_id(self) -> str:
         """The same after every restart, so that the broker ends a connection that died unnoticed.
 
-        With a random one the last will of the dead connection would come after the new one's birth, and stay.
+        With a random one the last will of the dead connection would come after the new one's birth, and stay. A name
+        holds no slash, so two different cameras never share an id.
         """
-        return f"edge-{self.site}-{self.device}"
+        return f"edge/{self.site}/{self.device}/{self.camera}"
 
     @property
     def address(self) -> str:
@@ -134,8 +139,12 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def read_password(path: Path) -> Secret:
+def read_password(path: Path, what: str = "the MQTT password") -> Secret:
     """The first line of a file.
+
+    Args:
+        path: the file.
+        what: what to call its content in an error.
 
     Raises:
         UsageError: the file cannot be read, or its first line is no password.
@@ -144,13 +153,13 @@ def read_password(path: Path) -> Secret:
         with path.open("rb") as file:
             line = file.readline(_PASSWORD_LIMIT + 2).rstrip(b"\r\n")
     except OSError as cause:
-        raise UsageError(f"{path}: the MQTT password file cannot be read: {cause.strerror}") from cause
+        raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from cause
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: the MQTT password is not UTF-8") from None
+        raise UsageError(f"{path}: {what} is not UTF-8") from None
     if not text or len(line) > _PASSWORD_LIMIT:
-        raise UsageError(f"{path}: the first line has {len(line)} bytes, expected a password of 1 to {_PASSWORD_LIMIT}")
+        raise UsageError(f"{path}: {what} has {len(line)} bytes, expected 1 to {_PASSWORD_LIMIT} in the first line")
     return Secret(text)
 
 

@@ -37,10 +37,13 @@ class Topics(msgspec.Struct, frozen=True):
         check_name("site", self.site)
         check_name("device", self.device)
 
-    @property
-    def status(self) -> str:
-        """Where the retained status is."""
-        return f"{self.prefix}/{self.site}/{self.device}/status"
+    def status(self, camera: str) -> str:
+        """Where the retained status of one camera is.
+
+        Raises:
+            UsageError: the camera's name cannot be part of a topic.
+        """
+        return self._of_camera("status", camera)
 
     def result(self, camera: str) -> str:
         """Where the results of one camera go.
@@ -48,8 +51,11 @@ class Topics(msgspec.Struct, frozen=True):
         Raises:
             UsageError: the camera's name cannot be part of a topic.
         """
+        return self._of_camera("result", camera)
+
+    def _of_camera(self, stream: str, camera: str) -> str:
         check_name("camera", camera)
-        return f"{self.prefix}/{self.site}/{self.device}/result/{camera}"
+        return f"{self.prefix}/{self.site}/{self.device}/{stream}/{camera}"
 
 
 def check_name(what: str, name: str) -> None:

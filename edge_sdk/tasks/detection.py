@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -59,10 +60,15 @@ class Detect:
         keep = suppress(candidates, self._thresholds)
         boxes = candidates.boxes_xywh[keep]
         boxes[:, 2:] += boxes[:, :2]
+        boxes = prepared.geometry.boxes_to_frame(boxes, prepared.frame.size_wh)
+        has_area = boxes[:, 2:] > boxes[:, :2]
+        if np.count_nonzero(has_area) < has_area.size:  # what lies wholly in the padding has none in the frame
+            seen = has_area.all(axis=1)
+            boxes, keep = boxes[seen], keep[seen]
         return Detections(
             prepared.frame,
             inferred.inference_ns,
-            prepared.geometry.boxes_to_frame(boxes, prepared.frame.size_wh),
+            boxes,
             candidates.confidences[keep],
             candidates.class_ids[keep],
         )
@@ -74,10 +80,19 @@ def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
     Returns:
         int64 (M,), which candidates stay, most confident first.
     """
-    if not len(candidates.confidences):
+    boxes = candidates.boxes_xywh
+    if not len(boxes):
         return _NONE
+    if not math.isfinite(boxes.sum()):
+        return _suppress_finite(candidates, thresholds)
+    lowest = boxes[:, :2].min()
+    if lowest < 0:
+        # OpenCV tells classes apart by moving each behind the largest coordinate of the one before: what is negative
+        # would reach back into another class.
+        boxes = boxes.copy()
+        boxes[:, :2] -= lowest
     kept = cv2.dnn.NMSBoxesBatched(
-        candidates.boxes_xywh.tolist(),
+        boxes.tolist(),
         candidates.confidences.tolist(),
         candidates.class_ids.tolist(),
         # OpenCV keeps what is greater, as float32; what is equal counts here too.
@@ -87,3 +102,10 @@ def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
         _MAX_CANDIDATES,
     )
     return np.asarray(kept, np.int64).reshape(-1)[:_MAX_DETECTIONS]
+
+
+def _suppress_finite(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
+    """Leave boxes out that are no boxes: one of infinite size would suppress all others."""
+    finite = np.isfinite(candidates.boxes_xywh).all(axis=1).nonzero()[0]
+    rest = Candidates(candidates.boxes_xywh[finite], candidates.confidences[finite], candidates.class_ids[finite])
+    return finite[suppress(rest, thresholds)]

@@ -106,11 +106,19 @@ def _kind_words(kind: object) -> str:
     if get_origin(kind) in (list, tuple):
         entries = get_args(kind)
         count = f"{len(entries)} " if get_origin(kind) is tuple and Ellipsis not in entries else ""
-        plurals = {_PLURAL.get(option, "values") for entry in entries[:1] for option in options_of(entry)}
-        return f"a list of {count}{' or '.join(sorted(plurals))}"
+        return f"a list of {count}{_plural(entries[0])}"
     if is_table(kind) or get_origin(kind) is dict or not isinstance(kind, type):
         return "a table"
     return WORDS.get(kind, kind.__name__)
+
+
+def _plural(kind: object) -> str:
+    options = list(options_of(kind))
+    if all(get_origin(option) in (list, tuple) for option in options):
+        return "lists"
+    if all(is_table(option) or get_origin(option) is dict for option in options):
+        return "tables"
+    return " or ".join(_PLURAL.get(option, "values") for option in options)
 
 
 def one_of(values: Iterable[object]) -> str:

@@ -31,7 +31,7 @@ def golden_bytes() -> bytes:
 FILES = {"model.int8.ort": b"not really a model", "labels.txt": b"cat\ndog\n", "golden.npz": golden_bytes()}
 
 
-def make_manifest(files: dict[str, bytes] = FILES) -> Manifest:
+def make_manifest(files: dict[str, bytes] = FILES, *, side: int = 8) -> Manifest:
     return Manifest(
         name="tiny",
         version=1,
@@ -44,7 +44,7 @@ def make_manifest(files: dict[str, bytes] = FILES) -> Manifest:
         memory_mb=512,
         task="classification",
         decoder="softmax",
-        input=InputSpec(size_wh=(8, 8)),
+        input=InputSpec(size_wh=(side, side)),
         thresholds=Thresholds(),
         classification=ClassificationSpec(),
         detection=DetectionSpec(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,18 +11,32 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from edge_sdk.annotate import Annotator, VideoWriter
+from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
 from edge_sdk.annotate.annotator import class_colour
 from edge_sdk.annotate.video_writer import fit
-from edge_sdk.errors import OutputError
+from edge_sdk.errors import EdgeError, OutputError, UsageError
 from edge_sdk.frame import Classification, Detections, Frame, Image
 from tests.device.numbered import number_in, numbered_image
 
 GREY = 90
 
-needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
-writers = pytest.mark.parametrize("ffmpeg", [pytest.param("ffmpeg", marks=needs_ffmpeg), "no-such-program"])
+
+def require_ffmpeg() -> str:
+    """The program's name; skips the test without it, and fails it where CI=true."""
+    if shutil.which("ffmpeg") is None:
+        reason = "ffmpeg is not installed; `apt-get install ffmpeg`"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return "ffmpeg"
+
+
+@pytest.fixture(params=["ffmpeg", "no-such-program"])
+def ffmpeg(request: pytest.FixtureRequest) -> str:
+    """What writes the video: the program, or OpenCV where it is missing."""
+    return require_ffmpeg() if request.param == "ffmpeg" else str(request.param)
 
 
 def _grey(width_px: int, height_px: int) -> Image:
@@ -37,6 +52,10 @@ def _detections(image: Image, boxes: list[list[float]]) -> Detections:
         confidences=np.linspace(0.9, 0.5, count, dtype=np.float32),
         class_ids=np.arange(count),
     )
+
+
+def _nothing() -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
+    return np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
 
 
 def _drawn(image: Image) -> tuple[int, int, int, int]:
@@ -140,7 +159,6 @@ def _read_all(path: Path) -> list[Image]:
         images.append(image.astype(np.uint8))
 
 
-@writers
 def test_a_video_holds_every_frame(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
     with VideoWriter(path, 29.97, ffmpeg=ffmpeg) as writer:
@@ -153,7 +171,6 @@ def test_a_video_holds_every_frame(tmp_path: Path, ffmpeg: str) -> None:
     assert len(_read_all(path)) == 25
 
 
-@writers
 def test_odd_and_changing_sizes(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
     sizes = [(321, 241)] * 3 + [(640, 480), (200, 100), (100, 300), (1, 1)]
@@ -166,8 +183,8 @@ def test_odd_and_changing_sizes(tmp_path: Path, ffmpeg: str) -> None:
     assert len(images) == len(sizes)
 
 
-@needs_ffmpeg
 def test_ffmpeg_writes_h264_that_starts_at_once(tmp_path: Path) -> None:
+    require_ffmpeg()
     path = tmp_path / "a.mp4"
     with VideoWriter(path, 25) as writer:
         writer.write(numbered_image(1))
@@ -186,7 +203,6 @@ def test_a_picture_is_fitted_into_the_middle() -> None:
     assert fit(same, canvas) is same
 
 
-@writers
 def test_without_a_picture_there_is_no_file(tmp_path: Path, ffmpeg: str) -> None:
     VideoWriter(tmp_path / "a.mp4", 25, ffmpeg=ffmpeg).close()
     assert list(tmp_path.iterdir()) == []
@@ -195,17 +211,32 @@ def test_without_a_picture_there_is_no_file(tmp_path: Path, ffmpeg: str) -> None
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder.mp4").mkdir()
-    for path, expected in (
-        (tmp_path / "none" / "a.mp4", "No such file or directory"),
-        (tmp_path / "file" / "a.mp4", "Not a directory"),
-        (tmp_path / "folder.mp4", "expected the name of a file that ends in .mp4"),
-        (tmp_path / "a.avi", "expected the name of a file that ends in .mp4"),
-    ):
-        with pytest.raises(OutputError) as caught:
+    no_name = "expected the name of a file that ends in .mp4"
+    cases: list[tuple[Path, type[EdgeError], str]] = [
+        (tmp_path / "none" / "a.mp4", OutputError, "No such file or directory"),
+        (tmp_path / "file" / "a.mp4", OutputError, "Not a directory"),
+        (tmp_path / "folder.mp4", UsageError, no_name),
+        (tmp_path / "a.avi", UsageError, no_name),
+        *((Path(name), UsageError, no_name) for name in (".", "/", "..", "")),
+    ]
+    for path, error, expected in cases:
+        with pytest.raises(error) as caught:
             VideoWriter(path, 25)
         assert str(path) in str(caught.value)
         assert expected in str(caught.value)
-        assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(("gap_frames", "written"), [(1, 2), (4, 5), (10, 11), (11, 12), (1000, 12)])
+def test_missing_results_show_the_one_before_for_a_second_at_most(
+    tmp_path: Path, gap_frames: int, written: int
+) -> None:
+    path = tmp_path / "a.mp4"
+    image = numbered_image(1)
+    with VideoWriter(path, 10, ffmpeg="no-such-program") as writer:
+        video = AnnotatedVideo(Annotator(["a"]), writer, 10)
+        for captured_ns in (0, gap_frames * 100_000_000):
+            video.put(Detections(Frame(image, captured_ns, 0.0, 0, "c"), 1, *_nothing()))
+    assert len(_read_all(path)) == written
 
 
 def test_what_ffmpeg_complains_of_at_the_end(tmp_path: Path) -> None:
@@ -240,7 +271,6 @@ writer.close()
 """
 
 
-@writers
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
     path.write_bytes(b"before")

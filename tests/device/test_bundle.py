@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
 import msgspec
+import numpy as np
 import pytest
 
 from edge_sdk.bundle import Bundle
@@ -72,6 +74,12 @@ def _fifo(folder: Path) -> None:
     os.mkfifo(folder / "labels.txt")
 
 
+def _promise_size(folder: Path, size: int) -> None:
+    document = msgspec.json.decode((folder / "manifest.json").read_bytes())
+    next(f for f in document["files"] if f["name"] == "model.int8.ort")["size"] = size
+    edit_manifest(folder, files=document["files"])
+
+
 def _entry(name: str) -> list[dict[str, object]]:
     return [{"name": name, "size": 1, "sha256": "0" * 64}]
 
@@ -102,6 +110,8 @@ def _entry(name: str) -> list[dict[str, object]]:
         (lambda f: edit_manifest(f, files=_entry("a\nb")), "is not allowed"),
         (lambda f: edit_manifest(f, files=_entry("manifest.json")), "'manifest.json' is not allowed"),
         (lambda f: edit_manifest(f, files=_entry("a") * 2), "named twice"),
+        (lambda f: _promise_size(f, 2**40), "has 18 bytes, the manifest promises 1099511627776"),
+        (lambda f: _promise_size(f, 2**63), "the manifest promises 9223372036854775808"),
         (lambda f: edit_manifest(f, files=_entry("a")), "'labels.txt' is promised but not among the files"),
     ],
 )
@@ -132,10 +142,47 @@ def test_what_changes_after_opening_is_noticed(tmp_path: Path) -> None:
         bundle.read("other")
 
 
-def test_golden_without_the_promised_arrays(tmp_path: Path) -> None:
-    files = {**FILES, "golden.npz": b"PK nothing"}
-    with pytest.raises(BundleError, match="not the promised golden file"):
-        Bundle.open(write_bundle(tmp_path / "a.edge", files=files)).golden()
+def _npz(**arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _npy() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(3))
+    return buffer.getvalue()
+
+
+_IMAGE, _OUTPUT = np.zeros((8, 8, 3), np.uint8), np.zeros((1, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "EOFError"),
+        (b"PK nothing", "not the promised golden file"),
+        (_npz(image_0=_IMAGE, output_0_0=_OUTPUT)[:-40], "not the promised golden file"),
+        (_npy(), "not the promised golden file"),
+        (_npz(image_0=_IMAGE), "KeyError"),
+        (_npz(output_0_0=_OUTPUT), "KeyError"),
+        (_npz(image_0=_IMAGE.astype(np.int32), output_0_0=_OUTPUT), "is int32 (8, 8, 3), expected uint8 (8, 8, 3)"),
+        (_npz(image_0=_IMAGE[:4], output_0_0=_OUTPUT), "is uint8 (4, 8, 3), expected uint8 (8, 8, 3)"),
+        (_npz(image_0=np.array([{}], object), output_0_0=_OUTPUT), "pickle"),
+    ],
+)
+def test_golden_that_is_not_what_was_promised(tmp_path: Path, data: bytes, expected: str) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", files={**FILES, "golden.npz": data}))
+    with pytest.raises(BundleError) as caught:
+        bundle.golden()
+    assert expected in str(caught.value)
+    assert "golden.npz" in str(caught.value)
+
+
+def test_labels_that_are_not_text(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", files={**FILES, "labels.txt": b"\xff\xfe"}))
+    with pytest.raises(BundleError, match="not UTF-8"):
+        bundle.labels()
 
 
 def test_a_signature_by_a_trusted_key_is_demanded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

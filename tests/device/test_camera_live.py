@@ -6,14 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import cv2
 import numpy as np
 import pytest
 
 from edge_sdk.camera.backlog import Backlog
 from edge_sdk.camera.capture import Capture, plausible_fps
 from edge_sdk.camera.live import LiveFeed, backoff_s
+from edge_sdk.camera.slot import Slot
 from edge_sdk.camera.stats import OpenedSource, SourceStatus
 from edge_sdk.camera.threaded import ThreadedSource
+from edge_sdk.errors import CameraError
 from edge_sdk.frame import Image
 
 MS = 1_000_000
@@ -25,7 +28,8 @@ class FakeCapture:
     buffered_since_ns: int | None = None
     fps = 25.0
 
-    def __init__(self, pictures: str, *, paced: bool = True) -> None:
+    def __init__(self, pictures: str, *, paced: bool = True, error: Exception | None = None) -> None:
+        self._error = error
         self._pictures = iter(pictures)
         self._pause_s = 0.002 if paced else 0.0
         self._picture = ""
@@ -34,6 +38,8 @@ class FakeCapture:
     def grab(self) -> bool:
         time.sleep(self._pause_s)
         self._picture = next(self._pictures, "lost")
+        if self._error and self._picture in ("lost", "e"):
+            raise self._error
         return self._picture != "lost"
 
     def retrieve_into(self, buffer: Image) -> Image | None:
@@ -41,6 +47,8 @@ class FakeCapture:
 
     def release(self) -> None:
         self.released += 1
+        if self._error:
+            raise self._error
 
 
 def _camera(first: FakeCapture, others: list[FakeCapture | None]) -> tuple[OpenedSource, Iterator[FakeCapture | None]]:
@@ -82,6 +90,50 @@ def test_a_lost_camera_is_reopened_for_ever() -> None:
     assert [c.released for c in captures] == [1, 1, 1, 1]
     assert source.ended
     assert source.latest(10) is None
+
+
+@pytest.mark.parametrize("error", [MemoryError(), cv2.error("unforeseen"), RuntimeError("rtsp://bob:s3cret@cam")])
+def test_whatever_goes_wrong_the_camera_is_reopened(error: Exception, capfd: pytest.CaptureFixture[str]) -> None:
+    others: Iterator[FakeCapture | Exception] = iter(
+        [error, FakeCapture("", error=error), error, FakeCapture("b" * 9999)]
+    )
+
+    def reopen() -> Capture:
+        found = next(others)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    source = ThreadedSource(LiveFeed(FakeCapture("a", error=error), reopen, uniform=lambda: 0.001), "door")
+    assert _taken(source, 3)[-1] == "b"
+    assert not source.ended
+    assert source.stats.reopenings == 1
+    source.close()
+    assert capfd.readouterr().err == ""
+
+
+class _BrokenFeed:
+    """Puts one frame, then fails."""
+
+    fps, reopenings, unreadable, status = 25.0, 0, 0, SourceStatus.OPENED
+
+    def run(self, slot: Slot, stop: threading.Event) -> None:
+        slot.put(np.zeros((2, 2, 3), np.uint8), 1, 1.0, 0)
+        raise MemoryError("no room\nfor more")
+
+
+def test_a_reader_that_fails_is_an_error_and_no_end(capfd: pytest.CaptureFixture[str]) -> None:
+    source = ThreadedSource(_BrokenFeed(), "door")
+    assert source.latest(10) is not None
+    _wait_until(lambda: not any(t.name == "camera door" for t in threading.enumerate()))
+    assert not source.ended
+    for _ in range(2):
+        with pytest.raises(CameraError, match=r"^camera door: reading failed: MemoryError: no room$"):
+            source.latest(10)
+    source.close()
+    assert source.ended
+    assert source.latest(10) is None
+    assert capfd.readouterr().err == ""
 
 
 def test_the_status_says_that_it_is_lost() -> None:

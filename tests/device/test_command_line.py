@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from edge_sdk.cli.root import run
+from edge_sdk.daemon import RunSettings
+from edge_sdk.publishing import Secret
 
 
 def test_targets_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,6 +26,23 @@ def test_targets_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["rum"], 2, "no verb 'rum'; did you mean run?"),
         (["sign"], 2, "Missing argument 'BUNDLE'"),
         (["sign", "none.edge", "--key", "none.key"], 2, "none.key: no such key file"),
+        (["keygen", "."], 2, ".: expected the name of a file for the key"),
+        (["keygen", "/"], 2, "/: expected the name of a file for the key"),
+        *(
+            (["run", "none.edge", "--source", "0", option, number], 2, option)
+            for option in ("--latency-ms", "--duration")
+            for number in ("nan", "inf", "-inf", "1e308", "0", "-1", "x")
+        ),
+        (["run", "none.edge", "--source", "0", "--device", "\udcff"], 2, "device name '\\udcff'"),
+        (["run", "none.edge", "--source", "0", "--camera", "\udcff"], 2, "camera name '\\udcff'"),
+        (["run", "none.edge", "--source", "0", "--mqtt", "mqtt://h", "--device", "\udcff"], 2, "device name"),
+        (["run", "none.edge", "--source", "0", "--mqtt", "mqtt://h", "--camera", "\udcff"], 2, "camera name"),
+        *(
+            (["run", "none.edge", "--source", source], 2, "give --source-password-file")
+            for source in ("rtsp://b:hunter2@h/x", "rtsp://b:hun/ter2@h", "http://b:hun?ter2@h", "rtsp://:hun#ter2@h")
+        ),
+        (["run", "none.edge", "--source", "rtsp://b@h:554/x:y"], 2, "none.edge: no such bundle"),
+        (["run", "x", "--source", "0", "--source-password-file", "none"], 2, "none: the source's password cannot be"),
     ],
 )
 def test_errors_are_one_line(
@@ -33,9 +54,24 @@ def test_errors_are_one_line(
     assert captured.err.startswith("edge-sdk: ")
     assert expected in captured.err
     assert captured.err.count("\n") == 1
+    assert "ter2" not in captured.err
 
 
-def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert all(verb in out for verb in ("keygen", "sign", "targets"))
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_names_every_verb(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert run(arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Usage: edge-sdk")
+    assert all(verb in captured.out for verb in ("keygen", "sign", "targets"))
+    assert captured.err == ""
+
+
+def test_a_broker_password_that_is_no_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_SDK_MQTT_PASSWORD", "hun\udcffter2")
+    assert run(["run", "none.edge", "--source", "0", "--mqtt", "mqtt://user@h"]) == 2
+    assert capsys.readouterr().err == "edge-sdk: $EDGE_SDK_MQTT_PASSWORD: the password is not UTF-8\n"
+
+
+def test_settings_do_not_show_their_passwords() -> None:
+    settings = RunSettings(bundle=Path("b"), source="0", device="d", source_password=Secret("hunter2"))
+    assert "hunter2" not in repr(settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -135,8 +135,23 @@ def test_trouble_is_said_once_and_ends_by_itself(link: FakeLink, state: State, d
     assert detail in publisher.stats().last_error
 
 
+def test_a_broker_that_takes_and_drops_again_and_again_hints_at_a_rival() -> None:
+    states: list[tuple[State, str]] = []
+    absent = FakeLink(error=ConnectionRefusedError(111, "Connection refused"))
+    links = [FakeLink() for _ in range(6)]
+    publisher = _publisher(*links[:2], absent, *links[2:], on_state=lambda *s: states.append(s))
+    for number, link in enumerate(links[:5], start=1):
+        _until(lambda n=number: publisher.stats().connects == n)  # type: ignore[misc]
+        link.drop("connection lost")
+    _until(lambda: publisher.stats().connects == 6)
+    publisher.close()
+    lost = [d for s, d in states if s == "connecting" and "lost" in d]
+    # The broker was away between the second and the third: that was no rival.
+    assert ["does another program have the same" in d for d in lost] == [False, False, False, False, True]
+
+
 def test_a_result_above_the_limit_is_counted_and_not_sent() -> None:
-    link = FakeLink(limit=400)
+    link = FakeLink(limit=500)
     publisher = _publisher(link)
     publisher.put(make_detections(20, make_frame(1)))
     publisher.put(make_detections(0, make_frame(2)))
@@ -213,6 +228,39 @@ def test_close_before_the_first_connection_still_delivers() -> None:
     _put(publisher, 1)
     publisher.close()
     assert link.contents() == ["online", 1, "offline"]
+
+
+def test_put_waits_for_no_network() -> None:
+    class Hanging(FakeLink):
+        def open(self) -> None:
+            assert go_on.wait(WAIT_S)
+
+    go_on = threading.Event()
+    link = Hanging()
+    publisher = _publisher(link)
+    _put(publisher, 1, 2, 3)
+    assert publisher.stats().queued == 3
+    assert not go_on.is_set()
+    go_on.set()
+    publisher.close()
+    assert link.contents() == ["online", 1, 2, 3, "offline"]
+
+
+def test_a_connection_that_cannot_be_made_is_tried_again() -> None:
+    links: Iterator[FakeLink | Exception] = iter([UnicodeEncodeError("utf-8", "x", 0, 1, "surrogate"), FakeLink()])
+
+    def make_link() -> FakeLink:
+        found = next(links)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    settings = MqttSettings(host="broker", port=1883, device="pi")
+    publisher = MqttPublisher(settings, make_encoder(), backoff=Backoff(0.001, 0.002), make_link=make_link)
+    _put(publisher, 1)
+    _until(lambda: publisher.stats().sent == 1)
+    assert "UnicodeEncodeError" in publisher.stats().last_error
+    publisher.close()
 
 
 def test_put_after_close_does_no_harm() -> None:

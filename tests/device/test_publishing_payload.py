@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import uuid
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import OutputError
-from edge_sdk.frame import Classification, Detections, Result
-from edge_sdk.publishing import JsonLinesSink, ResultEncoder, ResultMessage, result_schema
+from edge_sdk.frame import Classification, Detections
+from edge_sdk.publishing import ResultEncoder, ResultMessage, StatusMessage, result_schema, status_schema
 from edge_sdk.publishing.payload import read_boot_id
 from tests.device.bundles import write_bundle
 from tests.device.results import make_classification, make_detections, make_encoder, make_frame
 
-SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "result.schema.json"
-EXAMPLE_FILE = Path(__file__).parents[2] / "docs" / "payload.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def _decode(data: bytes) -> dict[str, Any]:
@@ -36,7 +34,7 @@ def _boxes(*rows: tuple[float, float, float, float, float, int]) -> Detections:
 
 
 def test_every_field_of_a_detection_message() -> None:
-    encoder = make_encoder(boot_id="boot", clock_ns=lambda: 5_041_237_999)
+    encoder = make_encoder(boot_id="boot", run_id="run", clock_ns=lambda: 5_041_237_999)
     frame = make_frame(seq=7, captured_ns=5_000_000_000, captured_at=1_700_000_000.1234)
     result = Detections(
         frame,
@@ -52,6 +50,7 @@ def test_every_field_of_a_detection_message() -> None:
         "device": "pi",
         "camera": "door",
         "boot_id": "boot",
+        "run_id": "run",
         "seq": 7,
         "captured_at": "2023-11-14T22:13:20.123000Z",
         "age_ms": 41.237,
@@ -134,15 +133,26 @@ def test_the_result_is_not_changed_by_encoding() -> None:
     np.testing.assert_array_equal(result.confidences, confidences)
 
 
-def test_schema_file_is_up_to_date() -> None:
-    assert SCHEMA_FILE.read_bytes() == result_schema(), (
-        "write it again: python -c 'import pathlib; from edge_sdk.publishing import result_schema; "
-        'pathlib.Path("docs/result.schema.json").write_bytes(result_schema())\''
+@pytest.mark.parametrize(("name", "schema"), [("result", result_schema), ("status", status_schema)])
+def test_schema_files_are_up_to_date(name: str, schema: Callable[[], bytes]) -> None:
+    assert (DOCS / f"{name}.schema.json").read_bytes() == schema(), (
+        f"write it again: python -c 'import pathlib; from edge_sdk.publishing import {name}_schema; "
+        f'pathlib.Path("docs/{name}.schema.json").write_bytes({name}_schema())\''
     )
 
 
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(msgspec.json.decode((DOCS / f"{name}.schema.json").read_bytes()))
+
+
 def _example() -> bytes:
-    return EXAMPLE_FILE.read_bytes().split(b"```json\n")[1].split(b"```")[0]
+    return (DOCS / "payload.md").read_bytes().split(b"```json\n")[1].split(b"```")[0]
+
+
+def _status_examples() -> list[bytes]:
+    text = (DOCS / "payload.md").read_bytes().split(b"```text\n")[1].split(b"```")[0]
+    model = msgspec.json.encode(make_encoder()._model)
+    return [line.replace(b"{...}", model) for line in text.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -156,32 +166,68 @@ def _example() -> bytes:
     ],
 )
 def test_messages_keep_to_the_schema_and_are_read_back(data: bytes) -> None:
-    validator = jsonschema.Draft202012Validator(msgspec.json.decode(SCHEMA_FILE.read_bytes()))
-    assert [e.message for e in validator.iter_errors(_decode(data))] == []
+    assert [e.message for e in _validator("result").iter_errors(_decode(data))] == []
     assert msgspec.json.decode(data, type=ResultMessage).schema == 1
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("schema", 2), ("task", "pose"), ("seq", -1), ("frame", None), ("detections", [{"label": "cat"}])],
+    [
+        ("schema", 2),
+        ("task", "pose"),
+        ("seq", -1),
+        ("run_id", None),
+        ("frame", None),
+        ("detections", [{"label": "cat"}]),
+    ],
 )
 def test_the_schema_refuses_other_messages(key: str, value: object) -> None:
     document = _decode(make_encoder().encode(make_detections(1))) | {key: value}
-    validator = jsonschema.Draft202012Validator(msgspec.json.decode(SCHEMA_FILE.read_bytes()))
-    assert not validator.is_valid(document)
+    assert not _validator("result").is_valid(document)
 
 
 def test_status_messages() -> None:
-    encoder = make_encoder(boot_id="boot")
+    encoder = make_encoder(boot_id="boot", run_id="run")
     common = {
         "schema": 1,
+        "stream": "status",
         "device": "pi",
+        "camera": "door",
         "boot_id": "boot",
+        "run_id": "run",
         "model": {"name": "tiny", "version": 3, "sha256": "0" * 64},
     }
-    online = _decode(encoder.encode_status("online", versions={"edge_sdk": "1.2"}))
+    online = _decode(encoder.encode_status("door", "online", versions={"edge_sdk": "1.2"}))
     assert online == {**common, "status": "online", "versions": {"edge_sdk": "1.2"}}
-    assert _decode(encoder.encode_status("offline", "lost")) == {**common, "status": "offline", "reason": "lost"}
+    lost = encoder.encode_status("door", "offline", "lost")
+    assert _decode(lost) == {**common, "status": "offline", "reason": "lost"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        make_encoder().encode_status("door", "online", versions={"edge_sdk": "1.2"}),
+        make_encoder().encode_status("door", "offline", "shutdown"),
+        *_status_examples(),
+    ],
+)
+def test_statuses_keep_to_the_schema_and_are_read_back(data: bytes) -> None:
+    assert [e.message for e in _validator("status").iter_errors(_decode(data))] == []
+    assert msgspec.json.decode(data, type=StatusMessage).camera in ("door", "gate")
+
+
+@pytest.mark.parametrize(("key", "value"), [("schema", 2), ("stream", "result"), ("status", "?"), ("reason", None)])
+def test_the_schema_refuses_other_statuses(key: str, value: object) -> None:
+    document = _decode(make_encoder().encode_status("door", "offline", "lost")) | {key: value}
+    assert not _validator("status").is_valid(document)
+
+
+def test_every_start_of_the_program_has_its_own_run_id() -> None:
+    first, second = make_encoder(), make_encoder()
+    assert uuid.UUID(first.run_id) != uuid.UUID(second.run_id)
+    assert first.boot_id == second.boot_id or not Path("/proc/sys/kernel/random/boot_id").exists()
+    results = [_decode(first.encode(make_detections(0)))["run_id"] for _ in range(2)]
+    assert results == [first.run_id] * 2
 
 
 def test_boot_id_is_one_of_this_boot() -> None:
@@ -201,21 +247,3 @@ def test_no_warning_from_odd_numbers() -> None:
     with warnings.catch_warnings(), np.errstate(all="raise"):
         warnings.simplefilter("error")
         make_encoder().encode(_boxes((NAN, INF, 3e38, -3e38, 0.5, 0)))
-
-
-def test_json_lines() -> None:
-    file = io.BytesIO()
-    sink = JsonLinesSink(file, make_encoder())
-    results: list[Result] = [make_detections(2), make_classification([0])]
-    for result in results:
-        sink.put(result)
-    lines = file.getvalue().splitlines(keepends=True)
-    assert [_decode(line)["task"] for line in lines] == ["detection", "classification"]
-    assert all(line.endswith(b"\n") for line in lines)
-
-
-def test_json_lines_that_nobody_reads() -> None:
-    with Path("/dev/full").open("wb", buffering=0) as full:
-        sink = JsonLinesSink(full, make_encoder())
-        with pytest.raises(OutputError, match="results cannot be written: No space left on device"):
-            sink.put(make_detections(1))

@@ -96,6 +96,9 @@ def test_secrets_do_not_show() -> None:
         ({"device": "a+"}, "device name 'a\\+'"),
         ({"device": "#"}, "device name '#'"),
         ({"device": ""}, "device name has 0 characters"),
+        ({"camera": "a/b"}, "camera name 'a/b'"),
+        ({"camera": "\udcff"}, r"camera name '\\udcff'"),
+        ({"device": "\udcff"}, r"device name '\\udcff'"),
         ({"prefix": "edge//v1"}, "topic prefix name has 0 characters"),
         ({"prefix": "$SYS/x"}, "topic prefix name"),
         ({"qos": 2}, "--mqtt-qos is 2, expected 0 to 1"),
@@ -122,12 +125,21 @@ def test_password_file(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b"", "has 0 bytes"), (b"\nx", "has 0 bytes"), (b"\xff", "not UTF-8"), (b"x" * 70000, "expected a password of")],
+    [
+        (b"", "has 0 bytes"),
+        (b"\nx", "has 0 bytes"),
+        (b"\xff", "not UTF-8"),
+        (b"x" * 70000, "expected 1 to 65535 in the first line"),
+    ],
 )
 def test_password_files_that_are_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     (tmp_path / "password").write_bytes(content)
-    with pytest.raises(UsageError, match=expected):
+    with pytest.raises(UsageError, match=expected) as caught:
         read_password(tmp_path / "password")
+    assert "the MQTT password" in str(caught.value)
+    with pytest.raises(UsageError, match="password: the source's password ") as caught:
+        read_password(tmp_path / "password", "the source's password")
+    assert "MQTT" not in str(caught.value)
 
 
 def test_no_password_file(tmp_path: Path) -> None:
@@ -137,7 +149,7 @@ def test_no_password_file(tmp_path: Path) -> None:
 
 def test_topics() -> None:
     topics = Topics("edge/v1", "yard", "pi")
-    assert topics.status == "edge/v1/yard/pi/status"
+    assert topics.status("door") == "edge/v1/yard/pi/status/door"
     assert topics.result("door") == "edge/v1/yard/pi/result/door"
 
 
@@ -155,6 +167,12 @@ def test_names_that_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="camera name"):
         Topics("p", "s", "d").result(name)
     check_name("camera", as_name(name))
+
+
+def test_different_names_never_share_a_client_id() -> None:
+    names = [("a-b", "c", "d"), ("a", "b-c", "d"), ("a", "b", "c-d"), ("a", "b", "c")]
+    ids = {MqttSettings.parse("mqtt://h", site=s, device=d, camera=c).client_id for s, d, c in names}
+    assert len(ids) == len(names)
 
 
 def test_a_ca_file_that_is_none(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,35 @@ def test_a_key_is_never_overwritten(tmp_path: Path, existing: str) -> None:
 def test_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         generate_key(tmp_path / "no" / "a.key")
+
+
+@pytest.mark.parametrize("name", [".", "/", ""])
+def test_a_key_needs_a_name(name: str) -> None:
+    with pytest.raises(UsageError, match="expected the name of a file for the key"):
+        generate_key(Path(name))
+
+
+_FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from edge_sdk.errors import OutputError
+from edge_sdk.signing import generate_key
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+try:
+    generate_key(Path(sys.argv[1]))
+except OutputError as error:
+    print(error)
+"""
+
+
+# A private key has 119 bytes, a public one 113.
+@pytest.mark.parametrize(("room_bytes", "victim"), [(0, "a.key"), (50, "a.key")])
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, room_bytes: int, victim: str) -> None:
+    command = [sys.executable, "-c", _FULL_DISK, str(tmp_path / "a.key"), str(room_bytes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert f"{tmp_path / victim}: cannot be written: " in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_wrong_key_files(tmp_path: Path) -> None:

@@ -173,6 +173,33 @@ def test_suppression_equals_the_greedy_definition() -> None:
     assert got.tolist() == kept
 
 
+def test_boxes_beyond_the_border_suppress_no_other_class() -> None:
+    boxes = np.array([[-200, -200, 210, 210], [300, 300, 200, 200]], np.float32)
+    candidates = Candidates(boxes, np.array([0.9, 0.8], np.float32), np.array([1, 0]))
+    assert suppress(candidates, Thresholds()).tolist() == [0, 1]
+    assert boxes[0].tolist() == [-200, -200, 210, 210]
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("column", range(4))
+def test_a_box_that_is_no_box_suppresses_nothing(value: float, column: int) -> None:
+    boxes = np.array([[10, 10, 20, 20], [100, 100, 20, 20], [40, 10, 20, 20]], np.float32)
+    boxes[1, column] = value
+    candidates = Candidates(boxes, np.array([0.5, 0.9, 0.6], np.float32), np.array([0, 0, 0]))
+    assert suppress(candidates, Thresholds()).tolist() == [2, 0]
+
+
+def test_a_box_in_the_padding_is_none() -> None:
+    output = _yolov8_output([[32, 4, 10, 6, 0.9, 0], [32, 32, 10, 10, 0.8, 0]])
+    geometry = Geometry(1.0, 1.0, 0.0, 16.0)  # 16 pixels of padding above and below a frame of 64 x 32
+    frame = Frame(np.zeros((32, 64, 3), np.uint8), 0, 0.0, 0, "camera")
+    inferred = Inferred((output,), 0, Prepared(np.empty(0, np.float32), geometry, frame))
+    result = make_task(SPEC, 2, [output.shape])(inferred)
+    assert isinstance(result, Detections)
+    assert result.boxes_xyxy.tolist() == [[27, 11, 37, 21]]
+    assert result.confidences == pytest.approx([0.8])
+
+
 def _classify(spec: ClassificationSpec, decoder: str, row: list[float]) -> Classification:
     model = _spec(task="classification", decoder=decoder, classification=spec)
     result = make_task(model, len(row), [(1, len(row))])(_inferred(np.array([row], np.float32)))
@@ -199,11 +226,10 @@ def test_background_shifts_the_class_ids() -> None:
     ("decoder", "shapes", "expected"),
     [
         ("yolov8", [(1, 6, 85)], "shapes 1x6x85, expected 1x6x84"),
-        ("yolov8", [(1, 84, 84)], "expected 1x6x84"),
         ("yolov8", [(1, 84, 6)], "expected 1x6x84"),
         ("yolov8", [(1, 6)], "expected 1x6x84"),
         ("yolov8", [], "expected 1x6x84"),
-        ("yolov5", [(1, 252, 8)], "shapes 1x252x8, expected 1x252x7"),
+        ("yolov5", [(1, 250, 8)], "shapes 1x250x8, expected 1x252x7; check decoder, input.size_wh and the number of"),
         ("yolov4", [(1, 14, 4, 4)], "1 outputs of shapes 1x14x4x4, expected 2 heads"),
         ("yolov4", [(1, 14, 4, 4), (1, 8, 2, 2)], "expected 1x14x4x4, 1x7x2x2"),
         ("yolov4", [(1, 14, 5, 5), (1, 7, 2, 2)], "5x5 cells does not divide input.size_wh 64x64"),
@@ -215,7 +241,78 @@ def test_output_shapes_that_do_not_fit_are_refused(decoder: str, shapes: list[An
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("decoder", "labels", "shapes", "expected"),
+    [
+        ("yolov8", 2, [(1, 84, 84)], "labels has 2 lines, the model has 80 classes (output 1x84x84, 84 = 4 + 80 for"),
+        (
+            "yolov8",
+            80,
+            [(1, 5, 84)],
+            "labels has 80 lines, the model has 1 class (output 1x5x84, 5 = 4 + 1 for yolov8)",
+        ),
+        ("yolov8", 80, [(None, 5, "cells")], "labels has 80 lines, the model has 1 class "),
+        (
+            "yolov5",
+            1,
+            [(1, 252, 8)],
+            "labels has 1 line, the model has 3 classes (output 1x252x8, 8 = 5 + 3 for yolov5)",
+        ),
+        ("yolov4", 3, [(1, 14, 4, 4), (1, 7, 2, 2)], "the model has 2 classes (output 1x14x4x4, 14 = 2 * (5 + 2) for"),
+        # Heads that disagree, or that leave no class, say nothing of labels.
+        (
+            "yolov4",
+            3,
+            [(1, 14, 4, 4), (1, 9, 2, 2)],
+            "decoder yolov4: the model's outputs have shapes 1x14x4x4, 1x9x2x2",
+        ),
+        (
+            "yolov4",
+            3,
+            [(1, 15, 4, 4), (1, 7, 2, 2)],
+            "decoder yolov4: the model's outputs have shapes 1x15x4x4, 1x7x2x2",
+        ),
+        ("yolov8", 2, [(1, 4, 84)], "decoder yolov8: the model's outputs have shapes 1x4x84, expected 1x6x84"),
+    ],
+)
+def test_a_difference_in_classes_is_said_in_labels(decoder: str, labels: int, shapes: list[Any], expected: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        make_task(_spec(decoder=decoder, detection=DetectionSpec(anchors=ANCHORS)), labels, shapes)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (1000, '1001 classes (output 1x1001); is the first class "background"? Then it needs a line of its own and'),
+        (1002, 'labels has 1002 lines, the model has 1001 classes (output 1x1001); is the first line "background"?'),
+        (80, "labels has 80 lines, the model has 1001 classes (output 1x1001); expected one line a class, in output"),
+    ],
+)
+@pytest.mark.parametrize("decoder", ["logits", "softmax"])
+def test_a_class_more_or_less_may_be_the_background(decoder: str, labels: int, expected: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        make_task(_spec(task="classification", decoder=decoder), labels, [(1, 1001)])
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "shapes", "expected"),
+    [
+        ("yolov8", [(1, 252, 7)], "expected 1x6x84; this looks like yolov5: correct decoder in model.toml"),
+        ("yolov5", [(1, 6, 84)], "expected 1x252x7; this looks like yolov8: correct decoder in model.toml"),
+        ("yolov4", [(1, 6, 84)], "this looks like yolov8: correct decoder in model.toml"),
+        ("yolov8", [(1, 21, 4, 4), (1, 21, 2, 2)], "looks like yolov4: correct decoder and give detection.anchors"),
+        ("yolov8", [(1, 22, 4, 4), (1, 21, 2, 2)], "expected 1x6x84; check decoder"),
+        ("yolov8", [(1, 21, 5, 5)], "expected 1x6x84; check decoder"),
+        ("yolov8", [(1, "rows", 7)], "expected 1x6x84; check decoder"),
+    ],
+)
+def test_outputs_that_another_decoder_reads_name_it(decoder: str, shapes: list[Any], expected: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        make_task(_spec(decoder=decoder, detection=DetectionSpec(anchors=ANCHORS)), 2, shapes)
+    assert expected in str(caught.value)
+
+
 def test_a_dimension_without_a_number_fits() -> None:
     make_task(SPEC, 2, [("batch", 6, None)])
-    with pytest.raises(ModelError):
-        make_task(_spec(task="classification", decoder="softmax"), 1000, [(1, 1001)])

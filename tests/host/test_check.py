@@ -84,7 +84,7 @@ def _broken_shapes() -> onnx.ModelProto:
         (_broken_shapes, "Conv"),
         (lambda: tiny.classifier(size=24), "has shape 1x3x24x24, model.toml says 1x3x16x16"),
         (lambda: tiny.classifier(batch=2), "has shape 2x3x16x16"),
-        (lambda: tiny.classifier(classes=4), "shapes 1x4, expected 1x3"),
+        (lambda: tiny.classifier(classes=4), "labels has 3 lines, the model has 4 classes (output 1x4)"),
     ],
 )
 def test_what_does_not_pass_is_named(tmp_path: Path, make: Callable[[], onnx.ModelProto], expected: str) -> None:
@@ -110,6 +110,18 @@ def test_no_file(tmp_path: Path) -> None:
     model = write_project(tmp_path, pictures=0)
     (tmp_path / "model.onnx").unlink()
     with pytest.raises(ModelError, match="no such model file"):
+        check_model(load_model_spec(model), load_target("arm64"))
+
+
+def test_constants_in_another_file_are_refused_too(tmp_path: Path) -> None:
+    model = write_project(tmp_path, pictures=0)
+    proto = tiny.classifier()
+    value = onnx.TensorProto(name="hidden", data_type=TensorProto.FLOAT, dims=[1], raw_data=bytes(4))
+    external_data_helper.set_external_data(value, location="../../etc/passwd")
+    value.data_location = onnx.TensorProto.EXTERNAL
+    proto.graph.node.insert(0, helper.make_node("Constant", [], ["c"], value=value))
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(ModelError, match="weight 'hidden' lies in another file"):
         check_model(load_model_spec(model), load_target("arm64"))
 
 

@@ -57,6 +57,7 @@ def line(seq: int, people: int = 0, others: int = 0, topic: str = "edge/v1/defau
         "device": "demo",
         "camera": "street",
         "boot_id": "b",
+        "run_id": "r",
         "seq": seq,
         "captured_at": "2026-01-01T00:00:00Z",
         "age_ms": 10.0 + seq,

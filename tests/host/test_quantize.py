@@ -10,6 +10,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edge_sdk.model_spec import ModelSpec, load_model_spec
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import load_target
 from edge_sdk_tools.calibration import ImageReader
 from edge_sdk_tools.check import check_model
@@ -18,6 +20,7 @@ from edge_sdk_tools.dataset import find_images
 from edge_sdk_tools.host_cpu import saturates
 from edge_sdk_tools.quantize import Quantized, convolution_macs, decoding_tail, quantize
 from tests.device import tiny
+from tests.host.images import picture
 from tests.host.projects import CLASSIFIER, write_project
 
 
@@ -78,7 +81,7 @@ def test_calibration_reads_one_image_at_a_time_and_reports_each(tmp_path: Path) 
 def _yolo_like_tail(scrambled: bool) -> onnx.ModelProto:
     """Two convolutions, one for boxes through a distribution's mean, one for scores; both end in one Concat."""
     random = np.random.default_rng(0)
-    name = (lambda n: f"x{hash(n) % 9973}") if scrambled else (lambda n: n)
+    name = (lambda n: f"x{n[::-1]}") if scrambled else (lambda n: n)
     node = helper.make_node
     nodes = [
         node("Conv", ["images", "w0"], ["f"], name=name("backbone"), pads=[1, 1, 1, 1]),
@@ -111,6 +114,26 @@ def test_the_tail_is_found_from_the_structure(scrambled: bool) -> None:
     tail = [by_name[name] for name in decoding_tail(proto)]
     assert [n.op_type for n in tail] == ["Reshape", "Softmax", "Conv", "Reshape", "Sigmoid", "Reshape", "Concat"]
     assert [n.input[1] for n in tail if n.op_type == "Conv"] == ["mean"]
+
+
+def test_scores_survive_beside_boxes_because_the_tail_is_float(tmp_path: Path) -> None:
+    """Boxes of tens beside scores of 0-1 in one output: together in INT8 the scores would have a few levels."""
+    text = CLASSIFIER.replace("[data]", "[gates]\nint8_min_agreement = 0\n[data]")
+    proto = _yolo_like_tail(scrambled=False)
+    spec = load_model_spec(write_project(tmp_path, text, proto))
+    work = tmp_path / "work"
+    work.mkdir()
+    reader = ImageReader(find_images([tmp_path / "pictures"]), spec.input, "images")
+    quantized = quantize(proto, load_target("arm64"), reader, work, reduce_range=True)
+    converted = convert(quantized.path, load_target("arm64"), work)
+    assert integer_mac_share(converted.model, quantized.macs, tmp_path) == 1.0
+    int8 = Session(converted.model.read_bytes(), SessionSettings(), "int8")
+    fp32 = Session(proto.SerializeToString(), SessionSettings(), "fp32")
+    prepare = Prepare(spec.input)
+    tensor = prepare.normalise(prepare.resize(picture(3)))
+    got, expected = int8.run(tensor)[0][:, 4:], fp32.run(tensor)[0][:, 4:]
+    assert np.abs(got - expected).max() < 0.1
+    assert len(np.unique(got)) > 30
 
 
 def test_raw_heads_have_no_tail() -> None:

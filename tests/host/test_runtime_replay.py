@@ -45,6 +45,16 @@ def test_without_proof_only_the_builder_s_version_is_promised(tmp_path: Path) ->
     assert promised.minimum == promised.maximum == ort.__version__
 
 
+@pytest.mark.skipif(
+    parse_version(ort.__version__) <= (1, 23, 2), reason="this host's ONNX Runtime is one that a Jetson can have"
+)
+def test_a_target_that_cannot_have_the_builder_s_version_asks_for_a_proof(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"jetson_orin_nano has ONNX Runtime 1\.23\.2 at most .* --prove-runtime 1\.23\.2"
+    ):
+        build(write_project(tmp_path), "jetson_orin_nano", tmp_path / "a.edge")
+
+
 @pytest.mark.parametrize("version", ["1.19.2", "99.0.0", "1.20", "latest", "../1.20.1"])
 def test_versions_that_make_no_sense(tmp_path: Path, version: str) -> None:
     with pytest.raises(UsageError, match=r"expected a version from 1\.20\.1, the lowest of arm64, to"):

@@ -23,7 +23,7 @@ from tests.device.results import make_detections, make_encoder, make_frame
 from tests.system.broker import Broker, Received, Subscriber, wait_until
 
 QOS: tuple[Literal[0, 1], ...] = (0, 1)
-RESULT, STATUS = "/result/door", "/status"
+RESULT, STATUS = "/result/door", "/status/door"
 
 
 @contextmanager
@@ -39,9 +39,9 @@ def publishing_to(
     links: list[MqttLink] | None = None,
     **changes: Any,
 ) -> Iterator[MqttPublisher]:
-    host = {"host": broker.host, "port": broker.port, **changes}
+    who = {"host": broker.host, "port": broker.port, "camera": "door", **changes}
     secret = None if password is None else Secret(password)
-    settings = MqttSettings(device="pi", qos=qos, username=user or None, password=secret, **host)
+    settings = MqttSettings(device="pi", qos=qos, username=user or None, password=secret, **who)
 
     def make_link() -> MqttLink:
         assert links is not None

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.system
 
 PERSON = 0
 MIN_MATCHED = 0.90
-FILES = {"annotated.jpg", "annotated.mp4", "messages.jsonl"}
+FILES = {"annotated.jpg", "annotated.mp4", "messages.jsonl", "yolov4_tiny.edge"}
 Boxes = NDArray[np.float32]
 Message = dict[str, Any]
 
@@ -48,7 +48,7 @@ class Demo:
         self.shown = done.stderr
         self.summary: Message = json.loads(done.stdout)
         lines = [json.loads(line) for line in (self.output / "messages.jsonl").read_text().splitlines()]
-        self.statuses = [line["payload"]["status"] for line in lines if line["topic"].endswith("/demo/status")]
+        self.statuses = [line["payload"]["status"] for line in lines if "/demo/status/" in line["topic"]]
         self.results: list[Message] = [
             line["payload"] for line in lines if line["topic"].endswith("/demo/result/street")
         ]
@@ -115,7 +115,7 @@ def test_a_second_demo_builds_nothing_and_replaces_the_first(demo: Demo) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_ends_everything_and_leaves_what_was_there(demo: Demo, number: signal.Signals) -> None:
-    before = {path.name: path.read_bytes() for path in demo.output.iterdir()}
+    before = {path: path.read_bytes() for path in demo.output.rglob("*") if path.is_file()}
     process = subprocess.Popen(demo.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=demo.environment)
     try:
         children = wait_for_children(process, 3)
@@ -128,7 +128,7 @@ def test_an_interrupted_demo_ends_everything_and_leaves_what_was_there(demo: Dem
     assert output == b""
     assert errors.decode().splitlines()[-1] == "edge-sdk: interrupted"
     assert [child for child in children if is_alive(child)] == []
-    assert {path.name: path.read_bytes() for path in demo.output.iterdir()} == before
+    assert {path: path.read_bytes() for path in demo.output.rglob("*") if path.is_file()} == before
     assert [path.name for path in demo.output.parent.iterdir() if path.name.startswith(".")] == []
 
 

@@ -37,7 +37,11 @@ CONNACK = b"\x20\x03\x00\x00\x00"
 @pytest.mark.parametrize(
     ("answer", "state", "expected"),
     [
-        (CONNACK + b"\xe0\x01\x8e", "connecting", "Session taken over; another client calls itself edge-default-pi"),
+        (
+            CONNACK + b"\xe0\x01\x8e",
+            "refused",
+            "Session taken over: another program has the same site, device and camera",
+        ),
         (CONNACK + b"\xe0\x01\x8b", "connecting", "Server shutting down"),
         (CONNACK, "connecting", "connection lost"),
         (b"", "connecting", "connection lost"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Literal
 
@@ -44,16 +43,12 @@ def test_broker_absent_at_start(tmp_path: Path, qos: Literal[0, 1]) -> None:
 
 @pytest.mark.parametrize("qos", QOS)
 def test_broker_killed_and_restarted_while_results_flow(broker: Broker, qos: Literal[0, 1]) -> None:
-    slowest_ns = 0
     stop = threading.Event()
 
     def produce() -> None:
-        nonlocal slowest_ns
         number = 0
         while not stop.wait(0.005):
-            started_ns = time.monotonic_ns()
             put(publisher, number)
-            slowest_ns = max(slowest_ns, time.monotonic_ns() - started_ns)
             number += 1
 
     with Subscriber(broker) as subscriber, publishing_to(broker, qos=qos) as publisher:
@@ -73,7 +68,6 @@ def test_broker_killed_and_restarted_while_results_flow(broker: Broker, qos: Lit
             stop.set()
             producer.join()
         assert publisher.stats().connects == 4
-        assert slowest_ns < 1_000_000_000  # one attempt to connect, or one wait, would be longer
         if qos == 1:
             until(publisher, lambda s: s.acknowledged == s.put, "an acknowledgement for every result")
 

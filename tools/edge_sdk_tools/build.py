@@ -1,41 +1,37 @@
 """build: check -> quantize -> convert -> prove -> bundle.
 
-Owns the order of the steps and what the manifest promises. Each step's own rules live in its own file.
+Owns the order of the steps and the choice of images. Each step's own rules live in its own file.
 """
 
 from __future__ import annotations
 
-import datetime
-import re
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
-import cv2
 import msgspec
-import numpy as np
 import onnx
-import onnxruntime as ort
 
-import edge_sdk
+from edge_sdk.bundle import Bundle
 from edge_sdk.errors import DataError, UsageError
-from edge_sdk.manifest import Agreement, Golden, Manifest, Provenance, RuntimeRange, Variant, parse_version
+from edge_sdk.manifest import Agreement, Golden, Manifest
 from edge_sdk.model_spec import ModelSpec, load_model_spec
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session
 from edge_sdk.target import Target, load_target
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
 from edge_sdk_tools.calibration import ImageReader
-from edge_sdk_tools.check import CheckedModel, check_model
-from edge_sdk_tools.convert import Converted, convert
-from edge_sdk_tools.dataset import ImageSet, find_images
+from edge_sdk_tools.check import check_model
+from edge_sdk_tools.convert import convert
+from edge_sdk_tools.dataset import find_images
 from edge_sdk_tools.host_cpu import host_saturates
-from edge_sdk_tools.prove import OnProgress, Proof, Sample, check_gates, make_golden, prove
-from edge_sdk_tools.quantize import Quantized, quantize
+from edge_sdk_tools.promise import MODEL_FILE, Images, Steps, promise, runtime_range
+from edge_sdk_tools.prove import OnProgress, Sample, check_gates, make_golden, prove
+from edge_sdk_tools.quantize import quantize
 from edge_sdk_tools.runtime_replay import replay_in
 
 MAX_CALIBRATION_IMAGES = 300
 MAX_EVALUATION_IMAGES = 500
-_MODEL_FILE = "model.int8.ort"
 
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,27 +74,6 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     latency_budget_ms: float
 
 
-class _Images(msgspec.Struct, frozen=True):
-    """What calibrates, and what measures; no content is in both. `found` is what could have calibrated."""
-
-    found: int
-
-    calibration: ImageSet
-    evaluation: ImageSet
-
-
-class _Steps(msgspec.Struct, frozen=True):
-    """What the steps gave, each of what it promised."""
-
-    spec: ModelSpec
-    target: Target
-    images: _Images
-    checked: CheckedModel
-    quantized: Quantized
-    converted: Converted
-    proof: Proof
-
-
 def build(
     model_toml: Path,
     target_name: str,
@@ -130,12 +105,15 @@ def build(
         raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see README.md")
     spec = load_model_spec(model_toml)
     target = load_target(target_name)
-    runtimes = _runtime_range(target, prove_runtimes)
+    runtimes = runtime_range(target, prove_runtimes)
     with bundle_folder(output or Path(f"{spec.name}.edge")) as folder:
         steps = _take_steps(spec, target, calibration, evaluation, folder.work, on_progress)
         check_gates(spec.gates, steps.proof)
         golden = _add_files(folder, steps)
-        manifest = _promise(steps, golden, folder, runtimes, bundle_version or int(time.time()))
+        manifest = promise(steps, golden, folder.entries, runtimes, bundle_version or int(time.time()))
+        # The very file that ships, as a device opens it: what this fails, no device would take.
+        whole = Bundle.open(folder.preview(manifest))
+        Session.open(whole).replay_golden(whole, Prepare(spec.input))
         for number, wanted in enumerate(prove_runtimes, start=1):
             replay_in(wanted, folder.preview(manifest))
             on_progress("replay golden", number, len(prove_runtimes))
@@ -150,7 +128,7 @@ def _take_steps(
     evaluation: Sequence[Path],
     work: Path,
     on_progress: OnProgress,
-) -> _Steps:
+) -> Steps:
     on_progress("check", 0, 1)
     checked = check_model(spec, target)
     on_progress("check", 1, 1)
@@ -168,10 +146,10 @@ def _take_steps(
     converted = convert(quantized.path, target, work)
     on_progress("convert", 1, 1)
     proof = prove(spec, checked, quantized, converted, images.evaluation, on_progress)
-    return _Steps(spec, target, images, checked, quantized, converted, proof)
+    return Steps(spec, target, images, checked, quantized, converted, proof)
 
 
-def _choose_images(spec: ModelSpec, calibration: Sequence[Path], evaluation: Sequence[Path]) -> _Images:
+def _choose_images(spec: ModelSpec, calibration: Sequence[Path], evaluation: Sequence[Path]) -> Images:
     calibration = calibration or ([Path(spec.data.calibration)] if spec.data.calibration else [])
     evaluation = evaluation or ([Path(spec.data.evaluation)] if spec.data.evaluation else [])
     if not calibration:
@@ -185,83 +163,19 @@ def _choose_images(spec: ModelSpec, calibration: Sequence[Path], evaluation: Seq
         raise DataError(f"{found.images[0].path}: one image only, expected 2 or more: one calibrates, another measures")
     else:
         chosen, held_out = found.hold_out()
-    return _Images(len(chosen), chosen.spread(MAX_CALIBRATION_IMAGES), held_out.spread(MAX_EVALUATION_IMAGES))
+    return Images(len(chosen), chosen.spread(MAX_CALIBRATION_IMAGES), held_out.spread(MAX_EVALUATION_IMAGES))
 
 
-def _add_files(folder: BundleFolder, steps: _Steps) -> Golden:
+def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
     data, golden = make_golden(steps.spec, steps.quantized.path, steps.images.evaluation)
-    folder.add(_MODEL_FILE, steps.converted.model.read_bytes())
+    folder.add(MODEL_FILE, steps.converted.model.read_bytes())
     folder.add("required_operators_and_types.config", steps.converted.operators_config.read_bytes())
     folder.add("labels.txt", "".join(f"{label}\n" for label in steps.checked.labels).encode())
     folder.add(golden.file, data)
     return golden
 
 
-def _runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
-    """From the lowest version that will be proved to the one that builds.
-
-    Raises:
-        UsageError: a version is none, or outside what target and builder allow.
-    """
-    span = RuntimeRange(target.min_onnxruntime, ort.__version__)
-    for wanted in versions:
-        if not re.fullmatch(r"\d+\.\d+\.\d+", wanted) or not span.admits(wanted):
-            raise UsageError(
-                f"--prove-runtime {wanted}: expected a version from {span.minimum}, the lowest of {target.name}, to "
-                f"{span.maximum}, which builds"
-            )
-    return RuntimeRange(min([*versions, ort.__version__], key=parse_version), ort.__version__)
-
-
-def _promise(
-    steps: _Steps, golden: Golden, folder: BundleFolder, runtimes: RuntimeRange, bundle_version: int
-) -> Manifest:
-    spec, target, proof = steps.spec, steps.target, steps.proof
-    return Manifest(
-        name=spec.name,
-        version=bundle_version,
-        created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        target=target.name,
-        machine=target.machine,
-        providers=tuple(target.providers),
-        intra_op_num_threads=target.intra_op_num_threads,
-        allow_spinning=target.allow_spinning,
-        memory_mb=target.memory_mb,
-        task=spec.task,
-        decoder=spec.decoder,
-        input=spec.input,
-        thresholds=spec.thresholds,
-        classification=spec.classification,
-        detection=spec.detection,
-        labels="labels.txt",
-        variants=(Variant(_MODEL_FILE, "int8", proof.int8_latency_ms, proof.agreement, proof.integer_mac_share),),
-        opset=steps.checked.opset,
-        onnxruntime=runtimes,
-        operators=steps.converted.operators,
-        golden=golden,
-        latency_budget_ms=spec.budget.latency_ms or target.latency_budget_ms,
-        provenance=_provenance(steps),
-        files=folder.entries,
-    )
-
-
-def _provenance(steps: _Steps) -> Provenance:
-    return Provenance(
-        edge_sdk=edge_sdk.__version__,
-        libraries={
-            "numpy": np.__version__,
-            "onnx": version("onnx"),
-            "onnxruntime": ort.__version__,
-            "opencv": cv2.__version__,
-        },
-        source_sha256=steps.checked.sha256,
-        recipe=steps.quantized.recipe,
-        float_nodes=steps.quantized.float_nodes,
-        calibration_images=len(steps.images.calibration),
-    )
-
-
-def _report(manifest: Manifest, steps: _Steps, folder: BundleFolder) -> BuildReport:
+def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildReport:
     proof, images = steps.proof, steps.images
     return BuildReport(
         bundle=str(folder.output),

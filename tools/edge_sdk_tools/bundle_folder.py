@@ -10,12 +10,16 @@ import errno
 import hashlib
 import os
 import shutil
+import signal
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Literal, TypeAlias
 
-from edge_sdk.errors import OutputError, UsageError
-from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, encode_manifest
+from edge_sdk.errors import BundleError, OutputError, UsageError
+from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest, encode_manifest
 
 Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
 
@@ -57,12 +61,14 @@ class BundleFolder:
         """Write the manifest and move the whole bundle to its place, an older one out of it."""
         self.preview(manifest)
         _sync_folder(self._content)
+        # Again: a build takes a while, and what somebody put there meanwhile is theirs.
+        _refuse_other_things(self.output)
         old = self._partial / "old"
         if self.output.exists():
             self.output.rename(old)
         try:
             self._content.rename(self.output)
-        except OSError:
+        except BaseException:  # an interrupt between the two renames must not cost the old bundle either
             if old.exists():
                 old.rename(self.output)
             raise
@@ -78,28 +84,66 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
         OutputError: when the disk refuses.
     """
     _refuse_other_things(output)
-    partial = output.parent / f".{output.name}.building-{os.getpid()}"
     try:
-        yield BundleFolder(output, partial)
+        partial = Path(tempfile.mkdtemp(prefix=f".{output.name}.building-", dir=output.parent))
+    except OSError as cause:
+        raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
+    try:
+        with _temporary_files_in(partial), _interrupted_by_sigterm():
+            yield BundleFolder(output, partial)
     except OSError as cause:
         if cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise OutputError(f"{output}: no space left on the disk; nothing was changed") from cause
-        raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
+        raise OutputError(f"{cause.filename or output}: {cause.strerror or cause}; {output} was not changed") from cause
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _refuse_other_things(output: Path) -> None:
+    """Only a bundle is ever replaced, and only one that holds nothing but itself."""
     if output.name in ("", ".", ".."):
         raise UsageError(f"{output}: expected the name of a bundle to write, such as NAME.edge")
     if not output.parent.is_dir():
         raise UsageError(f"{output}: the folder {output.parent} does not exist")
-    if not output.exists():
-        return
-    if not output.is_dir():
+    if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise UsageError(f"{output}: exists and is not a bundle; choose another name with -o")
-    if any(output.iterdir()) and not (output / MANIFEST_FILE).is_file():
-        raise UsageError(f"{output}: exists and is not a bundle (no {MANIFEST_FILE}); choose another name with -o")
+    if not output.exists() or not any(output.iterdir()):
+        return
+    try:
+        manifest = decode_manifest((output / MANIFEST_FILE).read_bytes(), str(output))
+    except (OSError, BundleError) as cause:
+        raise UsageError(f"{output}: exists and is not a bundle; choose another name with -o") from cause
+    ours = {entry.name for entry in manifest.files} | {MANIFEST_FILE, SIGNATURE_FILE}
+    strange = sorted({item.name for item in output.iterdir()} - ours)
+    if strange:
+        raise UsageError(f"{output}: holds {strange[0]}, which is no part of the bundle; choose another name with -o")
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """Keep what libraries write on the way on the output's disk, where it is cleaned up and a full disk is said."""
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, so that it cleans up too; only the main thread may ask for that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _what_is_at(output: Path) -> Replaced:

