@@ -13,7 +13,6 @@ from edge_sdk.errors import ModelError
 from edge_sdk.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
 from edge_sdk.model_spec import ClassificationSpec, DetectionSpec, InputSpec, ModelSpec, Thresholds
 from edge_sdk.tasks import make_task
-from edge_sdk.tasks.detection import Candidates, suppress
 
 IDENTITY = Geometry(1.0, 1.0, 0.0, 0.0)
 ANCHORS = (((10.0, 20.0), (30.0, 15.0)), ((40.0, 40.0),))
@@ -145,48 +144,6 @@ def test_results_own_their_memory() -> None:
     output[:] = 0
     assert got.boxes_xyxy.tolist() == [[22, 27, 42, 37]]
     assert got.confidences == pytest.approx([0.9])
-
-
-def _iou(a: list[float], b: list[float]) -> float:
-    width = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
-    height = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
-    area = [(r[2] - r[0]) * (r[3] - r[1]) for r in (a, b)]
-    return width * height / (sum(area) - width * height)
-
-
-def test_suppression_equals_the_greedy_definition() -> None:
-    random = np.random.default_rng(5)
-    corners = random.uniform(0, 60, (200, 2))
-    boxes = np.concatenate([corners, corners + random.uniform(5, 30, (200, 2))], axis=1).astype(np.float32)
-    scores = random.permutation(np.linspace(0.3, 0.99, 200)).astype(np.float32)
-    classes = random.integers(0, 3, 200)
-    sizes = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
-    got = suppress(Candidates(sizes, scores, classes), Thresholds(confidence=0.4, iou=0.45))
-
-    kept: list[int] = []
-    for index in np.argsort(-scores).tolist():
-        if scores[index] < 0.4:
-            break
-        rivals = [k for k in kept if classes[k] == classes[index]]
-        if all(_iou(boxes[k].tolist(), boxes[index].tolist()) <= 0.45 for k in rivals):
-            kept.append(index)
-    assert got.tolist() == kept
-
-
-def test_boxes_beyond_the_border_suppress_no_other_class() -> None:
-    boxes = np.array([[-200, -200, 210, 210], [300, 300, 200, 200]], np.float32)
-    candidates = Candidates(boxes, np.array([0.9, 0.8], np.float32), np.array([1, 0]))
-    assert suppress(candidates, Thresholds()).tolist() == [0, 1]
-    assert boxes[0].tolist() == [-200, -200, 210, 210]
-
-
-@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("column", range(4))
-def test_a_box_that_is_no_box_suppresses_nothing(value: float, column: int) -> None:
-    boxes = np.array([[10, 10, 20, 20], [100, 100, 20, 20], [40, 10, 20, 20]], np.float32)
-    boxes[1, column] = value
-    candidates = Candidates(boxes, np.array([0.5, 0.9, 0.6], np.float32), np.array([0, 0, 0]))
-    assert suppress(candidates, Thresholds()).tolist() == [2, 0]
 
 
 def test_a_box_in_the_padding_is_none() -> None:

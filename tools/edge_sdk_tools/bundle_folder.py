@@ -10,16 +10,14 @@ import errno
 import hashlib
 import os
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Literal, TypeAlias
 
 from edge_sdk.errors import BundleError, OutputError, UsageError
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest, encode_manifest
+from edge_sdk_tools.interruption import interrupted_by_sigterm
 
 Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
 
@@ -89,7 +87,7 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     except OSError as cause:
         raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
     try:
-        with _temporary_files_in(partial), _interrupted_by_sigterm():
+        with _temporary_files_in(partial), interrupted_by_sigterm():
             yield BundleFolder(output, partial)
     except OSError as cause:
         if cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -127,23 +125,6 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         tempfile.tempdir = before
-
-
-@contextlib.contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, so that it cleans up too; only the main thread may ask for that."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _what_is_at(output: Path) -> Replaced:

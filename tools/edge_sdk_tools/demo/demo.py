@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
@@ -31,6 +27,7 @@ from edge_sdk_tools.demo.picture import draw_picture
 from edge_sdk_tools.demo.process import child, last_line
 from edge_sdk_tools.demo.show import Show
 from edge_sdk_tools.demo.tally import Tally
+from edge_sdk_tools.interruption import interrupted_by_sigterm
 from edge_sdk_tools.wheel import cache_folder
 
 _STALL_S = 60.0  # without a message; the bundle's golden inputs are replayed before the first
@@ -80,7 +77,7 @@ def run_demo(output: Path, frames: int | None, show: Show, broker_kind: Kind | N
         EdgeError: of the family that says who can mend it.
         KeyboardInterrupt: on SIGINT and SIGTERM, when all that was started has ended.
     """
-    with _interrupted_by_sigterm(), fresh_folder(output) as folder:
+    with interrupted_by_sigterm(), fresh_folder(output) as folder:
         media, bundle = _prepare(cache_folder(), show)
         with running_broker(broker_kind) as broker:
             show.step(f"running it on {media.street_video.name}, publishing to {broker.kind} at {broker.url}")
@@ -179,17 +176,3 @@ def _summarise(
         age=tally.age,
         inference=tally.inference,
     )
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, so that it ends the children too."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
