@@ -178,7 +178,7 @@ class Daemon:
         run_ms = (time.perf_counter_ns() - start_ns) / 1e6
         if run_ms > budget_ms:
             self._say(
-                f"warning: one inference takes about {run_ms:.0f} ms here and the budget is {budget_ms:g} ms, so most "
+                f"warning: one inference takes about {run_ms:.3g} ms here and the budget is {budget_ms:g} ms, so most "
                 "frames will be dropped; raise --latency-ms or build a smaller model"
             )
 
@@ -227,7 +227,8 @@ class Daemon:
 
     def _say_broker(self, address: str, state: str, detail: str) -> None:
         if state == "connecting" and detail:
-            self._say(f"broker {address}: not reachable ({detail}), trying again")
+            what = detail if detail.startswith("connection lost") else f"not reachable ({detail})"
+            self._say(f"broker {address}: {what}, trying again")
         elif state == "refused":
             self._say(f"broker {address}: refused us ({detail}), trying again")
         elif state == "online":

@@ -53,8 +53,11 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     Raises:
         ConfigError: when it is missing, or not an unencrypted Ed25519 private key in PEM.
     """
+    data = _read(path)
+    if b"PUBLIC KEY" in data:
+        raise ConfigError(f"{path}: this is a public key; sign with its private half, the file without .pub")
     try:
-        key = serialization.load_pem_private_key(_read(path), password=None)
+        key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ConfigError(f"{path}: not a private key, expected the PEM file that `edge-sdk keygen` wrote") from None
     if not isinstance(key, Ed25519PrivateKey):

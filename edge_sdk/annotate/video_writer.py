@@ -33,12 +33,12 @@ class VideoWriter:
     `write` waits while the encoder is busy. As a context manager it closes, and so keeps what was written.
 
     Args:
-        path: the file, ending in .mp4; one that is there is replaced at the end.
+        path: the file, ending in .mp4; nothing that is there is ever replaced, it may be the source itself.
         fps: frames a second, above 0.
         ffmpeg: name or path of the program; where there is none OpenCV writes.
 
     Raises:
-        UsageError: another ending, or a folder.
+        UsageError: another ending, or something of that name is there.
         OutputError: the folder that it goes into is missing or not writable.
     """
 
@@ -48,8 +48,10 @@ class VideoWriter:
         self._program = shutil.which(ffmpeg)
         self._encoder: _Encoder | None = None
         self._canvas: Image | None = None
-        if path.suffix.lower() != ".mp4" or path.is_dir():
+        if path.suffix.lower() != ".mp4":
             raise UsageError(f"{path}: expected the name of a file that ends in .mp4")
+        if path.exists() or path.is_symlink():
+            raise UsageError(f"{path}: exists already; choose another name, a video is never overwritten")
         self._part = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
         try:
             self._part.touch()
@@ -95,7 +97,8 @@ class VideoWriter:
             if said:
                 raise self._error(said)
             if encoder:
-                self._part.replace(self._path)
+                # A link, unlike a rename, refuses to replace what came there meanwhile.
+                os.link(self._part, self._path)
         except OSError as cause:
             raise self._error(cause) from cause
         finally:

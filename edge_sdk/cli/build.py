@@ -102,7 +102,13 @@ def _show(report: BuildReport) -> None:
     click.echo(f"calibrated with {report.calibration_images}{of} images; {report.float_nodes} nodes left float")
     replaced = "" if report.replaced == "nothing" else ", replacing what was there"
     click.echo(f"wrote {report.bundle} (version {report.version}, budget {report.latency_budget_ms:g} ms){replaced}")
-    click.echo(f"next: edge-sdk run {report.bundle} --source 0 --mqtt mqtt://BROKER")
+    lowest, highest = report.onnxruntime
+    click.echo(f"runs on ONNX Runtime {highest if lowest == highest else f'{lowest} to {highest}'}")
+    if report.is_for_here:
+        click.echo(f"next: edge-sdk run {report.bundle} --source 0 --mqtt mqtt://BROKER")
+    else:
+        click.echo(f"next: edge-sdk sign {report.bundle} --key KEY, copy it to the device, and there:")
+        click.echo(f"      edge-sdk run {report.bundle} --trust KEY.pub --source 0 --mqtt mqtt://BROKER")
 
 
 def _warnings(report: BuildReport) -> list[str]:
@@ -113,6 +119,10 @@ def _warnings(report: BuildReport) -> list[str]:
         count = len(report.unreadable_images)
         warnings.append(
             f"{count} images cannot be read and were skipped: {names}{f' and {more} more' if more > 0 else ''}"
+        )
+    if report.background_unsaid:
+        warnings.append(
+            'the first label is "background": with [classification] background_class = true class_id begins after it'
         )
     if report.reduced_for_host:
         warnings.append(

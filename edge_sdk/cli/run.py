@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from edge_sdk.daemon import Daemon, RunSettings, RunSummary, stopping_on_signals
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import PublishError, UsageError
 from edge_sdk.publishing import MqttSettings, Secret, default_device, read_password
 
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
@@ -46,7 +46,7 @@ def _number(_context: click.Context, option: click.Parameter, value: float | Non
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @click.option("--duration", type=_POSITIVE, callback=_number, help="Stop after so many seconds.")
 @click.option("--latency-ms", type=_POSITIVE, callback=_number, help="Overrides the bundle's budget.")
-@click.option("--annotate", type=_PATH, help="Write an MP4 with the results drawn.")
+@click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
 def command(**options: object) -> None:
@@ -61,8 +61,10 @@ def command(**options: object) -> None:
     elif not quiet:
         _say(_closing(summary))
     undelivered = _undelivered(summary)
+    if undelivered and summary.publisher and not summary.publisher.sent and summary.ended_by != "signal":
+        raise PublishError(undelivered)  # a script must see that all was for nothing
     if undelivered and not quiet:
-        _say(undelivered)
+        _say(f"warning: {undelivered}")
 
 
 def _settings(options: dict[str, object]) -> RunSettings:
@@ -160,10 +162,10 @@ def _undelivered(summary: RunSummary) -> str | None:
     """What the broker or the reader did not get, or None."""
     if summary.lines and summary.lines.written < summary.lines.put:
         lost = summary.lines.put - summary.lines.written
-        return f"warning: {lost} of {summary.lines.put} results were not read from standard output"
+        return f"{lost} of {summary.lines.put} results were not read from standard output"
     publisher = summary.publisher
     lost = publisher.put - publisher.sent + publisher.rejected if publisher else 0
     if publisher is None or lost <= 0:
         return None
     reason = f"; {publisher.last_error}" if publisher.last_error else ""
-    return f"warning: {lost} of {publisher.put} results did not reach the broker{reason}"
+    return f"{lost} of {publisher.put} results did not reach the broker{reason}"

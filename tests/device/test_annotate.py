@@ -215,7 +215,7 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     cases: list[tuple[Path, type[EdgeError], str]] = [
         (tmp_path / "none" / "a.mp4", OutputError, "No such file or directory"),
         (tmp_path / "file" / "a.mp4", OutputError, "Not a directory"),
-        (tmp_path / "folder.mp4", UsageError, no_name),
+        (tmp_path / "folder.mp4", UsageError, "exists already; choose another name"),
         (tmp_path / "a.avi", UsageError, no_name),
         *((Path(name), UsageError, no_name) for name in (".", "/", "..", "")),
     ]
@@ -271,12 +271,28 @@ writer.close()
 """
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, ffmpeg: str) -> None:
+def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path, ffmpeg: str) -> None:
+    """It may be the very video that is being watched."""
     path = tmp_path / "a.mp4"
-    path.write_bytes(b"before")
+    path.write_bytes(b"precious")
+    (tmp_path / "link.mp4").symlink_to(path)
+    for taken in (path, tmp_path / "link.mp4"):
+        with pytest.raises(UsageError, match="exists already"):
+            VideoWriter(taken, 25, ffmpeg=ffmpeg)
+    writer = VideoWriter(tmp_path / "b.mp4", 25, ffmpeg=ffmpeg)
+    writer.write(numbered_image(0))
+    (tmp_path / "b.mp4").write_bytes(b"came meanwhile")
+    with pytest.raises(OutputError, match="File exists"):
+        writer.close()
+    assert path.read_bytes() == b"precious"
+    assert (tmp_path / "b.mp4").read_bytes() == b"came meanwhile"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, ffmpeg: str) -> None:
+    path = tmp_path / "a.mp4"
     done = subprocess.run(
         [sys.executable, "-c", _FULL_DISK, str(path), ffmpeg], capture_output=True, text=True, check=True, timeout=60
     )
     assert f"{path}: cannot be written" in done.stdout
-    assert path.read_bytes() == b"before"
-    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+    assert list(tmp_path.iterdir()) == []

@@ -92,6 +92,8 @@ def test_wrong_key_files(tmp_path: Path) -> None:
         load_private_key(tmp_path / "junk")
     with pytest.raises(ConfigError, match="not an Ed25519 key"):
         load_private_key(tmp_path / "ec.key")
+    with pytest.raises(ConfigError, match="this is a public key"):
+        load_private_key(tmp_path / "a.key.pub")
     with pytest.raises(ConfigError, match="this is a private key"):
         load_public_key(tmp_path / "a.key")
     with pytest.raises(ConfigError, match="not a public key"):

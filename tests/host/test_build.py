@@ -80,6 +80,15 @@ def test_the_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert report["version"] == 7
 
 
+def test_a_background_that_nobody_named_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_project(tmp_path, labels="background\nb\nc\n")
+    assert run(["build", str(model), "--target", "arm64", "-o", str(tmp_path / "a.edge")]) == 0
+    captured = capsys.readouterr()
+    assert 'the first label is "background"' in captured.err
+    assert "copy it to the device" in captured.out or "next: edge-sdk run" in captured.out
+    assert f"runs on ONNX Runtime {ort.__version__}" in captured.out
+
+
 def test_a_second_build_replaces_the_first(tmp_path: Path) -> None:
     model = write_project(tmp_path)
     for version in (1, 2):

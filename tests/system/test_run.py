@@ -113,7 +113,8 @@ def test_duration_limits_the_run(cell_bundle: Path, video: Path) -> None:
 def test_a_broker_that_is_not_there_stops_nothing(cell_bundle: Path, cell_pictures: Path) -> None:
     url = f"mqtt://127.0.0.1:{free_port()}"
     done = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--mqtt", url, "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1
+    assert "4 of 4 results did not reach the broker" in done.stderr
     summary = msgspec.json.decode(done.stdout)
     assert summary["results"] == 4
     assert summary["publisher"]["acknowledged"] == 0

@@ -26,7 +26,7 @@ def test_a_wrong_password_is_said_in_one_line_without_the_password(
         done = edge_sdk(
             *("run", cell_bundle, "--source", video, "--duration", 2, "--mqtt", url, "--mqtt-password-file", secret),
         )
-    assert done.returncode == 0
+    assert done.returncode == 1  # none of the results got through
     assert "refused" in done.stderr
     assert "wrong-secret" not in done.stderr + done.stdout
 
@@ -103,6 +103,15 @@ def test_a_name_that_cannot_be_a_topic_is_refused_at_once(cell_bundle: Path, cel
         assert done.returncode == 2
         assert "a/b" in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_the_source_is_never_overwritten_by_its_annotation(cell_bundle: Path, video: Path) -> None:
+    mp4 = video.rename(video.with_suffix(".mp4"))
+    before = mp4.read_bytes()
+    done = edge_sdk("run", cell_bundle, "--source", mp4, "--annotate", mp4, "--quiet")
+    assert done.returncode == 2
+    assert "exists already; choose another name" in done.stderr
+    assert mp4.read_bytes() == before
 
 
 def test_a_password_in_the_broker_url_is_refused(cell_bundle: Path, cell_pictures: Path) -> None:

@@ -5,6 +5,7 @@ Owns the order of the steps and the choice of images. Each step's own rules live
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,9 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         samples: what both models say of a few images.
         replaced: what was at `bundle` before: `nothing`, `unsigned` or `signed`.
         unreadable_images: files that were skipped.
+        onnxruntime: versions that may run it, lowest and highest.
+        is_for_here: whether this machine could run it.
+        background_unsaid: the first label is "background" and model.toml does not say so.
         reduced_for_host: the weights have 7 bits only because this machine's CPU would saturate with 8.
         latency_budget_ms: promised to the device.
     """
@@ -70,6 +74,9 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[Sample, ...]
     replaced: Replaced
     unreadable_images: list[str]
+    onnxruntime: tuple[str, str]
+    is_for_here: bool
+    background_unsaid: bool
     reduced_for_host: bool
     latency_budget_ms: float
 
@@ -194,9 +201,17 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         samples=proof.samples,
         replaced=folder.replaces,
         unreadable_images=sorted({str(p) for p in (*images.calibration.unreadable, *images.evaluation.unreadable)}),
+        onnxruntime=(manifest.onnxruntime.minimum, manifest.onnxruntime.maximum),
+        is_for_here=manifest.machine == platform.machine(),
+        background_unsaid=_background_unsaid(steps.spec, steps.checked.labels),
         reduced_for_host=bool(steps.quantized.recipe["reduce_range"]) and not steps.target.reduce_range,
         latency_budget_ms=manifest.latency_budget_ms,
     )
+
+
+def _background_unsaid(spec: ModelSpec, labels: Sequence[str]) -> bool:
+    is_classifier = spec.task == "classification"
+    return is_classifier and labels[0].casefold() == "background" and not spec.classification.background_class
 
 
 def _input_name(proto: onnx.ModelProto) -> str:

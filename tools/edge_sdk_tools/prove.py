@@ -148,11 +148,16 @@ def check_gates(gates: Gates, proof: Proof) -> None:
         found = f"{agreement.value:.1%} of {agreement.reference_count} {_NOUNS[agreement.metric]}"
         raise AccuracyGateError(
             f"INT8 agrees with FP32 on {found} in {agreement.images} images{_few(agreement)}, expected "
-            f"{gates.int8_min_agreement:.1%} or more; calibrate with more images like those the camera sees, or lower "
-            "gates.int8_min_agreement in model.toml"
+            f"{gates.int8_min_agreement:.1%} or more. {_example(proof.samples)}Check input.mean, std, color and resize "
+            "first, then calibrate with more images like those the camera sees, or lower gates.int8_min_agreement"
         )
     if gates.max_size_mb is not None and proof.int8_mb > gates.max_size_mb:
         raise SizeGateError(f"the model has {proof.int8_mb:.2f} MB, gates.max_size_mb allows {gates.max_size_mb}")
+
+
+def _example(samples: Sequence[Sample]) -> str:
+    """What a wrong description of the input looks like is plain from what FP32 itself sees."""
+    return "".join(f"In {s.image} FP32 sees {s.fp32} and INT8 {s.int8}. " for s in samples[:1])
 
 
 def _few(agreement: Agreement) -> str:
