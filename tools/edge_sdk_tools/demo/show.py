@@ -70,10 +70,10 @@ class Show:
         self.step(closing_line(tally))
         self.step(latency_line(tally))
         self.step(f"the files are in {folder}:")
-        self.tell(f"annotated.jpg   {best_line(tally)}")
-        self.tell("annotated.mp4   the video with what was found in it")
+        self.tell(f"annotated.jpg     {best_line(tally)}")
+        self.tell("annotated.mp4     the video with what was found in it")
         self.tell("yolov4_tiny.edge  the bundle that ran")
-        self.tell("messages.jsonl  the messages as an independent subscriber received them")
+        self.tell("messages.jsonl    the messages as an independent subscriber received them")
 
     def next_steps(self, lines: list[tuple[str, str]]) -> None:
         """Commands to try, each with what it does."""
