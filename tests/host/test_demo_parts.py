@@ -165,7 +165,7 @@ def test_what_is_shown(terminal: bool) -> None:
         "11.0 ms, p99 12.0 ms",
         "saw a person 3 times in 2 frames, at most 2 at once; frames dropped: 1",
         "the files are in out [bold]:",
-        "annotated.jpg   frame 0, 2 people",
+        "annotated.jpg     frame 0, 2 people",
         "more: edge-sdk bench 'a [b].edge'",
     ]
     expected += (
