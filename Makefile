@@ -11,6 +11,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
+TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint wheel bench lowest constraints clean
@@ -51,10 +52,11 @@ lowest: $(VENV)/.dev
 	$(VENV)-lowest/bin/python -m pip install --quiet --no-deps -e .
 	$(VENV)-lowest/bin/python -m pytest -W ignore tests/device tests/host $(PYTEST_ARGS)
 
+# What PyTorch's default build wants of CUDA is left out: its CPU build has the same version and wants none of it.
 constraints: $(VENV)/.dev
 	$(PIP) install --quiet uv
-	{ sed -n '/^#/p' constraints.txt; $(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.10 \
-	  --no-header --no-annotate --upgrade --quiet; } > constraints.new
+	{ sed -n '/^#/p' constraints.txt; echo 'torch==$(TORCH)' | $(BIN)/uv pip compile pyproject.toml - --all-extras --universal --python-version 3.10 \
+	  --no-header --no-annotate --upgrade --quiet | grep -vE '^(nvidia-|cuda-|triton)'; } > constraints.new
 	mv constraints.new constraints.txt
 
 # Half an environment, as Debian without python3-venv leaves it, would pass for a whole one for ever.
@@ -67,7 +69,7 @@ $(VENV)/.demo: $(BIN)/pip pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/pip pyproject.toml constraints.txt
-	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,torch]'
 	@touch $@ $(VENV)/.demo
 
 clean:

@@ -138,16 +138,33 @@ class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evaluation: _ImageFolder | None = None
 
 
+class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the model was distilled from.
+
+    Attributes:
+        model: the teacher's own model.toml, or a bundle.
+        labels: this model's label -> the teacher's, where their texts differ in more than case.
+    """
+
+    model: Annotated[str, Meta(description="the teacher's model.toml, relative to this one")]
+    labels: dict[str, str] = {}
+
+
 class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a build may lose.
 
     Attributes:
         int8_min_agreement: lowest agreement of INT8 with FP32 on the evaluation images: the share of top-1 classes that
             are equal, or the F1 score of detections matched at IoU .5.
+        distill_max_drop_points: on labelled images, how many points (hundredths) of its metric a student may lie below
+            its teacher.
+        distill_min_agreement: on images without labels, lowest agreement of a student with its teacher.
         max_size_mb: largest model file in the bundle, in MB of 1e6 bytes.
     """
 
     int8_min_agreement: _Unit = 0.80
+    distill_max_drop_points: Annotated[float, Meta(ge=0, le=100)] = 2.0
+    distill_min_agreement: _Unit = 0.90
     max_size_mb: Annotated[float, Meta(gt=0)] | None = None
 
 
@@ -181,6 +198,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     classification: ClassificationSpec = ClassificationSpec()
     detection: DetectionSpec = DetectionSpec()
     data: DataSpec = DataSpec()
+    teacher: TeacherSpec | None = None
     gates: Gates = Gates()
     budget: BudgetSpec = BudgetSpec()
 
@@ -214,6 +232,7 @@ def load_model_spec(path: Path) -> ModelSpec:
             calibration=str(folder / spec.data.calibration) if spec.data.calibration else None,
             evaluation=str(folder / spec.data.evaluation) if spec.data.evaluation else None,
         ),
+        teacher=TeacherSpec(str(folder / spec.teacher.model), spec.teacher.labels) if spec.teacher else None,
     )
 
 

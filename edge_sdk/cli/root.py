@@ -28,6 +28,9 @@ _VERBS = {
 }
 
 
+_MODULES = {"import": "import_model"}  # where the verb is no name that Python allows
+
+
 class _LazyVerbs(click.Group):
     """A click group whose commands live in `edge_sdk.cli.VERB` and are imported on use."""
 
@@ -46,9 +49,10 @@ class _LazyVerbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        command = importlib.import_module(f"edge_sdk.cli.{cmd_name}").command
+        module = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
+        command = importlib.import_module(f"edge_sdk.cli.{module}").command
         if not isinstance(command, click.Command):
-            raise TypeError(f"edge_sdk.cli.{cmd_name}.command is not a click command")
+            raise TypeError(f"edge_sdk.cli.{module}.command is not a click command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
