@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -20,7 +21,12 @@ else:
 REFERENCE = (Path(__file__).parents[2] / "docs" / "model-toml.md").read_text(encoding="utf-8")
 TABLES: list[tuple[str, type[msgspec.Struct]]] = [
     ("", ModelSpec),
-    *((f.name, f.type) for f in msgspec.structs.fields(ModelSpec) if isinstance(f.type, type)),
+    *(
+        (field.name, kind)
+        for field in msgspec.structs.fields(ModelSpec)
+        for kind in (field.type, *get_args(field.type))  # a section that may be missing is "Section | None"
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    ),
 ]
 
 GOOD = """
@@ -178,6 +184,8 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
         return "required"
     if field.default is None:
         return "none"
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
     return list(field.default) if isinstance(field.default, tuple) else field.default
 
 
