@@ -16,11 +16,12 @@ from msgspec import Meta
 from edge_sdk.errors import ModelError
 from edge_sdk.toml_file import read_toml
 
-Task = Literal["classification", "detection"]
-Decoder = Literal["logits", "softmax", "yolov4", "yolov5", "yolov8"]
+Task = Literal["classification", "detection", "segmentation"]
+Decoder = Literal["logits", "softmax", "argmax", "yolov4", "yolov5", "yolov8"]
 DECODERS: dict[Task, tuple[Decoder, ...]] = {
     "classification": ("logits", "softmax"),
     "detection": ("yolov4", "yolov5", "yolov8"),
+    "segmentation": ("logits", "argmax"),
 }
 """Decoders by task. YOLO11 heads have YOLOv8's layout."""
 

@@ -11,10 +11,13 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from edge_sdk.frame import Classification, Detections, Image, Result
+from edge_sdk.annotate.overlay import Overlay
+from edge_sdk.frame import Classification, Detections, Image, Result, Segmentation
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _TOP_CLASSES = 3
+_LARGEST_CLASSES = 5
+_LEAST_SHARE = 0.005  # of the picture: what is smaller would be written as 0 %
 _REFERENCE_PX = 720  # the shorter side at which the sizes below are right
 _GOLDEN_RATIO = 0.618034  # steps of it around the colour circle keep neighbouring classes far apart
 
@@ -35,23 +38,27 @@ class Annotator:
 
     Args:
         labels: one a class, in output order.
-        background_class: whether the first label is the background, whose class id is -1.
+        background_class: of a classifier: whether the first label is the background, whose class id is -1.
     """
 
     def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
         self._labels = tuple(labels)
         self._offset = int(background_class)
+        self._overlay: Overlay | None = None
 
     def draw(self, image: Image, result: Result) -> None:
         """Draw a result on a picture, in place.
 
         Args:
             image: uint8 (H, W, 3), BGR: a copy of the frame that the result belongs to.
-            result: boxes are drawn with label and confidence; of classes the first three are written.
+            result: boxes are drawn with label and confidence; of classes the first three are written, and
+                of segments the largest over the colours of all.
         """
         pen = _pen_for(image)
         if isinstance(result, Detections):
             self._draw_detections(image, result, pen)
+        elif isinstance(result, Segmentation):
+            self._draw_segments(image, result, pen)
         else:
             self._draw_classes(image, result, pen)
 
@@ -65,7 +72,7 @@ class Annotator:
             cv2.rectangle(image, (x1, y1), (x2, y2), colour, pen.line_px, cv2.LINE_AA)
         for index, (x1, y1, _, _) in zip(order, corners, strict=True):
             class_id = int(result.class_ids[index])
-            text = f"{self._label(class_id)} {result.confidences[index]:.0%}"
+            text = f"{self._name(class_id)} {result.confidences[index]:.0%}"
             _draw_tag(image, text, (x1 - pen.line_px // 2, y1), class_colour(class_id), pen)
 
     def _draw_classes(self, image: Image, result: Classification, pen: _Pen) -> None:
@@ -73,12 +80,28 @@ class Annotator:
         for class_id, confidence in zip(
             result.class_ids[:_TOP_CLASSES], result.confidences[:_TOP_CLASSES], strict=True
         ):
-            text = f"{self._label(int(class_id))} {confidence:.0%}"
+            text = f"{self._name(int(class_id), self._offset)} {confidence:.0%}"
             y = _draw_tag(image, text, (pen.margin_px, y), class_colour(int(class_id)), pen, above=False)
 
-    def _label(self, class_id: int) -> str:
-        index = class_id + self._offset
+    def _draw_segments(self, image: Image, result: Segmentation, pen: _Pen) -> None:
+        if self._overlay is None:
+            self._overlay = Overlay([_segment_colour(i, label) for i, label in enumerate(self._labels)])
+        self._overlay.paint(image, result.to_frame(), pen.line_px)
+        y = pen.margin_px
+        for class_id in np.argsort(-result.shares, kind="stable")[:_LARGEST_CLASSES].tolist():
+            share, colour = float(result.shares[class_id]), _segment_colour(class_id, self._name(class_id))
+            if colour is not None and share >= _LEAST_SHARE and y < image.shape[0] // 2:
+                text = f"{self._name(class_id)} {share:.0%}"
+                y = _draw_tag(image, text, (pen.margin_px, y), colour, pen, above=False)
+
+    def _name(self, class_id: int, offset: int = 0) -> str:
+        index = class_id + offset
         return self._labels[index] if 0 <= index < len(self._labels) else f"class {class_id}"
+
+
+def _segment_colour(class_id: int, label: str) -> _Colour | None:
+    """None for the background, which is what the picture shows without any colour."""
+    return None if label.strip("_ ").casefold() == "background" else class_colour(class_id)
 
 
 def class_colour(class_id: int) -> tuple[int, int, int]:

@@ -2,14 +2,15 @@
 
 from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.delivery import State
+from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.json_lines import JsonLinesSink, LinesStats
 from edge_sdk.publishing.outbox import MemoryOutbox
 from edge_sdk.publishing.payload import (
     ClassificationMessage,
     DetectionMessage,
     ModelRef,
-    ResultEncoder,
     ResultMessage,
+    SegmentationMessage,
     StatusMessage,
     result_schema,
     status_schema,
@@ -32,6 +33,7 @@ __all__ = [
     "ResultEncoder",
     "ResultMessage",
     "Secret",
+    "SegmentationMessage",
     "State",
     "StatusMessage",
     "Topics",

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias
 
 from edge_sdk.publishing.backoff import Backoff
+from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.link import Link
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
-from edge_sdk.publishing.payload import ResultEncoder
 from edge_sdk.publishing.wakeup import Wakeup
 
 State: TypeAlias = Literal["connecting", "online", "refused", "closed"]

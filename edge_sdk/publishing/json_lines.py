@@ -16,8 +16,8 @@ import msgspec
 
 from edge_sdk.errors import OutputError
 from edge_sdk.frame import Result
+from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
-from edge_sdk.publishing.payload import ResultEncoder
 
 _LOOK_S = 0.05  # how often who waits looks whether it still should
 _RETRY_S = 0.01  # until a file that does not block is tried again

@@ -15,10 +15,10 @@ from edge_sdk.errors import UsageError
 from edge_sdk.frame import Result
 from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.delivery import Delivery, State
+from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.link import Link
 from edge_sdk.publishing.mqtt import MqttLink, tls_context
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
-from edge_sdk.publishing.payload import ResultEncoder
 from edge_sdk.publishing.settings import MqttSettings
 
 _STALL_KEEPALIVES = 2.0  # as long as MQTT itself gives a silent peer, and half of it again

@@ -1,6 +1,7 @@
 """Chooses the task's stage, and refuses output shapes that it cannot read.
 
-Owns the words of that refusal: of labels where only the number of classes differs, of the decoder that would fit.
+Owns the words of that refusal: of labels where only the number of classes differs, of the task or decoder that would
+fit.
 """
 
 from __future__ import annotations
@@ -8,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-import msgspec
-
 from edge_sdk.errors import ModelError
-from edge_sdk.frame import Inferred, Result
+from edge_sdk.frame import NO_CLASS, Inferred, Result
 from edge_sdk.manifest import Manifest
 from edge_sdk.model_spec import DECODERS, Decoder, ModelSpec
+from edge_sdk.model_spec import Task as TaskName
 from edge_sdk.protocols import Stage
 from edge_sdk.tasks.classification import Classify
 from edge_sdk.tasks.detection import Decode, Detect
+from edge_sdk.tasks.output import Output, Shape, outputs_of
+from edge_sdk.tasks.segmentation import ClassIds, HighestScore, Segment
 from edge_sdk.tasks.yolo import YoloV4, YoloV5, YoloV8
 
 Task: TypeAlias = Stage[Inferred, Result]
-Shape: TypeAlias = tuple[int | str | None, ...]
 
 
 TaskSpec: TypeAlias = ModelSpec | Manifest
@@ -38,9 +39,15 @@ def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) 
     Raises:
         ModelError: when the outputs are not what the decoder reads; it names expected and got.
     """
-    if spec.decoder in ("logits", "softmax"):
+    if spec.task == "segmentation":
+        return _make_segment(spec, label_count, output_shapes)
+    if spec.task == "classification":
         _expect(spec, label_count, output_shapes)
         return Classify(spec.classification, label_count, softmax=spec.decoder == "logits")
+    return _make_detect(spec, label_count, output_shapes)
+
+
+def _make_detect(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) -> Detect:
     decode: Decode
     if spec.decoder == "yolov4":
         grids = _expect_heads(spec, label_count, output_shapes)
@@ -53,44 +60,34 @@ def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) 
     return Detect(decode, spec.thresholds)
 
 
-class _Output(msgspec.Struct, frozen=True):
-    """What a decoder reads from one output.
-
-    Attributes:
-        shape: for as many classes as there are labels.
-        class_axis: the axis whose size follows the number of classes: `anchors * (others + classes)`.
-        anchors: boxes a cell, where they share that axis; else 1.
-        others: values beside the classes: box and objectness.
-    """
-
-    shape: tuple[int, ...]
-    class_axis: int = 1
-    anchors: int = 1
-    others: int = 0
-
-    def class_count(self, got: Shape) -> int | None:
-        """Classes of an output that differs from this one in nothing else; None when it does."""
-        size = got[self.class_axis] if len(got) == len(self.shape) else None
-        as_expected = (*got[: self.class_axis], self.shape[self.class_axis], *got[self.class_axis + 1 :])
-        if not isinstance(size, int) or size % self.anchors or not _fits(as_expected, self.shape):
-            return None
-        return size // self.anchors - self.others
-
-    def sum_of(self, class_count: int) -> str:
-        """How the axis comes to its size: `255 = 3 * (5 + 80)`."""
-        size, inner = self.anchors * (self.others + class_count), f"{self.others} + {class_count}"
-        return f"{size} = {self.anchors} * ({inner})" if self.anchors > 1 else f"{size} = {inner}"
+def _make_segment(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) -> Segment:
+    output = _expect_map(spec, label_count, output_shapes)
+    if not 2 <= label_count <= NO_CLASS:
+        hint = (
+            'what is none of them is a class too: give it a line such as "background"'
+            if label_count < 2
+            else f"a class map has one byte a cell, and {NO_CLASS} says that there is no class"
+        )
+        raise ModelError(f"labels has {_lines(label_count)}, expected 2 to {NO_CLASS} for segmentation; {hint}")
+    read = ClassIds(label_count) if output.class_axis is None else HighestScore(output.class_axis)
+    return Segment(read, label_count, spec.input.size_wh)
 
 
-def _output_of(decoder: Decoder, spec: TaskSpec, label_count: int) -> _Output:
-    """The one output of every decoder but yolov4."""
-    if decoder in ("logits", "softmax"):
-        return _Output((1, label_count))
-    width, height = spec.input.size_wh
-    cells = sum((width // s) * (height // s) for s in (8, 16, 32))
-    if decoder == "yolov5":
-        return _Output((1, 3 * cells, 5 + label_count), class_axis=2, others=5)
-    return _Output((1, 4 + label_count, cells), others=4)
+def _expect_map(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Output:
+    """Which of the shapes that the decoder takes the first output has."""
+    first = got[0] if got else ()
+    choices = outputs_of(spec.task, spec.decoder, spec.input, label_count)
+    likely, *others = sorted(choices, key=lambda c: not c.covers(first, spec.input.size_wh))
+    if likely.class_count(first) == 1:
+        raise ModelError(
+            f"decoder logits: output {_show([first])} has one value a cell, expected one a label; if it is a class id, "
+            'the decoder is "argmax"; if it is a score, let the model compare it with its threshold and use "argmax" '
+            "with two labels"
+        )
+    found = next((c for c in (likely, *others) if c.fits(first)), None)
+    if found is None:
+        _check(spec, label_count, got, [likely], _show([c.shape for c in choices], " or "))
+    return found or likely
 
 
 def _expect_heads(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> list[tuple[int, int]]:
@@ -105,7 +102,7 @@ def _expect_heads(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> lis
             + _looks_like(spec, label_count, got)
         )
     heads = [
-        _Output((1, len(a) * (5 + label_count), *grid), anchors=len(a), others=5)
+        Output((1, len(a) * (5 + label_count), *grid), anchors=len(a), others=5)
         for a, grid in zip(anchors, grids, strict=True)
     ]
     _check(spec, label_count, got, heads)
@@ -123,19 +120,22 @@ def _grids(shapes: Sequence[Shape]) -> list[tuple[int, int]]:
 
 
 def _expect(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> None:
-    _check(spec, label_count, got, [_output_of(spec.decoder, spec, label_count)])
+    _check(spec, label_count, got, outputs_of(spec.task, spec.decoder, spec.input, label_count))
 
 
-def _check(spec: TaskSpec, label_count: int, got: Sequence[Shape], expected: Sequence[_Output]) -> None:
-    shapes = [output.shape for output in expected]
-    if len(got) >= len(shapes) and all(_fits(g, e) for g, e in zip(got, shapes, strict=False)):
+def _check(
+    spec: TaskSpec, label_count: int, got: Sequence[Shape], expected: Sequence[Output], shown: str | None = None
+) -> None:
+    """Refuse outputs of other shapes; `shown` says what was expected where there is a choice."""
+    if len(got) >= len(expected) and all(e.fits(g) for g, e in zip(got, expected, strict=False)):
         return
     counts = {output.class_count(g) for output, g in zip(expected, got, strict=False)} if got else {None}
     count = counts.pop()
     if not counts and count is not None and count > 0:
         raise ModelError(_wrong_labels(spec, label_count, count, got[0], expected[0]))
     raise ModelError(
-        f"decoder {spec.decoder}: the model's outputs have shapes {_show(got)}, expected {_show(shapes)}"
+        f"decoder {spec.decoder}: the model's outputs have shapes {_show(got)}, "
+        f"expected {shown or _show([output.shape for output in expected])}"
         + (
             _looks_like(spec, label_count, got)
             or "; check decoder, input.size_wh and the number of labels in model.toml"
@@ -143,33 +143,40 @@ def _check(spec: TaskSpec, label_count: int, got: Sequence[Shape], expected: Seq
     )
 
 
-def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape, expected: _Output) -> str:
+def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape, expected: Output) -> str:
     """The message for a labels file that does not belong to the model."""
-    lines = "1 line" if label_count == 1 else f"{label_count} lines"
     classes = "1 class" if class_count == 1 else f"{class_count} classes"
-    said = f"labels has {lines}, the model has {classes} (output {_show([got])}"
+    said = f"labels has {_lines(label_count)}, the model has {classes} (output {_show([got])}"
     if spec.task == "detection":
         return f"{said}, {expected.sum_of(class_count)} for {spec.decoder}); expected one line a class, in output order"
+    flag = " and [classification] background_class = true" if spec.task == "classification" else ""
     hint = {
-        1: 'is the first class "background"? Then it needs a line of its own and [classification] '
-        "background_class = true",
+        1: f'is the first class "background"? Then it needs a line of its own{flag}',
         -1: 'is the first line "background"? Then take it out, the model has no such class',
     }.get(class_count - label_count, "expected one line a class, in output order")
     return f"{said}); {hint}"
 
 
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count} lines"
+
+
 def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:
-    """A hint, when these are exactly the shapes that another decoder of the task reads."""
-    for other in DECODERS[spec.task]:
-        if other != spec.decoder and _reads(other, spec, label_count, got):
-            anchors = " and give detection.anchors" if other == "yolov4" else ""
-            return f"; this looks like {other}: correct decoder{anchors} in model.toml"
+    """A hint, when these are exactly the shapes that another decoder reads; those of the same task come first."""
+    for task in sorted(DECODERS, key=lambda t: t != spec.task):
+        for other in DECODERS[task]:
+            if (task, other) != (spec.task, spec.decoder) and _reads(task, other, spec, label_count, got):
+                anchors = " and give detection.anchors" if other == "yolov4" else ""
+                if task == spec.task:
+                    return f"; this looks like {other}: correct decoder{anchors} in model.toml"
+                return f"; this looks like {task} with {other}: correct task and decoder{anchors} in model.toml"
     return ""
 
 
-def _reads(decoder: Decoder, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> bool:
+def _reads(task: TaskName, decoder: Decoder, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> bool:
     if decoder != "yolov4":
-        return bool(got) and got[0] == _output_of(decoder, spec, label_count).shape
+        choices = outputs_of(task, decoder, spec.input, label_count)
+        return bool(got) and any(c.resembles(got[0], spec.input.size_wh) for c in choices)
     width, height = spec.input.size_wh
     channels = [s[1] for s in got if len(s) == 4]
     return (
@@ -179,11 +186,5 @@ def _reads(decoder: Decoder, spec: TaskSpec, label_count: int, got: Sequence[Sha
     )
 
 
-def _fits(got: Shape, expected: Shape) -> bool:
-    return len(got) == len(expected) and all(
-        g == e for g, e in zip(got, expected, strict=True) if isinstance(g, int) and isinstance(e, int)
-    )
-
-
-def _show(shapes: Sequence[Shape]) -> str:
-    return ", ".join("x".join(str(d) for d in shape) for shape in shapes)
+def _show(shapes: Sequence[Shape], separator: str = ", ") -> str:
+    return separator.join("x".join(str(d) for d in shape) for shape in shapes)

@@ -1,10 +1,10 @@
-"""Results for tests: any number of boxes or classes from one black frame."""
+"""Results for tests: any number of boxes, classes or segments from one black frame."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from edge_sdk.frame import Classification, Detections, Frame
+from edge_sdk.frame import Classification, Detections, Frame, Geometry, Segmentation
 from edge_sdk.publishing import ModelRef, ResultEncoder
 
 MODEL = ModelRef("tiny", 3, "0" * 64)
@@ -30,6 +30,13 @@ def make_classification(class_ids: list[int], frame: Frame | None = None) -> Cla
     count = len(class_ids)
     confidences = np.linspace(0.9, 0.1, count, dtype=np.float32)
     return Classification(frame or make_frame(), 1_000_000, confidences, np.array(class_ids, np.int64))
+
+
+def make_segmentation(shares: list[float], frame: Frame | None = None) -> Segmentation:
+    class_map = np.zeros((48, 64), np.uint8)
+    return Segmentation(
+        frame or make_frame(), 1_000_000, class_map, Geometry(0.1, 0.1, 0.0, 0.0), np.array(shares, np.float32)
+    )
 
 
 def make_encoder(device: str = "pi", **changes: object) -> ResultEncoder:

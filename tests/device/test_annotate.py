@@ -135,11 +135,11 @@ def test_classes_are_written_one_below_the_other() -> None:
 
 
 def test_labels_with_and_without_background() -> None:
-    assert Annotator(["a", "b"])._label(1) == "b"
-    assert Annotator(["background", "a"], background_class=True)._label(0) == "a"
-    assert Annotator(["background", "a"], background_class=True)._label(-1) == "background"
-    assert Annotator(["a"])._label(-1) == "class -1"
-    assert Annotator(["a"])._label(9) == "class 9"
+    assert Annotator(["a", "b"])._name(1) == "b"
+    assert Annotator(["background", "a"])._name(0, offset=1) == "a"
+    assert Annotator(["background", "a"])._name(-1, offset=1) == "background"
+    assert Annotator(["a"])._name(-1) == "class -1"
+    assert Annotator(["a"])._name(9) == "class 9"
 
 
 def test_neighbouring_classes_look_different() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from edge_sdk.errors import ModelError
-from edge_sdk.model_spec import InputSpec, ModelSpec, load_model_spec, read_labels
+from edge_sdk.model_spec import DECODERS, InputSpec, ModelSpec, load_model_spec, read_labels
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -65,24 +65,29 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         (
             'decoder = "yolov8"',
             'decoder = "yolo9000"',
-            "decoder: 'yolo9000', expected logits, softmax, yolov4, yolov5 or yolov8",
+            "decoder: 'yolo9000', expected logits, softmax, argmax, yolov4, yolov5 or yolov8",
         ),
         (
             'decoder = "yolov8"',
             'decoder = "YoloV8"',
-            "'YoloV8', expected logits, softmax, yolov4, yolov5 or yolov8; did you",
+            "'YoloV8', expected logits, softmax, argmax, yolov4, yolov5 or yolov8; did you",
         ),
         ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
         ('decoder = "yolov8"', 'decodr = "yolov8"', "unknown key decodr; did you mean decoder?"),
-        ('decoder = "yolov8"', "", "decoder is missing, expected one of logits, softmax, yolov4, yolov5 or yolov8"),
+        ('decoder = "yolov8"', "", "decoder is missing, expected one of logits, softmax, argmax, yolov4, yolov5"),
         ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line, in output order"),
         (
             'labels = "labels.txt"',
             'labels = ["a"]',
             "labels: got a list, expected a string: a text file with one label",
         ),
-        ('task = "detection"', 'task = "pose"', "task: 'pose', expected classification or detection"),
-        ('task = "detection"', 'task = "detect"', "expected classification or detection; did you mean detection?"),
+        ('task = "detection"', 'task = "pose"', "task: 'pose', expected classification, detection or segmentation"),
+        ('task = "detection"', 'task = "detect"', "detection or segmentation; did you mean detection?"),
+        (
+            'task = "detection"\ndecoder = "yolov8"',
+            'task = "segmentation"\ndecoder = "softmax"',
+            "decoder: 'softmax' is not for segmentation; expected logits or argmax",
+        ),
         ("size_wh = [416, 320]", "", "input.size_wh is missing, expected a list of 2 whole numbers such as [416, 416]"),
         (
             "[416, 320]",
@@ -130,7 +135,7 @@ def test_wrong_spec_names_file_and_key(tmp_path: Path, old: str, new: str, expec
 
 @pytest.mark.parametrize("decoder", ["yolov7", "yolov3", "yolox", "yolo", "nanodet"])
 def test_another_number_is_another_decoder_and_no_slip(tmp_path: Path, decoder: str) -> None:
-    with pytest.raises(ModelError, match=rf"'{decoder}', expected logits, softmax, yolov4, yolov5 or yolov8$"):
+    with pytest.raises(ModelError, match=rf"'{decoder}', expected logits, .*, yolov5 or yolov8$"):
         load_model_spec(_write(tmp_path, GOOD.replace("yolov8", decoder)))
 
 
@@ -203,4 +208,5 @@ def test_every_example_of_the_reference_loads(tmp_path: Path, example: str) -> N
 def test_the_reference_has_an_example_of_each_kind() -> None:
     examples = [tomllib.loads(e) for e in re.findall(r"^```toml\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)]
     assert {e["decoder"] for e in examples} == {"logits", "softmax", "yolov4", "yolov8"}
+    assert {e["task"] for e in examples} == set(DECODERS)
     assert all("model" in e for e in examples)

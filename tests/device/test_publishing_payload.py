@@ -15,10 +15,11 @@ import pytest
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Classification, Detections
+from edge_sdk.model_spec import ClassificationSpec
 from edge_sdk.publishing import ResultEncoder, ResultMessage, StatusMessage, result_schema, status_schema
-from edge_sdk.publishing.payload import read_boot_id
-from tests.device.bundles import write_bundle
-from tests.device.results import make_classification, make_detections, make_encoder, make_frame
+from edge_sdk.publishing.encoder import read_boot_id
+from tests.device.bundles import make_manifest, write_bundle
+from tests.device.results import make_classification, make_detections, make_encoder, make_frame, make_segmentation
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -69,6 +70,24 @@ def test_a_classification_message() -> None:
         {"label": "dog", "class_id": 1, "confidence": 0.9},
         {"label": "cat", "class_id": 0, "confidence": 0.1},
     ]
+
+
+def test_a_segmentation_message_has_the_largest_first_and_no_share_of_nothing() -> None:
+    document = _decode(make_encoder().encode(make_segmentation([0.25004, 0.6, 0.0, 0.00004, 0.14996])))
+    assert document["task"] == "segmentation"
+    assert document["infer_ms"] == 1.0
+    assert "classes" not in document
+    assert document["segments"] == [
+        {"label": "dog", "class_id": 1, "share": 0.6},
+        {"label": "cat", "class_id": 0, "share": 0.25},
+        {"label": "class_4", "class_id": 4, "share": 0.15},
+    ]
+
+
+def test_equal_shares_come_in_the_order_of_the_labels() -> None:
+    document = _decode(make_encoder().encode(make_segmentation([0.5, 0.5])))
+    assert [s["class_id"] for s in document["segments"]] == [0, 1]
+    assert _decode(make_encoder().encode(make_segmentation([0.0, 0.0])))["segments"] == []
 
 
 @pytest.mark.parametrize(
@@ -162,6 +181,8 @@ def _status_examples() -> list[bytes]:
         make_encoder().encode(make_detections(0)),
         make_encoder().encode(_boxes((NAN, 0, 0, 0, 0, 0))),
         make_encoder().encode(make_classification([0, -1, 5])),
+        make_encoder().encode(make_segmentation([0.3, 0.7])),
+        make_encoder().encode(make_segmentation([])),
         _example(),
     ],
 )
@@ -241,6 +262,21 @@ def test_encoder_for_a_bundle(tmp_path: Path) -> None:
     document = _decode(ResultEncoder.for_bundle(bundle, "pi").encode(make_classification([1])))
     assert document["model"] == {"name": "tiny", "version": 1, "sha256": bundle.digest}
     assert document["classes"][0]["label"] == "dog"
+
+
+@pytest.mark.parametrize(
+    ("task", "decoder", "expected"), [("classification", "softmax", "cat"), ("segmentation", "argmax", "dog")]
+)
+def test_only_a_classifiers_ids_are_counted_without_the_background(
+    tmp_path: Path, task: Any, decoder: Any, expected: str
+) -> None:
+    manifest = msgspec.structs.replace(
+        make_manifest(), task=task, decoder=decoder, classification=ClassificationSpec(background_class=True)
+    )
+    encoder = ResultEncoder.for_bundle(Bundle.open(write_bundle(tmp_path / "tiny.edge", manifest)), "pi")
+    result = make_segmentation([0.0, 1.0]) if task == "segmentation" else make_classification([-1])
+    document = _decode(encoder.encode(result))
+    assert (document.get("segments") or document["classes"])[0]["label"] == expected
 
 
 def test_no_warning_from_odd_numbers() -> None:

@@ -20,13 +20,14 @@ def model(
     *,
     opset: int = OPSET,
     input_type: int = TensorProto.FLOAT,
+    output_type: int = TensorProto.FLOAT,
 ) -> onnx.ModelProto:
     """A model with one input named `images`."""
     graph = helper.make_graph(
         list(nodes),
         "tiny",
         [helper.make_tensor_value_info("images", input_type, list(input_shape))],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name, shape in outputs.items()],
+        [helper.make_tensor_value_info(name, output_type, list(shape)) for name, shape in outputs.items()],
         [numpy_helper.from_array(value, name) for name, value in (weights or {}).items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
@@ -69,3 +70,18 @@ def head_detector(size: int = 64, classes: int = 2) -> onnx.ModelProto:
     ]
     grid = size // 16
     return model(nodes, [1, 3, size, size], {"head": [1, channels, grid, grid]}, {"w": weight, "b": bias})
+
+
+def segmenter(size: int = 32, stride: int = 4, *, argmax: bool = False) -> onnx.ModelProto:
+    """Tells red (1) and blue (2) cells (RGB, 0-1) from all others (0): scores, or class ids with `argmax`."""
+    weight = np.array([[0, 0, 0], [2, -1, -1], [-1, -1, 2]], np.float32).reshape(3, 3, 1, 1)
+    weights = {"w": weight, "b": np.array([0.5, 0, 0], np.float32)}
+    cells = size // stride
+    nodes = [
+        helper.make_node("AveragePool", ["images"], ["cells"], kernel_shape=[stride] * 2, strides=[stride] * 2),
+        helper.make_node("Conv", ["cells", "w", "b"], ["scores"], name="scores_conv"),
+    ]
+    if not argmax:
+        return model(nodes, [1, 3, size, size], {"scores": [1, 3, cells, cells]}, weights)
+    nodes.append(helper.make_node("ArgMax", ["scores"], ["ids"], axis=1, keepdims=0))
+    return model(nodes, [1, 3, size, size], {"ids": [1, cells, cells]}, weights, output_type=TensorProto.INT64)
