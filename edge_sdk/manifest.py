@@ -22,6 +22,7 @@ SIGNATURE_FILE = "manifest.sig"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 _Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$")]
+_Unit = Annotated[float, Meta(ge=0, le=1)]
 _NonNegative = Annotated[float, Meta(ge=0)]
 
 
@@ -37,14 +38,18 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far INT8 agrees with FP32 on images that calibration never saw.
 
     Attributes:
-        metric: `top1_agreement` (share of equal top-1 classes) or `detection_f1` (same class, matched at IoU .5).
+        metric: `top1_agreement` (share of equal top-1 classes), `detection_f1` (same class, matched at IoU .5) or
+            `mean_iou` of class maps.
         value: 0-1.
+        low, high: its 95 % interval over resampled images.
         images: how many were compared.
-        reference_count: FP32's top-1 classes or detections.
+        reference_count: FP32's top-1 classes, detections or class maps.
     """
 
-    metric: Literal["top1_agreement", "detection_f1"]
-    value: Annotated[float, Meta(ge=0, le=1)]
+    metric: Literal["top1_agreement", "detection_f1", "mean_iou"]
+    value: _Unit
+    low: _Unit
+    high: _Unit
     images: Annotated[int, Meta(ge=1)]
     reference_count: Annotated[int, Meta(ge=1)]
 
@@ -65,7 +70,34 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precision: Literal["int8", "fp32"]
     host_latency_ms: _NonNegative
     agreement: Agreement | None = None
-    integer_mac_share: Annotated[float, Meta(ge=0, le=1)] | None = None
+    integer_mac_share: _Unit | None = None
+
+
+class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the float model compares with the teacher that it was distilled from, on images that calibration never saw.
+
+    Attributes:
+        teacher: its name.
+        metric: `top-1`, `mAP50-95` or `mIoU` against labels; without labels agreement with the teacher.
+        student: the model's figure.
+        teacher_value: the teacher's; None where agreement is the figure.
+        low, high: 95 % interval of student less teacher in points (hundredths), or of the agreement, 0-1.
+        images: how many were compared.
+        limit: the gate that it passed, in points, or as agreement.
+        within_noise: whether the interval of the difference holds zero.
+        line: all of it, for people.
+    """
+
+    teacher: str
+    metric: str
+    student: float
+    teacher_value: float | None
+    low: float
+    high: float
+    images: Annotated[int, Meta(ge=1)]
+    limit: _NonNegative
+    within_noise: bool
+    line: str
 
 
 class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,7 +137,8 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         source_sha256: of the ONNX model.
         recipe: quantization settings by name.
         float_nodes: names of the nodes that were left float on purpose.
-        calibration_images: how many were used.
+        calibration_digests: the first 16 hex digits of the SHA-256 of every calibration image, so that none of them
+            ever measures this bundle.
     """
 
     edge_sdk: str
@@ -113,7 +146,7 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source_sha256: _Sha256
     recipe: dict[str, str | int | bool]
     float_nodes: tuple[str, ...]
-    calibration_images: Annotated[int, Meta(ge=0)]
+    calibration_digests: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")], ...]
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -136,6 +169,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         opset: ai.onnx opset of the quantized model.
         onnxruntime: versions that may run it.
         operators: `domain:name` of every operator in the first variant.
+        distillation: how it compares with its teacher; None when that was not checked.
         golden: what is replayed before the first frame.
         latency_budget_ms: capture to outbox.
         provenance: where it came from.
@@ -163,6 +197,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     opset: Annotated[int, Meta(ge=1)]
     onnxruntime: RuntimeRange
     operators: tuple[str, ...]
+    distillation: Distillation | None = None
     golden: Golden
     latency_budget_ms: Annotated[float, Meta(gt=0)]
     provenance: Provenance

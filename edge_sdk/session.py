@@ -5,6 +5,7 @@ The only file of the device that imports onnxruntime. Owns the output buffers an
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 
@@ -37,12 +38,14 @@ class SessionSettings(msgspec.Struct, frozen=True):
         providers: execution providers in order of preference; those that this ONNX Runtime lacks are passed over.
         intra_op_num_threads: threads inside one operator.
         allow_spinning: whether waiting threads burn a core; off, two threads cost 5 % of one, not 97 %, at 30 FPS.
+        optimize_graph: False runs the operators as the file has them, several times slower, to compare with.
         profile_prefix: when given, a profile is written to this path plus a time stamp and `.json`.
     """
 
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
     intra_op_num_threads: int = 1
     allow_spinning: bool = False
+    optimize_graph: bool = True
     profile_prefix: str | None = None
 
 
@@ -84,6 +87,14 @@ class Session:
             return cls(bundle.read(file), chosen, str(bundle.path / file))
         except SessionError as cause:
             raise IncompatibleError(str(cause)) from cause
+
+    def twin(self) -> Session:
+        """Another session on the same loaded model, with buffers of its own, so that another thread may run it."""
+        other = copy.copy(self)
+        other._binding = self.inference.io_binding()
+        other._outputs = other._bind_outputs()
+        other._bound = None
+        return other
 
     def __call__(self, prepared: Prepared, /) -> Inferred:
         """Run the model on one prepared frame."""
@@ -175,6 +186,8 @@ def _load(model: bytes, settings: SessionSettings, where: str) -> ort.InferenceS
     options.inter_op_num_threads = 1
     options.log_severity_level = _QUIET
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.allow_spinning else "0")
+    if not settings.optimize_graph:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if settings.profile_prefix:
         options.enable_profiling = True
         options.profile_file_prefix = settings.profile_prefix

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from edge_sdk.cli.evaluate import points
 from edge_sdk.cli.host_tools import host_tools
 
 if TYPE_CHECKING:
     from edge_sdk_tools.build import BuildReport
 
 _NAMED = 3
+_METRICS = {
+    "top1_agreement": "top-1 agreement",
+    "detection_f1": "detections matched (F1)",
+    "mean_iou": "mIoU of class maps",
+}
 
 
 @click.command("build")
@@ -76,7 +82,7 @@ def _show(report: BuildReport) -> None:
     from edge_sdk_tools.progress import print_table
 
     agreement = report.agreement
-    metric = "top-1 agreement" if agreement.metric == "top1_agreement" else "detections matched (F1)"
+    metric = _METRICS[agreement.metric]
     rows = [
         (
             "model file",
@@ -85,19 +91,32 @@ def _show(report: BuildReport) -> None:
             f"{report.int8_mb / report.fp32_mb:.2f}x",
         ),
         (
-            "latency on this machine, 1 thread",
+            "latency here, 1 thread",
             f"{report.fp32_latency_ms:.2f} ms",
             f"{report.int8_latency_ms:.2f} ms",
             f"{report.int8_latency_ms / report.fp32_latency_ms:.2f}x",
         ),
-        (f"{metric}, {agreement.images} images", "1", f"{agreement.value:.3f}", f"{agreement.value - 1:+.3f}"),
-        ("convolutions in integers", "", f"{report.integer_mac_share:.1%}", ""),
+        (
+            metric,
+            "1",
+            f"{agreement.value:.3f}",
+            f"{agreement.value - 1:+.3f} [{agreement.low - 1:+.3f} to {agreement.high - 1:+.3f}]",
+        ),
+        *(
+            (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points(f.difference))
+            for f in report.quality
+            if f.reference is not None and f.difference is not None
+        ),
+        ("integer convolutions", "", f"{report.integer_mac_share:.1%}", ""),
     ]
     for warning in _warnings(report):
         click.echo(f"edge-sdk: warning: {warning}", err=True)
-    print_table(f"{report.name} for {report.target}", ("", "FP32", "INT8", "INT8 / FP32"), rows)
+    title = f"{report.name} for {report.target}, measured on {agreement.images} images"
+    print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
     for sample in report.samples:
         click.echo(f"{sample.image}\n  FP32 sees {sample.fp32}\n  INT8 sees {sample.int8}")
+    distilled = report.distillation
+    click.echo(f"teacher {distilled.teacher}: {distilled.line}" if distilled else "teacher: none named, not checked")
     of = f" of {report.found_images}" if report.found_images > report.calibration_images else ""
     click.echo(f"calibrated with {report.calibration_images}{of} images; {report.float_nodes} nodes left float")
     replaced = "" if report.replaced == "nothing" else ", replacing what was there"

@@ -18,6 +18,10 @@ import edge_sdk
 from edge_sdk.errors import EdgeError
 
 _VERBS = {
+    "import": "Bring in a model from PyTorch, TensorFlow, Darknet or an older ONNX.",
+    "evaluate": "Measure a model or a bundle, with intervals.",
+    "distill-check": "Compare a student with its teacher.",
+    "check": "Say whether a device can run a model, what it costs and what is wrong with it.",
     "build": "Turn a model.toml into a bundle for a device.",
     "run": "Run a bundle on a camera and publish what it sees.",
     "bench": "Time every stage beside a bare run.",
@@ -26,8 +30,6 @@ _VERBS = {
     "sign": "Sign a bundle.",
     "targets": "List the devices that edge-sdk can build for.",
 }
-
-
 _MODULES = {"import": "import_model"}  # where the verb is no name that Python allows
 
 

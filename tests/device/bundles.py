@@ -61,7 +61,7 @@ def make_manifest(files: dict[str, bytes] = FILES, *, side: int = 8) -> Manifest
             source_sha256="0" * 64,
             recipe={},
             float_nodes=(),
-            calibration_images=1,
+            calibration_digests=("0" * 16,),
         ),
         files=tuple(FileEntry(n, len(b), hashlib.sha256(b).hexdigest()) for n, b in sorted(files.items())),
     )

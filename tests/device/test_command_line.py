@@ -22,7 +22,7 @@ def test_targets_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "expected"),
     [
-        (["nonsense"], 2, "no verb 'nonsense'; expected one of: build, run,"),
+        (["nonsense"], 2, "no verb 'nonsense'; expected one of: import,"),
         (["rum"], 2, "no verb 'rum'; did you mean run?"),
         (["sign"], 2, "Missing argument 'BUNDLE'"),
         (["sign", "none.edge", "--key", "none.key"], 2, "none.key: no such key file"),

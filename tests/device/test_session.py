@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,30 @@ def test_another_tensor_is_bound_anew() -> None:
     second = session.run(b)[0].copy()
     assert not np.array_equal(first, second)
     assert np.array_equal(session.run(a)[0], first)
+
+
+def test_a_twin_shares_the_model_and_no_buffer() -> None:
+    session = _session()
+    twin = session.twin()
+    random = np.random.default_rng(0)
+    a, b = (random.random((1, 3, 16, 16), dtype=np.float32) for _ in range(2))
+    expected_a, expected_b = session.run(a)[0].copy(), session.run(b)[0].copy()
+    [of_a], [of_b] = session.run(a), twin.run(b)
+    assert twin.inference is session.inference
+    assert np.array_equal(of_a, expected_a)
+    assert np.array_equal(of_b, expected_b)
+
+
+def test_twins_run_in_threads_of_their_own() -> None:
+    session, tensors = _session(), np.random.default_rng(0).random((8, 1, 3, 16, 16), dtype=np.float32)
+    expected = [session.run(tensor)[0].copy() for tensor in tensors]
+
+    def run(index: int) -> bool:
+        twin = session.twin()
+        return all(np.array_equal(twin.run(tensors[index])[0], expected[index]) for _ in range(200))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(run, range(8)))
 
 
 def test_outputs_of_changing_shape_are_read_too() -> None:

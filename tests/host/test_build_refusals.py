@@ -47,7 +47,7 @@ def _edit(old: str, new: str) -> object:
     ("change", "family", "expected"),
     [
         (_no_pictures, DataError, "no images in it, expected .jpg"),
-        (_only_broken, DataError, "1 files could not be read"),
+        (_only_broken, DataError, "1 file was skipped"),
         (_one_picture, DataError, "one image only, expected 2 or more"),
         (_edit('calibration = "pictures"', ""), UsageError, "no calibration images: give --calibration"),
         (_edit('calibration = "pictures"', 'calibration = "nowhere"'), DataError, "no such folder of images"),

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
-from onnx import TensorProto, external_data_helper, helper
+from onnx import TensorProto, helper
 
 from edge_sdk.errors import ModelError
 from edge_sdk.model_spec import load_model_spec
 from edge_sdk.target import load_target
-from edge_sdk_tools.check import CheckedModel, check_model
+from edge_sdk_tools.check import CheckedModel, check_model, examine
+from edge_sdk_tools.check.model_file import assemble, digest
 from tests.device import tiny
 from tests.host.projects import CLASSIFIER, write_project
 
@@ -113,22 +116,69 @@ def test_no_file(tmp_path: Path) -> None:
         check_model(load_model_spec(model), load_target("arm64"))
 
 
-def test_constants_in_another_file_are_refused_too(tmp_path: Path) -> None:
-    model = write_project(tmp_path, pictures=0)
-    proto = tiny.classifier()
-    value = onnx.TensorProto(name="hidden", data_type=TensorProto.FLOAT, dims=[1], raw_data=bytes(4))
-    external_data_helper.set_external_data(value, location="../../etc/passwd")
-    value.data_location = onnx.TensorProto.EXTERNAL
-    proto.graph.node.insert(0, helper.make_node("Constant", [], ["c"], value=value))
-    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
-    with pytest.raises(ModelError, match="weight 'hidden' lies in another file"):
-        check_model(load_model_spec(model), load_target("arm64"))
+def test_only_the_first_error_stops_a_build_and_the_others_are_counted(tmp_path: Path) -> None:
+    model = _newer_opset()
+    model.graph.initializer[0].raw_data = np.full(216, np.nan, np.float32).tobytes()
+    model.graph.node[1].domain = "com.example"
+    model.opset_import.append(helper.make_opsetid("com.example", 1))
+    with pytest.raises(ModelError) as caught:
+        _check(tmp_path, model)
+    assert "opset 26, but ONNX Runtime 1.20.1 on arm64 runs up to 21; export it with a lower opset" in str(caught.value)
+    assert str(caught.value).endswith("(and 2 more: `edge-sdk check MODEL.toml --target arm64` lists them)")
 
 
-def test_weights_in_another_file_are_refused(tmp_path: Path) -> None:
+def test_without_a_target_this_machines_runtime_counts(tmp_path: Path) -> None:
+    spec = load_model_spec(write_project(tmp_path, pictures=0))
+    assert check_model(spec, None).opset == tiny.OPSET
+    report = examine(spec)
+    assert (report.passed, report.target, report.onnxruntime) == (True, None, ort.__version__)
+
+
+def test_what_is_checked_is_what_comes_back(tmp_path: Path) -> None:
+    original = tiny.classifier()
+    proto = _check(tmp_path, original).proto
+    image = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
+    results = [
+        ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"images": image})[0]
+        for m in (original, proto)
+    ]
+    np.testing.assert_array_equal(*results)
+
+
+def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
+    write_project(tmp_path, pictures=0)
+    path = tmp_path / "model.onnx"
+    skeleton = tiny.classifier().SerializeToString()
+    assert assemble(path, [], skeleton, [], digest({"": path.read_bytes()})).graph.node
+    with pytest.raises(ModelError, match="changed while it was checked; check it again"):
+        assemble(path, [], skeleton, [], digest({"": b"before"}))
+
+
+@pytest.mark.parametrize("labels", ["", None])
+def test_labels_are_named_beside_what_else_is_wrong(tmp_path: Path, labels: str | None) -> None:
+    model = write_project(tmp_path, CLASSIFIER, _newer_opset(), labels=labels or "", pictures=0)
+    if labels is None:
+        (tmp_path / "labels.txt").unlink()
+    report = examine(load_model_spec(model), load_target("arm64"))
+    assert [finding.rule for finding in report.of("error")] == ["opset", "labels"]
+    assert report.of("error")[1].what.startswith(str(tmp_path / "labels.txt"))
+
+
+def test_an_error_about_labels_names_their_file_alone(tmp_path: Path) -> None:
+    model = write_project(tmp_path, labels="", pictures=0)
+    with pytest.raises(ModelError, match=rf"^{tmp_path / 'labels.txt'}: no labels in it"):
+        check_model(load_model_spec(model), None)
+
+
+def test_a_folder_is_no_model(tmp_path: Path) -> None:
     model = write_project(tmp_path, pictures=0)
-    proto = tiny.classifier()
-    external_data_helper.convert_model_to_external_data(proto, location="weights.bin", size_threshold=0)
-    onnx.save(proto, tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match="weight 'w1' lies in another file"):
-        check_model(load_model_spec(model), load_target("arm64"))
+    (tmp_path / "model.onnx").unlink()
+    (tmp_path / "model.onnx").mkdir()
+    with pytest.raises(ModelError, match=r"model\.onnx: is no file"):
+        examine(load_model_spec(model))
+
+
+def test_an_output_without_a_shape_that_is_wrong_says_nothing_of_labels(tmp_path: Path) -> None:
+    model = tiny.classifier(size=24, classes=4)
+    report = examine(load_model_spec(write_project(tmp_path, CLASSIFIER, model, pictures=0)))
+    assert [finding.rule for finding in report.of("error")] == ["input"]

@@ -1,4 +1,4 @@
-"""build: check -> quantize -> convert -> prove -> bundle.
+"""build: check -> distill-check -> quantize -> convert -> prove -> bundle.
 
 Owns the order of the steps and the choice of images. Each step's own rules live in its own file.
 """
@@ -14,8 +14,8 @@ import msgspec
 import onnx
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import DataError, UsageError
-from edge_sdk.manifest import Agreement, Golden, Manifest
+from edge_sdk.errors import UsageError
+from edge_sdk.manifest import Agreement, Distillation, Golden, Manifest
 from edge_sdk.model_spec import ModelSpec, load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session
@@ -24,15 +24,14 @@ from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
 from edge_sdk_tools.calibration import ImageReader
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.convert import convert
-from edge_sdk_tools.dataset import find_images
+from edge_sdk_tools.distill_check import check_distillation
+from edge_sdk_tools.evaluate import Figure, OnProgress
 from edge_sdk_tools.host_cpu import host_saturates
-from edge_sdk_tools.promise import MODEL_FILE, Images, Steps, promise, runtime_range
-from edge_sdk_tools.prove import OnProgress, Sample, check_gates, make_golden, prove
+from edge_sdk_tools.image_split import split_images
+from edge_sdk_tools.promise import MODEL_FILE, Steps, promise, runtime_range
+from edge_sdk_tools.prove import Sample, check_gates, make_golden, prove
 from edge_sdk_tools.quantize import quantize
 from edge_sdk_tools.runtime_replay import replay_in
-
-MAX_CALIBRATION_IMAGES = 300
-MAX_EVALUATION_IMAGES = 500
 
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +43,8 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         fp32_mb, int8_mb: model files, MB of 1e6 bytes.
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
         agreement: INT8 with FP32, on images that calibration never saw.
+        quality: INT8 beside FP32 against the labels of the evaluation images; empty without labels.
+        distillation: FP32 with its teacher, on the same images; None when model.toml names none.
         integer_mac_share: of the convolutions outside the float tail, 0-1.
         float_nodes: how many nodes were left float on purpose.
         calibration_images: how many calibrated ...
@@ -67,6 +68,8 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     fp32_latency_ms: float
     int8_latency_ms: float
     agreement: Agreement
+    quality: tuple[Figure, ...]
+    distillation: Distillation | None
     integer_mac_share: float
     float_nodes: int
     calibration_images: int
@@ -139,7 +142,8 @@ def _take_steps(
     on_progress("check", 0, 1)
     checked = check_model(spec, target)
     on_progress("check", 1, 1)
-    images = _choose_images(spec, calibration, evaluation)
+    images = split_images(spec, checked.labels, calibration, evaluation)
+    distillation = check_distillation(spec, checked, images.evaluation, on_progress)
     total = len(images.calibration)
     reader = ImageReader(
         images.calibration,
@@ -153,28 +157,11 @@ def _take_steps(
     converted = convert(quantized.path, target, work)
     on_progress("convert", 1, 1)
     proof = prove(spec, checked, quantized, converted, images.evaluation, on_progress)
-    return Steps(spec, target, images, checked, quantized, converted, proof)
-
-
-def _choose_images(spec: ModelSpec, calibration: Sequence[Path], evaluation: Sequence[Path]) -> Images:
-    calibration = calibration or ([Path(spec.data.calibration)] if spec.data.calibration else [])
-    evaluation = evaluation or ([Path(spec.data.evaluation)] if spec.data.evaluation else [])
-    if not calibration:
-        raise UsageError("no calibration images: give --calibration FOLDER or [data] calibration in model.toml")
-    found = find_images(calibration)
-    if evaluation:
-        chosen, held_out = found, find_images(evaluation).without(found)
-        if not len(held_out):
-            raise DataError("every evaluation image is a calibration image too; give others with --evaluation")
-    elif len(found) == 1:
-        raise DataError(f"{found.images[0].path}: one image only, expected 2 or more: one calibrates, another measures")
-    else:
-        chosen, held_out = found.hold_out()
-    return Images(len(chosen), chosen.spread(MAX_CALIBRATION_IMAGES), held_out.spread(MAX_EVALUATION_IMAGES))
+    return Steps(spec, target, images, checked, quantized, distillation, converted, proof)
 
 
 def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
-    data, golden = make_golden(steps.spec, steps.quantized.path, steps.images.evaluation)
+    data, golden = make_golden(steps.spec, steps.quantized.path, steps.proof.images)
     folder.add(MODEL_FILE, steps.converted.model.read_bytes())
     folder.add("required_operators_and_types.config", steps.converted.operators_config.read_bytes())
     folder.add("labels.txt", "".join(f"{label}\n" for label in steps.checked.labels).encode())
@@ -194,13 +181,15 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         fp32_latency_ms=proof.fp32_latency_ms,
         int8_latency_ms=proof.int8_latency_ms,
         agreement=proof.agreement,
+        quality=proof.quality,
+        distillation=steps.distillation,
         integer_mac_share=proof.integer_mac_share,
         float_nodes=len(manifest.provenance.float_nodes),
         calibration_images=len(images.calibration),
         found_images=images.found,
         samples=proof.samples,
         replaced=folder.replaces,
-        unreadable_images=sorted({str(p) for p in (*images.calibration.unreadable, *images.evaluation.unreadable)}),
+        unreadable_images=sorted({str(p) for p in (*images.calibration.unreadable, *(s.path for s in proof.skipped))}),
         onnxruntime=(manifest.onnxruntime.minimum, manifest.onnxruntime.maximum),
         is_for_here=manifest.machine == platform.machine(),
         background_unsaid=_background_unsaid(steps.spec, steps.checked.labels),

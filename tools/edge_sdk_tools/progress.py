@@ -52,9 +52,11 @@ class StepProgress:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table to standard output: first column to the left, the others to the right."""
-    table = Table(title=title, title_justify="left")
+    table = Table()
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    console.print(title, markup=False, highlight=False, soft_wrap=True)  # rich folds a table's own title to its width
+    console.print(table)

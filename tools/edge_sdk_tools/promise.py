@@ -14,25 +14,26 @@ import onnxruntime as ort
 
 import edge_sdk
 from edge_sdk.errors import UsageError
-from edge_sdk.manifest import FileEntry, Golden, Manifest, Provenance, RuntimeRange, Variant, parse_version
+from edge_sdk.manifest import (
+    Distillation,
+    FileEntry,
+    Golden,
+    Manifest,
+    Provenance,
+    RuntimeRange,
+    Variant,
+    parse_version,
+)
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.target import Target
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.convert import Converted
-from edge_sdk_tools.dataset import ImageSet
+from edge_sdk_tools.evaluate import DIGEST_LENGTH
+from edge_sdk_tools.image_split import ImageSplit
 from edge_sdk_tools.prove import Proof
 from edge_sdk_tools.quantize import Quantized
 
 MODEL_FILE = "model.int8.ort"
-
-
-class Images(msgspec.Struct, frozen=True):
-    """What calibrates, and what measures; no content is in both. `found` is what could have calibrated."""
-
-    found: int
-
-    calibration: ImageSet
-    evaluation: ImageSet
 
 
 class Steps(msgspec.Struct, frozen=True):
@@ -40,9 +41,10 @@ class Steps(msgspec.Struct, frozen=True):
 
     spec: ModelSpec
     target: Target
-    images: Images
+    images: ImageSplit
     checked: CheckedModel
     quantized: Quantized
+    distillation: Distillation | None
     converted: Converted
     proof: Proof
 
@@ -104,6 +106,7 @@ def promise(
         opset=steps.checked.opset,
         onnxruntime=runtimes,
         operators=steps.converted.operators,
+        distillation=steps.distillation,
         golden=golden,
         latency_budget_ms=spec.budget.latency_ms or target.latency_budget_ms,
         provenance=_provenance(steps),
@@ -123,5 +126,5 @@ def _provenance(steps: Steps) -> Provenance:
         source_sha256=steps.checked.sha256,
         recipe=steps.quantized.recipe,
         float_nodes=steps.quantized.float_nodes,
-        calibration_images=len(steps.images.calibration),
+        calibration_digests=tuple(i.sha256[:DIGEST_LENGTH] for i in steps.images.calibration.images),
     )

@@ -7,35 +7,50 @@ outputs come from the quantized ONNX and never from the .ort file that they will
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 
-from edge_sdk.errors import AccuracyGateError, ModelError, SizeGateError
-from edge_sdk.frame import Tensor
+from edge_sdk.errors import AccuracyGateError, DataError, SizeGateError
 from edge_sdk.manifest import Agreement, Golden
-from edge_sdk.model_spec import Gates, ModelSpec
+from edge_sdk.model_spec import Gates, ModelSpec, Task
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
-from edge_sdk.tasks import make_task
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.convert import Converted, integer_mac_share
-from edge_sdk_tools.dataset import ImageFile, ImageSet
-from edge_sdk_tools.evaluate import Model, describe, measure_agreement
+from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet, Skipped
+from edge_sdk_tools.evaluate import (
+    Figure,
+    Observed,
+    OnProgress,
+    Subject,
+    agreement_metrics,
+    compare,
+    describe,
+    figure_of,
+    from_checked,
+    observe,
+    pair_counts,
+    pair_up,
+    quality_metrics,
+    resample,
+)
 from edge_sdk_tools.host_latency import interleaved_latency_ms
 from edge_sdk_tools.quantize import Quantized
 
 MIN_INTEGER_MAC_SHARE = 0.9
-OnProgress = Callable[[str, int, int], None]
-"""Called with a step's name, how much is done, and how much there is."""
 
-_NOUNS = {"top1_agreement": "top-1 classes", "detection_f1": "detections"}
+_METRICS: dict[Task, Literal["top1_agreement", "detection_f1", "mean_iou"]] = {
+    "classification": "top1_agreement",
+    "detection": "detection_f1",
+    "segmentation": "mean_iou",
+}
+_NOUNS = {"top1_agreement": "top-1 classes", "detection_f1": "detections", "mean_iou": "class maps"}
 _ENOUGH_IMAGES = 25
 _SAMPLES = 3
-_PROBABILITY_SLACK = 0.01
 _GOLDEN_IMAGES = 2
 # A dequantized value is a small integer times a scale, equal or off by a whole step: the allowance is for float tails.
 _GOLDEN_RELATIVE = 1e-3
@@ -55,18 +70,24 @@ class Proof(msgspec.Struct, frozen=True):
 
     Attributes:
         agreement: INT8 with FP32, on images that calibration never saw.
+        quality: INT8 beside FP32 against the labels; empty without labels.
         integer_mac_share: of the convolutions outside the float tail, 0-1.
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
         int8_mb: the model file, MB of 1e6 bytes.
         samples: what both say of a few images.
+        images: those evaluation images that could be read ...
+        skipped: ... and the others.
     """
 
     agreement: Agreement
+    quality: tuple[Figure, ...]
     integer_mac_share: float
     fp32_latency_ms: float
     int8_latency_ms: float
     int8_mb: float
     samples: tuple[Sample, ...]
+    images: ImageSet
+    skipped: tuple[Skipped, ...]
 
 
 def prove(
@@ -74,7 +95,7 @@ def prove(
     checked: CheckedModel,
     quantized: Quantized,
     converted: Converted,
-    images: ImageSet,
+    images: Dataset,
     on_progress: OnProgress,
 ) -> Proof:
     """Measure the converted model against the float one.
@@ -89,46 +110,67 @@ def prove(
 
     Raises:
         AccuracyGateError: when the float model finds nothing at all, so that nothing can be compared.
+        DataError: when no evaluation image can be read.
     """
     int8 = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
-    fp32 = Session(checked.proto.SerializeToString(), SessionSettings(), "the FP32 model")
-    prepare = Prepare(spec.input)
-    models = [Model(s, prepare, make_task(spec, len(checked.labels), s.output_shapes)) for s in (int8, fp32)]
-    prepare.normalise(prepare.resize(images.images[0].read()))
-    _check_decoder(spec, fp32.run(prepare.tensor)[0])
-    agreement = measure_agreement(
-        models[0], models[1], images, lambda done: on_progress("compare with FP32", done, len(images))
-    )
+    subjects = [
+        Subject("the INT8 model", spec, checked.labels, int8),
+        from_checked("the FP32 model", spec, checked),
+    ]
+    fp32 = subjects[1].session
+    observed = observe(pair_up(subjects), images, lambda done: on_progress("compare with FP32", done, len(images)))
+    if not observed.records:
+        raise DataError(f"none of {len(observed.skipped)} evaluation images can be read: {observed.skipped[0].reason}")
+    readable = observed.dataset.images
     share = integer_mac_share(converted.model, quantized.macs, converted.model.parent)
-    samples = tuple(_sample(file, models, spec, checked.labels) for file in images.spread(_SAMPLES).images)
+    samples = tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images)
+    prepare = Prepare(spec.input)
+    prepare.normalise(prepare.resize(readable.images[0].read()))
     int8_ms, fp32_ms = interleaved_latency_ms(
         [lambda: int8.run(prepare.tensor), lambda: fp32.run(prepare.tensor)],
         lambda done, total: on_progress("measure latency", done, total),
     )
-    return Proof(agreement, share, fp32_ms, int8_ms, converted.model.stat().st_size / 1e6, samples)
+    return Proof(
+        _agreement(observed),
+        _quality(observed),
+        share,
+        fp32_ms,
+        int8_ms,
+        converted.model.stat().st_size / 1e6,
+        samples,
+        readable,
+        (*images.images.skipped, *observed.skipped),
+    )
 
 
-def _sample(file: ImageFile, models: Sequence[Model], spec: ModelSpec, labels: Sequence[str]) -> Sample:
+def _agreement(observed: Observed) -> Agreement:
+    [metric, *_] = agreement_metrics(observed)
+    value = figure_of(metric, resample(len(observed.records))).value
+    return Agreement(
+        _METRICS[observed.task],
+        value.value,
+        value.low,
+        value.high,
+        len(observed.records),
+        int(pair_counts(observed)[:, 2].sum()) if observed.task == "detection" else len(observed.records),
+    )
+
+
+def _quality(observed: Observed) -> tuple[Figure, ...]:
+    if observed.dataset.truths is None:
+        return ()
+    weights = resample(len(observed.records))
+    both = zip(quality_metrics(observed, 0), quality_metrics(observed, 1), strict=True)
+    return tuple(compare(int8, fp32, weights) for int8, fp32 in both)
+
+
+def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
     image = file.read()
-    background = spec.classification.background_class
-    int8, fp32 = (describe(model(image), labels, background_class=background) for model in models)
+    int8, fp32 = (
+        describe(subject.open()(image).result, subject.labels, background_class=bool(subject.background))
+        for subject in subjects
+    )
     return Sample(file.path.name, fp32, int8)
-
-
-def _check_decoder(spec: ModelSpec, output: Tensor) -> None:
-    """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on.
-
-    Raises:
-        ModelError: the decoder is the other one.
-    """
-    if spec.task != "classification":
-        return
-    are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
-    if spec.decoder == "logits" and are_probabilities:
-        raise ModelError('decoder: the outputs are probabilities already (they sum to 1), expected decoder = "softmax"')
-    if spec.decoder == "softmax" and not are_probabilities:
-        total = float(output.sum())
-        raise ModelError(f'decoder: the outputs are no probabilities (they sum to {total:.3g}), try decoder = "logits"')
 
 
 def check_gates(gates: Gates, proof: Proof) -> None:

@@ -1,5 +1,6 @@
 """The export gate: what a model must be before anything else is done with it."""
 
-from edge_sdk_tools.check.gate import CheckedModel, check_model
+from edge_sdk_tools.check.gate import CheckedModel, check_model, examine
+from edge_sdk_tools.check.report import CheckReport, Finding
 
-__all__ = ["CheckedModel", "check_model"]
+__all__ = ["CheckReport", "CheckedModel", "Finding", "check_model", "examine"]

@@ -22,9 +22,9 @@ from edge_sdk.target import load_target
 from edge_sdk_tools.build import BuildReport, build
 from edge_sdk_tools.demo.frames import write_images
 from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, Media
+from edge_sdk_tools.evaluate import OnProgress
 from edge_sdk_tools.host_cpu import saturates
 from edge_sdk_tools.importing import import_darknet
-from edge_sdk_tools.prove import OnProgress
 
 _NAME = "yolov4_tiny"
 _CPU_INFO = Path("/proc/cpuinfo")

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edge_sdk_tools.demo.tally import Tally
-from edge_sdk_tools.prove import OnProgress
+from edge_sdk_tools.evaluate import OnProgress
 
 _LINE_EVERY_S = 2.0
 

@@ -1,0 +1,132 @@
+"""`edge-sdk distill-check`: a student beside its teacher, and whether it may go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from edge_sdk.cli.evaluate import figure_table, show_agreement, show_skipped
+from edge_sdk.cli.host_tools import host_tools
+from edge_sdk.errors import AccuracyGateError
+
+if TYPE_CHECKING:
+    from edge_sdk_tools.distill_check import DistillReport
+    from edge_sdk_tools.distill_check.paired import ClassRow
+
+_CLASSES = 10
+_WORST = 5
+
+
+@click.command("distill-check")
+@click.argument("student", type=click.Path(path_type=Path))
+@click.option("--teacher", type=click.Path(path_type=Path), help="model.toml or bundle.  [default: the student's]")
+@click.option("--data", type=click.Path(path_type=Path), help="Images, labelled or not.  [default: the student's]")
+@click.option(
+    "--max-drop-points", type=click.FloatRange(0, 100), help="Labelled: points below the teacher.  [default: gates]"
+)
+@click.option("--min-agreement", type=click.FloatRange(0, 1), help="Without labels: agreement.  [default: gates]")
+@click.option(
+    "--temperature", type=click.FloatRange(min=0.1, max=100), help="One more softmax temperature to compare at."
+)
+@click.option("--max-images", type=click.IntRange(min=1), help="Compare on so many at most, evenly spread.")
+@click.option("--jobs", type=click.IntRange(min=1, max=256), help="Threads.  [default: one a core]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables.")
+def command(
+    student: Path,
+    teacher: Path | None,
+    data: Path | None,
+    max_drop_points: float | None,
+    min_agreement: float | None,
+    temperature: float | None,
+    max_images: int | None,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Compare STUDENT, a model.toml or a bundle, with the teacher that it was distilled from."""
+    with host_tools("distill-check"):
+        from edge_sdk_tools.distill_check import distill_check
+        from edge_sdk_tools.progress import StepProgress
+    with StepProgress(quiet=as_json) as progress:
+        report = distill_check(
+            student,
+            teacher,
+            data,
+            max_drop_points=max_drop_points,
+            min_agreement=min_agreement,
+            temperature=temperature,
+            max_images=max_images,
+            jobs=jobs,
+            on_progress=progress,
+        )
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        _show(report)
+    if not report.verdict.passed:
+        raise AccuracyGateError(f"distill-check: {report.student} fails: {report.verdict.line}")
+
+
+def _show(report: DistillReport) -> None:
+    from edge_sdk_tools.progress import print_table
+
+    for warning in report.warnings:
+        click.echo(f"edge-sdk: warning: {warning}", err=True)
+    title = f"{report.student} beside {report.teacher} on {report.images} images of {report.data}"
+    if report.quality:
+        print_table(title, *figure_table(report.quality, "student", "teacher"))
+    else:
+        click.echo(title)
+    show_agreement(report.agreement, "with the teacher")
+    _show_probabilities(report)
+    _show_classes(report)
+    _show_worst(report)
+    show_skipped(report.skipped)
+    _show_verdict(report)
+
+
+def _show_probabilities(report: DistillReport) -> None:
+    if report.divergences:
+        parts = [f"{d.nats:.3f} at T={d.temperature:g} (x T² = {d.loss:.3f})" for d in report.divergences]
+        click.echo(f"KL(teacher, student) in nats: {', '.join(parts)}")
+    error = report.calibration
+    if error is not None and error.teacher is not None:
+        click.echo(f"calibration error: student {error.student:.1%}, teacher {error.teacher:.1%}")
+    elif error is not None:
+        click.echo(f"calibration error against the teacher's answers: {error.student:.1%}")
+    if report.p_value is not None:
+        click.echo(f"chance of so uneven a disagreement between equals: p = {report.p_value:.2g} (McNemar, exact)")
+
+
+def _show_classes(report: DistillReport) -> None:
+    from edge_sdk_tools.progress import print_table
+
+    if not report.classes:
+        return
+    sure = sum(row.significant for row in report.classes)
+    click.echo(f"{sure} of {len(report.classes)} classes differ by more than chance (at most 5 % of them falsely)")
+    shown = [row for row in report.classes if row.significant or abs(row.lost) > 1][:_CLASSES]
+    if shown:
+        columns = ("class", "count", "teacher", "student", "lost", "p")
+        print_table("classes that differ most", columns, [_class_row(row) for row in shown])
+
+
+def _class_row(row: ClassRow) -> tuple[str, ...]:
+    p_value = f"{row.p_value:.2g}{' *' if row.significant else ''}"
+    name = row.label.split(",")[0]
+    return name, str(row.count), f"{row.teacher:.0%}", f"{row.student:.0%}", str(row.lost), p_value
+
+
+def _show_worst(report: DistillReport) -> None:
+    if report.worst:
+        click.echo("images to look at:")
+    for image in report.worst[:_WORST]:
+        truth = f" ({image.truth})" if image.truth else ""
+        click.echo(f"  {Path(image.file).name}{truth}: teacher {image.teacher}, student {image.student}")
+
+
+def _show_verdict(report: DistillReport) -> None:
+    if report.verdict.passed:
+        click.echo(f"passes: {report.verdict.line}")

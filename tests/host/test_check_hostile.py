@@ -1,0 +1,295 @@
+"""Files that were made to do harm, or that took some: one clear line, and nothing happens to whoever asked."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from edge_sdk.errors import MissingDependencyError, ModelError
+from edge_sdk.model_spec import InputSpec, load_model_spec
+from edge_sdk_tools.check import CheckReport, examine
+from edge_sdk_tools.check.job import Job, Runtime
+from edge_sdk_tools.check.limited import Limits, run_limited
+from edge_sdk_tools.check.wire import Damaged, fields
+from tests.device import tiny
+from tests.host.examining import SIZE, only, report_on
+from tests.host.projects import CLASSIFIER, write_project
+
+_SHAPE = [1, 3, SIZE, SIZE]
+
+
+def _examine(folder: Path, model: onnx.ModelProto | bytes) -> CheckReport:
+    """In the limited process."""
+    path = write_project(folder, CLASSIFIER.replace("[16, 16]", f"[{SIZE}, {SIZE}]"), pictures=0)
+    (folder / "model.onnx").write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+    return examine(load_model_spec(path))
+
+
+def _functions(depth: int, calls: int) -> onnx.ModelProto:
+    """A chain of functions, each of which calls the next one `calls` times."""
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    model = tiny.model([helper.make_node("f0", ["images"], ["y"], domain="local")], _SHAPE, {"y": _SHAPE})
+    for level in range(depth):
+        values = ["x", *(f"v{i}" for i in range(calls - 1)), "y"]
+        nodes = [helper.make_node(f"f{level + 1}", [a], [b], domain="local") for a, b in itertools.pairwise(values)]
+        model.functions.append(helper.make_function("local", f"f{level}", ["x"], ["y"], nodes, imports))
+    last = [helper.make_node("Relu", ["x"], ["y"])]
+    model.functions.append(helper.make_function("local", f"f{depth}", ["x"], ["y"], last, imports))
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    return model
+
+
+def _calls_itself() -> onnx.ModelProto:
+    model = _functions(3, 1)
+    model.functions[3].node[0].op_type = "f1"
+    model.functions[3].node[0].domain = "local"
+    return model
+
+
+def _declares(dims: list[int]) -> onnx.ModelProto:
+    model = tiny.model([helper.make_node("Add", ["images", "w"], ["y"])], _SHAPE, {"y": _SHAPE})
+    model.graph.initializer.append(TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims))
+    return model
+
+
+def _named(name: str) -> onnx.ModelProto:
+    return tiny.model([helper.make_node("Relu", ["images"], ["y"], name=name)], _SHAPE, {"y": _SHAPE})
+
+
+def _output(shape: list[int]) -> onnx.ModelProto:
+    return tiny.model([helper.make_node("Relu", ["images"], ["y"])], _SHAPE, {"y": shape})
+
+
+def _nodes(count: int) -> bytes:
+    """A graph of so many empty nodes: two bytes each."""
+    content = b"\x0a\x00" * count
+    size, length = bytearray(), len(content)
+    while length >= 128:
+        size.append(length & 127 | 128)
+        length >>= 7
+    return b"\x3a" + bytes([*size, length]) + content
+
+
+@pytest.mark.parametrize(
+    ("make", "rule", "expected"),
+    [
+        (lambda: _functions(2000, 1), "file", "functions call functions more than 100 deep"),
+        (lambda: _functions(3000, 1), "file", "functions call functions more than 100 deep"),
+        (lambda: _functions(60, 2), "file", "more than 100000 nodes once its functions are put in place"),
+        (_calls_itself, "file", "calls itself"),
+        (lambda: _declares([25, 1000, 1000, 1000]), "file", "holds 0 values, expected 25000000000"),
+        (lambda: _declares([2**62, 2**62]), "file", "holds 0 values"),
+        (lambda: _declares([-5]), "file", "no type and shape that ONNX knows"),
+        (lambda: _output([1000, 1000, 1000, 100]), "size", "400 GB, expected 1 at most"),
+        (lambda: _named("evil\n\x1b[31m"), "file", "names that are no printable text"),
+        (lambda: _named("x" * 100_000), "file", "names that are no printable text"),
+        (lambda: _named("x").SerializeToString() * 2, "file", "not an ONNX model"),
+        (lambda: _nodes(600_000), "file", "more than 500000 nodes and weights"),
+        (lambda: b"\x08\x08" * 600_000, "file", "not an ONNX model"),
+        (lambda: b"\x3a\xff\xff\xff\xff\x0f" + bytes(100), "file", "not an ONNX model"),
+    ],
+    ids=[
+        *("chain of 2000", "chain of 3000", "exponential", "cycle", "100 GB", "overflow", "negative", "output"),
+        *("terminal", "long name", "twice", "many nodes", "many fields", "length"),
+    ],
+)
+def test_what_can_be_seen_before_anything_is_loaded(
+    tmp_path: Path, make: Callable[[], onnx.ModelProto | bytes], rule: str, expected: str
+) -> None:
+    report = report_on(tmp_path, make())
+    assert not report.passed
+    finding = only(report, rule)
+    assert expected in finding.what
+    assert finding.line.isprintable()
+    assert len(finding.line) < 1000
+
+
+def _hidden(powers: list[float]) -> onnx.ModelProto:
+    """A tensor whose size comes out of arithmetic that no inference follows."""
+    nodes = [
+        helper.make_node("Exp", ["powers"], ["e"]),
+        helper.make_node("Cast", ["e"], ["shape"], to=TensorProto.INT64),
+        helper.make_node("ConstantOfShape", ["shape"], ["big"]),
+        helper.make_node("ReduceMax", ["big"], ["m"], keepdims=0),
+        helper.make_node("Add", ["images", "m"], ["y"]),
+    ]
+    return tiny.model(nodes, _SHAPE, {"y": _SHAPE}, {"powers": np.array(powers, np.float32)})
+
+
+@pytest.mark.parametrize("powers", [[10.0, 10.0, 5.3], [10.0, 10.0, 3.0]], ids=["100 GB", "40 GB"])
+def test_memory_that_only_a_run_wants_is_not_given(tmp_path: Path, powers: list[float]) -> None:
+    report = _examine(tmp_path, _hidden(powers))
+    assert not report.passed
+    assert "bad_alloc" in only(report, "run").what or "memory" in only(report, "run").what
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 6 * 2**20  # KiB: 6 GiB
+
+
+def test_a_model_that_never_ends_is_ended(tmp_path: Path) -> None:
+    """With limits of its own: the gate's are for real models."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Sin", ["v"], ["v2"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, _SHAPE),
+        ],
+        [
+            helper.make_tensor_value_info("c2", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v2", TensorProto.FLOAT, _SHAPE),
+        ],
+    )
+    loop = helper.make_node("Loop", ["n", "go", "images"], ["y"], body=body)
+    model = tiny.model([loop], _SHAPE, {"y": _SHAPE}, {"n": np.array(10**15), "go": np.array(True)})
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    runtime = Runtime(None, None, ("CPUExecutionProvider",), None, None)
+    job = Job("endless", str(path), InputSpec(size_wh=(SIZE, SIZE)), runtime, wants_model=False)
+    limits = Limits(memory_mb=1000, cpu_s=2, wall_s=100)
+    with pytest.raises(ModelError, match=r"^model\.onnx: examining it took more than 2 s of CPU"):
+        run_limited("edge_sdk_tools.check.inside", msgspec.msgpack.encode(job), limits, "model.onnx")
+
+
+_LIMITS = Limits(memory_mb=300, cpu_s=2, wall_s=20)
+_PROGRAM = """
+import os, sys, time
+from edge_sdk_tools.check.limited import read_request, write_answer
+request = read_request().decode()
+{what}
+write_answer(request.upper().encode())
+"""
+
+
+def _run(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch, limits: Limits = _LIMITS) -> bytes:
+    (tmp_path / "program.py").write_text(_PROGRAM.format(what=what))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return run_limited("program", b"request", limits, "model.onnx")
+
+
+def test_a_process_that_behaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _run(tmp_path, "pass", monkeypatch) == b"REQUEST"
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("os.kill(os.getpid(), 11)", r"the process that examined it crashed \(SIGSEGV\)"),
+        ("os.abort()", r"the process that examined it crashed \(SIGABRT\)"),
+        ("import ctypes; ctypes.string_at(0)", r"crashed \(SIGSEGV\)"),
+        ("os.kill(os.getpid(), 9)", "was killed, perhaps for want of memory"),
+        ("while True: pass", "took more than 2 s of CPU"),
+    ],
+)
+def test_a_process_that_dies_of_what_it_read(
+    tmp_path: Path, what: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ModelError, match=rf"^model\.onnx: .*{expected}"):
+        _run(tmp_path, what, monkeypatch)
+
+
+def test_a_process_that_sleeps_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match="was not examined within 1 s"):
+        _run(tmp_path, "time.sleep(600)", monkeypatch, Limits(memory_mb=300, cpu_s=2, wall_s=1))
+
+
+def test_memory_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = "\ntry:\n    bytearray({} * 2**20)\nexcept MemoryError:\n    request = 'none'\n"
+    assert _run(tmp_path, ask.format(200), monkeypatch) == b"REQUEST"
+    assert _run(tmp_path, ask.format(400), monkeypatch) == b"NONE"
+
+
+def test_no_core_file_and_no_file_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "msgspec.py").write_text("raise SystemExit('imported from the working folder')")
+    monkeypatch.chdir(tmp_path / "here")
+    look = "\nimport resource\nrequest = f'{resource.getrlimit(resource.RLIMIT_CORE)} {os.listdir()}'"
+    assert _run(tmp_path, look, monkeypatch) == b"(0, 0) []"
+
+
+def test_a_fault_of_ours_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="ValueError: ours"):
+        _run(tmp_path, "raise ValueError('ours')", monkeypatch)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MissingDependencyError, match="needs onnx"):
+        _run(tmp_path, "sys.stderr.write('checking a model needs onnx'); sys.exit(8)", monkeypatch)
+    program = "import sys; sys.modules['onnx'] = None; import runpy; runpy.run_module('edge_sdk_tools.check.inside')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 8
+    assert "needs onnx" in done.stderr
+
+
+def _bytes_without_large_weights() -> bytes:
+    model = tiny.classifier(size=SIZE)
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return model.SerializeToString()
+
+
+def _outcome(folder: Path, data: bytes) -> list[str]:
+    try:
+        report = _examine(folder, data)
+    except ModelError as cause:
+        return [str(cause)]
+    return ["passed" if report.passed else "refused", *(finding.line for finding in report.findings)]
+
+
+def test_damaged_files_never_get_past_the_process(tmp_path: Path) -> None:
+    """A flipped bit can make ONNX or ONNX Runtime crash: every answer is a report or one line."""
+    data = _bytes_without_large_weights()
+    numbers = random.Random(4)
+    outcomes = set()
+    for number in range(12):
+        damaged = bytearray(data)
+        for _ in range(numbers.choice([1, 4, 16])):
+            damaged[numbers.randrange(len(damaged))] ^= 1 << numbers.randrange(8)
+        outcomes.update(_outcome(tmp_path / str(number), bytes(damaged)))
+    assert "refused" in outcomes
+    assert all(outcome.isprintable() for outcome in outcomes)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 100, 1000])
+def test_truncated_files(tmp_path: Path, cut: int) -> None:
+    data = _bytes_without_large_weights()
+    report = report_on(tmp_path, data[: len(data) - 1 - cut])
+    assert only(report, "file").what.startswith("not an ONNX model, or truncated (")
+
+
+def test_the_wire_format() -> None:
+    model = onnx.ModelProto(ir_version=300, producer_name="x" * 200)
+    data = model.SerializeToString()
+    assert [(f.number, data[f.value : f.end]) for f in fields(data, 0, len(data))] == [
+        (1, b"\xac\x02"),
+        (2, b"x" * 200),
+    ]
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x08", b"\x0a\x05ab", b"\x0b", b"\x00\x00", b"\x08" + b"\x80" * 11 + b"\x01", b"\x0d\x01"]
+)
+def test_bytes_that_are_no_message(data: bytes) -> None:
+    with pytest.raises(Damaged):
+        list(fields(data, 0, len(data)))
+
+
+def test_the_caller_keeps_its_own_limits(tmp_path: Path) -> None:
+    before = [resource.getrlimit(kind) for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_CORE)]
+    folder = Path.cwd()
+    assert _examine(tmp_path, tiny.classifier(size=SIZE)).passed
+    assert [
+        resource.getrlimit(kind) for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
+    ] == before
+    assert Path.cwd() == folder

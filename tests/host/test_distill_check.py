@@ -1,0 +1,203 @@
+"""distill-check: the verdict follows the figures, and the figures follow from what both models say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from scipy.stats import entropy
+
+from edge_sdk.cli.root import run
+from edge_sdk.errors import AccuracyGateError, EdgeError, ModelError, UsageError
+from edge_sdk_tools.distill_check import DistillReport, distill_check
+from tests.device import tiny
+from tests.host.images import write_pictures
+from tests.host.labelled import hand_written_scores, write_labelled
+from tests.host.projects import CLASSIFIER, write_detector, write_project
+
+COUNT = 60
+
+
+def changed(seed: int, by: float) -> onnx.ModelProto:
+    """The tiny classifier with other weights."""
+    proto = tiny.classifier()
+    random = np.random.default_rng(seed)
+    for weight in proto.graph.initializer:
+        values = numpy_helper.to_array(weight)
+        noisy = (values + random.normal(0, by, values.shape)).astype(np.float32)
+        weight.CopyFrom(numpy_helper.from_array(noisy, weight.name))
+    return proto
+
+
+@pytest.fixture
+def teacher(tmp_path: Path) -> Path:
+    return write_project(tmp_path / "teacher", CLASSIFIER.replace('"tiny"', '"teacher"'), pictures=0)
+
+
+def test_the_teacher_itself_passes_within_noise(tmp_path: Path, teacher: Path) -> None:
+    student = write_project(tmp_path / "student", pictures=0)
+    report = distill_check(student, teacher, write_labelled(tmp_path / "data", tiny.classifier(), COUNT, wrong=6))
+    assert report.verdict.passed
+    assert report.verdict.within_noise
+    assert not report.verdict.inconclusive
+    assert report.p_value == 1
+    assert report.worst == ()
+    assert all(d.nats == pytest.approx(0, abs=1e-9) for d in report.divergences)
+    assert "+0.0 points [+0.0 to +0.0], at most 2 below allowed; within noise of its teacher" in report.verdict.line
+
+
+def test_a_worse_student_fails_with_the_figures_of_a_plain_loop(tmp_path: Path, teacher: Path) -> None:
+    student = write_project(tmp_path / "student", model=changed(3, 0.5), pictures=0)
+    data = write_labelled(tmp_path / "data", tiny.classifier(), COUNT)
+    report = distill_check(student, teacher, data)
+    mine, theirs = hand_written_scores(changed(3, 0.5), data), hand_written_scores(tiny.classifier(), data)
+    equal = mine.argmax(axis=1) == theirs.argmax(axis=1)
+    assert 0 < equal.mean() < 0.9
+    verdict = report.verdict
+    assert not verdict.passed
+    assert not verdict.within_noise
+    assert verdict.value == pytest.approx(100 * (equal.mean() - 1))
+    assert verdict.low <= verdict.value <= verdict.high < 0
+    assert report.agreement[0].value.value == pytest.approx(equal.mean())
+    assert report.divergences[0].nats == pytest.approx(entropy(theirs, mine, axis=1).mean(), rel=1e-4)
+    assert report.p_value == pytest.approx(0.5 ** (~equal).sum() * 2)
+    lost = {row.label: row.lost for row in report.classes}
+    assert sum(lost.values()) == (~equal).sum()
+    assert {Path(image.file).name for image in report.worst} <= {f"{100 + i}.png" for i in np.flatnonzero(~equal)}
+    assert report.worst[0].truth is not None
+
+
+def test_without_labels_agreement_is_judged(tmp_path: Path, teacher: Path) -> None:
+    student = write_project(tmp_path / "student", model=changed(3, 0.5), pictures=0)
+    data = write_pictures(tmp_path / "data", COUNT)
+    report = distill_check(student, teacher, data)
+    mine, theirs = hand_written_scores(changed(3, 0.5), data), hand_written_scores(tiny.classifier(), data)
+    equal = float((mine.argmax(axis=1) == theirs.argmax(axis=1)).mean())
+    assert (report.quality, report.verdict.metric) == ((), "top-1 agreement")
+    assert report.verdict.value == pytest.approx(equal)
+    assert report.verdict.passed is (equal >= 0.9)
+    assert distill_check(student, teacher, data, min_agreement=equal - 0.01).verdict.passed
+    assert not distill_check(student, teacher, data, min_agreement=equal + 0.01).verdict.passed
+    assert sum(row.count for row in report.classes) == COUNT + round(COUNT * (1 - equal))
+    rows = {row.label: row for row in report.classes}
+    for class_id, label in enumerate("abc"):
+        said = [int((scores.argmax(axis=1) == class_id).sum()) for scores in (theirs, mine)]
+        row = rows.get(label)
+        assert said == ([round(row.teacher * row.count), round(row.student * row.count)] if row else [0, 0])
+
+
+def test_a_limit_inside_the_interval_is_inconclusive(tmp_path: Path, teacher: Path) -> None:
+    student = write_project(tmp_path / "student", model=changed(3, 0.5), pictures=0)
+    data = write_labelled(tmp_path / "data", tiny.classifier(), COUNT)
+    drop = -distill_check(student, teacher, data).verdict.value
+    for points, passed in ((drop - 0.1, False), (drop + 0.1, True)):
+        verdict = distill_check(student, teacher, data, max_drop_points=points).verdict
+        assert (verdict.passed, verdict.inconclusive) == (passed, True)
+
+
+def _reordered() -> onnx.ModelProto:
+    """The tiny classifier with its classes the other way round, and a fourth one that is never seen, at 24 pixels."""
+    proto = tiny.classifier(size=24)
+    weights = {w.name: w for w in proto.graph.initializer}
+    for name, filler in (("w2", 0.0), ("b2", -9.0)):
+        values = numpy_helper.to_array(weights[name])[::-1]
+        more = np.concatenate([values, np.full((1, *values.shape[1:]), filler, np.float32)])
+        weights[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(more), name))
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
+    return proto
+
+
+def test_size_preprocessing_and_order_of_labels_may_differ(tmp_path: Path) -> None:
+    text = CLASSIFIER.replace("[16, 16]", "[24, 24]").replace('"tiny"', '"teacher"')
+    teacher = write_project(tmp_path / "teacher", text, _reordered(), labels="C\nB\nalpha\nrest\n", pictures=0)
+    student = write_project(
+        tmp_path / "student",
+        CLASSIFIER + f'[teacher]\nmodel = "{teacher}"\nlabels = {{ a = "alpha" }}\n',
+        pictures=0,
+    )
+    data = write_labelled(tmp_path / "data", tiny.classifier(), COUNT)
+    report = distill_check(student, data=data)
+    assert report.teacher == "teacher"
+    # The teacher looks at more pixels, and still says the same nearly always.
+    assert report.agreement[0].value.value > 0.8
+    with pytest.raises(ModelError, match=r"labels do not match: 1 of 3 .* \('a'\)"):
+        distill_check(write_project(tmp_path / "other", pictures=0), teacher, data)
+
+
+def _constant() -> onnx.ModelProto:
+    proto = tiny.classifier()
+    for weight in proto.graph.initializer:
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 0, weight.name))
+    return proto
+
+
+def test_constant_scores_are_no_student(tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    student = write_project(tmp_path / "student", model=_constant(), pictures=0)
+    data = write_labelled(tmp_path / "data", tiny.classifier(), 8)
+    assert run(["distill-check", str(student), "--teacher", str(teacher), "--data", str(data)]) == 3
+    assert "tiny gives the same scores for all 8 images" in capsys.readouterr().err
+    with pytest.raises(AccuracyGateError, match="teacher gives the same scores"):
+        distill_check(teacher.parent.parent / "student" / "model.toml", _const_teacher(tmp_path), data)
+
+
+def _const_teacher(folder: Path) -> Path:
+    write_project(folder / "student", pictures=0)
+    return write_project(folder / "t2", CLASSIFIER.replace('"tiny"', '"teacher"'), _constant(), pictures=0)
+
+
+def _not_a_number() -> onnx.ModelProto:
+    proto = tiny.classifier()
+    # The logarithm of what may be negative: finite weights, and NaN for some images only.
+    proto.graph.node.insert(5, helper.make_node("Log", ["logits"], ["logs"], name="log"))
+    proto.graph.node[6].input[0] = "logs"
+    return proto
+
+
+def test_scores_that_are_no_numbers_are_named_with_their_image(tmp_path: Path, teacher: Path) -> None:
+    student = write_project(tmp_path / "student", model=_not_a_number(), pictures=0)
+    with pytest.raises(ModelError, match=r"tiny: gives NaN for .*\.png"):
+        distill_check(student, teacher, write_pictures(tmp_path / "data", COUNT))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "expected"),
+    [
+        ({}, UsageError, "no teacher to compare with: give --teacher teacher.toml, or [teacher] in model.toml"),
+        ({"teacher": "teacher/model.toml"}, UsageError, "no images to compare on: give --data"),
+        ({"teacher": "nowhere.toml", "data": "data"}, EdgeError, "nowhere.toml: no such file"),
+        ({"teacher": "cells/model.toml", "data": "data"}, ModelError, "does classification and cells does detection"),
+    ],
+)
+def test_bad_input_is_named(
+    tmp_path: Path, teacher: Path, arguments: dict[str, str], error: type[EdgeError], expected: str
+) -> None:
+    student = write_project(tmp_path / "student", pictures=0)
+    write_detector(tmp_path / "cells")
+    write_pictures(tmp_path / "data", 3, first=200)
+    with pytest.raises(error) as caught:
+        distill_check(student, **{key: tmp_path / value for key, value in arguments.items()})
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_prints_the_reasons_and_leaves_with_3(
+    tmp_path: Path, teacher: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    student = write_project(tmp_path / "student", model=changed(3, 0.5), pictures=0)
+    data = write_labelled(tmp_path / "data", tiny.classifier(), COUNT)
+    arguments = ["distill-check", str(student), "--teacher", str(teacher), "--data", str(data)]
+    assert run(arguments) == 3
+    captured = capsys.readouterr()
+    assert "images to look at:" in captured.out
+    assert "classes differ by more than chance" in captured.out
+    assert captured.err.count("\n") == 1
+    assert "distill-check: tiny fails: top-1" in captured.err
+    assert run([*arguments, "--max-drop-points", "100", "--temperature", "8", "--json"]) == 0
+    report = msgspec.json.decode(capsys.readouterr().out, type=DistillReport)
+    assert [d.temperature for d in report.divergences] == [1, 2, 4, 8]
+    assert run([*arguments, "--max-drop-points", "100"]) == 0
+    assert "passes: top-1" in capsys.readouterr().out

@@ -1,0 +1,99 @@
+"""evaluate and build of class maps: masks against what the model paints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from sklearn.metrics import jaccard_score
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.frame import Segmentation
+from edge_sdk_tools.build import build
+from edge_sdk_tools.distill_check import distill_check
+from edge_sdk_tools.evaluate import evaluate, open_subject
+from tests.device import tiny
+from tests.host.images import write_pictures
+from tests.host.projects import write_project
+
+SEGMENTER = """
+model = "model.onnx"
+name = "cells"
+task = "segmentation"
+decoder = "logits"
+labels = "labels.txt"
+
+[input]
+size_wh = [32, 32]
+std = [255, 255, 255]
+
+[data]
+calibration = "pictures"
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_project(tmp_path / "project", SEGMENTER, tiny.segmenter(), labels="background\nred\nblue\n")
+
+
+def _paint(model: Path, data: Path, count: int) -> list[np.ndarray]:
+    """Pictures with the model's own class maps as masks."""
+    write_pictures(data / "images", count, first=300)
+    (data / "masks").mkdir()
+    paint = open_subject(model).open()
+    maps = []
+    for path in sorted((data / "images").iterdir()):
+        result = paint(cv2.imread(str(path))).result  # type: ignore[arg-type]  # OpenCV's array is of bytes
+        assert isinstance(result, Segmentation)
+        maps.append(result.to_frame())
+        cv2.imwrite(str(data / "masks" / path.name), maps[-1])
+    return maps
+
+
+def test_masks_as_the_model_paints_them_are_perfect(tmp_path: Path, model: Path) -> None:
+    _paint(model, tmp_path / "data", 8)
+    found = evaluate(model, tmp_path / "data")
+    assert (found.format, found.quality[0].name, found.quality[0].value.value) == ("masks", "mIoU", 1)
+
+
+def test_mean_iou_is_what_scikit_learn_counts(tmp_path: Path, model: Path) -> None:
+    maps = _paint(model, tmp_path / "data", 8)
+    truths = []
+    for path, painted in zip(sorted((tmp_path / "data" / "masks").iterdir()), maps, strict=True):
+        truth = painted.copy()
+        truth[:20] = 1
+        cv2.imwrite(str(path), truth)
+        truths.append(truth)
+    expected = jaccard_score(np.ravel(truths), np.ravel(maps), average="macro")
+    assert evaluate(model, tmp_path / "data").quality[0].value.value == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_image_whose_mask_has_another_size_is_skipped_and_named(tmp_path: Path, model: Path) -> None:
+    _paint(model, tmp_path / "data", 3)
+    cv2.imwrite(str(tmp_path / "data" / "masks" / "301.png"), np.zeros((7, 9), np.uint8))
+    found = evaluate(model, tmp_path / "data")
+    assert found.images == 2
+    assert [(s.path.name, s.reason) for s in found.skipped] == [
+        ("301.png", "48x40 pixels, its labels were drawn on 9x7")
+    ]
+
+
+def test_a_student_is_judged_by_its_class_maps(tmp_path: Path, model: Path) -> None:
+    _paint(model, tmp_path / "data", 8)
+    labelled, plain = (distill_check(model, model, tmp_path / "data" / name) for name in ("", "images"))
+    assert (labelled.verdict.metric, labelled.verdict.passed, labelled.p_value) == ("mIoU", True, None)
+    assert (plain.verdict.metric, plain.verdict.value, plain.worst) == ("mIoU with the reference", 1, ())
+
+
+def test_a_bundle_of_a_segmenter_promises_its_agreement(tmp_path: Path, model: Path) -> None:
+    report = build(model, "x86_64", tmp_path / "a.edge", bundle_version=1)
+    assert report.agreement.metric == "mean_iou"
+    assert report.agreement.value > 0.8
+    assert "INT8" not in report.samples[0].int8
+    found = evaluate(
+        Bundle.open(tmp_path / "a.edge").path, write_pictures(tmp_path / "data", 5, first=60), reference=model
+    )
+    assert found.agreement[0].value.value > 0.8

@@ -1,0 +1,139 @@
+"""State dicts and archives: what does not belong to the model is named, and nothing in them is run."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is the extra [torch]")
+pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch]")
+
+import torch
+
+from edge_sdk.errors import UsageError
+from tests.host import torch_models
+from tests.host.torch_projects import MODELS, Code, refusal
+
+WEIGHTS = "weights.pth"
+
+
+def _lacking(path: Path) -> None:
+    state = torch_models.Net().state_dict()
+    torch.save({f"module.{key}": value for key, value in state.items()}, path)
+
+
+def _larger(path: Path) -> None:
+    torch.save(torch_models.four_classes().state_dict(), path)
+
+
+def _cut(path: Path) -> None:
+    torch.save(torch_models.Net().state_dict(), path)
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+@pytest.mark.parametrize(
+    ("write", "expected"),
+    [
+        (lambda path: None, "weights.pth: no such weights file"),
+        (lambda path: path.write_bytes(b""), "weights.pth: "),
+        (lambda path: path.write_text("not weights"), "weights.pth: is no state dict, or damaged"),
+        (_cut, "weights.pth: weights cannot be read: "),
+        (lambda path: torch.save(torch_models.Net(), path), "holds more than tensors (tests.host.torch_models.Net), "),
+        (lambda path: torch.save(torch.zeros(3), path), "holds a Tensor, expected a state dict of tensors"),
+        (lambda path: torch.save({"epoch": 3, "state_dict": {}}, path), "holds keys epoch, state_dict, expected a "),
+        (_lacking, "torch_models.py:net: lacks first.weight, norm.weight, norm.bias and 6 more; has module.first"),
+        (_larger, "does not fit"),
+        (_larger, "size mismatch for last.weight: copying a param with shape torch.Size([4, 8])"),
+    ],
+)
+def test_weights_that_do_not_fit(tmp_path: Path, write: Callable[[Path], object], expected: str) -> None:
+    write(tmp_path / WEIGHTS)
+    said = refusal(tmp_path, f"{MODELS}:net", weights=tmp_path / WEIGHTS)
+    assert said.startswith(str(tmp_path / WEIGHTS))
+    assert expected in said
+
+
+@pytest.mark.parametrize("write", [torch.save, lambda code, path: path.write_bytes(pickle.dumps(code, 2))])
+def test_weights_with_code_run_nothing(tmp_path: Path, write: Callable[[object, Path], object]) -> None:
+    code = Code(tmp_path)
+    write(code, tmp_path / WEIGHTS)
+    refusal(tmp_path, f"{MODELS}:net", weights=tmp_path / WEIGHTS)
+    assert not code.ran.exists()
+
+
+def test_weights_beside_an_archive(tmp_path: Path) -> None:
+    assert "--weights is for FILE.py:FUNCTION" in refusal(tmp_path, "a.pt2", UsageError, weights=Path("w.pth"))
+
+
+def _archive(path: Path) -> None:
+    torch.export.save(torch.export.export(torch_models.Net().eval(), (torch.zeros(1, 3, 16, 16),)), path)
+
+
+def _cut_archive(path: Path) -> None:
+    _archive(path)
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def _other_archive(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("something", b"else")
+
+
+def _two_inputs(path: Path) -> None:
+    x = torch.zeros(1, 3, 16, 16)
+    torch.export.save(torch.export.export(torch_models.Two().eval(), (x, x)), path)
+
+
+def _half(path: Path) -> None:
+    module = torch_models.half().eval()
+    torch.export.save(torch.export.export(module, (torch.zeros(1, 3, 16, 16, dtype=torch.float16),)), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "expected"),
+    [
+        ("m.pt2", lambda path: path.write_text("no archive"), "m.pt2: is not a torch.export archive, or truncated"),
+        ("m.pt2", _cut_archive, "m.pt2: is not a torch.export archive, or truncated"),
+        ("m.pt2", _other_archive, "m.pt2: is no torch.export archive, or damaged: "),
+        ("m.pt2", _two_inputs, "m.pt2: takes 2 inputs (x, y), expected one image"),
+        ("m.pt2", _half, "m.pt2: weights were float16 and cannot become float32; make the archive with float32"),
+        ("m.pt", lambda path: path.write_text("no archive"), "m.pt: is not a TorchScript archive, or truncated"),
+        ("m.pt", lambda path: torch.save(torch_models.Net().state_dict(), path), "m.pt: is no TorchScript archive, "),
+        (
+            "m.pt",
+            lambda path: torch.save(torch_models.Net(), path),
+            "edge-sdk import pytorch FILE.py:FUNCTION --weights",
+        ),
+    ],
+)
+def test_an_archive_that_is_none(tmp_path: Path, name: str, write: Callable[[Path], object], expected: str) -> None:
+    write(tmp_path / name)
+    assert expected in refusal(tmp_path, str(tmp_path / name))
+
+
+@pytest.mark.parametrize("prefix", ["opaque_obj_", "custom_obj_"])
+def test_an_archive_with_code_runs_nothing(tmp_path: Path, prefix: str) -> None:
+    _archive(tmp_path / "m.pt2")
+    code = Code(tmp_path)
+    with zipfile.ZipFile(tmp_path / "m.pt2", "a") as archive:
+        archive.writestr(f"m/data/constants/{prefix}0", pickle.dumps(code))
+    said = refusal(tmp_path, str(tmp_path / "m.pt2"))
+    assert f"holds a Python object (m/data/constants/{prefix}0), and loading that would run code" in said
+    assert not code.ran.exists()
+
+
+def test_example_inputs_with_code_run_nothing(tmp_path: Path) -> None:
+    """torch.export.load falls back to unpickling anything, and takes the example inputs so."""
+    _archive(tmp_path / "whole.pt2")
+    code = Code(tmp_path)
+    torch.save(code, tmp_path / "code")
+    with zipfile.ZipFile(tmp_path / "whole.pt2") as whole, zipfile.ZipFile(tmp_path / "m.pt2", "w") as changed:
+        inputs = next(name for name in whole.namelist() if "sample_inputs" in name)
+        for name in whole.namelist():
+            changed.writestr(name, (tmp_path / "code").read_bytes() if name == inputs else whole.read(name))
+    refusal(tmp_path, str(tmp_path / "m.pt2"))
+    assert not code.ran.exists()

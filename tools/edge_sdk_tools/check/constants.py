@@ -1,0 +1,137 @@
+"""What constants hold: as many values as their shape says, and finite numbers where layers compute with them.
+
+Owns which infinities are meant: bounds of Clip, masks and fills are; weights of layers never are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+
+from edge_sdk.errors import ModelError
+from edge_sdk_tools.check.functions import nodes_of
+from edge_sdk_tools.check.report import Finding, show_shape
+from edge_sdk_tools.check.skeleton import tensors
+from edge_sdk_tools.check.values import Value, element_name
+from edge_sdk_tools.check.weight import Weight
+
+LAYERS = (
+    "BatchNormalization",
+    "Conv",
+    "ConvTranspose",
+    "DeformConv",
+    "GRU",
+    "Gemm",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LSTM",
+    "LayerNormalization",
+    "MatMul",
+    "PRelu",
+    "RNN",
+)
+"""Operators that compute with their constants: one infinite weight makes every result infinite or NaN."""
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_CHUNK = 1 << 18  # values looked at together, so that the answer takes little memory beside the weights
+_VARIANCE = 4  # input of BatchNormalization
+_SHOWN = 20
+
+
+def check_data(proto: onnx.ModelProto) -> None:
+    """Hold the data of every constant in a skeleton against its shape and type.
+
+    Raises:
+        ModelError: one holds too little, too much, or is of an unknown type; it says which.
+    """
+    inside_functions = [t for f in proto.functions for t in tensors(onnx.GraphProto(node=f.node))]
+    for tensor in (*tensors(proto.graph), *inside_functions):
+        if tensor.data_type != TensorProto.STRING:
+            _check_data(tensor)
+
+
+def _check_data(tensor: onnx.TensorProto) -> None:
+    name = element_name(tensor.data_type)
+    if name is None or min(tensor.dims, default=0) < 0:
+        raise ModelError(f"constant {tensor.name!r} has no type and shape that ONNX knows; export the model again")
+    size = Value(name, tuple(tensor.dims)).bytes or 0
+    if tensor.HasField("raw_data"):
+        held, unit, allowed = len(tensor.raw_data), "bytes", {size}
+    else:
+        lists = (tensor.float_data, tensor.double_data, tensor.int32_data, tensor.int64_data, tensor.uint64_data)
+        count = math.prod(tensor.dims) * (2 if name.startswith("complex") else 1)
+        # Types of less than a byte are written packed.
+        held, unit, allowed = sum(map(len, lists)), "values", {count, min(count, size)}
+    if held not in allowed:
+        raise ModelError(
+            f"constant {tensor.name!r} has shape {show_shape(tuple(tensor.dims))} and holds {held} {unit}, expected "
+            f"{max(allowed)}; export the model again"
+        )
+
+
+def check_numbers(proto: onnx.ModelProto, weights: tuple[Weight, ...], files: Mapping[str, bytes]) -> list[Finding]:
+    """Name constants that are not finite where they must be, and variances below 0.
+
+    Args:
+        proto: a skeleton.
+        weights: what it lacks.
+        files: where they lie.
+    """
+    uses: dict[str, list[tuple[str, int]]] = {}
+    for node in nodes_of(proto.graph.node):
+        for index, name in enumerate(node.input):
+            uses.setdefault(name, []).append((node.op_type, index))
+    findings: list[Finding] = []
+    for name, array in _arrays(proto, weights, files):
+        findings.extend(_judge(name, array, uses.get(name, [])))
+    return findings[:_SHOWN]
+
+
+def _arrays(
+    proto: onnx.ModelProto, weights: tuple[Weight, ...], files: Mapping[str, bytes]
+) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    for weight in weights:
+        if weight.data_type in _FLOATS:
+            yield weight.name, weight.read(files)
+    for tensor in proto.graph.initializer:
+        if tensor.data_type in _FLOATS:
+            yield tensor.name, numpy_helper.to_array(tensor)
+    for node in nodes_of(proto.graph.node):
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.HasField("t") and attribute.t.data_type in _FLOATS:
+                yield node.output[0], numpy_helper.to_array(attribute.t)
+
+
+def _judge(name: str, array: NDArray[np.generic], uses: list[tuple[str, int]]) -> Iterator[Finding]:
+    nans, infinities = _count(array)
+    of = f"of its {array.size} values"
+    if nans:
+        step = "the training diverged, or the export went wrong: take an earlier checkpoint"
+        what = f"weight {name!r}: {nans} {of} are NaN"
+        yield Finding(severity="error", rule="nan-weight", where=name, what=what, next_step=step)
+    layer = next((operator for operator, index in uses if operator in LAYERS and index > 0), None)
+    if infinities and layer:
+        what = f"weight {name!r} of {layer}: {infinities} {of} are infinite"
+        yield Finding(severity="error", rule="infinite-weight", where=name, what=what, next_step="export it in float32")
+    if ("BatchNormalization", _VARIANCE) in uses and array.size and array.min() < 0:
+        what = f"variance {name!r} of BatchNormalization goes down to {array.min():.3g}, expected 0 or more"
+        yield Finding(severity="error", rule="variance", where=name, what=what, next_step="export the model again")
+
+
+def _count(array: NDArray[np.generic]) -> tuple[int, int]:
+    """How many NaNs and infinities it holds."""
+    flat = array.reshape(-1)
+    nans = infinities = 0
+    for start in range(0, flat.size, _CHUNK):
+        chunk = flat[start : start + _CHUNK]
+        if chunk.dtype not in (np.float32, np.float64):  # bfloat16 is no type of numpy's own
+            chunk = chunk.astype(np.float32)
+        if not np.isfinite(chunk).all():
+            nans += int(np.isnan(chunk).sum())
+            infinities += int(np.isinf(chunk).sum())
+    return nans, infinities

@@ -1,0 +1,177 @@
+"""What one run of a model costs, from its shapes: parameters, multiply-accumulates, memory of activations.
+
+Owns what is counted: docs/check.md repeats it. Fused and quantized operators count as what they stand for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx
+from onnx import TensorProto
+
+from edge_sdk_tools.check.functions import nodes_of
+from edge_sdk_tools.check.report import Costs, Finding, OperatorUse
+from edge_sdk_tools.check.skeleton import tensors
+from edge_sdk_tools.check.values import Value, Values, element_name
+from edge_sdk_tools.check.weight import Weight
+
+NOT_COUNTED = ("Attention", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
+"""Operators that multiply and accumulate in ways that are not counted."""
+
+_INT8_SHRINKS = 4
+_NOT_PARAMETERS = (TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING)
+
+_Shapes = Sequence[Sequence[int]]
+
+
+def _convolution(inputs: _Shapes, outputs: _Shapes, weight: int = 1) -> int:
+    """Every output element takes one filter: input channels of its group times the kernel."""
+    return math.prod(outputs[0]) * math.prod(inputs[weight][1:])
+
+
+def _transposed(inputs: _Shapes, _outputs: _Shapes) -> int:
+    """Every input element goes through one filter: output channels of its group times the kernel."""
+    return math.prod(inputs[0]) * math.prod(inputs[1][1:])
+
+
+def _product(inputs: _Shapes, outputs: _Shapes) -> int:
+    """Every output element takes as many as A's last axis is long."""
+    return math.prod(outputs[0]) * inputs[0][-1]
+
+
+def _gemm(node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
+    transposed = any(a.name == "transA" and a.i for a in node.attribute)
+    return math.prod(outputs[0]) * inputs[0][0 if transposed else 1]
+
+
+_COUNTS: Mapping[str, Callable[[onnx.NodeProto, _Shapes, _Shapes], int]] = {
+    "Conv": lambda _node, i, o: _convolution(i, o),
+    "ConvInteger": lambda _node, i, o: _convolution(i, o),
+    "FusedConv": lambda _node, i, o: _convolution(i, o),
+    "QLinearConv": lambda _node, i, o: _convolution(i, o, weight=3),
+    "ConvTranspose": lambda _node, i, o: _transposed(i, o),
+    "MatMul": lambda _node, i, o: _product(i, o),
+    "MatMulInteger": lambda _node, i, o: _product(i, o),
+    "QLinearMatMul": lambda _node, i, o: _product(i, o),
+    "FusedMatMul": lambda _node, i, o: _product(i, o),
+    "Gemm": _gemm,
+    "FusedGemm": _gemm,
+}
+
+
+def node_macs(node: onnx.NodeProto, values: Values) -> int | None:
+    """Multiply-accumulates of one node: 0 for what is not counted, None where a shape is not known."""
+    count = _COUNTS.get(node.op_type)
+    if count is None:
+        return 0
+    shapes = [[_known(values.get(name)) for name in side if name] for side in (node.input, node.output)]
+    inputs, outputs = ([shape for shape in side if shape is not None] for side in shapes)
+    if len(inputs) != len(shapes[0]) or len(outputs) != len(shapes[1]):
+        return None
+    try:
+        return count(node, inputs, outputs)
+    except IndexError:  # an input or an axis that the operator must have, and the file lacks
+        return None
+
+
+def measure(proto: onnx.ModelProto, weights: Sequence[Weight], values: Values) -> Costs:
+    """Add up the costs of a skeleton and its weights.
+
+    Args:
+        proto: a skeleton.
+        weights: what it lacks.
+        values: type and shape of every tensor, as far as they are known.
+    """
+    large = [Value(element_name(w.data_type), w.dims) for w in weights]
+    small = [Value(element_name(t.data_type), tuple(t.dims)) for t in tensors(proto.graph) if _is_parameter(t)]
+    held = (*large, *small)
+    macs = [node_macs(node, values) for node in proto.graph.node]
+    peak, where = _peak(proto, {w.name for w in weights}, values)
+    return Costs(
+        parameters=sum(value.count or 0 for value in held),
+        weight_bytes=sum(value.bytes or 0 for value in held),
+        macs=sum(count or 0 for count in macs),
+        peak_activation_bytes=peak,
+        peak_node=where,
+        unknown_nodes=sum(any(_known(values.get(o)) is None for o in n.output if o) for n in proto.graph.node),
+    )
+
+
+def operator_uses(proto: onnx.ModelProto, values: Values) -> tuple[OperatorUse, ...]:
+    """Count nodes by type of operator, the most multiply-accumulates first."""
+    counts: dict[tuple[str, str], list[int]] = {}
+    for node in nodes_of(proto.graph.node):
+        counts.setdefault((node.domain, node.op_type), []).append(node_macs(node, values) or 0)
+    uses = [OperatorUse(domain, name, len(macs), sum(macs)) for (domain, name), macs in counts.items()]
+    return tuple(sorted(uses, key=lambda use: (-use.macs, -use.nodes, use.name)))
+
+
+def check_memory(costs: Costs, allowed_mb: int | None, target: str) -> list[Finding]:
+    """Say so where a device could not hold a model even in integers of 8 bits, a quarter of float32.
+
+    Args:
+        costs: in float32.
+        allowed_mb: memory of the device, in MiB; None for no limit.
+        target: its name.
+    """
+    needed_mb = (costs.weight_bytes + costs.peak_activation_bytes) / _INT8_SHRINKS / 2**20
+    if allowed_mb is None or needed_mb <= allowed_mb:
+        return []
+    what = f"weights and activations take {needed_mb:.0f} MiB even in INT8, {target} has {allowed_mb}"
+    step = "choose a smaller input.size_wh or a smaller model"
+    return [Finding(severity="error", rule="memory", where=costs.peak_node, what=what, next_step=step)]
+
+
+def check_counted(uses: Sequence[OperatorUse]) -> list[Finding]:
+    """Say so where the sum of multiply-accumulates leaves something out."""
+    left_out = [use.name for use in uses if use.name in NOT_COUNTED]
+    if not left_out:
+        return []
+    what = f"the multiply-accumulates of {', '.join(left_out)} are not counted"
+    return [Finding(severity="note", rule="costs", what=what)]
+
+
+def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[int, str]:
+    """The most bytes alive at a node: its inputs, its outputs, and what later nodes still need."""
+    nodes = [node for node in proto.graph.node if node.op_type != "Constant"]
+    last = {name: index for index, node in enumerate(nodes) for name in _needs(node)}
+    last.update((output.name, len(nodes)) for output in proto.graph.output)
+    ends: dict[int, int] = {}  # bytes that are free again after a node, by its index
+    alive = 0
+    for image in proto.graph.input:
+        if image.name not in constants:
+            alive += _keep(image.name, 0, last, values, ends)
+    peak, where = alive, ""
+    for index, node in enumerate(nodes):
+        alive += sum(_keep(name, index, last, values, ends) for name in node.output if name)
+        if alive > peak:
+            peak, where = alive, node.name
+        alive -= ends.pop(index, 0)
+    return peak, where
+
+
+def _keep(name: str, index: int, last: Mapping[str, int], values: Values, ends: dict[int, int]) -> int:
+    """Bytes of a tensor made at node `index`; notes where they are free again."""
+    value = values.get(name)
+    size = (value.bytes or 0) if value else 0
+    end = max(index, last.get(name, index))
+    ends[end] = ends.get(end, 0) + size
+    return size
+
+
+def _needs(node: onnx.NodeProto) -> list[str]:
+    """What a node reads; graphs inside it may read any tensor around them."""
+    return [name for inner in nodes_of([node]) for name in inner.input if name]
+
+
+def _known(value: Value | None) -> tuple[int, ...] | None:
+    if value is None or value.count is None or value.shape is None:
+        return None
+    return tuple(side for side in value.shape if isinstance(side, int))
+
+
+def _is_parameter(tensor: onnx.TensorProto) -> bool:
+    """Bounds, shapes and axes are written as constants too; nobody trained them."""
+    return bool(tensor.dims) and tensor.data_type not in _NOT_PARAMETERS

@@ -1,0 +1,243 @@
+"""The order of the checks: a model in, everything that is to be said of it out.
+
+Runs inside the limits of `limited.py`: nothing here trusts the file. Each check's own rules live in its own file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import onnx.checker
+import onnx.shape_inference
+import onnx.version_converter
+
+from edge_sdk.errors import ModelError
+from edge_sdk_tools.check.constants import check_data, check_numbers
+from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses
+from edge_sdk_tools.check.cpu_kernels import CpuKernels
+from edge_sdk_tools.check.facts import with_facts, with_tensors
+from edge_sdk_tools.check.functions import inline_functions
+from edge_sdk_tools.check.installed_kernels import installed_table
+from edge_sdk_tools.check.job import Examined, Job
+from edge_sdk_tools.check.kernel_table import KernelTable, kernel_table
+from edge_sdk_tools.check.model_file import ModelFile, read_model
+from edge_sdk_tools.check.operators import check_control_flow, check_kernels, cover, judge_nodes
+from edge_sdk_tools.check.opset import (
+    LOWEST_OPSET,
+    QUANTIZABLE_OPSET,
+    check_opset,
+    lower_ir_version,
+    opsets_of,
+    raise_opset,
+)
+from edge_sdk_tools.check.report import CheckReport, Costs, Finding, in_order
+from edge_sdk_tools.check.shapes import (
+    check_outputs,
+    check_sizes,
+    depends_on_values,
+    fix_input,
+    fix_outputs,
+    image_input,
+    infer,
+    name_nodes,
+)
+from edge_sdk_tools.check.training import check_training
+from edge_sdk_tools.check.trial import compare, rehearse
+from edge_sdk_tools.check.values import Values, graph_values
+
+
+def examine_model(job: Job) -> Examined:
+    """Examine one model; whatever is wrong with it is a finding."""
+    table = installed_table() if job.runtime.version is None else kernel_table(job.runtime.version)
+    version = job.runtime.version or (table.onnxruntime if table else "")
+    blank = CheckReport(name=job.name, model=job.model, target=job.runtime.target, onnxruntime=version)
+    try:
+        file = read_model(Path(job.model))
+        check_data(file.proto)
+        proto = inline_functions(file.proto)
+    except ModelError as cause:
+        return Examined(msgspec.structs.replace(blank, findings=(_error("file", cause),)))
+    return _Examination(job, table, file, proto).examined(blank)
+
+
+class _Examination:
+    """One readable model; findings gather as the steps are taken.
+
+    Args:
+        job: what is asked.
+        table: kernels of the runtime; None where edge-sdk brings none.
+        file: what was read.
+        proto: its skeleton, functions put in place.
+    """
+
+    def __init__(self, job: Job, table: KernelTable | None, file: ModelFile, proto: onnx.ModelProto) -> None:
+        self._job = job
+        self._table = table
+        self._file = file
+        self._proto = proto
+        self._opset = opsets_of(proto).get("")
+        self._original: onnx.ModelProto | None = None  # before its opset was raised
+        self._findings: list[Finding] = []
+        self._values: Values = {}
+        target = job.runtime.target
+        version = job.runtime.version or (table.onnxruntime if table else "")
+        self._runtime = f"ONNX Runtime {version}"
+        self._where = f"{self._runtime} on {target or 'this machine'}"
+
+    def examined(self, blank: CheckReport) -> Examined:
+        """Take all steps; an error keeps the later ones from what it makes meaningless."""
+        report = with_facts(blank, self._file, self._proto, self._table)
+        self._check_opset()
+        if self._opset is None or self._opset < LOWEST_OPSET:
+            return Examined(msgspec.structs.replace(report, findings=in_order(self._findings)))
+        self._fix_input()
+        self._findings += check_training(self._proto)
+        self._proto.ClearField("training_info")
+        self._findings += check_numbers(self._proto, self._file.weights, self._file.files)
+        self._raise_opset()
+        if not self._needs_weights():
+            self._file.files.clear()  # the trial takes zeros: from here on their memory is free for activations
+        self._infer()
+        report = self._judge(report)
+        costs = self._costs()
+        self._check_memory(costs)
+        if not self._has_errors():
+            self._try()
+            costs = self._costs()
+        self._check_whole()
+        return self._finish(report, costs)
+
+    def _check_opset(self) -> None:
+        newest = onnx.defs.onnx_opset_version()
+        max_opset = min(self._table.max_opset if self._table else newest, self._job.runtime.max_opset or newest)
+        max_ir_version = self._table.max_ir_version if self._table else onnx.IR_VERSION
+        self._findings += check_opset(self._opset, max_opset, self._where)
+        self._findings += lower_ir_version(self._proto, max_ir_version, self._where)
+        if self._table is None:
+            what = f"edge-sdk brings no table of {self._runtime}: opset, IR version and operators were not compared"
+            self._findings.append(Finding(severity="warning", rule="kernel", what=what))
+
+    def _fix_input(self) -> None:
+        name_nodes(self._proto)
+        try:
+            image = image_input(self._proto, {w.name for w in self._file.weights})
+            fix_input(image, self._job.input)
+        except ModelError as cause:
+            self._findings.append(_error("input", cause))
+
+    def _raise_opset(self) -> None:
+        if self._opset is None or self._opset >= QUANTIZABLE_OPSET:
+            return
+        try:
+            converted = raise_opset(self._proto)
+        except ModelError as cause:
+            self._findings.append(_error("opset", cause))
+            return
+        self._original, self._proto = self._proto, converted
+        name_nodes(self._proto)
+        what = f"opset {self._opset} was raised to {QUANTIZABLE_OPSET}, which per-channel weights need"
+        self._findings.append(Finding(severity="note", rule="opset", what=what))
+
+    def _needs_weights(self) -> bool:
+        """Whether zeros would not do: to compare with the original, or where shapes follow from values."""
+        return self._original is not None or depends_on_values(self._proto)
+
+    def _infer(self) -> None:
+        self._proto, found = infer(self._proto)
+        self._values = graph_values(self._proto.graph)
+        self._findings += [*found, *check_sizes(self._proto), *check_outputs(self._proto)]
+
+    def _judge(self, report: CheckReport) -> CheckReport:
+        self._findings += check_control_flow(self._proto)
+        if self._table is None:
+            return report
+        opsets = opsets_of(self._proto)
+        judged = judge_nodes(self._proto, CpuKernels(self._table), opsets)
+        found = check_kernels(judged, self._runtime, opsets[""])
+        if not QUANTIZABLE_OPSET <= opsets[""] <= self._table.max_opset:
+            # The table does not go there: of ONNX's own operators it says nothing.
+            self._findings += [finding for finding in found if finding.rule == "custom-operator"]
+            return report
+        self._findings += found
+        source = f"kernels of ONNX Runtime {self._table.onnxruntime}, by operator, opset and type"
+        providers = cover(self._job.runtime.providers, judged, opsets, source)
+        return msgspec.structs.replace(report, providers=providers)
+
+    def _check_whole(self) -> None:
+        """ONNX's own checker; what it says of operators that do not exist has been said better."""
+        if (self._opset or 0) > onnx.defs.onnx_opset_version():
+            return
+        try:
+            onnx.checker.check_model(self._proto)
+        except onnx.checker.ValidationError as cause:
+            line = _checker_line(cause)
+            self._findings.append(Finding(severity="error", rule="onnx", what=line, next_step="export the model again"))
+        if any(f.rule == "unknown-operator" for f in self._findings):
+            self._findings = [f for f in self._findings if "No Op registered" not in f.what]
+
+    def _costs(self) -> Costs:
+        return measure(self._proto, self._file.weights, self._values)
+
+    def _check_memory(self, costs: Costs) -> None:
+        if not any(finding.rule == "size" for finding in self._findings):
+            self._findings += check_memory(costs, self._job.runtime.memory_mb, self._job.runtime.target or "")
+
+    def _try(self) -> None:
+        """Load and run it, fill in what inference left open, and compare with the original opset."""
+        try:
+            self._values = rehearse(self._proto, self._file.weights, self._values, self._file.files)
+        except ModelError as cause:
+            self._findings.append(_error("run", cause))
+            return
+        fix_outputs(self._proto, self._values)
+        if self._original is not None:
+            self._compare(self._original)
+
+    def _compare(self, original: onnx.ModelProto) -> None:
+        """Say so where the raised model computes something else than the original."""
+        raised = f"raising opset {self._opset} to {QUANTIZABLE_OPSET}"
+        spec = self._job.input
+        pixels = np.random.default_rng(0).uniform(0, 255, spec.tensor_shape).astype(np.float32)
+        image = (pixels - np.float32(np.mean(spec.mean))) / np.float32(np.mean(spec.std))
+        try:
+            difference = compare(original, self._proto, self._file.weights, self._file.files, image)
+        except ModelError as cause:
+            what = f"{raised} could not be compared with the original: {cause}"
+            self._findings.append(Finding(severity="note", rule="opset", what=what))
+            return
+        if difference:
+            what, step = f"{raised} changes what it computes: {difference}", "export it with opset 17"
+            self._findings.append(Finding(severity="error", rule="opset", what=what, next_step=step))
+
+    def _has_errors(self) -> bool:
+        return any(finding.severity == "error" for finding in self._findings)
+
+    def _finish(self, report: CheckReport, costs: Costs) -> Examined:
+        uses = operator_uses(self._proto, self._values)
+        self._findings += check_counted(uses)
+        passed = not self._has_errors()
+        report = msgspec.structs.replace(
+            with_tensors(report, self._proto, {weight.name for weight in self._file.weights}),
+            passed=passed,
+            used_opset=opsets_of(self._proto)[""],
+            costs=costs,
+            operators=uses,
+            findings=in_order(self._findings),
+        )
+        if not (passed and self._job.wants_model):
+            return Examined(report)
+        return Examined(report, self._proto.SerializeToString(), self._file.weights)
+
+
+def _error(rule: str, cause: ModelError) -> Finding:
+    """A refusal as a finding; it has its next step in it."""
+    return Finding(severity="error", rule=rule, what=str(cause))
+
+
+def _checker_line(cause: Exception) -> str:
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    telling = [line for line in lines if "No Op registered" in line or "Error" in line]
+    return (telling or lines or [type(cause).__name__])[0]

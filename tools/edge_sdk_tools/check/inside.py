@@ -1,0 +1,47 @@
+"""What runs in the limited process: `python -m edge_sdk_tools.check.inside`.
+
+Owns the exchange. Everything is imported before the limits hold.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+try:
+    from edge_sdk_tools.check.examination import examine_model
+except ImportError as missing:
+    sys.stderr.write(f"checking a model needs {missing.name or 'a package'}; in the checkout: pip install '.[host]'\n")
+    sys.exit(8)
+from edge_sdk_tools.check.job import Examined, Job
+from edge_sdk_tools.check.limited import read_request, write_answer
+from edge_sdk_tools.check.report import CheckReport, Finding
+
+
+def main() -> None:
+    """Read one job, examine it, write what came out."""
+    job = msgspec.msgpack.decode(read_request(), type=Job)
+    own = os.dup(sys.stdout.fileno())
+    # Libraries print: what they say must not be in the answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        examined = examine_model(job)
+    except MemoryError:
+        examined = _out_of_memory(job)
+    os.dup2(own, sys.stdout.fileno())
+    write_answer(msgspec.msgpack.encode(examined))
+
+
+def _out_of_memory(job: Job) -> Examined:
+    what = "examining it took more memory than a model of its size needs"
+    finding = Finding(severity="error", rule="memory", what=what, next_step="export it again")
+    version = job.runtime.version or ""
+    return Examined(
+        CheckReport(name=job.name, model=job.model, target=job.runtime.target, onnxruntime=version, findings=(finding,))
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""A process of its own with limits on memory, time and files, for work on a file that nobody vouches for.
+
+Owns both sides: the start, and what is said when the process dies of what it read. A crash, a time-out or a file that
+wants all memory is one line to the caller, and nothing to the caller's own process.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from edge_sdk.errors import MissingDependencyError, ModelError
+
+ENVIRONMENT = {
+    # Threads of the linear algebra library take memory by the core.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # glibc: memory of large tensors goes back to the system at once.
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+}
+"""Set for the process, beside what the caller has."""
+
+_MISSING_PACKAGE = 8  # exit code, as MissingDependencyError's
+_SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What the process may take.
+
+    Attributes:
+        memory_mb: beside what its imports take, in MiB; less where the machine has less to spare.
+        cpu_s: seconds of CPU.
+        wall_s: seconds by the clock.
+    """
+
+    memory_mb: int
+    cpu_s: int
+    wall_s: int
+
+
+def run_limited(module: str, request: bytes, limits: Limits, where: str) -> bytes:
+    """Run `python -m module` on a request and return what it writes.
+
+    Args:
+        module: reads `Limits` and the request with `read_request`, and answers with `write_answer`.
+        request: for its standard input.
+        limits: what it may take.
+        where: what to call the file in errors.
+
+    Raises:
+        ModelError: it crashed, or took more than it may.
+        MissingDependencyError: a package is not installed.
+    """
+    # An empty folder, so that no file beside the model is found as a module or as data.
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-") as folder:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", module],
+                input=msgspec.msgpack.encode((limits, request)),
+                capture_output=True,
+                check=False,
+                timeout=limits.wall_s,
+                cwd=folder,
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": _import_path(), "TMPDIR": folder},
+            )
+        except subprocess.TimeoutExpired:
+            raise ModelError(_died(where, f"it was not examined within {limits.wall_s} s")) from None
+    if done.returncode == 0:
+        return done.stdout
+    words = done.stderr.decode(errors="replace").strip().splitlines() or [""]
+    if done.returncode == _MISSING_PACKAGE:
+        raise MissingDependencyError(words[-1])
+    if done.returncode > 0:
+        raise RuntimeError(words[-1])
+    raise ModelError(_died(where, _cause(-done.returncode, limits)))
+
+
+def read_request() -> bytes:
+    """Take up the limits and return the request; to be called after all imports, by the process itself."""
+    limits, request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=tuple[Limits, bytes])
+    allowed = min(limits.memory_mb * 2**20, int(_available_bytes() * _SPARE_SHARE))
+    _limit(resource.RLIMIT_DATA, _data_bytes() + allowed)
+    _limit(resource.RLIMIT_CPU, limits.cpu_s, grace=1)
+    _limit(resource.RLIMIT_CORE, 0)
+    return request
+
+
+def write_answer(answer: bytes) -> None:
+    """Write the answer; whatever else was printed is not in it."""
+    sys.stdout.buffer.write(answer)
+    sys.stdout.buffer.flush()
+
+
+def _limit(kind: int, value: int, grace: int = 0) -> None:
+    """Set a limit for good; with some grace the signal of the soft one comes first, and says what happened."""
+    _, hard = resource.getrlimit(kind)
+    highest = value + grace if hard == resource.RLIM_INFINITY else min(value + grace, hard)
+    resource.setrlimit(kind, (min(value, highest), highest))
+
+
+def _data_bytes() -> int:
+    """What RLIMIT_DATA counts already, by proc(5): VmData."""
+    return _kilobytes(Path("/proc/self/status"), "VmData:") * 1024
+
+
+def _available_bytes() -> int:
+    return _kilobytes(Path("/proc/meminfo"), "MemAvailable:") * 1024
+
+
+def _kilobytes(path: Path, key: str) -> int:
+    line = next(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(key))
+    return int(line.split()[1])
+
+
+def _import_path() -> str:
+    """Where this process finds its modules: the other one starts in another folder."""
+    return os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
+
+
+def _cause(number: int, limits: Limits) -> str:
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if number == signal.SIGXCPU:
+        return f"examining it took more than {limits.cpu_s} s of CPU"
+    if number == signal.SIGKILL:
+        return "the process that examined it was killed, perhaps for want of memory"
+    return f"the process that examined it crashed ({name})"
+
+
+def _died(where: str, what: str) -> str:
+    return f"{where}: {what}; the file is damaged, hostile or far too large: export it again"

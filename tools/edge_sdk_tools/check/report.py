@@ -1,0 +1,180 @@
+"""CheckReport: what the gate found, as plain values.
+
+Owns the words' form: a finding says what is wrong, where, and what to do. Prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+import msgspec
+
+CPU = "CPUExecutionProvider"
+"""The execution provider that takes what the others leave."""
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+"""`error` fails the check; `warning` costs speed, memory or accuracy; `note` is worth knowing."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that the gate found.
+
+    Attributes:
+        severity: see `Severity`.
+        rule: what was checked, one word or two, for scripts: `kernel`, `opset`, `nan-weight` ...
+        where: the node, tensor or file; empty for the model as a whole.
+        what: the whole sentence, with what was expected and got.
+        next_step: what to do; empty where there is nothing to do.
+    """
+
+    severity: Severity
+    rule: str
+    where: str = ""
+    what: str
+    next_step: str = ""
+
+    @property
+    def line(self) -> str:
+        """Sentence and next step in one line."""
+        return f"{self.what}; {self.next_step}" if self.next_step else self.what
+
+
+class TensorInfo(msgspec.Struct, frozen=True):
+    """An input or output.
+
+    Attributes:
+        name: of the tensor.
+        type: of its elements, in ONNX Runtime's spelling.
+        shape: its sides; a name or None for one that is not fixed; None as a whole when the rank is unknown.
+    """
+
+    name: str
+    type: str | None
+    shape: tuple[int | str | None, ...] | None
+
+
+class OperatorUse(msgspec.Struct, frozen=True):
+    """One type of operator.
+
+    Attributes:
+        domain: empty for ONNX's own.
+        name: of the operator.
+        nodes: how many nodes are of it, those in control flow included.
+        macs: multiply-accumulates of all of them.
+    """
+
+    domain: str
+    name: str
+    nodes: int
+    macs: int
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """What one run costs, by the shapes; docs/check.md says what is counted.
+
+    Attributes:
+        parameters: elements of all weights.
+        weight_bytes: bytes of all weights.
+        macs: multiply-accumulates.
+        peak_activation_bytes: the most that activations take at once, when each is kept until its last use.
+        peak_node: where that is.
+        unknown_nodes: nodes that are left out because a shape is not known.
+    """
+
+    parameters: int
+    weight_bytes: int
+    macs: int
+    peak_activation_bytes: int
+    peak_node: str
+    unknown_nodes: int
+
+
+class ProviderCoverage(msgspec.Struct, frozen=True):
+    """What one execution provider takes.
+
+    Attributes:
+        provider: ONNX Runtime's name of it.
+        source: where that is known from.
+        nodes: how many nodes there are.
+        taken: how many of them it takes.
+        unknown: operators of which the source does not say.
+        not_taken: operators that it leaves to the next provider.
+    """
+
+    provider: str
+    source: str
+    nodes: int
+    taken: int
+    unknown: tuple[str, ...]
+    not_taken: tuple[str, ...]
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the gate found.
+
+    Attributes:
+        name: of the model, from model.toml.
+        model: path of the ONNX file.
+        target: name of the target; None for this machine.
+        onnxruntime: the version that must run it.
+        kernel_table: version of the table that its operators were held against; empty without one.
+        passed: no finding is an error.
+        sha256: of the model and the files that it names, in hex; empty when it cannot be read.
+        size_mb: of these files, MB of 1e6 bytes.
+        files: other files that hold its weights, relative to its folder.
+        opset: of ai.onnx, as in the file; None when there is none.
+        used_opset: after raising.
+        ir_version: as in the file.
+        producer: the program that wrote it.
+        input: the image; None when there is not exactly one input.
+        outputs: in the model's order.
+        costs: None when the graph is not sound.
+        operators: by type, the most multiply-accumulates first.
+        providers: of the target, in its order.
+        findings: errors first.
+    """
+
+    name: str
+    model: str
+    target: str | None
+    onnxruntime: str
+    kernel_table: str = ""
+    passed: bool = False
+    sha256: str = ""
+    size_mb: float = 0.0
+    files: tuple[str, ...] = ()
+    opset: int | None = None
+    used_opset: int | None = None
+    ir_version: int | None = None
+    producer: str = ""
+    input: TensorInfo | None = None
+    outputs: tuple[TensorInfo, ...] = ()
+    costs: Costs | None = None
+    operators: tuple[OperatorUse, ...] = ()
+    providers: tuple[ProviderCoverage, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def of(self, severity: Severity) -> tuple[Finding, ...]:
+        """The findings of one severity."""
+        return tuple(finding for finding in self.findings if finding.severity == severity)
+
+
+def show_shape(shape: tuple[int | str | None, ...] | None) -> str:
+    """`1x3x224x224`, with names or ? where a side is not fixed; `scalar` for none, `?` for an unknown rank."""
+    if shape is None:
+        return "?"
+    return "x".join("?" if side is None else str(side) for side in shape) or "scalar"
+
+
+_MOST = 100
+_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors first, then warnings, then notes; each once, and no more than anybody would read."""
+    ordered = sorted(dict.fromkeys(findings), key=lambda finding: _ORDER.index(finding.severity))
+    if len(ordered) > _MOST:
+        more = Finding(severity="note", rule="more", what=f"{len(ordered) - _MOST} more findings are left out")
+        ordered = [*ordered[:_MOST], more]
+    return tuple(ordered)

@@ -1,0 +1,156 @@
+"""A check report as text for a terminal.
+
+Owns layout and words; prints nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+from pathlib import PurePath
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from edge_sdk_tools.check.report import (
+    CPU,
+    CheckReport,
+    Costs,
+    Finding,
+    OperatorUse,
+    ProviderCoverage,
+    TensorInfo,
+    show_shape,
+)
+
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+_SPELLINGS = {"Tensorrt": "TensorRT"}
+_MOST_ROWS = 24
+_NARROWEST = 60
+_SMALL = 1e5  # bytes: below it megabytes say nothing
+_LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)  # blanks, and the codes among them
+
+
+def render(report: CheckReport) -> str:
+    """Write a report for the terminal's width, with colours as ANSI sequences."""
+    width = max(_NARROWEST, shutil.get_terminal_size().columns)
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
+    parts: list[RenderableType] = [_heading(report)]
+    if report.opset is not None:
+        parts.append(_facts(report))
+    if report.operators:
+        parts += [Text(), _operators(report)]
+        parts += [Padding(Text(line, style="dim"), (0, 0, 0, 2)) for line in _sources(report)]
+    if report.findings:
+        parts += [Text(), _findings(report.findings)]
+    with console.capture() as capture:
+        console.print(Group(*parts, Text(), _verdict(report)))
+    return _LINE_END.sub(lambda end: end.group().replace(" ", ""), capture.get().rstrip("\n"))
+
+
+def _heading(report: CheckReport) -> Text:
+    where = report.target or "this machine"
+    return Text.assemble((report.name, "bold"), f" for {where}, ONNX Runtime {report.onnxruntime}")
+
+
+def _facts(report: CheckReport) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    for name, text in _rows(report):
+        grid.add_row(f"  {name}", text)
+    return grid
+
+
+def _rows(report: CheckReport) -> list[tuple[str, str]]:
+    raised = f", used as {report.used_opset}" if report.used_opset not in (None, report.opset) else ""
+    said = [PurePath(report.model).name, _size(report.size_mb * 1e6), f"opset {report.opset}{raised}"]
+    said += [f"IR version {report.ir_version}", *([report.producer] if report.producer else [])]
+    rows = [("model", ", ".join(said))]
+    if report.files:
+        rows.append(("weights in", ", ".join(report.files)))
+    if report.input:
+        rows.append(("input", _tensor(report.input)))
+    rows += [("output", _tensor(output)) for output in report.outputs]
+    return rows + (_cost_rows(report.costs) if report.costs else [])
+
+
+def _cost_rows(costs: Costs) -> list[tuple[str, str]]:
+    unknown = f", {costs.unknown_nodes} nodes of unknown shape left out" if costs.unknown_nodes else ""
+    return [
+        ("parameters", f"{_count(costs.parameters)} in {_size(costs.weight_bytes)}"),
+        ("multiply-accumulates", f"{_count(costs.macs)} an image{unknown}"),
+        ("activations", f"{_size(costs.peak_activation_bytes)} at their peak"),
+    ]
+
+
+def _operators(report: CheckReport) -> Table:
+    table = Table()
+    table.add_column("operator", overflow="fold")
+    for column in ("nodes", "MACs", "share", *(_short(p) for p in report.providers)):
+        table.add_column(column, justify="right")
+    total = sum(use.macs for use in report.operators)
+    for use in report.operators[:_MOST_ROWS]:
+        macs = [_count(use.macs), f"{use.macs / total:.1%}"] if use.macs else ["", ""]
+        table.add_row(_name(use), str(use.nodes), *macs, *(_takes(provider, use) for provider in report.providers))
+    more = len(report.operators) - _MOST_ROWS
+    if more > 0:
+        table.add_row(f"and {more} more", "", "", "", *("" for _ in report.providers))
+    return table
+
+
+def _takes(provider: ProviderCoverage, use: OperatorUse) -> Text:
+    if use.name in provider.not_taken:
+        return Text("no", style="red" if provider.provider == CPU else "yellow")
+    return Text("?") if use.name in provider.unknown else Text("yes", style="green")
+
+
+def _sources(report: CheckReport) -> list[str]:
+    return [f"{_short(p)}: {p.taken} of {p.nodes} nodes, by {p.source}" for p in report.providers]
+
+
+def _findings(findings: tuple[Finding, ...]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column()
+    grid.add_column(overflow="fold")
+    for finding in findings:
+        style = _STYLES[finding.severity]
+        text = Text(finding.what)
+        if finding.next_step:
+            text.append(f"\n→ {finding.next_step}", style="cyan")
+        grid.add_row(Text(finding.severity, style=style), text)
+    return grid
+
+
+def _verdict(report: CheckReport) -> Text:
+    counts = [(len(report.of("error")), "error"), (len(report.of("warning")), "warning")]
+    said = ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts)
+    return Text(f"passed: {said}", style="bold green") if report.passed else Text(f"failed: {said}", style="bold red")
+
+
+def _tensor(info: TensorInfo) -> str:
+    return f"{info.name}: {info.type or 'of unknown type'} {show_shape(info.shape)}"
+
+
+def _name(use: OperatorUse) -> str:
+    return f"{use.domain}.{use.name}" if use.domain not in ("", "ai.onnx") else use.name
+
+
+def _short(provider: ProviderCoverage) -> str:
+    name = provider.provider.removesuffix("ExecutionProvider")
+    return _SPELLINGS.get(name, name)
+
+
+def _size(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.2f} MB" if size_bytes >= _SMALL else f"{size_bytes / 1e3:.1f} kB"
+
+
+def _count(number: int) -> str:
+    """`3.49 M`, `301 M`, `4.37 G`: three digits."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:#.3g} {unit}".replace(". ", " ")
+    return str(number)

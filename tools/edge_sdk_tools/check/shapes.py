@@ -1,0 +1,205 @@
+"""Shapes: the input's sides as model.toml says, everything behind them inferred.
+
+Owns the rules for inputs and outputs. Works on a skeleton, whose weights are inputs too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+import msgspec
+import onnx
+from onnx import TensorProto
+
+from edge_sdk.errors import ModelError
+from edge_sdk.model_spec import InputSpec
+from edge_sdk_tools.check.functions import nodes_of
+from edge_sdk_tools.check.report import Finding, show_shape
+from edge_sdk_tools.check.values import Values, declared_value, graph_values
+
+MOST_TENSOR_BYTES = 2**30
+"""Largest tensor that a device could take."""
+
+DATA_DEPENDENT = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "StringSplit", "Unique")
+"""Operators whose output's shape follows from the values of the input, not from its shape."""
+
+_SHOWN = 5
+_ONE_ERROR = re.compile(r"\(op_type:\s*(?P<operator>[^,)]*)(?:, node name: (?P<node>[^)]*))?\):\s*(?P<what>[^\n]*)")
+
+
+def image_input(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ValueInfoProto:
+    """Find the one input that is no weight.
+
+    Raises:
+        ModelError: there is none, or more than one, or it is not float32.
+    """
+    constants = {*weights, *(t.name for t in proto.graph.initializer)}
+    inputs = [i for i in proto.graph.input if i.name not in constants]
+    if len(inputs) != 1:
+        names = f" ({', '.join(i.name for i in inputs[:_SHOWN])})" if inputs else ""
+        raise ModelError(f"has {len(inputs)} inputs, expected one image input{names}")
+    image: onnx.ValueInfoProto = inputs[0]
+    tensor = image.type.tensor_type
+    if tensor.elem_type != TensorProto.FLOAT:
+        known = tensor.elem_type in TensorProto.DataType.values()
+        kind = TensorProto.DataType.Name(tensor.elem_type) if known else f"of unknown type {tensor.elem_type}"
+        raise ModelError(f"input {image.name!r} is {kind}, expected FLOAT; export it in float32")
+    return image
+
+
+def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
+    """Give the image input the shape of model.toml, in place.
+
+    Raises:
+        ModelError: a side is fixed to something else.
+    """
+    expected = spec.tensor_shape
+    found = declared_value(image).shape
+    if found is not None and not _fits(found, expected):
+        hint = "correct input.size_wh, input.color or input.layout"
+        other = msgspec.structs.replace(spec, layout="NHWC" if spec.layout == "NCHW" else "NCHW")
+        if len(found) == 4 and _fits((1, *found[1:]), expected):
+            hint = "frames come one at a time: export it with batch 1 or a free batch"
+        elif _fits(found, other.tensor_shape):
+            hint = f'input.layout is "{other.layout}"'
+        raise ModelError(
+            f"input {image.name!r} has shape {show_shape(found)}, model.toml says {show_shape(expected)} "
+            f"({spec.layout}, {spec.color}); {hint}"
+        )
+    image.type.tensor_type.shape.CopyFrom(_shape(expected))
+
+
+def infer(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Finding]]:
+    """Infer every type and shape; what the file said of tensors between input and outputs is not believed.
+
+    Returns:
+        The model with what could be inferred, and what contradicts itself.
+    """
+    del proto.graph.value_info[:]
+    try:
+        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True), []
+    except onnx.shape_inference.InferenceError as cause:
+        findings = _inference_findings(str(cause))
+    try:
+        return onnx.shape_inference.infer_shapes(proto), findings
+    except onnx.shape_inference.InferenceError:
+        return proto, findings
+
+
+def check_sizes(proto: onnx.ModelProto) -> list[Finding]:
+    """Name tensors that no device could hold, and sides below 0."""
+    values = graph_values(proto.graph)
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    findings = []
+    for name, value in values.items():
+        negative = any(isinstance(side, int) and side < 0 for side in value.shape or ())
+        if not negative and (value.bytes or 0) <= MOST_TENSOR_BYTES:
+            continue
+        by = f" of node {makers[name].name!r} ({makers[name].op_type})" if name in makers else ""
+        size = "a side below 0" if negative else f"{(value.bytes or 0) / 1e9:.3g} GB, expected 1 at most"
+        what = f"tensor {name!r}{by} has shape {show_shape(value.shape)} and {size}"
+        findings.append(Finding(severity="error", rule="size", where=name, what=what, next_step="export it again"))
+    return findings[:_SHOWN]
+
+
+def check_outputs(proto: onnx.ModelProto) -> list[Finding]:
+    """Name outputs whose shape depends on what is in the picture."""
+    sources = {name: node for node in proto.graph.node for name in node.output}
+    findings = []
+    for output in proto.graph.output:
+        value = declared_value(output)
+        if value.count is not None:
+            continue
+        maker = _data_dependent(output.name, sources)
+        if maker is None:
+            continue
+        dimension = _first_free(value.shape)
+        what = (
+            f"output {output.name!r} has shape {show_shape(value.shape)}: {dimension} is known only when node "
+            f"{maker.name!r} ({maker.op_type}) has run, expected fixed shapes"
+        )
+        findings.append(
+            Finding(severity="error", rule="dynamic", where=output.name, what=what, next_step=_advice(maker.op_type))
+        )
+    return findings
+
+
+def depends_on_values(proto: onnx.ModelProto) -> bool:
+    """Whether the shape of any tensor follows from values."""
+    return any(node.op_type in DATA_DEPENDENT for node in nodes_of(proto.graph.node))
+
+
+def fix_outputs(proto: onnx.ModelProto, values: Values) -> None:
+    """Give the outputs the shapes that are known of them by now, in place."""
+    for output in proto.graph.output:
+        value = values.get(output.name)
+        if value is not None and value.count is not None:
+            output.type.tensor_type.shape.CopyFrom(_shape(value.shape or ()))
+
+
+def name_nodes(proto: onnx.ModelProto) -> None:
+    """Give every node a name of its own: quantization leaves nodes out by name."""
+    taken: set[str] = set()
+    for index, node in enumerate(nodes_of(proto.graph.node)):
+        if not node.name or node.name in taken:
+            node.name = f"{node.op_type}_{index}"
+        taken.add(node.name)
+
+
+def _shape(sides: Sequence[int | str | None]) -> onnx.TensorShapeProto:
+    fixed = [onnx.TensorShapeProto.Dimension(dim_value=side) for side in sides if isinstance(side, int)]
+    return onnx.TensorShapeProto(dim=fixed)
+
+
+def _fits(found: Sequence[int | str | None], expected: Sequence[int]) -> bool:
+    return len(found) == len(expected) and all(
+        not isinstance(f, int) or f == e for f, e in zip(found, expected, strict=True)
+    )
+
+
+def _first_free(shape: tuple[int | str | None, ...] | None) -> str:
+    if shape is None:
+        return "its rank"
+    index = next(index for index, side in enumerate(shape) if not isinstance(side, int))
+    return f"dimension {index}" + (f" ({shape[index]})" if shape[index] else "")
+
+
+def _data_dependent(name: str, sources: dict[str, onnx.NodeProto]) -> onnx.NodeProto | None:
+    """The nearest node before a tensor whose output's shape depends on values."""
+    waiting, seen = [name], {name}
+    for current in waiting:
+        node = sources.get(current)
+        if node is None:
+            continue
+        if node.op_type in DATA_DEPENDENT or any(n.op_type in DATA_DEPENDENT for n in nodes_of([node])):
+            return node
+        fresh = [n for n in node.input if n and n not in seen]
+        seen.update(fresh)
+        waiting.extend(fresh)
+    return None
+
+
+def _advice(operator: str) -> str:
+    if operator == "NonMaxSuppression":
+        return "export it without suppression (nms=False): edge-sdk suppresses overlaps itself"
+    return "cut the model before that node, or export it without it"
+
+
+def _inference_findings(text: str) -> list[Finding]:
+    """One finding for every node that the inference names."""
+    found = [
+        Finding(
+            severity="error",
+            rule="shape",
+            where=match["node"] or "",
+            what=f"node {match['node'] or '?'!r} ({match['operator']}): {_plain(match['what'])}",
+            next_step="export the model again",
+        )
+        for match in _ONE_ERROR.finditer(text)
+    ]
+    return found[:_SHOWN] or [Finding(severity="error", rule="shape", what=_plain(text.splitlines()[0]))]
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\[\w+Error\]\s*", "", text).strip().rstrip(".")

@@ -1,0 +1,65 @@
+"""distill-check as a step of a build: the model that is about to be quantized is the student."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edge_sdk.errors import AccuracyGateError, DataError
+from edge_sdk.manifest import Distillation
+from edge_sdk.model_spec import ModelSpec
+from edge_sdk_tools.check import CheckedModel
+from edge_sdk_tools.dataset import Dataset
+from edge_sdk_tools.distill_check.gate import DistillReport, check_student
+from edge_sdk_tools.evaluate import OnProgress, from_checked, open_subject, pair_up, without_calibration
+
+
+def check_distillation(
+    spec: ModelSpec, checked: CheckedModel, dataset: Dataset, on_progress: OnProgress
+) -> Distillation | None:
+    """Compare a checked model with the teacher that its model.toml names.
+
+    Args:
+        spec: names the teacher, and the gates.
+        checked: the float model.
+        dataset: images that calibrate nothing here.
+        on_progress: for progress bars.
+
+    Returns:
+        What the bundle promises of it; None when no teacher is named: not checked.
+
+    Raises:
+        AccuracyGateError: the student is not good enough.
+        ModelError: the teacher cannot be used, or the two cannot be compared.
+    """
+    if spec.teacher is None:
+        return None
+    student = from_checked(spec.name, spec, checked)
+    teacher = open_subject(Path(spec.teacher.model))
+    images = without_calibration([teacher], dataset)
+    if not len(images):
+        raise DataError(f"every evaluation image calibrated {teacher.name}, the teacher; give others with --evaluation")
+    participants = pair_up([student, teacher], spec.teacher.labels)
+    report = check_student(participants, images, spec.gates, on_progress=on_progress)
+    if not report.verdict.passed:
+        raise AccuracyGateError(
+            f"{report.student} is not its teacher's equal: {report.verdict.line}; `edge-sdk distill-check` shows "
+            "where, gates.distill_max_drop_points and distill_min_agreement set the limit"
+        )
+    return _promise(report)
+
+
+def _promise(report: DistillReport) -> Distillation:
+    verdict = report.verdict
+    figure = report.quality[0] if report.quality else report.agreement[0]
+    return Distillation(
+        teacher=report.teacher,
+        metric=verdict.metric,
+        student=figure.value.value,
+        teacher_value=figure.reference.value if figure.reference else None,
+        low=verdict.low,
+        high=verdict.high,
+        images=report.images,
+        limit=verdict.limit,
+        within_noise=bool(verdict.within_noise),
+        line=verdict.line,
+    )

@@ -1,0 +1,261 @@
+"""COCO's average precision: what pycocotools' COCOeval computes for boxes of every size, resampled in one go.
+
+Owns the matching of detections with labelled boxes and the area under the curve. Written anew because an interval needs
+the metric a thousand times over resampled images, see docs/adr/0012.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk_tools.evaluate.resampling import Statistic, Weights
+
+IOUS = np.linspace(0.5, 0.95, 10)
+"""COCO's thresholds of overlap; the first is the one of mAP50."""
+
+MAX_DETECTIONS = 100
+"""COCO judges so many detections of a class in an image, the most confident."""
+
+_RECALLS = np.linspace(0.0, 1.0, 101)
+_EPSILON = np.spacing(1.0)
+_CHUNK = 4_000_000  # numbers at once: 32 MB an array
+
+
+class Boxes(msgspec.Struct, frozen=True, eq=False):
+    """What a detector found in one image.
+
+    Attributes:
+        boxes_xyxy: float64 (N, 4), in pixels of the image.
+        confidences: float64 (N,).
+        class_ids: int64 (N,).
+    """
+
+    boxes_xyxy: NDArray[np.float64]
+    confidences: NDArray[np.float64]
+    class_ids: NDArray[np.int64]
+
+    def above(self, confidence: float) -> Boxes:
+        """Those that are at least so confident."""
+        keep = self.confidences >= confidence
+        return Boxes(self.boxes_xyxy[keep], self.confidences[keep], self.class_ids[keep])
+
+
+class LabelledBoxes(msgspec.Struct, frozen=True, eq=False):
+    """What is in one image.
+
+    Attributes:
+        boxes_xyxy: float64 (M, 4), in pixels of the image.
+        class_ids: int64 (M,).
+        crowd: bool (M,), groups: what lies in one is neither right nor wrong.
+    """
+
+    boxes_xyxy: NDArray[np.float64]
+    class_ids: NDArray[np.int64]
+    crowd: NDArray[np.bool_]
+
+
+class Judged(msgspec.Struct, frozen=True, eq=False):
+    """The detections of one image, each right or wrong at every threshold of overlap.
+
+    Attributes:
+        confidences: float64 (N,).
+        class_ids: int64 (N,).
+        right: bool (N, 10).
+        ignored: bool (N, 10), matched with a crowd.
+        found: bool (M, 10), of every labelled box whether a detection matched it.
+        wanted_class_ids: int64 (W,), of the labelled boxes that are no crowd.
+    """
+
+    confidences: NDArray[np.float64]
+    class_ids: NDArray[np.int64]
+    right: NDArray[np.bool_]
+    ignored: NDArray[np.bool_]
+    found: NDArray[np.bool_]
+    wanted_class_ids: NDArray[np.int64]
+
+
+def judge(boxes: Boxes, labelled: LabelledBoxes) -> Judged:
+    """Match the detections of one image with its labelled boxes, class by class, most confident first."""
+    order, rank = _ranked(boxes)
+    order = order[rank < MAX_DETECTIONS]
+    class_ids = boxes.class_ids[order]
+    right = np.zeros((len(order), len(IOUS)), np.bool_)
+    ignored = np.zeros_like(right)
+    found = np.zeros((len(labelled.class_ids), len(IOUS)), np.bool_)
+    for class_id in np.intersect1d(class_ids, labelled.class_ids):
+        mine = (class_ids == class_id).nonzero()[0]
+        theirs = (labelled.class_ids == class_id).nonzero()[0]
+        theirs = theirs[np.argsort(labelled.crowd[theirs], kind="stable")]  # crowds last
+        crowd = labelled.crowd[theirs]
+        overlaps = box_overlaps(boxes.boxes_xyxy[order[mine]], labelled.boxes_xyxy[theirs], crowd)
+        right[mine], ignored[mine], found[theirs] = _match(overlaps, crowd)
+    return Judged(
+        boxes.confidences[order], class_ids, right, ignored, found, labelled.class_ids[~labelled.crowd.astype(bool)]
+    )
+
+
+def _ranked(boxes: Boxes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Detections by confidence, and the place of each within its own class."""
+    order = np.argsort(-boxes.confidences, kind="stable")
+    rank = np.zeros(len(order), np.int64)
+    classes = boxes.class_ids[order]
+    for class_id in np.unique(classes):
+        mine = classes == class_id
+        rank[mine] = np.arange(np.count_nonzero(mine))
+    return order, rank
+
+
+def box_overlaps(
+    a_xyxy: NDArray[np.float64], b_xyxy: NDArray[np.float64], crowd: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Intersection over union of every pair; over the area of `a` where `b` is a crowd.
+
+    Returns:
+        float64 (N, M), 0-1.
+    """
+    sides = np.minimum(a_xyxy[:, None, 2:], b_xyxy[None, :, 2:]) - np.maximum(a_xyxy[:, None, :2], b_xyxy[None, :, :2])
+    overlap = np.prod(np.clip(sides, 0, None), axis=2)
+    area_a = np.prod(a_xyxy[:, 2:] - a_xyxy[:, :2], axis=1)[:, None]
+    area_b = np.prod(b_xyxy[:, 2:] - b_xyxy[:, :2], axis=1)[None, :]
+    whole = np.where(crowd[None, :], area_a, area_a + area_b - overlap)
+    result: NDArray[np.float64] = np.divide(overlap, whole, out=np.zeros_like(overlap), where=whole > 0)
+    return result
+
+
+def _match(
+    overlaps: NDArray[np.float64], crowd: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Each detection takes the free box that it overlaps most, at every threshold; a crowd only when no box is left.
+
+    Returns:
+        right and ignored, bool (N, 10), of the detections; found, bool (M, 10), of the boxes.
+    """
+    count, boxes = overlaps.shape
+    thresholds = np.minimum(IOUS, 1 - 1e-10)
+    taken = np.zeros((boxes, len(IOUS)), np.bool_)
+    right, ignored = np.zeros((count, len(IOUS)), np.bool_), np.zeros((count, len(IOUS)), np.bool_)
+    columns = np.arange(len(IOUS))
+    for index, overlap in enumerate(overlaps):
+        if not (overlap >= thresholds[0]).any():
+            continue
+        enough = overlap[:, None] >= thresholds
+        free = enough & ~taken & ~crowd[:, None]
+        # Among equals the last one, as COCOeval has it.
+        best = boxes - 1 - np.where(free, overlap[:, None], -1.0)[::-1].argmax(axis=0)
+        right[index] = free.any(axis=0)
+        ignored[index] = ~right[index] & (enough & crowd[:, None]).any(axis=0)
+        taken[best[right[index]], columns[right[index]]] = True
+    return right, ignored, taken
+
+
+class AveragePrecision:
+    """Average precision of one detector over N images, as a function of how often each image counts.
+
+    Args:
+        judged: one an image.
+
+    Attributes:
+        class_ids: int64 (K,), classes that are labelled in any image.
+    """
+
+    def __init__(self, judged: Sequence[Judged]) -> None:
+        images = np.repeat(np.arange(len(judged)), [len(j.confidences) for j in judged])
+        confidences = np.concatenate([j.confidences for j in judged])
+        class_ids = np.concatenate([j.class_ids for j in judged])
+        right = np.concatenate([j.right for j in judged])
+        counts = ~np.concatenate([j.ignored for j in judged])
+        self.class_ids = np.unique(np.concatenate([j.wanted_class_ids for j in judged]))
+        self._wanted = (
+            np.stack(
+                [[np.count_nonzero(j.wanted_class_ids == c) for j in judged] for c in self.class_ids], axis=0
+            ).astype(np.float64)
+            if len(self.class_ids)
+            else np.zeros((0, len(judged)))
+        )
+        self._classes = []
+        for class_id in self.class_ids:
+            mine = (class_ids == class_id).nonzero()[0]
+            mine = mine[np.argsort(-confidences[mine], kind="stable")]
+            self._classes.append(_Class(images[mine], right[mine], counts[mine]))
+        self.cost = len(images) * len(IOUS)
+
+    def mean(self, ious: int = len(IOUS)) -> Statistic:
+        """MAP over the first `ious` thresholds of `IOUS`: 1 for mAP50, all for mAP50-95."""
+
+        def statistic(weights: Weights) -> NDArray[np.float64]:
+            rows = max(1, _CHUNK // max(1, self.cost))
+            parts = [self._mean(weights[i : i + rows], ious) for i in range(0, len(weights), rows)]
+            return np.concatenate(parts)
+
+        return statistic
+
+    def by_class(self, weights: Weights, ious: int) -> NDArray[np.float64]:
+        """Float64 (B, K): the average precision of each class; NaN where no such object counts."""
+        columns = [
+            one.average_precision(weights, weights @ wanted, ious)
+            for one, wanted in zip(self._classes, self._wanted, strict=True)
+        ]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(weights), 0))
+
+    def _mean(self, weights: Weights, ious: int) -> NDArray[np.float64]:
+        values = self.by_class(weights, ious)
+        known = np.isfinite(values)
+        total = np.where(known, values, 0.0).sum(axis=1)
+        counts = known.sum(axis=1)
+        result: NDArray[np.float64] = np.divide(total, counts, out=np.full(len(total), np.nan), where=counts > 0)
+        return result
+
+
+class _Class(msgspec.Struct, frozen=True, eq=False):
+    """All detections of one class, most confident first: image (D,), right (D, 10), counts (D, 10)."""
+
+    images: NDArray[np.int64]
+    right: NDArray[np.bool_]
+    counts: NDArray[np.bool_]
+
+    def average_precision(self, weights: Weights, wanted: NDArray[np.float64], ious: int) -> NDArray[np.float64]:
+        """Float64 (B,), the mean over the first `ious` thresholds."""
+        total = np.zeros(len(weights))
+        if len(self.images):
+            of_image = weights[:, self.images]
+            for iou in range(ious):
+                right = np.cumsum(of_image * self.right[:, iou], axis=1)
+                judged = np.cumsum(of_image * self.counts[:, iou], axis=1)
+                total += _area(right, judged, wanted)
+        return np.where(wanted > 0, total / ious, np.nan)
+
+
+def _area(right: NDArray[np.float64], judged: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean of the precision at 101 recalls, each the best of any higher recall.
+
+    Args:
+        right: float64 (B, D), true positives down to each detection.
+        judged: float64 (B, D), true and false positives down to each detection.
+        wanted: float64 (B,), labelled objects.
+
+    Returns:
+        float64 (B,).
+    """
+    rows, count = right.shape
+    precision = right / (judged + _EPSILON)
+    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    precision = np.concatenate([precision, np.zeros((rows, 1))], axis=1)  # what no detection reaches
+    needed = true_positives_for(_RECALLS, np.maximum(wanted, 1)[:, None])
+    # All rows in one search: each is moved behind the one before. These are whole numbers, so nothing is rounded.
+    shift = (needed.max() + right.max() + 1) * np.arange(rows)[:, None]
+    at = np.searchsorted((right + shift).ravel(), (needed + shift).ravel(), side="left").reshape(rows, -1)
+    at -= count * np.arange(rows)[:, None]
+    result: NDArray[np.float64] = np.take_along_axis(precision, at, axis=1).mean(axis=1)
+    return result
+
+
+def true_positives_for(recalls: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The least whole numbers whose share of `wanted`, as floating point has it, reaches each recall; (B, 101)."""
+    needed = np.ceil(recalls * wanted)
+    needed -= (needed - 1) / wanted >= recalls
+    needed += needed / wanted < recalls
+    return needed

@@ -1,0 +1,94 @@
+"""Figures of classifiers: from a row of probabilities an image to top-k, divergence and calibration error.
+
+Owns the arithmetic. Columns are classes; which image is what class comes from the caller.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.frame import Tensor
+from edge_sdk.model_spec import Decoder
+
+Probabilities = NDArray[np.float64]
+"""float64 (N, C), a row an image, 0-1, each row's sum is 1."""
+
+CALIBRATION_BINS = 15
+"""Bins of the expected calibration error (Guo et al., On Calibration of Modern Neural Networks, 2017)."""
+
+_TINY = 1e-12  # below this a probability counts as this, so that a divergence stays finite
+
+
+def probabilities_of(output: Tensor, decoder: Decoder) -> NDArray[np.float64]:
+    """One row of probabilities from a classifier's output.
+
+    Args:
+        output: any float (1, C).
+        decoder: `logits` or `softmax`.
+
+    Returns:
+        float64 (C,).
+    """
+    scores: NDArray[np.float64] = np.asarray(output, np.float64).reshape(-1)
+    if decoder == "logits":
+        scores = np.exp(scores - scores.max())
+        scores /= scores.sum()
+    return scores
+
+
+def ranks_of(probabilities: Probabilities, columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place of the right column in each row, 0 for the likeliest; of equals the first column stands first.
+
+    Args:
+        probabilities: float64 (N, C).
+        columns: int64 (N,), the right column of each row.
+    """
+    rows = np.arange(len(columns))
+    right = probabilities[rows, columns][:, None]
+    before = np.arange(probabilities.shape[1])[None, :] < columns[:, None]
+    places: NDArray[np.int64] = ((probabilities > right) | ((probabilities == right) & before)).sum(axis=1)
+    return places
+
+
+def top_columns(probabilities: Probabilities) -> NDArray[np.int64]:
+    """The likeliest column of each row; of equals the first."""
+    columns: NDArray[np.int64] = probabilities.argmax(axis=1)
+    return columns
+
+
+def restricted(probabilities: Probabilities, columns: NDArray[np.int64]) -> Probabilities:
+    """Only these columns, in this order, each row's sum 1 again."""
+    chosen = probabilities[:, columns]
+    total = chosen.sum(axis=1, keepdims=True)
+    result: Probabilities = np.divide(chosen, total, out=np.full_like(chosen, 1 / chosen.shape[1]), where=total > 0)
+    return result
+
+
+def softened(probabilities: Probabilities, temperature: float) -> Probabilities:
+    """What softmax(logits / temperature) gives: Hinton et al., Distilling the Knowledge in a Neural Network, 2015."""
+    logits = np.log(np.maximum(probabilities, _TINY)) / temperature
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    result: Probabilities = powers / powers.sum(axis=1, keepdims=True)
+    return result
+
+
+def divergences(reference: Probabilities, candidate: Probabilities) -> NDArray[np.float64]:
+    """Kullback-Leibler divergence of each row, sum of p * log(p / q) with p the reference, in nats; float64 (N,)."""
+    p, q = np.maximum(reference, _TINY), np.maximum(candidate, _TINY)
+    result: NDArray[np.float64] = (p * np.log(p / q)).sum(axis=1)
+    return result
+
+
+def calibration_error(confidences: NDArray[np.float64], right: NDArray[np.bool_]) -> float:
+    """Expected calibration error: how far confidence and share of right answers lie apart, 0-1.
+
+    Args:
+        confidences: float64 (N,), 0-1, of what was answered.
+        right: bool (N,).
+    """
+    if not len(confidences):
+        return 0.0
+    bins = np.minimum((confidences * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+    gaps = np.bincount(bins, weights=confidences - right, minlength=CALIBRATION_BINS)
+    return float(np.abs(gaps).sum() / len(confidences))

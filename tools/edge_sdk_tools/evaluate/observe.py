@@ -1,0 +1,210 @@
+"""One pass over the images with one model or two.
+
+Every image is decoded once. Owns what is kept of it, in one order of classes. Figures are made of it elsewhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.errors import DataError, ModelError
+from edge_sdk.frame import Classification, Detections, Image, Segmentation
+from edge_sdk.model_spec import Task
+from edge_sdk_tools.dataset import Dataset, MaskTruth, Skipped
+from edge_sdk_tools.evaluate.average_precision import Boxes
+from edge_sdk_tools.evaluate.classification import probabilities_of
+from edge_sdk_tools.evaluate.raw_outputs import Products, products_of
+from edge_sdk_tools.evaluate.segmentation import UNKNOWN, Overlap, overlap_of
+from edge_sdk_tools.evaluate.subject import Answer, Subject
+from edge_sdk_tools.evaluate.workers import look_at
+
+WEAKEST = 0.001
+"""Curves of precision over recall go down to the weakest detections; detectors are commonly judged from here."""
+
+Row: TypeAlias = NDArray[np.float64] | Boxes | Overlap | None
+"""What is kept of an answer: a classifier's probabilities (the common classes, then the background where there is one);
+a detector's boxes; how a class map overlaps the truth."""
+
+
+class Record(msgspec.Struct, frozen=True, eq=False):
+    """What is kept of one image.
+
+    Attributes:
+        rows: one a model.
+        size_wh: of the image, in pixels.
+        between: how the first model's class map overlaps the second's.
+        products: of the raw outputs of both, where their shapes are the same.
+    """
+
+    rows: tuple[Row, ...]
+    size_wh: tuple[int, int]
+    between: Overlap | None = None
+    products: tuple[Products, ...] = ()
+
+
+class Participant(msgspec.Struct, frozen=True, eq=False):
+    """A model, and where the common classes stand among its own.
+
+    Attributes:
+        subject: the model.
+        class_ids: int64 (K,): of each common class this model's class id.
+    """
+
+    subject: Subject
+    class_ids: NDArray[np.int64]
+
+
+class Observed(msgspec.Struct, frozen=True, eq=False):
+    """What was seen.
+
+    Attributes:
+        participants: in the order of `Record.rows`.
+        dataset: only the images that could be read, with their truths.
+        records: one an image.
+        skipped: images that could not be read.
+        seconds: that it took.
+    """
+
+    participants: tuple[Participant, ...]
+    dataset: Dataset
+    records: tuple[Record, ...]
+    skipped: tuple[Skipped, ...]
+    seconds: float
+
+    @property
+    def task(self) -> Task:
+        """The models' task."""
+        return self.participants[0].subject.spec.task
+
+    @property
+    def classes(self) -> int:
+        """How many classes are compared."""
+        return len(self.participants[0].class_ids)
+
+    def probabilities(self, which: int) -> NDArray[np.float64]:
+        """A classifier's rows, float64 (N, K) or (N, K + 1) with the background last."""
+        return np.stack([row for row in (record.rows[which] for record in self.records) if isinstance(row, np.ndarray)])
+
+    def path(self, index: int) -> Path:
+        """Where an image is."""
+        return self.dataset.images.images[index].path
+
+
+def observe(
+    participants: Sequence[Participant],
+    dataset: Dataset,
+    on_image: Callable[[int], None] = lambda _: None,
+    jobs: int | None = None,
+) -> Observed:
+    """Run every model on every image.
+
+    Args:
+        participants: one model, or two of the same task.
+        dataset: the images, labelled or not; labels are the first model's.
+        on_image: called with the number done.
+        jobs: threads.
+
+    Raises:
+        ModelError: an output that is no number.
+    """
+    started = time.perf_counter()
+    seen = look_at(dataset.images, lambda: _Observer(participants, dataset), on_image, jobs)
+    seconds = time.perf_counter() - started
+    return Observed(tuple(participants), dataset.picked(seen.indices), seen.values, seen.skipped, seconds)
+
+
+class _Observer:
+    """What one thread works with."""
+
+    def __init__(self, participants: Sequence[Participant], dataset: Dataset) -> None:
+        curves = dataset.truths is not None
+        self._dataset = dataset
+        self._participants = participants
+        self._models = [
+            p.subject.open(min(WEAKEST, p.subject.spec.thresholds.confidence) if curves else None) for p in participants
+        ]
+        self._tables = [_class_table(p) for p in participants]
+
+    def __call__(self, index: int, image: Image) -> Record:
+        answers = [model(image) for model in self._models]
+        maps = [self._map(answer, table) for answer, table in zip(answers, self._tables, strict=True)]
+        truth = self._truth(index, maps)
+        rows = tuple(
+            self._row(index, *one, truth) for one in zip(self._participants, answers, self._tables, maps, strict=True)
+        )
+        size_wh = (image.shape[1], image.shape[0])
+        if len(answers) == 1:
+            return Record(rows, size_wh)
+        between = None
+        if maps[0] is not None and maps[1] is not None:
+            between = overlap_of(maps[0], maps[1], len(self._participants[0].class_ids))
+        return Record(rows, size_wh, between, products_of(answers[0].outputs, answers[1].outputs))
+
+    def _map(self, answer: Answer, table: NDArray[np.int64]) -> NDArray[np.uint8] | None:
+        if not isinstance(answer.result, Segmentation):
+            return None
+        mapped: NDArray[np.uint8] = table[answer.result.to_frame()].astype(np.uint8)
+        return mapped
+
+    def _truth(self, index: int, maps: Sequence[NDArray[np.uint8] | None]) -> NDArray[np.uint8] | None:
+        truths = self._dataset.truths
+        truth = truths[index] if truths is not None else None
+        answer = maps[0]
+        if not isinstance(truth, MaskTruth) or answer is None:
+            return None
+        mask = truth.read()
+        if mask.shape != answer.shape:
+            raise DataError(
+                f"{truth.path}: mask of {mask.shape[1]}x{mask.shape[0]} pixels for an image of "
+                f"{answer.shape[1]}x{answer.shape[0]}, expected the same"
+            )
+        return mask
+
+    def _row(
+        self,
+        index: int,
+        participant: Participant,
+        answer: Answer,
+        table: NDArray[np.int64],
+        class_map: NDArray[np.uint8] | None,
+        truth: NDArray[np.uint8] | None,
+    ) -> Row:
+        result = answer.result
+        if isinstance(result, Classification):
+            return self._probabilities(index, participant, answer)
+        if isinstance(result, Detections):
+            known = table[result.class_ids]
+            keep = known >= 0
+            return Boxes(
+                result.boxes_xyxy[keep].astype(np.float64), result.confidences[keep].astype(np.float64), known[keep]
+            )
+        if class_map is None or truth is None:
+            return None
+        return overlap_of(class_map, truth, len(participant.class_ids))
+
+    def _probabilities(self, index: int, participant: Participant, answer: Answer) -> NDArray[np.float64]:
+        subject = participant.subject
+        row = probabilities_of(answer.outputs[0], subject.spec.decoder)
+        if not np.isfinite(row).all():
+            raise ModelError(
+                f"{subject.name}: gives NaN for {self._dataset.images.images[index].path}; check the weights with "
+                "`edge-sdk check`, then input.mean and input.std"
+            )
+        order = participant.class_ids + subject.background
+        return np.append(row[order], row[:1]) if subject.background else row[order]
+
+
+def _class_table(participant: Participant) -> NDArray[np.int64]:
+    """Own class id -> common class, -1 for none; `UNKNOWN` of a class map stays what it is."""
+    segments = participant.subject.spec.task == "segmentation"
+    size = 256 if segments else len(participant.subject.class_labels)
+    table = np.full(size, UNKNOWN if segments else -1, np.int64)
+    table[participant.class_ids] = np.arange(len(participant.class_ids))
+    return table

@@ -1,0 +1,175 @@
+"""What is measured: a model.toml's float model or a bundle's own file, opened as often as there are workers.
+
+Owns the way from a path to a model that answers images. Knows no metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import IncompatibleError, ModelError, SessionError, UsageError
+from edge_sdk.frame import Frame, Image, Result, Tensor
+from edge_sdk.manifest import MANIFEST_FILE, Manifest
+from edge_sdk.model_spec import ModelSpec, Thresholds, load_model_spec
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk.tasks import make_task
+from edge_sdk_tools.check import CheckedModel, check_model
+from edge_sdk_tools.evaluate.optimization import check_optimization
+
+_PROBABILITY_SLACK = 0.01
+
+DIGEST_LENGTH = 16
+"""Hex digits by which a bundle remembers an image that calibrated it."""
+
+
+class Answer(msgspec.Struct, frozen=True, eq=False):
+    """What a model says of one image.
+
+    Attributes:
+        result: decoded.
+        outputs: raw, in the model's order; overwritten by the next image.
+    """
+
+    result: Result
+    outputs: tuple[Tensor, ...]
+
+
+class Model:
+    """A session with its prepare and decode stages: image in, answer out; for one thread."""
+
+    def __init__(self, session: Session, spec: ModelSpec | Manifest, label_count: int) -> None:
+        self._session, self._prepare = session, Prepare(spec.input)
+        self._task = make_task(spec, label_count, session.output_shapes)
+
+    def __call__(self, image: Image) -> Answer:
+        """Run one uint8 (H, W, 3) BGR image."""
+        inferred = self._session(self._prepare(Frame(image, 0, 0.0, 0, "evaluation")))
+        return Answer(self._task(inferred), inferred.outputs)
+
+
+class Subject:
+    """A loaded model and how its outputs are read.
+
+    Args:
+        name: what reports call it.
+        spec: a model.toml or a bundle's manifest.
+        labels: in output order.
+        session: loaded once; every worker runs a twin of it.
+        calibration: first `DIGEST_LENGTH` hex digits of the SHA-256 of every image that calibrated it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: ModelSpec | Manifest,
+        labels: tuple[str, ...],
+        session: Session,
+        calibration: Iterable[str] = (),
+    ) -> None:
+        self.name, self.spec, self.labels, self.session = name, spec, labels, session
+        self.calibration = frozenset(calibration)
+
+    @property
+    def background(self) -> int:
+        """1 when output 0 is "background", else 0."""
+        return int(self.spec.task == "classification" and self.spec.classification.background_class)
+
+    @property
+    def class_labels(self) -> tuple[str, ...]:
+        """Labels of the real classes, by class id."""
+        return self.labels[self.background :]
+
+    def open(self, confidence: float | None = None) -> Model:
+        """One more model on the same weights, for one thread.
+
+        Args:
+            confidence: of the weakest detection that counts; the model's own threshold by default.
+        """
+        spec = self.spec
+        if confidence is not None:
+            spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
+        return Model(self.session.twin(), spec, len(self.labels))
+
+
+def open_subject(path: Path) -> Subject:
+    """Open a model.toml or a NAME.edge folder.
+
+    Raises:
+        UsageError: it is neither.
+        EdgeError: of the family that says what is wrong with it.
+    """
+    if path.suffix == ".toml":
+        return _from_spec(path)
+    if (path / MANIFEST_FILE).is_file():
+        return _from_bundle(path)
+    what = "no such file or folder" if not path.exists() else "neither a model.toml nor a bundle"
+    raise UsageError(f"{path}: {what}, expected a model.toml or a NAME.edge folder")
+
+
+def _from_spec(path: Path) -> Subject:
+    spec = load_model_spec(path)
+    checked = check_model(spec, None)
+    return from_checked(spec.name, spec, checked)
+
+
+def from_checked(name: str, spec: ModelSpec, checked: CheckedModel) -> Subject:
+    """The float model that passed the export gate.
+
+    Raises:
+        ModelError: ONNX Runtime computes something else, or the outputs are not what the decoder reads.
+    """
+    model = checked.proto.SerializeToString()
+    session = Session(model, SessionSettings(), spec.model)
+    check_optimization(model, session, spec)
+    return probed(Subject(name, spec, checked.labels, session))
+
+
+def _from_bundle(path: Path) -> Subject:
+    bundle = Bundle.open(path)
+    promise = bundle.manifest
+    settings = SessionSettings(intra_op_num_threads=1)
+    try:
+        session = Session.open(bundle, settings)
+    except IncompatibleError as cause:
+        raise ModelError(str(cause)) from cause
+    name = f"{promise.name} ({promise.variants[0].precision}, {promise.target})"
+    return probed(Subject(name, promise, bundle.labels(), session, promise.provenance.calibration_digests))
+
+
+def probed(subject: Subject) -> Subject:
+    """Run it once on nothing, so that what does not fit is said before any image is read.
+
+    Raises:
+        ModelError: the outputs are not what the decoder reads, or ONNX Runtime fails.
+    """
+    where = subject.spec.model if isinstance(subject.spec, ModelSpec) else subject.name
+    try:
+        answer = subject.open()(np.zeros((32, 32, 3), np.uint8))
+        _check_decoder(subject.spec, answer.outputs[0])
+    except SessionError as cause:
+        raise ModelError(str(cause)) from cause
+    except ModelError as cause:
+        raise ModelError(f"{where}: {cause}") from cause
+    return subject
+
+
+def _check_decoder(spec: ModelSpec | Manifest, output: Tensor) -> None:
+    """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on.
+
+    Raises:
+        ModelError: the decoder is the other one.
+    """
+    if spec.task != "classification" or not np.isfinite(output).all():
+        return  # what is no number at all is said of the image that gave it
+    are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
+    if spec.decoder == "logits" and are_probabilities:
+        raise ModelError('decoder: the outputs are probabilities already (they sum to 1), expected decoder = "softmax"')
+    if spec.decoder == "softmax" and not are_probabilities:
+        total = float(output.sum())
+        raise ModelError(f'decoder: the outputs are no probabilities (they sum to {total:.3g}), try decoder = "logits"')

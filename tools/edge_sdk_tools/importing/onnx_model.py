@@ -1,0 +1,70 @@
+"""ONNX -> ONNX as edge-sdk wants it: opset raised, weights inside, shapes fixed, compared with what it was.
+
+The export gate does the changing; this owns the proof that nothing else changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from edge_sdk.errors import ModelError
+from edge_sdk.target import load_target
+from edge_sdk_tools.check import check_model
+from edge_sdk_tools.importing.comparison import Runner, compare_model
+from edge_sdk_tools.importing.global_pool import pool_means
+from edge_sdk_tools.importing.import_report import ImportReport, OnProgress, make_report
+from edge_sdk_tools.importing.model_file import load_destination, write_model
+from edge_sdk_tools.importing.observation import observe
+from edge_sdk_tools.importing.probe import make_probes, probe_images
+
+
+def import_onnx(
+    source: Path,
+    model_toml: Path,
+    *,
+    target_name: str | None = None,
+    images: Sequence[Path] = (),
+    on_progress: OnProgress = lambda _step, _done, _total: None,
+) -> ImportReport:
+    """Rewrite an ONNX model of opset 7 or more as the ONNX file that model.toml names.
+
+    Args:
+        source: the model; files with its weights may lie beside it.
+        model_toml: describes the input and names the file to write, which is another one than `source`.
+        target_name: name or path of a target, whose ONNX Runtime limits the opset.
+        images: folders of images to compare on; model.toml's calibration folder by default.
+        on_progress: for progress bars.
+
+    Raises:
+        EdgeError: of the family that says who can mend it; what was at the file's place is still there.
+    """
+    spec = load_destination(model_toml, source)
+    target = load_target(target_name) if target_name else None
+    probes = make_probes(spec.input, probe_images(spec, images))
+    on_progress("check", 0, 1)
+    proto = check_model(msgspec.structs.replace(spec, model=str(source)), target).proto
+    pool_means(proto)
+    on_progress("check", 1, 1)
+    on_progress("compare", 0, 1)
+    # Not optimized: what ONNX Runtime's optimizer gets wrong must not be wrong on both sides.
+    observation = observe(Runner(str(source), str(source), optimize=False), probes)
+    written = f"{source} as it would be written"
+    comparison = compare_model(proto.SerializeToString(), written, probes, observation.outputs, observation.names)
+    if comparison.problem is not None:
+        remedy = "" if comparison.is_explained else "; export it again where it was trained, with opset 17"
+        raise ModelError(f"{source}: with its opset raised and its shapes fixed {comparison.problem}{remedy}")
+    on_progress("compare", 1, 1)
+    replaced = write_model(proto, spec, target)
+    return make_report(
+        spec,
+        proto,
+        source=str(source),
+        exporter="the export gate",
+        outputs=comparison.outputs,
+        probes=probes,
+        warnings=(),
+        replaced=replaced,
+    )

@@ -1,0 +1,107 @@
+"""Weights of a PyTorch model: a state dict into it, and their condition before an export.
+
+Owns what is refused (code in a pickle, keys that do not fit, numbers that are not finite) and what is converted
+(float16, bfloat16 and float64 to float32, other devices to the CPU).
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from edge_sdk.errors import ModelError
+from edge_sdk_tools.importing.fault import first_line
+
+MAX_BYTES = 2**31 - 1
+"""What a protobuf message may hold, and so an ONNX file with its weights inside."""
+
+_FLOAT32_BYTES = 4
+_NAMED = 3
+
+
+def load_state_dict(module: torch.nn.Module, path: Path, where: str) -> None:
+    """Load a state dict into `module`; nothing but tensors and plain containers is unpickled.
+
+    Raises:
+        ModelError: missing, damaged, with code in it, or of another model.
+    """
+    state = _read(path)
+    if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        held = f"keys {_some(list(state))}" if isinstance(state, Mapping) else f"a {type(state).__name__}"
+        raise ModelError(
+            f"{path}: holds {held}, expected a state dict of tensors; of a checkpoint save the model's part: "
+            "torch.save(checkpoint['state_dict'], path)"
+        )
+    try:
+        missing, unexpected = module.load_state_dict(state, strict=False)
+    except RuntimeError as cause:  # tensors of another shape; the first line names the class only
+        lines = [line.strip() for line in str(cause).splitlines()]
+        detail = next((line for line in lines if "size mismatch" in line), lines[0]).rstrip(".")
+        raise ModelError(f"{path}: does not fit {where}: {detail}") from cause
+    if missing or unexpected:
+        lacks = f"lacks {_some(missing)}" if missing else ""
+        has = f"has {_some(unexpected)}, which the model does not know" if unexpected else ""
+        raise ModelError(f"{path}: does not fit {where}: {'; '.join(filter(None, (lacks, has)))}")
+
+
+def settle_weights(module: torch.nn.Module, where: str) -> tuple[str, ...]:
+    """Bring every weight to float32 on the CPU.
+
+    Returns:
+        What was converted, in words.
+
+    Raises:
+        ModelError: weights without data, not finite, or more than an ONNX file holds.
+    """
+    tensors = list(_tensors(module))
+    for name, tensor in tensors:
+        if tensor.is_meta:
+            raise ModelError(f"{where}: {name} is on the device meta and has no data; load weights into the model")
+    size = sum(tensor.numel() for _, tensor in tensors) * _FLOAT32_BYTES
+    if size > MAX_BYTES:
+        raise ModelError(f"{where}: has {size / 1e9:.1f} GB of weights, an ONNX file holds at most 2.1 GB")
+    for name, tensor in tensors:
+        # Buffers may hold inf on purpose, as masks do; a weight may not.
+        is_weight = isinstance(tensor, torch.nn.Parameter)
+        if tensor.is_floating_point() and bool((~tensor.isfinite() if is_weight else tensor.isnan()).any()):
+            raise ModelError(f"{where}: {name} holds numbers that are not finite; train or load it again")
+    devices = sorted({str(tensor.device) for _, tensor in tensors} - {"cpu"})
+    kinds = sorted({str(t.dtype) for _, t in tensors if t.is_floating_point()} - {"torch.float32"})
+    if devices:
+        module.cpu()
+    if kinds:
+        module.float()
+    notes = [f"weights were on {', '.join(devices)}; the export was made on the CPU"] if devices else []
+    return (*notes, *(f"weights were {kind.removeprefix('torch.')} and became float32" for kind in kinds))
+
+
+def _read(path: Path) -> object:
+    try:
+        state: object = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such weights file") from None
+    except pickle.UnpicklingError as cause:
+        named = re.search(r"GLOBAL ([\w.]+)", str(cause))
+        if named is None:
+            raise ModelError(f"{path}: is no state dict, or damaged; save it with torch.save") from cause
+        raise ModelError(
+            f"{path}: holds more than tensors ({named[1]}), and loading that would run code; save the state dict "
+            "alone: torch.save(model.state_dict(), path)"
+        ) from cause
+    except Exception as cause:  # damaged archives raise whatever their first wrong byte leads to
+        raise ModelError(f"{path}: weights cannot be read: {first_line(cause)}") from cause
+    return state
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(map(str, names[:_NAMED]))}{more}"
