@@ -84,7 +84,7 @@ class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         low, high: 95 % interval of student less teacher in points (hundredths), or of the agreement, 0-1.
         images: how many were compared.
         limit: the gate that it passed, in points, or as agreement.
-        within_noise: whether the interval of the difference holds zero.
+        within_noise: whether the interval of the difference holds zero; None where agreement is the figure.
         line: all of it, for people.
     """
 
@@ -96,7 +96,7 @@ class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high: float
     images: Annotated[int, Meta(ge=1)]
     limit: _NonNegative
-    within_noise: bool
+    within_noise: bool | None
     line: str
 
 

@@ -62,7 +62,7 @@ def command(
             on_progress=progress,
         )
     if as_json:
-        click.echo(msgspec.json.encode(report))
+        click.echo(msgspec.json.encode(report, enc_hook=str))
     else:
         _show(report)
     if not report.verdict.passed:
@@ -79,7 +79,7 @@ def _show(report: DistillReport) -> None:
         print_table(title, *figure_table(report.quality, "student", "teacher"))
     else:
         click.echo(title)
-    show_agreement(report.agreement, "with the teacher")
+    show_agreement(report.agreement)
     _show_probabilities(report)
     _show_classes(report)
     _show_worst(report)
@@ -89,15 +89,21 @@ def _show(report: DistillReport) -> None:
 
 def _show_probabilities(report: DistillReport) -> None:
     if report.divergences:
-        parts = [f"{d.nats:.3f} at T={d.temperature:g} (x T² = {d.loss:.3f})" for d in report.divergences]
-        click.echo(f"KL(teacher, student) in nats: {', '.join(parts)}")
+        parts = [
+            f"{d.nats:.3f} at T={d.temperature:g} (x T² = {d.loss:.3f})"
+            for d in report.divergences
+            if d.temperature != 1
+        ]
+        click.echo(f"with softened probabilities: {', '.join(parts)}")
     error = report.calibration
     if error is not None and error.teacher is not None:
         click.echo(f"calibration error: student {error.student:.1%}, teacher {error.teacher:.1%}")
     elif error is not None:
         click.echo(f"calibration error against the teacher's answers: {error.student:.1%}")
     if report.p_value is not None:
-        click.echo(f"chance of so uneven a disagreement between equals: p = {report.p_value:.2g} (McNemar, exact)")
+        click.echo(
+            f"were both equally good, so uneven a split had a chance of p = {report.p_value:.2g} (McNemar, exact)"
+        )
 
 
 def _show_classes(report: DistillReport) -> None:
@@ -106,15 +112,19 @@ def _show_classes(report: DistillReport) -> None:
     if not report.classes:
         return
     sure = sum(row.significant for row in report.classes)
-    click.echo(f"{sure} of {len(report.classes)} classes differ by more than chance (at most 5 % of them falsely)")
-    shown = [row for row in report.classes if row.significant or abs(row.lost) > 1][:_CLASSES]
+    tested = sum(row.p_value is not None for row in report.classes)
+    click.echo(
+        f"{tested} of {len(report.classes)} classes have disagreements enough to be tested; {sure} of them differ by "
+        "more than chance"
+    )
+    shown = [row for row in report.classes if row.significant or row.lost > 1][:_CLASSES]
     if shown:
         columns = ("class", "count", "teacher", "student", "lost", "p")
-        print_table("classes that differ most", columns, [_class_row(row) for row in shown])
+        print_table("classes in which most is lost", columns, [_class_row(row) for row in shown])
 
 
 def _class_row(row: ClassRow) -> tuple[str, ...]:
-    p_value = f"{row.p_value:.2g}{' *' if row.significant else ''}"
+    p_value = "" if row.p_value is None else f"{row.p_value:.2g}{' *' if row.significant else ''}"
     name = row.label.split(",")[0]
     return name, str(row.count), f"{row.teacher:.0%}", f"{row.student:.0%}", str(row.lost), p_value
 

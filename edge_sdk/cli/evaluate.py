@@ -46,7 +46,7 @@ def command(
     with StepProgress(quiet=as_json) as progress:
         evaluation = evaluate(model, data, reference=reference, max_images=max_images, jobs=jobs, on_progress=progress)
     if as_json:
-        click.echo(msgspec.json.encode(evaluation))
+        click.echo(msgspec.json.encode(evaluation, enc_hook=str))
     else:
         _show(evaluation)
 
@@ -56,11 +56,13 @@ def _show(evaluation: Evaluation) -> None:
 
     for warning in evaluation.warnings:
         click.echo(f"edge-sdk: warning: {warning}", err=True)
-    print_table(
-        f"{evaluation.model} on {evaluation.images} images of {evaluation.data}",
-        *figure_table(evaluation.quality, evaluation.model, evaluation.reference),
-    )
-    show_agreement(evaluation.agreement, f"against {evaluation.reference}")
+    against = f" beside {evaluation.reference}" if evaluation.reference else ""
+    title = f"{evaluation.model}{against} on {evaluation.images} images of {evaluation.data}"
+    if evaluation.quality:
+        print_table(title, *figure_table(evaluation.quality, "model", "reference" if against else None))
+    else:
+        click.echo(title)
+    show_agreement(evaluation.agreement)
     for output in evaluation.outputs:
         noise = "bit for bit the same" if output.sqnr_db is None else f"SQNR {output.sqnr_db:.1f} dB"
         click.echo(f"raw output {output.output} against the reference: cosine {output.cosine:.6f}, {noise}")
@@ -87,10 +89,10 @@ def figure_table(
     ]
 
 
-def show_agreement(figures: Sequence[Figure], against: str) -> None:
+def show_agreement(figures: Sequence[Figure]) -> None:
     """One line a figure."""
     for figure in figures:
-        click.echo(f"{figure.name} {against}: {_with_interval(figure.name, figure.value)}")
+        click.echo(f"{figure.name}: {_with_interval(figure.name, figure.value)}")
 
 
 def _value(name: str, value: float) -> str:
@@ -116,3 +118,5 @@ def show_skipped(skipped: Sequence[Skipped]) -> None:
     click.echo(f"edge-sdk: warning: {len(skipped)} files were skipped", err=True)
     for one in skipped[:_NAMED]:
         click.echo(f"  {one.path}: {one.reason}", err=True)
+    if len(skipped) > _NAMED:
+        click.echo(f"  and {len(skipped) - _NAMED} more, all of them in --json", err=True)

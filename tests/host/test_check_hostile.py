@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,12 +14,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.errors import MissingDependencyError, ModelError
+from edge_sdk.errors import ModelError
 from edge_sdk.model_spec import InputSpec, load_model_spec
 from edge_sdk_tools.check import CheckReport, examine
 from edge_sdk_tools.check.job import Job, Runtime
 from edge_sdk_tools.check.limited import Limits, run_limited
-from edge_sdk_tools.check.wire import Damaged, fields
 from tests.device import tiny
 from tests.host.examining import SIZE, only, report_on
 from tests.host.projects import CLASSIFIER, write_project
@@ -86,7 +83,6 @@ def _nodes(count: int) -> bytes:
     [
         (lambda: _functions(2000, 1), "file", "functions call functions more than 100 deep"),
         (lambda: _functions(3000, 1), "file", "functions call functions more than 100 deep"),
-        (lambda: _functions(60, 2), "file", "more than 100000 nodes once its functions are put in place"),
         (_calls_itself, "file", "calls itself"),
         (lambda: _declares([25, 1000, 1000, 1000]), "file", "holds 0 values, expected 25000000000"),
         (lambda: _declares([2**62, 2**62]), "file", "holds 0 values"),
@@ -100,7 +96,7 @@ def _nodes(count: int) -> bytes:
         (lambda: b"\x3a\xff\xff\xff\xff\x0f" + bytes(100), "file", "not an ONNX model"),
     ],
     ids=[
-        *("chain of 2000", "chain of 3000", "exponential", "cycle", "100 GB", "overflow", "negative", "output"),
+        *("chain of 2000", "chain of 3000", "cycle", "100 GB", "overflow", "negative", "output"),
         *("terminal", "long name", "twice", "many nodes", "many fields", "length"),
     ],
 )
@@ -113,6 +109,12 @@ def test_what_can_be_seen_before_anything_is_loaded(
     assert expected in finding.what
     assert finding.line.isprintable()
     assert len(finding.line) < 1000
+
+
+def test_functions_that_grow_without_end(tmp_path: Path) -> None:
+    """2^60 nodes in 4 kB; in the limited process, because a gate that let them through would take all memory."""
+    report = _examine(tmp_path, _functions(60, 2))
+    assert "more than 100000 nodes once its functions are put in place" in only(report, "file").what
 
 
 def _hidden(powers: list[float]) -> onnx.ModelProto:
@@ -161,76 +163,6 @@ def test_a_model_that_never_ends_is_ended(tmp_path: Path) -> None:
         run_limited("edge_sdk_tools.check.inside", msgspec.msgpack.encode(job), limits, "model.onnx")
 
 
-_LIMITS = Limits(memory_mb=300, cpu_s=2, wall_s=20)
-_PROGRAM = """
-import os, sys, time
-from edge_sdk_tools.check.limited import read_request, write_answer
-request = read_request().decode()
-{what}
-write_answer(request.upper().encode())
-"""
-
-
-def _run(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch, limits: Limits = _LIMITS) -> bytes:
-    (tmp_path / "program.py").write_text(_PROGRAM.format(what=what))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return run_limited("program", b"request", limits, "model.onnx")
-
-
-def test_a_process_that_behaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _run(tmp_path, "pass", monkeypatch) == b"REQUEST"
-
-
-@pytest.mark.parametrize(
-    ("what", "expected"),
-    [
-        ("os.kill(os.getpid(), 11)", r"the process that examined it crashed \(SIGSEGV\)"),
-        ("os.abort()", r"the process that examined it crashed \(SIGABRT\)"),
-        ("import ctypes; ctypes.string_at(0)", r"crashed \(SIGSEGV\)"),
-        ("os.kill(os.getpid(), 9)", "was killed, perhaps for want of memory"),
-        ("while True: pass", "took more than 2 s of CPU"),
-    ],
-)
-def test_a_process_that_dies_of_what_it_read(
-    tmp_path: Path, what: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ModelError, match=rf"^model\.onnx: .*{expected}"):
-        _run(tmp_path, what, monkeypatch)
-
-
-def test_a_process_that_sleeps_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelError, match="was not examined within 1 s"):
-        _run(tmp_path, "time.sleep(600)", monkeypatch, Limits(memory_mb=300, cpu_s=2, wall_s=1))
-
-
-def test_memory_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = "\ntry:\n    bytearray({} * 2**20)\nexcept MemoryError:\n    request = 'none'\n"
-    assert _run(tmp_path, ask.format(200), monkeypatch) == b"REQUEST"
-    assert _run(tmp_path, ask.format(400), monkeypatch) == b"NONE"
-
-
-def test_no_core_file_and_no_file_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "msgspec.py").write_text("raise SystemExit('imported from the working folder')")
-    monkeypatch.chdir(tmp_path / "here")
-    look = "\nimport resource\nrequest = f'{resource.getrlimit(resource.RLIMIT_CORE)} {os.listdir()}'"
-    assert _run(tmp_path, look, monkeypatch) == b"(0, 0) []"
-
-
-def test_a_fault_of_ours_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError, match="ValueError: ours"):
-        _run(tmp_path, "raise ValueError('ours')", monkeypatch)
-
-
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingDependencyError, match="needs onnx"):
-        _run(tmp_path, "sys.stderr.write('checking a model needs onnx'); sys.exit(8)", monkeypatch)
-    program = "import sys; sys.modules['onnx'] = None; import runpy; runpy.run_module('edge_sdk_tools.check.inside')"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 8
-    assert "needs onnx" in done.stderr
-
-
 def _bytes_without_large_weights() -> bytes:
     model = tiny.classifier(size=SIZE)
     for tensor in model.graph.initializer:
@@ -266,23 +198,6 @@ def test_truncated_files(tmp_path: Path, cut: int) -> None:
     data = _bytes_without_large_weights()
     report = report_on(tmp_path, data[: len(data) - 1 - cut])
     assert only(report, "file").what.startswith("not an ONNX model, or truncated (")
-
-
-def test_the_wire_format() -> None:
-    model = onnx.ModelProto(ir_version=300, producer_name="x" * 200)
-    data = model.SerializeToString()
-    assert [(f.number, data[f.value : f.end]) for f in fields(data, 0, len(data))] == [
-        (1, b"\xac\x02"),
-        (2, b"x" * 200),
-    ]
-
-
-@pytest.mark.parametrize(
-    "data", [b"\x08", b"\x0a\x05ab", b"\x0b", b"\x00\x00", b"\x08" + b"\x80" * 11 + b"\x01", b"\x0d\x01"]
-)
-def test_bytes_that_are_no_message(data: bytes) -> None:
-    with pytest.raises(Damaged):
-        list(fields(data, 0, len(data)))
 
 
 def test_the_caller_keeps_its_own_limits(tmp_path: Path) -> None:

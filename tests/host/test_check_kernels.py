@@ -182,13 +182,14 @@ def test_the_same_trouble_is_said_once(tmp_path: Path) -> None:
     [
         ("Frobnicate", "", "unknown-operator", "ONNX has no operator Frobnicate in opset 17"),
         ("Gelu", "", "unknown-operator", "ONNX has no operator Gelu in opset 17"),  # since 20
-        ("Upsample", "", "kernel", "has no Upsample"),  # until 9
+        ("Upsample", "", "unknown-operator", "ONNX has no operator Upsample in opset 17"),  # until 9
         ("Frobnicate", "com.example", "custom-operator", "custom operator com.example.Frobnicate"),
         ("Frobnicate", "com.microsoft", "custom-operator", "custom operator com.microsoft.Frobnicate"),
     ],
 )
 def test_operators_that_are_not_there(tmp_path: Path, operator: str, domain: str, rule: str, expected: str) -> None:
-    model = _model(helper.make_node(operator, ["images"], ["b"], domain=domain))
+    scales = np.ones(4, np.float32)
+    model = _model(helper.make_node(operator, ["images", "scales"], ["b"], domain=domain), weights={"scales": scales})
     if domain:
         model.opset_import.append(helper.make_opsetid(domain, 1))
     report = report_on(tmp_path, model)

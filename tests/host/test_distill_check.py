@@ -47,7 +47,7 @@ def test_the_teacher_itself_passes_within_noise(tmp_path: Path, teacher: Path) -
     assert report.p_value == 1
     assert report.worst == ()
     assert all(d.nats == pytest.approx(0, abs=1e-9) for d in report.divergences)
-    assert "+0.0 points [+0.0 to +0.0], at most 2 below allowed; within noise of its teacher" in report.verdict.line
+    assert "+0.00 points [+0.00 to +0.00], at most 2 below allowed; within noise of its teacher" in report.verdict.line
 
 
 def test_a_worse_student_fails_with_the_figures_of_a_plain_loop(tmp_path: Path, teacher: Path) -> None:
@@ -159,7 +159,7 @@ def _not_a_number() -> onnx.ModelProto:
 
 def test_scores_that_are_no_numbers_are_named_with_their_image(tmp_path: Path, teacher: Path) -> None:
     student = write_project(tmp_path / "student", model=_not_a_number(), pictures=0)
-    with pytest.raises(ModelError, match=r"tiny: gives NaN for .*\.png"):
+    with pytest.raises(ModelError, match=r"tiny: output 0 is NaN for .*\.png"):
         distill_check(student, teacher, write_pictures(tmp_path / "data", COUNT))
 
 
@@ -193,7 +193,7 @@ def test_the_command_prints_the_reasons_and_leaves_with_3(
     assert run(arguments) == 3
     captured = capsys.readouterr()
     assert "images to look at:" in captured.out
-    assert "classes differ by more than chance" in captured.out
+    assert "classes have disagreements enough to be tested" in captured.out
     assert captured.err.count("\n") == 1
     assert "distill-check: tiny fails: top-1" in captured.err
     assert run([*arguments, "--max-drop-points", "100", "--temperature", "8", "--json"]) == 0

@@ -30,15 +30,16 @@ def test_mcnemar_looks_at_the_disagreements_alone(only_teacher: int, only_studen
 
 
 def test_rows_are_corrected_for_their_number_and_the_surest_stands_first() -> None:
-    counts = [(10, 1, 0, 2), (3, 14, 0, 1), (4, 6, 1, 0), (5, 0, 7, 0)]
-    rows = class_rows(_pairs(*counts), ["a", "b", "c", "d"])
-    raw = [binomtest(t, t + s).pvalue for _, t, s, _ in counts]
+    counts = [(10, 4, 2, 2), (3, 14, 0, 1), (4, 6, 1, 0), (5, 0, 8, 0)]
+    counts.append((9, 5, 0, 1))  # five disagreements can never be enough
+    raw = [binomtest(t, t + s).pvalue for _, t, s, _ in counts if t + s > 5]
+    rows = class_rows(_pairs(*counts), ["a", "b", "c", "d", "e"])
     corrected = dict(zip("abcd", false_discovery_control(raw), strict=True))
-    assert {row.label: row.p_value for row in rows} == pytest.approx(corrected)
-    assert [row.label for row in rows] == sorted("abcd", key=lambda label: corrected[label])
-    assert [row.significant for row in rows] == [corrected[row.label] < 0.05 for row in rows]
-    assert raw[3] < 0.02 < corrected["d"] < 0.05
-    [b, *_] = rows
+    assert {row.label: row.p_value for row in rows if row.label != "e"} == pytest.approx(corrected)
+    assert [row.label for row in rows] == [*sorted("abcd", key=lambda label: corrected[label]), "e"]
+    assert [row.label for row in rows if row.significant] == ["b", "d"]
+    assert raw[3] < corrected["d"] < 0.05
+    [b, *_, e] = rows
     assert (b.label, b.count, b.lost, b.teacher, b.student) == (
         "b",
         18,
@@ -46,6 +47,7 @@ def test_rows_are_corrected_for_their_number_and_the_surest_stands_first() -> No
         pytest.approx(17 / 18),
         pytest.approx(1 / 6),
     )
+    assert e.p_value is None
 
 
 def test_no_pairs_are_no_rows() -> None:

@@ -48,6 +48,8 @@ from edge_sdk_tools.check.training import check_training
 from edge_sdk_tools.check.trial import compare, rehearse
 from edge_sdk_tools.check.values import Values, graph_values
 
+_SAID_BETTER = ("No Op registered", "is deprecated in domain_version")
+
 
 def examine_model(job: Job) -> Examined:
     """Examine one model; whatever is wrong with it is a finding."""
@@ -176,7 +178,7 @@ class _Examination:
             line = _checker_line(cause)
             self._findings.append(Finding(severity="error", rule="onnx", what=line, next_step="export the model again"))
         if any(f.rule == "unknown-operator" for f in self._findings):
-            self._findings = [f for f in self._findings if "No Op registered" not in f.what]
+            self._findings = [f for f in self._findings if not any(words in f.what for words in _SAID_BETTER)]
 
     def _costs(self) -> Costs:
         return measure(self._proto, self._file.weights, self._values)

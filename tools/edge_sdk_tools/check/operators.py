@@ -131,7 +131,8 @@ def _words(node: onnx.NodeProto, verdict: Verdict, provider: str, opset: int) ->
     if not is_onnx:
         what = f"custom operator {name}, which {provider} does not have, and edge-sdk brings no operators"
         return "custom-operator", what, "export the model in ONNX's own operators, or without that layer"
-    if operator_schema(node.domain, node.op_type, opset) is None:
+    schema = operator_schema(node.domain, node.op_type, opset)
+    if schema is None or schema.is_deprecated:
         what = f"ONNX has no operator {name} in opset {opset}"
         return "unknown-operator", what, "export the model again, with the opset that it is written for"
     return "kernel", f"{provider} has no {of_body}", "export the model with other operators in its place"

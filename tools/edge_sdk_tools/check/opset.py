@@ -58,12 +58,12 @@ def lower_ir_version(proto: onnx.ModelProto, highest: int, runtime: str) -> list
     found by other checks or is no part of what edge-sdk keeps.
     """
     found = proto.ir_version
+    proto.ir_version = max(_LOWEST_IR_VERSION, min(found, highest))
     if not 1 <= found <= onnx.IR_VERSION:
         what = (
             f"IR version {found}, expected 1 to {onnx.IR_VERSION}, which are those that onnx {onnx.__version__} knows"
         )
         return [Finding(severity="error", rule="ir-version", what=what, next_step="export it again")]
-    proto.ir_version = max(_LOWEST_IR_VERSION, min(found, highest))
     if found <= highest:
         return []
     what = f"IR version {found}, but {runtime} reads up to {highest}; the bundle's model gets {highest}"

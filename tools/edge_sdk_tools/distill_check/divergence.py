@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk_tools.evaluate.agreement import class_rows, found_boxes, match
-from edge_sdk_tools.evaluate.classification import calibration_error, divergences, softened, top_columns
+from edge_sdk_tools.evaluate.agreement import class_rows, found_boxes, match, said
+from edge_sdk_tools.evaluate.classification import calibration_error, divergences, softened
 from edge_sdk_tools.evaluate.observe import Observed
 from edge_sdk_tools.evaluate.quality import judged_boxes, true_classes
 
@@ -62,7 +62,7 @@ def calibration_errors(observed: Observed) -> CalibrationError | None:
     """Of both models; None for class maps."""
     labelled = observed.dataset.truths is not None
     if observed.task == "classification":
-        truth = true_classes(observed) if labelled else top_columns(class_rows(observed, 1))
+        truth = true_classes(observed) if labelled else said(observed, 1)
         return CalibrationError(_of_rows(observed, 0, truth), _of_rows(observed, 1, truth) if labelled else None)
     if observed.task == "detection":
         if labelled:
@@ -72,8 +72,7 @@ def calibration_errors(observed: Observed) -> CalibrationError | None:
 
 
 def _of_rows(observed: Observed, which: int, truth: NDArray[np.int64]) -> float:
-    rows = class_rows(observed, which)
-    return calibration_error(rows.max(axis=1), top_columns(rows) == truth)
+    return calibration_error(observed.probabilities(which).max(axis=1), said(observed, which) == truth)
 
 
 def _of_boxes(observed: Observed, which: int) -> float:

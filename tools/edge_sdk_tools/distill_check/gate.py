@@ -6,6 +6,7 @@ preprocessing and order of labels may differ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,6 +45,7 @@ from edge_sdk_tools.evaluate import (
 from edge_sdk_tools.evaluate.doubts import constant_answer, doubts_about
 
 _WORST = 10
+_FAR_BELOW_POINTS = 10
 
 
 class DistillReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +58,7 @@ class DistillReport(msgspec.Struct, frozen=True, kw_only=True):
         images: that both saw.
         quality: against the labels, student beside teacher; empty without labels.
         agreement: of the student with its teacher.
-        p_value: McNemar's exact test over all pairs; None for class maps.
+        p_value: McNemar's exact test over all labelled images or objects; None without labels and for class maps.
         divergences: of probabilities, for classifiers.
         calibration: how honest the confidences are; None for class maps.
         classes: those that occur, the surest differences first.
@@ -118,6 +120,9 @@ def distill_check(
         AccuracyGateError: a model says the same of every image, or the teacher finds nothing at all.
         EdgeError: of the family that says who can mend it.
     """
+    for name, value in (("max-drop-points", max_drop_points), ("min-agreement", min_agreement)):
+        if value is not None and not math.isfinite(value):
+            raise UsageError(f"--{name} is {value}, expected a number")
     on_progress("load", 0, 2)
     first = open_subject(student)
     section = _teacher_of(first, student, teacher)
@@ -189,15 +194,26 @@ def _report(observed: Observed, gates: Gates, temperatures: tuple[float, ...], d
         images=len(observed.records),
         quality=quality,
         agreement=agreement,
-        p_value=mcnemar(pairs.teacher, pairs.student) if pairs else None,
+        p_value=mcnemar(pairs.teacher, pairs.student) if pairs and quality else None,
         divergences=divergences_at(observed, temperatures),
         calibration=calibration_errors(observed),
-        classes=class_rows(pairs, student.class_labels) if pairs else (),
-        worst=worst_images(observed, student.class_labels, _WORST),
+        classes=class_rows(pairs, observed.answers) if pairs else (),
+        worst=worst_images(observed, observed.answers, _WORST),
         verdict=judge_drop(quality[0], gates) if quality else judge_agreement(agreement[0], gates),
         skipped=(*observed.dataset.images.skipped, *observed.skipped),
         calibrated=0,
-        warnings=doubts_about(observed),
+        warnings=(*doubts_about(observed), *_doubts_about_teacher(quality)),
+    )
+
+
+def _doubts_about_teacher(quality: tuple[Figure, ...]) -> tuple[str, ...]:
+    """A teacher far below its student is no teacher, or was read with labels in another order."""
+    figure = next(iter(quality), None)
+    if figure is None or figure.difference is None or 100 * figure.difference.low < _FAR_BELOW_POINTS:
+        return ()
+    return (
+        f"the teacher lies {100 * figure.difference.value:.0f} points below its student: are the student's labels in "
+        "the order of its outputs? Class ids of the data are read by them",
     )
 
 

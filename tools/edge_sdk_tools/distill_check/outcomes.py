@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from edge_sdk_tools.dataset import BoxTruth
 from edge_sdk_tools.distill_check.paired import Pairs
-from edge_sdk_tools.evaluate.agreement import class_rows, found_boxes, match
-from edge_sdk_tools.evaluate.classification import top_columns
+from edge_sdk_tools.evaluate.agreement import found_boxes, match, said
 from edge_sdk_tools.evaluate.observe import Observed
 from edge_sdk_tools.evaluate.quality import class_places, judged_boxes, true_classes
 
@@ -33,7 +32,7 @@ def _labelled_images(observed: Observed) -> Pairs:
 
 
 def _answers(observed: Observed) -> Pairs:
-    student, teacher = (top_columns(class_rows(observed, which)) for which in (0, 1))
+    student, teacher = said(observed, 0), said(observed, 1)
     said_by_one = teacher[student != teacher], student[student != teacher]
     # An image on which they differ counts for both classes: for the one only the teacher said, and the other.
     class_ids = np.concatenate([teacher, said_by_one[1]])

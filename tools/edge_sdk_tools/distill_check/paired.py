@@ -16,6 +16,9 @@ from scipy.stats import binomtest, false_discovery_control
 
 FALSE_DISCOVERIES = 0.05
 
+TESTABLE = 6
+"""Of fewer disagreements even the most uneven split has p above 5 %: 2 / 2^5. Tarone (1990) leaves such tests out."""
+
 
 class ClassRow(msgspec.Struct, frozen=True):
     """One class.
@@ -25,7 +28,8 @@ class ClassRow(msgspec.Struct, frozen=True):
         count: images or objects of it (without labels: that either model calls so).
         teacher, student: share of them that each gets right (without labels: that each calls so), 0-1.
         lost: how many more the teacher gets right; negative where the student does.
-        p_value: of so uneven a split of the disagreements by chance; corrected for the number of classes.
+        p_value: of so uneven a split of the disagreements by chance; corrected for the number of classes that are
+            tested. None where there are too few disagreements to tell anything.
         significant: p_value is below 5 %.
     """
 
@@ -34,7 +38,7 @@ class ClassRow(msgspec.Struct, frozen=True):
     teacher: float
     student: float
     lost: int
-    p_value: float
+    p_value: float | None
     significant: bool
 
 
@@ -64,17 +68,23 @@ def class_rows(pairs: Pairs, labels: Sequence[str]) -> tuple[ClassRow, ...]:
     if not len(found):
         return ()
     masks = [pairs.class_ids == class_id for class_id in found]
-    raw = [mcnemar(pairs.teacher[mask], pairs.student[mask]) for mask in masks]
-    corrected = false_discovery_control(raw)
+    p_values = _corrected([(pairs.teacher[mask], pairs.student[mask]) for mask in masks])
     rows = [
-        _row(labels[class_id], pairs.teacher[mask], pairs.student[mask], float(p))
-        for class_id, mask, p in zip(found, masks, corrected, strict=True)
+        _row(labels[class_id], pairs.teacher[mask], pairs.student[mask], p)
+        for class_id, mask, p in zip(found, masks, p_values, strict=True)
     ]
-    return tuple(sorted(rows, key=lambda row: (row.p_value, -abs(row.lost), row.label)))
+    return tuple(sorted(rows, key=lambda row: (1.0 if row.p_value is None else row.p_value, -row.lost, row.label)))
 
 
-def _row(label: str, teacher: NDArray[np.bool_], student: NDArray[np.bool_], p_value: float) -> ClassRow:
+def _corrected(pairs: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]) -> list[float | None]:
+    """One p-value a class, or None; only the classes that can be tested count for the correction."""
+    testable = [int((teacher != student).sum()) >= TESTABLE for teacher, student in pairs]
+    raw = [mcnemar(*pair) for pair, can in zip(pairs, testable, strict=True) if can]
+    corrected = iter(false_discovery_control(raw) if raw else [])
+    return [float(next(corrected)) if can else None for can in testable]
+
+
+def _row(label: str, teacher: NDArray[np.bool_], student: NDArray[np.bool_], p_value: float | None) -> ClassRow:
     lost = int(teacher.sum()) - int(student.sum())
-    return ClassRow(
-        label, len(teacher), float(teacher.mean()), float(student.mean()), lost, p_value, p_value < FALSE_DISCOVERIES
-    )
+    significant = p_value is not None and p_value < FALSE_DISCOVERIES
+    return ClassRow(label, len(teacher), float(teacher.mean()), float(student.mean()), lost, p_value, significant)

@@ -60,6 +60,6 @@ def _promise(report: DistillReport) -> Distillation:
         high=verdict.high,
         images=report.images,
         limit=verdict.limit,
-        within_noise=bool(verdict.within_noise),
+        within_noise=verdict.within_noise,
         line=verdict.line,
     )

@@ -10,6 +10,8 @@ import msgspec
 from edge_sdk.model_spec import Gates
 from edge_sdk_tools.evaluate import Figure
 
+_ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it
+
 
 class Verdict(msgspec.Struct, frozen=True):
     """What the gate says.
@@ -55,7 +57,15 @@ def judge_drop(figure: Figure, gates: Gates) -> Verdict:
     )
     inconclusive = low < -limit < high
     return Verdict(
-        points >= -limit, figure.name, points, low, high, limit, noise, inconclusive, line + _doubt(inconclusive)
+        points >= -limit - _ROUNDING,
+        figure.name,
+        points,
+        low,
+        high,
+        limit,
+        noise,
+        inconclusive,
+        line + _doubt(inconclusive),
     )
 
 
@@ -66,7 +76,15 @@ def judge_agreement(figure: Figure, gates: Gates) -> Verdict:
     inconclusive = value.low < limit < value.high
     line += _doubt(inconclusive)
     return Verdict(
-        value.value >= limit, figure.name, value.value, value.low, value.high, limit, None, inconclusive, line
+        value.value >= limit - _ROUNDING,
+        figure.name,
+        value.value,
+        value.low,
+        value.high,
+        limit,
+        None,
+        inconclusive,
+        line,
     )
 
 
@@ -76,4 +94,4 @@ def _doubt(inconclusive: bool) -> str:
 
 def _signed(points: float) -> str:
     """`+0.2`, `-19.4`, and never a minus before zero."""
-    return f"{round(points, 1) + 0.0:+.1f}"
+    return f"{round(points, 2) + 0.0:+.2f}"

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk_tools.evaluate.agreement import class_rows, found_boxes, pair_counts
+from edge_sdk_tools.evaluate.agreement import class_rows, found_boxes, pair_counts, said
 from edge_sdk_tools.evaluate.average_precision import Boxes
-from edge_sdk_tools.evaluate.classification import divergences, top_columns
+from edge_sdk_tools.evaluate.classification import divergences
 from edge_sdk_tools.evaluate.observe import Observed
 from edge_sdk_tools.evaluate.quality import class_places, true_classes
 from edge_sdk_tools.evaluate.segmentation import Overlap
@@ -50,19 +50,20 @@ def worst_images(observed: Observed, labels: Sequence[str], count: int) -> tuple
 def _classified(observed: Observed, labels: Sequence[str], count: int) -> tuple[WorstImage, ...]:
     rows, reference = class_rows(observed, 0), class_rows(observed, 1)
     distance = divergences(reference, rows)
-    said, expected = top_columns(rows), top_columns(reference)
-    lost = np.zeros(len(said), np.bool_)
-    truths: list[str | None] = [None] * len(said)
+    answers, expected = said(observed, 0), said(observed, 1)
+    rows, reference = observed.probabilities(0), observed.probabilities(1)
+    lost = np.zeros(len(answers), np.bool_)
+    truths: list[str | None] = [None] * len(answers)
     if observed.dataset.truths is not None:
         lost = (class_places(observed, 0) != 0) & (class_places(observed, 1) == 0)
         truths = [_first(labels[class_id]) for class_id in true_classes(observed)]
-    order = [i for i in np.lexsort((-distance, ~lost)) if said[i] != expected[i]]
+    order = [i for i in np.lexsort((-distance, ~lost)) if answers[i] != expected[i]]
     return tuple(
         WorstImage(
             str(observed.path(i)),
             truths[i],
             f"{_first(labels[expected[i]])} {reference[i, expected[i]]:.0%}",
-            f"{_first(labels[said[i]])} {rows[i, said[i]]:.0%}",
+            f"{_first(labels[answers[i]])} {rows[i, answers[i]]:.0%}",
             float(distance[i]),
         )
         for i in order[:count]

@@ -30,7 +30,7 @@ def agreement_metrics(observed: Observed) -> tuple[Metric, ...]:
     """
     if observed.task == "classification":
         rows, reference = class_rows(observed, 0), class_rows(observed, 1)
-        equal = (top_columns(rows) == top_columns(reference)).astype(np.float64)
+        equal = (said(observed, 0) == said(observed, 1)).astype(np.float64)
         return (
             Metric("top-1 agreement", mean_of(equal)),
             Metric("KL divergence (nats)", mean_of(divergences(reference, rows))),
@@ -41,12 +41,22 @@ def agreement_metrics(observed: Observed) -> tuple[Metric, ...]:
             raise AccuracyGateError(_found_nothing(observed, "thresholds.confidence"))
         return (Metric("detections matched (F1)", ratio_of(2 * found[:, 0], found[:, 1] + found[:, 2])),)
     between = [record.between for record in observed.records if record.between is not None]
-    return (Metric("mIoU with the reference", mean_iou(between)),)
+    return (Metric("mIoU of both", mean_iou(between)),)
 
 
 def class_rows(observed: Observed, which: int) -> NDArray[np.float64]:
-    """A classifier's probabilities of the common classes, float64 (N, K), each row's sum 1."""
-    return restricted(observed.probabilities(which), np.arange(observed.classes))
+    """A classifier's probabilities of what both can say, each row's sum 1.
+
+    Returns:
+        float64 (N, K), of the common classes; (N, K + 1) when both have a background, which stands last.
+    """
+    common = observed.classes + all(p.subject.background for p in observed.participants)
+    return restricted(observed.probabilities(which), np.arange(common))
+
+
+def said(observed: Observed, which: int) -> NDArray[np.int64]:
+    """What a classifier holds for the likeliest: a common class, or K for its background; int64 (N,)."""
+    return top_columns(observed.probabilities(which))
 
 
 def found_boxes(observed: Observed, which: int) -> list[Boxes]:

@@ -22,7 +22,7 @@ MAX_DETECTIONS = 100
 
 _RECALLS = np.linspace(0.0, 1.0, 101)
 _EPSILON = np.spacing(1.0)
-_CHUNK = 4_000_000  # numbers at once: 32 MB an array
+_CHUNK = 8_000_000  # numbers at once: 64 MB an array
 
 
 class Boxes(msgspec.Struct, frozen=True, eq=False):
@@ -168,45 +168,39 @@ class AveragePrecision:
         class_ids = np.concatenate([j.class_ids for j in judged])
         right = np.concatenate([j.right for j in judged])
         counts = ~np.concatenate([j.ignored for j in judged])
-        self.class_ids = np.unique(np.concatenate([j.wanted_class_ids for j in judged]))
-        self._wanted = (
-            np.stack(
-                [[np.count_nonzero(j.wanted_class_ids == c) for j in judged] for c in self.class_ids], axis=0
-            ).astype(np.float64)
-            if len(self.class_ids)
-            else np.zeros((0, len(judged)))
+        wanted = np.concatenate([j.wanted_class_ids for j in judged])
+        self.class_ids, places = np.unique(wanted, return_inverse=True)
+        self._wanted = np.zeros((len(self.class_ids), len(judged)))
+        np.add.at(
+            self._wanted, (places, np.repeat(np.arange(len(judged)), [len(j.wanted_class_ids) for j in judged])), 1
         )
         self._classes = []
         for class_id in self.class_ids:
             mine = (class_ids == class_id).nonzero()[0]
             mine = mine[np.argsort(-confidences[mine], kind="stable")]
             self._classes.append(_Class(images[mine], right[mine], counts[mine]))
-        self.cost = len(images) * len(IOUS)
+        self._rows = max(1, _CHUNK // max([1, *(len(one.images) for one in self._classes)]))
+        self._seen: tuple[Weights, NDArray[np.float64]] | None = None
 
     def mean(self, ious: int = len(IOUS)) -> Statistic:
         """MAP over the first `ious` thresholds of `IOUS`: 1 for mAP50, all for mAP50-95."""
+        return lambda weights: self._by_iou(weights)[:, :ious].mean(axis=1)
 
-        def statistic(weights: Weights) -> NDArray[np.float64]:
-            rows = max(1, _CHUNK // max(1, self.cost))
-            parts = [self._mean(weights[i : i + rows], ious) for i in range(0, len(weights), rows)]
-            return np.concatenate(parts)
+    def _by_iou(self, weights: Weights) -> NDArray[np.float64]:
+        """Float64 (B, 10): the mean over the classes that count; both metrics, and differences, ask for the same."""
+        if self._seen is None or self._seen[0] is not weights:
+            parts = [self._chunk(weights[i : i + self._rows]) for i in range(0, len(weights), self._rows)]
+            self._seen = weights, np.concatenate(parts)
+        return self._seen[1]
 
-        return statistic
-
-    def by_class(self, weights: Weights, ious: int) -> NDArray[np.float64]:
-        """Float64 (B, K): the average precision of each class; NaN where no such object counts."""
-        columns = [
-            one.average_precision(weights, weights @ wanted, ious)
-            for one, wanted in zip(self._classes, self._wanted, strict=True)
-        ]
-        return np.stack(columns, axis=1) if columns else np.zeros((len(weights), 0))
-
-    def _mean(self, weights: Weights, ious: int) -> NDArray[np.float64]:
-        values = self.by_class(weights, ious)
-        known = np.isfinite(values)
-        total = np.where(known, values, 0.0).sum(axis=1)
-        counts = known.sum(axis=1)
-        result: NDArray[np.float64] = np.divide(total, counts, out=np.full(len(total), np.nan), where=counts > 0)
+    def _chunk(self, weights: Weights) -> NDArray[np.float64]:
+        total, counts = np.zeros((len(weights), len(IOUS))), np.zeros((len(weights), 1))
+        for one, of_images in zip(self._classes, self._wanted, strict=True):
+            wanted = weights @ of_images
+            known = wanted > 0
+            total[known] += one.average_precision(weights[known], wanted[known])
+            counts[known] += 1
+        result: NDArray[np.float64] = np.divide(total, counts, out=np.full_like(total, np.nan), where=counts > 0)
         return result
 
 
@@ -217,40 +211,61 @@ class _Class(msgspec.Struct, frozen=True, eq=False):
     right: NDArray[np.bool_]
     counts: NDArray[np.bool_]
 
-    def average_precision(self, weights: Weights, wanted: NDArray[np.float64], ious: int) -> NDArray[np.float64]:
-        """Float64 (B,), the mean over the first `ious` thresholds."""
-        total = np.zeros(len(weights))
-        if len(self.images):
-            of_image = weights[:, self.images]
-            for iou in range(ious):
-                right = np.cumsum(of_image * self.right[:, iou], axis=1)
-                judged = np.cumsum(of_image * self.counts[:, iou], axis=1)
-                total += _area(right, judged, wanted)
-        return np.where(wanted > 0, total / ious, np.nan)
+    def average_precision(self, weights: Weights, wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Float64 (B, 10), at every threshold, for float64 (B,) objects that there are."""
+        areas = np.zeros((len(weights), len(IOUS)))
+        if not self.right.any() or not len(weights):
+            return areas
+        reached = _Reached(wanted)
+        of_image = weights[:, self.images]
+        judged = np.cumsum(of_image, axis=1) if self.counts.all() else None
+        for iou in range(len(IOUS)):
+            # Precision only rises where a detection is right: the others are counted, and need no column.
+            columns = self.right[:, iou].nonzero()[0]
+            below = judged if judged is not None else np.cumsum(of_image * self.counts[:, iou], axis=1)
+            areas[:, iou] = _area(np.cumsum(of_image[:, columns], axis=1), below[:, columns], reached)
+        return areas
 
 
-def _area(right: NDArray[np.float64], judged: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of the precision at 101 recalls, each the best of any higher recall.
+class _Reached:
+    """How many of the 101 recalls so many true positives reach, looked up: whole numbers, so nothing is rounded.
 
     Args:
-        right: float64 (B, D), true positives down to each detection.
-        judged: float64 (B, D), true and false positives down to each detection.
-        wanted: float64 (B,), labelled objects.
+        wanted: float64 (B,), objects that there are in each row.
+    """
+
+    def __init__(self, wanted: NDArray[np.float64]) -> None:
+        sizes, places = np.unique(wanted.astype(np.int64), return_inverse=True)
+        tables = [
+            np.searchsorted(true_positives_for(_RECALLS, np.array([[size]]))[0], np.arange(size + 1), side="right")
+            for size in sizes
+        ]
+        starts = np.concatenate([[0], np.cumsum(sizes + 1)])[:-1]
+        self._table = np.concatenate(tables)
+        self._start = starts[places][:, None]
+
+    def __call__(self, right: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Int64 (B, D), 0 to 101, for float64 (B, D) true positives."""
+        counts: NDArray[np.int64] = self._table[self._start + right.astype(np.int64)]
+        return counts
+
+
+def _area(right: NDArray[np.float64], judged: NDArray[np.float64], reached: _Reached) -> NDArray[np.float64]:
+    """The mean of the precision at 101 recalls, each the best of any higher recall, and 0 where none is reached.
+
+    Args:
+        right: float64 (B, D), true positives down to each right detection.
+        judged: float64 (B, D), true and false positives down to it.
+        reached: how many recalls so many true positives reach.
 
     Returns:
         float64 (B,).
     """
-    rows, count = right.shape
     precision = right / (judged + _EPSILON)
-    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    precision = np.concatenate([precision, np.zeros((rows, 1))], axis=1)  # what no detection reaches
-    needed = true_positives_for(_RECALLS, np.maximum(wanted, 1)[:, None])
-    # All rows in one search: each is moved behind the one before. These are whole numbers, so nothing is rounded.
-    shift = (needed.max() + right.max() + 1) * np.arange(rows)[:, None]
-    at = np.searchsorted((right + shift).ravel(), (needed + shift).ravel(), side="left").reshape(rows, -1)
-    at -= count * np.arange(rows)[:, None]
-    result: NDArray[np.float64] = np.take_along_axis(precision, at, axis=1).mean(axis=1)
-    return result
+    best = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+    newly = np.diff(reached(right), axis=1, prepend=0)
+    area: NDArray[np.float64] = (best * newly).sum(axis=1) / len(_RECALLS)
+    return area
 
 
 def true_positives_for(recalls: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -67,7 +67,7 @@ def restricted(probabilities: Probabilities, columns: NDArray[np.int64]) -> Prob
 
 def softened(probabilities: Probabilities, temperature: float) -> Probabilities:
     """What softmax(logits / temperature) gives: Hinton et al., Distilling the Knowledge in a Neural Network, 2015."""
-    logits = np.log(np.maximum(probabilities, _TINY)) / temperature
+    logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny)) / temperature
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     result: Probabilities = powers / powers.sum(axis=1, keepdims=True)
     return result
@@ -76,7 +76,7 @@ def softened(probabilities: Probabilities, temperature: float) -> Probabilities:
 def divergences(reference: Probabilities, candidate: Probabilities) -> NDArray[np.float64]:
     """Kullback-Leibler divergence of each row, sum of p * log(p / q) with p the reference, in nats; float64 (N,)."""
     p, q = np.maximum(reference, _TINY), np.maximum(candidate, _TINY)
-    result: NDArray[np.float64] = (p * np.log(p / q)).sum(axis=1)
+    result: NDArray[np.float64] = np.maximum((p * np.log(p / q)).sum(axis=1), 0.0)  # rounding may go below
     return result
 
 

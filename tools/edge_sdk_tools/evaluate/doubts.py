@@ -16,6 +16,8 @@ def doubts_about(observed: Observed) -> tuple[str, ...]:
     doubts = [line for which in range(len(observed.participants)) if (line := constant_answer(observed, which))]
     if len(observed.records) < ENOUGH_IMAGES:
         doubts.append(f"{len(observed.records)} images judge little: give {ENOUGH_IMAGES} or more")
+    if observed.dataset.conflicts:
+        doubts.append(f"{observed.dataset.conflicts} images of equal content have different labels, the first counts")
     return tuple(doubts)
 
 

@@ -6,9 +6,6 @@ import msgspec
 
 from edge_sdk_tools.evaluate.resampling import Interval, Metric, Weights, difference_of, interval_of
 
-_AFFORDED = 2_000_000_000  # numbers that one metric may touch for its interval: some ten seconds
-_FEWEST = 100
-
 
 class Figure(msgspec.Struct, frozen=True):
     """One figure of the model.
@@ -28,20 +25,14 @@ class Figure(msgspec.Struct, frozen=True):
 
 def figure_of(metric: Metric, weights: Weights) -> Figure:
     """A figure that stands alone."""
-    return Figure(metric.name, interval_of(metric.statistic, _afforded(metric, weights)))
+    return Figure(metric.name, interval_of(metric.statistic, weights))
 
 
 def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
     """A figure beside the reference's, and the difference: all three from the same resamplings."""
-    weights = _afforded(metric, weights)
     return Figure(
         metric.name,
         interval_of(metric.statistic, weights),
         interval_of(reference.statistic, weights),
         difference_of(metric.statistic, reference.statistic, weights),
     )
-
-
-def _afforded(metric: Metric, weights: Weights) -> Weights:
-    """Fewer resamplings of what takes long; a hundred are the least of which a percentile can be taken."""
-    return weights[: max(_FEWEST, _AFFORDED // max(1, metric.cost))]

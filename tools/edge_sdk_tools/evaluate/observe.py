@@ -92,6 +92,12 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
         """A classifier's rows, float64 (N, K) or (N, K + 1) with the background last."""
         return np.stack([row for row in (record.rows[which] for record in self.records) if isinstance(row, np.ndarray)])
 
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Names of what a classifier may say: the common classes, and the background where one of the models has it."""
+        labels = self.participants[0].subject.class_labels
+        return (*labels, "background") if any(p.subject.background for p in self.participants) else labels
+
     def path(self, index: int) -> Path:
         """Where an image is."""
         return self.dataset.images.images[index].path
@@ -131,9 +137,10 @@ class _Observer:
             p.subject.open(min(WEAKEST, p.subject.spec.thresholds.confidence) if curves else None) for p in participants
         ]
         self._tables = [_class_table(p) for p in participants]
+        self._alike = _read_alike(participants)
 
     def __call__(self, index: int, image: Image) -> Record:
-        answers = [model(image) for model in self._models]
+        answers = [self._answer(index, which, image) for which in range(len(self._models))]
         maps = [self._map(answer, table) for answer, table in zip(answers, self._tables, strict=True)]
         truth = self._truth(index, maps)
         rows = tuple(
@@ -145,7 +152,19 @@ class _Observer:
         between = None
         if maps[0] is not None and maps[1] is not None:
             between = overlap_of(maps[0], maps[1], len(self._participants[0].class_ids))
-        return Record(rows, size_wh, between, products_of(answers[0].outputs, answers[1].outputs))
+        products = products_of(answers[0].outputs, answers[1].outputs) if self._alike else ()
+        return Record(rows, size_wh, between, products)
+
+    def _answer(self, index: int, which: int, image: Image) -> Answer:
+        answer = self._models[which](image)
+        for number, output in enumerate(answer.outputs):
+            if np.issubdtype(output.dtype, np.floating) and np.isnan(output).any():
+                name, path = self._participants[which].subject.name, self._dataset.images.images[index].path
+                raise ModelError(
+                    f"{name}: output {number} is NaN for {path}; check the weights with `edge-sdk check`, then "
+                    "input.mean and input.std"
+                )
+        return answer
 
     def _map(self, answer: Answer, table: NDArray[np.int64]) -> NDArray[np.uint8] | None:
         if not isinstance(answer.result, Segmentation):
@@ -178,7 +197,7 @@ class _Observer:
     ) -> Row:
         result = answer.result
         if isinstance(result, Classification):
-            return self._probabilities(index, participant, answer)
+            return self._probabilities(participant, answer)
         if isinstance(result, Detections):
             known = table[result.class_ids]
             keep = known >= 0
@@ -189,16 +208,18 @@ class _Observer:
             return None
         return overlap_of(class_map, truth, len(participant.class_ids))
 
-    def _probabilities(self, index: int, participant: Participant, answer: Answer) -> NDArray[np.float64]:
+    def _probabilities(self, participant: Participant, answer: Answer) -> NDArray[np.float64]:
         subject = participant.subject
         row = probabilities_of(answer.outputs[0], subject.spec.decoder)
-        if not np.isfinite(row).all():
-            raise ModelError(
-                f"{subject.name}: gives NaN for {self._dataset.images.images[index].path}; check the weights with "
-                "`edge-sdk check`, then input.mean and input.std"
-            )
         order = participant.class_ids + subject.background
         return np.append(row[order], row[:1]) if subject.background else row[order]
+
+
+def _read_alike(participants: Sequence[Participant]) -> bool:
+    """Whether the raw outputs of all mean the same: same decoder, same classes in the same order."""
+    subjects = [p.subject for p in participants]
+    ordered = all(np.array_equal(p.class_ids, np.arange(len(p.subject.class_labels))) for p in participants)
+    return ordered and len({(s.spec.task, s.spec.decoder, len(s.labels), s.background) for s in subjects}) == 1
 
 
 def _class_table(participant: Participant) -> NDArray[np.int64]:

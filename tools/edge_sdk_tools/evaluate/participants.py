@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_sdk.errors import DataError, ModelError
 from edge_sdk.model_spec import ModelSpec
-from edge_sdk_tools.dataset import Dataset, ImageSet, find_images, read_dataset
+from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet, find_images, read_dataset
 from edge_sdk_tools.evaluate.alignment import align_labels
 from edge_sdk_tools.evaluate.observe import Participant
 from edge_sdk_tools.evaluate.subject import DIGEST_LENGTH, Subject
@@ -72,5 +72,12 @@ def _calibration_images(subjects: Sequence[Subject], found: Dataset) -> ImageSet
     folders = [
         Path(s.spec.data.calibration) for s in subjects if isinstance(s.spec, ModelSpec) and s.spec.data.calibration
     ]
-    there = [folder for folder in folders if folder.is_dir()]
-    return ImageSet(known + (find_images(there, decode=False).images if there else ()))
+    return ImageSet(known + tuple(image for folder in folders for image in _images_in(folder)))
+
+
+def _images_in(folder: Path) -> tuple[ImageFile, ...]:
+    """None where the folder is not there or empty: whoever calibrates will say so, who measures need not."""
+    try:
+        return find_images([folder], decode=False).images
+    except DataError:
+        return ()

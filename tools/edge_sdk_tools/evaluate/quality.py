@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from edge_sdk.errors import DataError
 from edge_sdk_tools.dataset import BoxTruth, ClassTruth
 from edge_sdk_tools.evaluate.average_precision import (
-    IOUS,
     AveragePrecision,
     Boxes,
     Judged,
@@ -30,7 +29,7 @@ def quality_metrics(observed: Observed, which: int = 0) -> tuple[Metric, ...]:
     """Figures of one of the models against the labels; what a gate judges stands first.
 
     Raises:
-        DataError: detection images on which nothing is labelled.
+        DataError: detection images or masks on which nothing is labelled.
     """
     if observed.task == "classification":
         places = class_places(observed, which)
@@ -40,10 +39,12 @@ def quality_metrics(observed: Observed, which: int = 0) -> tuple[Metric, ...]:
         if not len(curve.class_ids):
             raise DataError(f"nothing is labelled on {len(observed.records)} images, expected boxes on some of them")
         return (
-            Metric("mAP50-95", curve.mean(), curve.cost),
-            Metric("mAP50", curve.mean(1), curve.cost // len(IOUS)),
+            Metric("mAP50-95", curve.mean()),
+            Metric("mAP50", curve.mean(1)),
         )
     overlaps = [row for row in (record.rows[which] for record in observed.records) if isinstance(row, Overlap)]
+    if not any(overlap.either.any() for overlap in overlaps):
+        raise DataError(f"nothing is labelled on {len(observed.records)} masks, expected classes and not only 255")
     return (Metric("mIoU", mean_iou(overlaps)),)
 
 

@@ -13,6 +13,8 @@ import numpy as np
 
 from edge_sdk.frame import Tensor
 
+_TINY = 1e-30
+
 
 class OutputError(msgspec.Struct, frozen=True):
     """One output over all images.
@@ -61,7 +63,7 @@ def _products(candidate: Tensor, reference: Tensor) -> Products:
 def _error(number: int, rows: Sequence[Products]) -> OutputError:
     cosines = [_cosine(row) for row in rows]
     signal, noise = sum(row.reference for row in rows), sum(row.error for row in rows)
-    sqnr = 10 * math.log10(signal / noise) if noise > 0 and signal > 0 else None
+    sqnr = None if noise == 0 else 10 * math.log10(max(signal, _TINY) / noise)
     return OutputError(number, float(np.mean(cosines)), sqnr)
 
 

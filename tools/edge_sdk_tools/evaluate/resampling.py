@@ -50,12 +50,10 @@ class Metric(msgspec.Struct, frozen=True):
     Attributes:
         name: as reports have it.
         statistic: the metric as a function of weights.
-        cost: numbers that one row of weights touches; heavy metrics are resampled less often.
     """
 
     name: str
     statistic: Statistic
-    cost: int = 0
 
 
 def resample(images: int, rounds: int = RESAMPLES) -> Weights:
@@ -71,8 +69,7 @@ def resample(images: int, rounds: int = RESAMPLES) -> Weights:
 def interval_of(statistic: Statistic, weights: Weights) -> Interval:
     """The figure of `statistic` with its interval over `weights`."""
     [value] = statistic(np.ones((1, weights.shape[1])))
-    low, high = _spread(statistic(weights), value)
-    return Interval(float(value), low, high)
+    return spread_of(statistic(weights), float(value))
 
 
 def difference_of(statistic: Statistic, reference: Statistic, weights: Weights) -> Interval:
@@ -96,9 +93,10 @@ def ratio_of(numerators: NDArray[np.float64], denominators: NDArray[np.float64])
     return ratio
 
 
-def _spread(values: NDArray[np.float64], value: float) -> tuple[float, float]:
+def spread_of(values: NDArray[np.float64], value: float) -> Interval:
+    """A figure with its interval, from what it was on resampled images; what is no number there is left out."""
     known = values[np.isfinite(values)]
     if not len(known):
-        return float(value), float(value)
+        return Interval(value, value, value)
     low, high = np.percentile(known, _PERCENTILES)
-    return float(low), float(high)
+    return Interval(value, float(low), float(high))
