@@ -47,7 +47,7 @@ def test_the_teacher_itself_passes_within_noise(tmp_path: Path, teacher: Path) -
     assert report.p_value == 1
     assert report.worst == ()
     assert all(d.nats == pytest.approx(0, abs=1e-9) for d in report.divergences)
-    assert "+0.00 points [+0.00 to +0.00], at most 2 below allowed; within noise of its teacher" in report.verdict.line
+    assert "+0.0 points [+0.0 to +0.0], at most 2 below allowed; within noise of its teacher" in report.verdict.line
 
 
 def test_a_worse_student_fails_with_the_figures_of_a_plain_loop(tmp_path: Path, teacher: Path) -> None:

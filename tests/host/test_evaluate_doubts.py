@@ -60,7 +60,9 @@ def test_what_lies_at_the_limit_keeps_it(right: int, passed: bool) -> None:
     student, teacher = right / 650, 400 / 650
     drop = Interval(student - teacher, student - teacher - 0.01, student - teacher + 0.01)
     figure = Figure("top-1", Interval(student, 0, 1), Interval(teacher, 0, 1), drop)
-    assert judge_drop(figure, Gates(distill_max_drop_points=2.0)).passed is passed
+    verdict = judge_drop(figure, Gates(distill_max_drop_points=2.0))
+    assert verdict.passed is passed
+    assert (f"{verdict.value + 0.0:+.2f} points" in verdict.line) is (right == 387)
     agreement = Figure("top-1 agreement", Interval(0.1 + 0.2, 0, 1))
     assert judge_agreement(agreement, Gates(distill_min_agreement=0.3)).passed
 

@@ -10,6 +10,7 @@ import msgspec
 from edge_sdk.model_spec import Gates
 from edge_sdk_tools.evaluate import Figure
 
+_CLOSE = 0.1  # points: so near the limit one digit would not show on which side
 _ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it
 
 
@@ -50,9 +51,10 @@ def judge_drop(figure: Figure, gates: Gates) -> Verdict:
     limit = gates.distill_max_drop_points
     points, low, high = (100 * x for x in (figure.difference.value, figure.difference.low, figure.difference.high))
     noise = figure.difference.contains_zero
+    digits = 2 if abs(points + limit) < _CLOSE else 1
     line = (
-        f"{figure.name} {figure.value.value:.1%}, the teacher's {figure.reference.value:.1%}: {_signed(points)} points "
-        f"[{_signed(low)} to {_signed(high)}], at most {limit:g} below allowed"
+        f"{figure.name} {figure.value.value:.1%}, the teacher's {figure.reference.value:.1%}: "
+        f"{_signed(points, digits)} points [{_signed(low, digits)} to {_signed(high, digits)}], at most {limit:g} below allowed"
         + ("; within noise of its teacher" if noise else "")
     )
     inconclusive = low < -limit < high
@@ -92,6 +94,6 @@ def _doubt(inconclusive: bool) -> str:
     return "; inconclusive: the limit lies inside the interval, more images would tell" if inconclusive else ""
 
 
-def _signed(points: float) -> str:
+def _signed(points: float, digits: int) -> str:
     """`+0.2`, `-19.4`, and never a minus before zero."""
-    return f"{round(points, 2) + 0.0:+.2f}"
+    return f"{round(points, digits) + 0.0:+.{digits}f}"
