@@ -54,7 +54,8 @@ def judge_drop(figure: Figure, gates: Gates) -> Verdict:
     digits = 2 if abs(points + limit) < _CLOSE else 1
     line = (
         f"{figure.name} {figure.value.value:.1%}, the teacher's {figure.reference.value:.1%}: "
-        f"{_signed(points, digits)} points [{_signed(low, digits)} to {_signed(high, digits)}], at most {limit:g} below allowed"
+        f"{_signed(points, digits)} points [{_signed(low, digits)} to {_signed(high, digits)}], "
+        f"at most {limit:g} below allowed"
         + ("; within noise of its teacher" if noise else "")
     )
     inconclusive = low < -limit < high
