@@ -55,8 +55,7 @@ def judge_drop(figure: Figure, gates: Gates) -> Verdict:
     line = (
         f"{figure.name} {figure.value.value:.1%}, the teacher's {figure.reference.value:.1%}: "
         f"{_signed(points, digits)} points [{_signed(low, digits)} to {_signed(high, digits)}], "
-        f"at most {limit:g} below allowed"
-        + ("; within noise of its teacher" if noise else "")
+        f"at most {limit:g} below allowed" + ("; within noise of its teacher" if noise else "")
     )
     inconclusive = low < -limit < high
     return Verdict(
