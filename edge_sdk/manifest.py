@@ -78,24 +78,26 @@ class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         teacher: its name.
+        teacher_sha256: of its ONNX model, or of its bundle's manifest.
         metric: `top-1`, `mAP50-95` or `mIoU` against labels; without labels agreement with the teacher.
         student: the model's figure.
         teacher_value: the teacher's; None where agreement is the figure.
-        low, high: 95 % interval of student less teacher in points (hundredths), or of the agreement, 0-1.
+        low, high: 95 % interval of student less teacher, -1 to 1, or of the agreement, 0-1.
         images: how many were compared.
-        limit: the gate that it passed, in points, or as agreement.
+        limit: the gate that it passed: least student less teacher, or least agreement.
         within_noise: whether the interval of the difference holds zero; None where agreement is the figure.
         line: all of it, for people.
     """
 
     teacher: str
+    teacher_sha256: _Sha256
     metric: str
     student: float
     teacher_value: float | None
     low: float
     high: float
     images: Annotated[int, Meta(ge=1)]
-    limit: _NonNegative
+    limit: Annotated[float, Meta(ge=-1, le=1)]
     within_noise: bool | None
     line: str
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from edge_sdk.cli.evaluate import points
 from edge_sdk.cli.host_tools import host_tools
+from edge_sdk.cli.measuring import points
 
 if TYPE_CHECKING:
     from edge_sdk_tools.build import BuildReport
@@ -131,7 +131,7 @@ def _show(report: BuildReport) -> None:
 
 
 def _warnings(report: BuildReport) -> list[str]:
-    warnings = []
+    warnings = list(report.doubts)
     if report.unreadable_images:
         names = ", ".join(report.unreadable_images[:_NAMED])
         more = len(report.unreadable_images) - _NAMED

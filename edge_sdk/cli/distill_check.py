@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from edge_sdk.cli.evaluate import figure_table, show_agreement, show_skipped
 from edge_sdk.cli.host_tools import host_tools
+from edge_sdk.cli.measuring import measuring_options, show_figures, show_images
 from edge_sdk.errors import AccuracyGateError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _CLASSES = 10
 _WORST = 5
+_WIDTH = 80
 
 
 @click.command("distill-check")
@@ -31,9 +32,7 @@ _WORST = 5
 @click.option(
     "--temperature", type=click.FloatRange(min=0.1, max=100), help="One more softmax temperature to compare at."
 )
-@click.option("--max-images", type=click.IntRange(min=1), help="Compare on so many at most, evenly spread.")
-@click.option("--jobs", type=click.IntRange(min=1, max=256), help="Threads.  [default: one a core]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables.")
+@measuring_options
 def command(
     student: Path,
     teacher: Path | None,
@@ -66,25 +65,17 @@ def command(
     else:
         _show(report)
     if not report.verdict.passed:
-        raise AccuracyGateError(f"distill-check: {report.student} fails: {report.verdict.line}")
+        raise AccuracyGateError(f"distill-check: {report.evaluation.model} fails: {report.verdict.line}")
 
 
 def _show(report: DistillReport) -> None:
-    from edge_sdk_tools.progress import print_table
-
-    for warning in report.warnings:
-        click.echo(f"edge-sdk: warning: {warning}", err=True)
-    title = f"{report.student} beside {report.teacher} on {report.images} images of {report.data}"
-    if report.quality:
-        print_table(title, *figure_table(report.quality, "student", "teacher"))
-    else:
-        click.echo(title)
-    show_agreement(report.agreement)
+    show_figures(report.evaluation, "student", "teacher")
     _show_probabilities(report)
     _show_classes(report)
     _show_worst(report)
-    show_skipped(report.skipped)
-    _show_verdict(report)
+    show_images(report.evaluation)
+    if report.verdict.passed:
+        click.echo(click.wrap_text(f"passes: {report.verdict.line}", width=_WIDTH, subsequent_indent="  "))
 
 
 def _show_probabilities(report: DistillReport) -> None:
@@ -96,27 +87,24 @@ def _show_probabilities(report: DistillReport) -> None:
         ]
         click.echo(f"with softened probabilities: {', '.join(parts)}")
     error = report.calibration
-    if error is not None and error.teacher is not None:
-        click.echo(f"calibration error: student {error.student:.1%}, teacher {error.teacher:.1%}")
-    elif error is not None:
-        click.echo(f"calibration error against the teacher's answers: {error.student:.1%}")
+    if error is not None:
+        of = f"student {error.student:.1%}" + ("" if error.teacher is None else f", teacher {error.teacher:.1%}")
+        against = "right answers" if error.teacher is not None else "the teacher's answers"
+        click.echo(f"calibration error, between confidence and share of {against}: {of}")
     if report.p_value is not None:
-        click.echo(
-            f"were both equally good, so uneven a split had a chance of p = {report.p_value:.2g} (McNemar, exact)"
-        )
+        click.echo(f"were both equally good, p = {report.p_value:.2g} for so uneven a split (McNemar, exact)")
 
 
 def _show_classes(report: DistillReport) -> None:
     from edge_sdk_tools.progress import print_table
 
-    if not report.classes:
+    tested = [row for row in report.classes if row.p_value is not None]
+    if not tested:
+        if report.classes:
+            click.echo("no class has disagreements enough to be tested alone")
         return
-    sure = sum(row.significant for row in report.classes)
-    tested = sum(row.p_value is not None for row in report.classes)
-    click.echo(
-        f"{tested} of {len(report.classes)} classes have disagreements enough to be tested; {sure} of them differ by "
-        "more than chance"
-    )
+    sure = sum(row.significant for row in tested)
+    click.echo(f"{len(tested)} of {len(report.classes)} classes can be tested, {sure} differ by more than chance")
     shown = [row for row in report.classes if row.significant or row.lost > 1][:_CLASSES]
     if shown:
         columns = ("class", "count", "teacher", "student", "lost", "p")
@@ -135,8 +123,3 @@ def _show_worst(report: DistillReport) -> None:
     for image in report.worst[:_WORST]:
         truth = f" ({image.truth})" if image.truth else ""
         click.echo(f"  {Path(image.file).name}{truth}: teacher {image.teacher}, student {image.student}")
-
-
-def _show_verdict(report: DistillReport) -> None:
-    if report.verdict.passed:
-        click.echo(f"passes: {report.verdict.line}")

@@ -72,8 +72,8 @@ def test_with_labels_average_precision_is_judged(tmp_path: Path, data: Path) -> 
     student, teacher = _project(tmp_path / "s", -12), _project(tmp_path / "t", name="teacher")
     _label(teacher, data)
     report = distill_check(student, teacher, data)
-    assert [figure.name for figure in report.quality] == ["mAP50-95", "mAP50"]
-    [precise, _] = report.quality
+    assert [figure.name for figure in report.evaluation.quality] == ["mAP50-95", "mAP50"]
+    [precise, _] = report.evaluation.quality
     assert precise.reference is not None
     assert precise.reference.value == pytest.approx(1, abs=1e-3)
     assert sum(row.lost for row in report.classes) > 0

@@ -150,7 +150,8 @@ def test_when_no_image_can_be_read_that_is_said(tmp_path: Path) -> None:
     model = write_project(tmp_path / "project", pictures=0)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a.png").write_bytes(_undecodable())
-    with pytest.raises(DataError, match=r"data: none of 1 images can be read"):
+    (tmp_path / "data" / "b.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"none of 2 images can be read; .*/data/a\.png: cannot be decoded, expected"):
         evaluate(model, tmp_path / "data", reference=model)
 
 

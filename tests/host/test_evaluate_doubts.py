@@ -9,14 +9,14 @@ import cv2
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from edge_sdk.cli.root import run
-from edge_sdk.errors import DataError, ModelError
+from edge_sdk.errors import AccuracyGateError, DataError, ModelError
 from edge_sdk.model_spec import Gates
 from edge_sdk_tools.distill_check import distill_check
-from edge_sdk_tools.distill_check.verdict import judge_agreement, judge_drop
-from edge_sdk_tools.evaluate import Figure, Interval, evaluate
+from edge_sdk_tools.distill_check.verdict import judge
+from edge_sdk_tools.evaluate import Evaluation, Figure, Interval, evaluate
 from edge_sdk_tools.evaluate.raw_outputs import output_errors, products_of
 from tests.device import tiny
 from tests.host.images import write_pictures
@@ -51,8 +51,29 @@ def test_json_names_the_files_that_were_left_out(tmp_path: Path, capsys: pytest.
     (data / "103.png").write_bytes(b"x")
     other = "--reference" if verb == "evaluate" else "--teacher"
     assert run([verb, str(model), other, str(model), "--data", str(data), "--json"]) == 0
-    [skipped] = json.loads(capsys.readouterr().out)["skipped"]
+    printed = json.loads(capsys.readouterr().out)
+    [skipped] = (printed if verb == "evaluate" else printed["evaluation"])["skipped"]
     assert skipped["path"] == str(data / "103.png")
+
+
+def _evaluation(quality: tuple[Figure, ...], agreement: tuple[Figure, ...], images: int = 650) -> Evaluation:
+    return Evaluation(
+        model="student",
+        reference="teacher",
+        task="classification",
+        data="data",
+        format="images",
+        images=images,
+        quality=quality,
+        agreement=agreement,
+        outputs=(),
+        skipped=(),
+        calibrated=0,
+        duplicates=0,
+        resamples=1000,
+        images_per_second=1.0,
+        warnings=(),
+    )
 
 
 @pytest.mark.parametrize(("right", "passed"), [(387, True), (386, False), (400, True)])
@@ -60,11 +81,46 @@ def test_what_lies_at_the_limit_keeps_it(right: int, passed: bool) -> None:
     student, teacher = right / 650, 400 / 650
     drop = Interval(student - teacher, student - teacher - 0.01, student - teacher + 0.01)
     figure = Figure("top-1", Interval(student, 0, 1), Interval(teacher, 0, 1), drop)
-    verdict = judge_drop(figure, Gates(distill_max_drop_points=2.0))
+    verdict = judge(_evaluation((figure,), ()), Gates(distill_max_drop_points=2.0))
     assert verdict.passed is passed
-    assert (f"{verdict.value + 0.0:+.2f} points" in verdict.line) is (right == 387)
+    assert (f"{100 * verdict.value + 0.0:+.2f} points" in verdict.line) is (right == 387)
     agreement = Figure("top-1 agreement", Interval(0.1 + 0.2, 0, 1))
-    assert judge_agreement(agreement, Gates(distill_min_agreement=0.3)).passed
+    assert judge(_evaluation((), (agreement,)), Gates(distill_min_agreement=0.3)).passed
+
+
+@pytest.mark.parametrize(("images", "inconclusive"), [(24, True), (25, False)])
+def test_a_handful_of_images_concludes_nothing(images: int, inconclusive: bool) -> None:
+    agreement = Figure("detections matched (F1)", Interval(1.0, 1.0, 1.0))
+    verdict = judge(_evaluation((), (agreement,), images), Gates(distill_min_agreement=0.9))
+    assert verdict.inconclusive is inconclusive
+    assert (f"{images} images tell little, 25 or more would" in verdict.line) is inconclusive
+
+
+def _still(proto: onnx.ModelProto, at_least: float = 0.0) -> onnx.ModelProto:
+    """The same whatever it sees: every weight is 0, and every bias at least so much."""
+    for weight in proto.graph.initializer:
+        values = numpy_helper.to_array(weight)
+        if values.dtype == np.float32:
+            still = np.zeros_like(values) if values.ndim > 1 else np.maximum(values, at_least)
+            weight.CopyFrom(numpy_helper.from_array(still.astype(np.float32), weight.name))
+    return proto
+
+
+@pytest.mark.parametrize(("kind", "what"), [("detector", "raw output"), ("segmenter", "class map")])
+def test_models_that_do_not_look_are_noticed(tmp_path: Path, kind: str, what: str) -> None:
+    text, proto, labels = {
+        "detector": (DETECTOR, _still(tiny.head_detector(), 1.0), "red\nblue\n"),
+        "segmenter": (SEGMENTER, _still(tiny.segmenter()), "background\nred\nblue\n"),
+    }[kind]
+    seeing = {"detector": tiny.head_detector, "segmenter": tiny.segmenter}[kind]()
+    model = write_project(tmp_path / "p", text, proto, labels=labels, pictures=0)
+    other = write_project(tmp_path / "q", text.replace('"cells"', '"other"'), seeing, labels=labels, pictures=0)
+    data = write_pictures(tmp_path / "data", 30)
+    found = evaluate(other, data, reference=model)
+    [warning] = [line for line in found.warnings if "for all 30 images" in line]
+    assert warning.startswith(f"cells gives the same {what} for all 30 images; check input.mean")
+    with pytest.raises(AccuracyGateError, match=f"cells gives the same {what}"):
+        distill_check(model, other, data)
 
 
 def test_masks_without_any_class_are_no_labels(tmp_path: Path) -> None:
@@ -128,6 +184,7 @@ def test_a_background_that_wins_always_agrees_with_nobody(tmp_path: Path) -> Non
     student = write_project(tmp_path / "s", text, proto, labels=labels, pictures=0)
     teacher = write_project(tmp_path / "t", text.replace('"tiny"', '"teacher"'), labels=labels, pictures=0)
     report = distill_check(student, teacher, write_pictures(tmp_path / "data", 30))
+    assert report.evaluation.reference == "teacher"
     assert report.verdict.value < 0.9
     assert {row.label for row in report.classes} >= {"background"}
     assert any("background" in image.student for image in report.worst)

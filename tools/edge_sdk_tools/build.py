@@ -44,6 +44,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
         agreement: INT8 with FP32, on images that calibration never saw.
         quality: INT8 beside FP32 against the labels of the evaluation images; empty without labels.
+        doubts: what a reader should know before believing these figures.
         distillation: FP32 with its teacher, on the same images; None when model.toml names none.
         integer_mac_share: of the convolutions outside the float tail, 0-1.
         float_nodes: how many nodes were left float on purpose.
@@ -69,6 +70,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     int8_latency_ms: float
     agreement: Agreement
     quality: tuple[Figure, ...]
+    doubts: tuple[str, ...]
     distillation: Distillation | None
     integer_mac_share: float
     float_nodes: int
@@ -171,6 +173,7 @@ def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
 
 def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildReport:
     proof, images = steps.proof, steps.images
+    unreadable = (*images.calibration.unreadable, *(skipped.path for skipped in proof.evaluation.skipped))
     return BuildReport(
         bundle=str(folder.output),
         name=manifest.name,
@@ -181,7 +184,8 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         fp32_latency_ms=proof.fp32_latency_ms,
         int8_latency_ms=proof.int8_latency_ms,
         agreement=proof.agreement,
-        quality=proof.quality,
+        quality=proof.evaluation.quality,
+        doubts=proof.evaluation.warnings,
         distillation=steps.distillation,
         integer_mac_share=proof.integer_mac_share,
         float_nodes=len(manifest.provenance.float_nodes),
@@ -189,7 +193,7 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         found_images=images.found,
         samples=proof.samples,
         replaced=folder.replaces,
-        unreadable_images=sorted({str(p) for p in (*images.calibration.unreadable, *(s.path for s in proof.skipped))}),
+        unreadable_images=sorted({str(p) for p in unreadable}),
         onnxruntime=(manifest.onnxruntime.minimum, manifest.onnxruntime.maximum),
         is_for_here=manifest.machine == platform.machine(),
         background_unsaid=_background_unsaid(steps.spec, steps.checked.labels),

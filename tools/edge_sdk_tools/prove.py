@@ -6,6 +6,7 @@ outputs come from the quantized ONNX and never from the .ort file that they will
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,29 +15,27 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from edge_sdk.errors import AccuracyGateError, DataError, SizeGateError
+from edge_sdk.errors import AccuracyGateError, SizeGateError
 from edge_sdk.manifest import Agreement, Golden
 from edge_sdk.model_spec import Gates, ModelSpec, Task
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.convert import Converted, integer_mac_share
-from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet, Skipped
+from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet
 from edge_sdk_tools.evaluate import (
-    Figure,
+    ENOUGH_IMAGES,
+    Evaluation,
+    Interval,
     Observed,
     OnProgress,
     Subject,
-    agreement_metrics,
-    compare,
     describe,
-    figure_of,
     from_checked,
     observe,
     pair_counts,
     pair_up,
-    quality_metrics,
-    resample,
+    summarise,
 )
 from edge_sdk_tools.host_latency import interleaved_latency_ms
 from edge_sdk_tools.quantize import Quantized
@@ -49,7 +48,6 @@ _METRICS: dict[Task, Literal["top1_agreement", "detection_f1", "mean_iou"]] = {
     "segmentation": "mean_iou",
 }
 _NOUNS = {"top1_agreement": "top-1 classes", "detection_f1": "detections", "mean_iou": "class maps"}
-_ENOUGH_IMAGES = 25
 _SAMPLES = 3
 _GOLDEN_IMAGES = 2
 # A dequantized value is a small integer times a scale, equal or off by a whole step: the allowance is for float tails.
@@ -69,25 +67,23 @@ class Proof(msgspec.Struct, frozen=True):
     """What was measured.
 
     Attributes:
-        agreement: INT8 with FP32, on images that calibration never saw.
-        quality: INT8 beside FP32 against the labels; empty without labels.
+        evaluation: of the INT8 model beside the FP32 model, on images that calibration never saw.
+        agreement: what the bundle promises of it.
         integer_mac_share: of the convolutions outside the float tail, 0-1.
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
         int8_mb: the model file, MB of 1e6 bytes.
         samples: what both say of a few images.
-        images: those evaluation images that could be read ...
-        skipped: ... and the others.
+        images: those evaluation images that could be read.
     """
 
+    evaluation: Evaluation
     agreement: Agreement
-    quality: tuple[Figure, ...]
     integer_mac_share: float
     fp32_latency_ms: float
     int8_latency_ms: float
     int8_mb: float
     samples: tuple[Sample, ...]
     images: ImageSet
-    skipped: tuple[Skipped, ...]
 
 
 def prove(
@@ -112,15 +108,15 @@ def prove(
         AccuracyGateError: when the float model finds nothing at all, so that nothing can be compared.
         DataError: when no evaluation image can be read.
     """
-    int8 = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
+    model = converted.model.read_bytes()
+    int8 = Session(model, SessionSettings(), "the converted model")
     subjects = [
-        Subject("the INT8 model", spec, checked.labels, int8),
+        Subject("the INT8 model", spec, checked.labels, int8, hashlib.sha256(model).hexdigest()),
         from_checked("the FP32 model", spec, checked),
     ]
     fp32 = subjects[1].session
     observed = observe(pair_up(subjects), images, lambda done: on_progress("compare with FP32", done, len(images)))
-    if not observed.records:
-        raise DataError(f"none of {len(observed.skipped)} evaluation images can be read: {observed.skipped[0].reason}")
+    evaluation = summarise(observed, "the evaluation images", on_progress=on_progress)
     readable = observed.dataset.images
     share = integer_mac_share(converted.model, quantized.macs, converted.model.parent)
     samples = tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images)
@@ -131,37 +127,21 @@ def prove(
         lambda done, total: on_progress("measure latency", done, total),
     )
     return Proof(
-        _agreement(observed),
-        _quality(observed),
+        evaluation,
+        _agreement(observed, evaluation.agreement[0].value),
         share,
         fp32_ms,
         int8_ms,
-        converted.model.stat().st_size / 1e6,
+        len(model) / 1e6,
         samples,
         readable,
-        (*images.images.skipped, *observed.skipped),
     )
 
 
-def _agreement(observed: Observed) -> Agreement:
-    [metric, *_] = agreement_metrics(observed)
-    value = figure_of(metric, resample(len(observed.records))).value
-    return Agreement(
-        _METRICS[observed.task],
-        value.value,
-        value.low,
-        value.high,
-        len(observed.records),
-        int(pair_counts(observed)[:, 2].sum()) if observed.task == "detection" else len(observed.records),
-    )
-
-
-def _quality(observed: Observed) -> tuple[Figure, ...]:
-    if observed.dataset.truths is None:
-        return ()
-    weights = resample(len(observed.records))
-    both = zip(quality_metrics(observed, 0), quality_metrics(observed, 1), strict=True)
-    return tuple(compare(int8, fp32, weights) for int8, fp32 in both)
+def _agreement(observed: Observed, value: Interval) -> Agreement:
+    images = len(observed.records)
+    compared = int(pair_counts(observed)[:, 2].sum()) if observed.task == "detection" else images
+    return Agreement(_METRICS[observed.task], value.value, value.low, value.high, images, compared)
 
 
 def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
@@ -203,7 +183,7 @@ def _example(samples: Sequence[Sample]) -> str:
 
 
 def _few(agreement: Agreement) -> str:
-    return f" (so few images judge nothing: give {_ENOUGH_IMAGES})" if agreement.images < _ENOUGH_IMAGES else ""
+    return f" (so few images judge nothing: give {ENOUGH_IMAGES})" if agreement.images < ENOUGH_IMAGES else ""
 
 
 def make_golden(spec: ModelSpec, quantized: Path, images: ImageSet) -> tuple[bytes, Golden]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk_tools.evaluate.agreement import class_rows, found_boxes, match, said
-from edge_sdk_tools.evaluate.classification import calibration_error, divergences, softened
+from edge_sdk_tools.evaluate.classification import calibration_error, divergences
 from edge_sdk_tools.evaluate.observe import Observed
 from edge_sdk_tools.evaluate.quality import judged_boxes, true_classes
 
@@ -53,7 +53,7 @@ def divergences_at(observed: Observed, temperatures: tuple[float, ...] = TEMPERA
     student, teacher = class_rows(observed, 0), class_rows(observed, 1)
     found = []
     for temperature in temperatures:
-        nats = float(divergences(softened(teacher, temperature), softened(student, temperature)).mean())
+        nats = float(divergences(teacher, student, temperature).mean())
         found.append(Divergence(temperature, nats, nats * temperature**2))
     return tuple(found)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import AccuracyGateError, DataError, UsageError
-from edge_sdk.model_spec import Gates, ModelSpec, TeacherSpec
-from edge_sdk_tools.dataset import Dataset, Format, Skipped
+from edge_sdk.errors import AccuracyGateError, UsageError
+from edge_sdk.model_spec import Gates, ModelSpec, TeacherSpec, load_model_spec
+from edge_sdk_tools.dataset import Dataset
 from edge_sdk_tools.distill_check.divergence import (
     TEMPERATURES,
     CalibrationError,
@@ -22,27 +22,22 @@ from edge_sdk_tools.distill_check.divergence import (
     calibration_errors,
     divergences_at,
 )
+from edge_sdk_tools.distill_check.label_order import check_label_order
 from edge_sdk_tools.distill_check.outcomes import pairs_of
 from edge_sdk_tools.distill_check.paired import ClassRow, class_rows, mcnemar
-from edge_sdk_tools.distill_check.verdict import Verdict, judge_agreement, judge_drop
+from edge_sdk_tools.distill_check.verdict import Verdict, judge
 from edge_sdk_tools.distill_check.worst import WorstImage, worst_images
 from edge_sdk_tools.evaluate import (
-    Figure,
-    Observed,
+    Evaluation,
     OnProgress,
     Participant,
-    Subject,
-    agreement_metrics,
     choose_images,
-    compare,
-    figure_of,
     observe,
-    open_subject,
+    open_subjects,
     pair_up,
-    quality_metrics,
-    resample,
+    summarise,
 )
-from edge_sdk_tools.evaluate.doubts import constant_answer, doubts_about
+from edge_sdk_tools.evaluate.doubts import constant_answer
 
 _WORST = 10
 _FAR_BELOW_POINTS = 10
@@ -52,40 +47,22 @@ class DistillReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was found.
 
     Attributes:
-        student, teacher: their names.
-        task: of both.
-        data: where the images are, and `format` as what they were read.
-        images: that both saw.
-        quality: against the labels, student beside teacher; empty without labels.
-        agreement: of the student with its teacher.
+        evaluation: of the student; its reference is the teacher.
         p_value: McNemar's exact test over all labelled images or objects; None without labels and for class maps.
         divergences: of probabilities, for classifiers.
         calibration: how honest the confidences are; None for class maps.
         classes: those that occur, the surest differences first.
         worst: images to look at.
         verdict: of the gate.
-        skipped: files that could not be read.
-        calibrated: images left out because they calibrated one of the two.
-        warnings: what a reader should know before believing.
     """
 
-    student: str
-    teacher: str
-    task: str
-    data: str
-    format: Format
-    images: int
-    quality: tuple[Figure, ...]
-    agreement: tuple[Figure, ...]
+    evaluation: Evaluation
     p_value: float | None
     divergences: tuple[Divergence, ...]
     calibration: CalibrationError | None
     classes: tuple[ClassRow, ...]
     worst: tuple[WorstImage, ...]
     verdict: Verdict
-    skipped: tuple[Skipped, ...]
-    calibrated: int
-    warnings: tuple[str, ...]
 
 
 def distill_check(
@@ -118,27 +95,34 @@ def distill_check(
 
     Raises:
         AccuracyGateError: a model says the same of every image, or the teacher finds nothing at all.
+        ModelError: the labels of one of the two are in another order than its outputs.
         EdgeError: of the family that says who can mend it.
     """
     for name, value in (("max-drop-points", max_drop_points), ("min-agreement", min_agreement)):
         if value is not None and not math.isfinite(value):
             raise UsageError(f"--{name} is {value}, expected a number")
-    on_progress("load", 0, 2)
-    first = open_subject(student)
-    section = _teacher_of(first, student, teacher)
-    on_progress("load", 1, 2)
-    second = open_subject(Path(section.model))
-    on_progress("load", 2, 2)
-    participants = pair_up([first, second], section.labels)
-    spec = first.spec if isinstance(first.spec, ModelSpec) else None
+    on_progress("load", 0, 1)
+    spec = load_model_spec(student) if student.suffix == ".toml" else None
+    section = _teacher_of(spec, student, teacher)
+    subjects = open_subjects([student, Path(section.model)])
+    on_progress("load", 1, 1)
+    participants = pair_up(subjects, section.labels)
     gates = _gates(spec, max_drop_points, min_agreement)
     folder = data or (Path(spec.data.evaluation) if spec and spec.data.evaluation else None)
     if folder is None:
         raise UsageError(f"{student}: no images to compare on: give --data, or [data] evaluation in model.toml")
-    dataset, calibrated = choose_images([first, second], folder, max_images)
+    dataset, calibrated = choose_images(subjects, folder, max_images)
     temperatures = tuple(sorted({*TEMPERATURES, *([temperature] if temperature else [])}))
-    report = check_student(participants, dataset, gates, temperatures, str(folder), jobs=jobs, on_progress=on_progress)
-    return msgspec.structs.replace(report, calibrated=calibrated)
+    return check_student(
+        participants,
+        dataset,
+        gates,
+        temperatures,
+        data=str(folder),
+        calibrated=calibrated,
+        jobs=jobs,
+        on_progress=on_progress,
+    )
 
 
 def check_student(
@@ -146,8 +130,9 @@ def check_student(
     dataset: Dataset,
     gates: Gates,
     temperatures: tuple[float, ...] = TEMPERATURES,
-    data: str = "",
     *,
+    data: str = "",
+    calibrated: int = 0,
     jobs: int | None = None,
     on_progress: OnProgress = lambda _step, _done, _total: None,
 ) -> DistillReport:
@@ -159,6 +144,7 @@ def check_student(
         gates: what is judged by.
         temperatures: for the divergence of probabilities.
         data: what the report calls the images.
+        calibrated: images left out because they calibrated one of the two.
         jobs: threads.
         on_progress: for progress bars.
 
@@ -168,57 +154,40 @@ def check_student(
     observed = observe(
         participants, dataset, lambda done: on_progress("compare with teacher", done, len(dataset)), jobs
     )
-    if not observed.records:
-        raise DataError(f"none of {len(observed.skipped)} images can be read: {observed.skipped[0].reason}")
     for which in (0, 1):
         if wrong := constant_answer(observed, which):
             raise AccuracyGateError(wrong)
-    return _report(observed, gates, temperatures, data)
-
-
-def _report(observed: Observed, gates: Gates, temperatures: tuple[float, ...], data: str) -> DistillReport:
-    student, teacher = (p.subject for p in observed.participants)
-    weights = resample(len(observed.records))
-    agreement = tuple(figure_of(metric, weights) for metric in agreement_metrics(observed))
-    quality: tuple[Figure, ...] = ()
-    if observed.dataset.truths is not None:
-        both = zip(quality_metrics(observed, 0), quality_metrics(observed, 1), strict=True)
-        quality = tuple(compare(mine, theirs, weights) for mine, theirs in both)
+    check_label_order(observed)
+    evaluation = summarise(observed, data, calibrated, on_progress)
+    warnings = (*evaluation.warnings, *_doubts_about_teacher(participants, evaluation))
     pairs = pairs_of(observed)
     return DistillReport(
-        student=student.name,
-        teacher=teacher.name,
-        task=observed.task,
-        data=data,
-        format=observed.dataset.format,
-        images=len(observed.records),
-        quality=quality,
-        agreement=agreement,
-        p_value=mcnemar(pairs.teacher, pairs.student) if pairs and quality else None,
+        evaluation=msgspec.structs.replace(evaluation, warnings=warnings),
+        p_value=mcnemar(pairs.teacher, pairs.student) if pairs and evaluation.quality else None,
         divergences=divergences_at(observed, temperatures),
         calibration=calibration_errors(observed),
         classes=class_rows(pairs, observed.answers) if pairs else (),
         worst=worst_images(observed, observed.answers, _WORST),
-        verdict=judge_drop(quality[0], gates) if quality else judge_agreement(agreement[0], gates),
-        skipped=(*observed.dataset.images.skipped, *observed.skipped),
-        calibrated=0,
-        warnings=(*doubts_about(observed), *_doubts_about_teacher(quality)),
+        verdict=judge(evaluation, gates),
     )
 
 
-def _doubts_about_teacher(quality: tuple[Figure, ...]) -> tuple[str, ...]:
+def _doubts_about_teacher(participants: Sequence[Participant], evaluation: Evaluation) -> tuple[str, ...]:
     """A teacher far below its student is no teacher, or was read with labels in another order."""
-    figure = next(iter(quality), None)
-    if figure is None or figure.difference is None or 100 * figure.difference.low < _FAR_BELOW_POINTS:
+    student, teacher = (p.subject for p in participants)
+    if student.digest == teacher.digest:
+        return (f"{student.name} and {teacher.name} are the very same model: a student is never worse than itself",)
+    difference = evaluation.quality[0].difference if evaluation.quality else None
+    if difference is None or 100 * difference.low < _FAR_BELOW_POINTS:
         return ()
     return (
-        f"the teacher lies {100 * figure.difference.value:.0f} points below its student: are the student's labels in "
-        "the order of its outputs? Class ids of the data are read by them",
+        f"the teacher lies {100 * difference.value:.0f} points below its student: are the student's labels in the "
+        "order of its outputs? Class ids of the data are read by them",
     )
 
 
-def _teacher_of(student: Subject, path: Path, teacher: Path | None) -> TeacherSpec:
-    section = student.spec.teacher if isinstance(student.spec, ModelSpec) else None
+def _teacher_of(spec: ModelSpec | None, path: Path, teacher: Path | None) -> TeacherSpec:
+    section = spec.teacher if spec else None
     if teacher is not None:
         return TeacherSpec(str(teacher), section.labels if section else {})
     if section is None:

@@ -10,7 +10,7 @@ from edge_sdk.model_spec import ModelSpec
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.dataset import Dataset
 from edge_sdk_tools.distill_check.gate import DistillReport, check_student
-from edge_sdk_tools.evaluate import OnProgress, from_checked, open_subject, pair_up, without_calibration
+from edge_sdk_tools.evaluate import OnProgress, Subject, from_checked, open_subject, pair_up, without_calibration
 
 
 def check_distillation(
@@ -35,6 +35,8 @@ def check_distillation(
         return None
     student = from_checked(spec.name, spec, checked)
     teacher = open_subject(Path(spec.teacher.model))
+    if teacher.name == student.name:
+        teacher.name = f"{teacher.name} ({spec.teacher.model})"
     images = without_calibration([teacher], dataset)
     if not len(images):
         raise DataError(f"every evaluation image calibrated {teacher.name}, the teacher; give others with --evaluation")
@@ -42,23 +44,24 @@ def check_distillation(
     report = check_student(participants, images, spec.gates, on_progress=on_progress)
     if not report.verdict.passed:
         raise AccuracyGateError(
-            f"{report.student} is not its teacher's equal: {report.verdict.line}; `edge-sdk distill-check` shows "
+            f"{student.name} is not its teacher's equal: {report.verdict.line}; `edge-sdk distill-check` shows "
             "where, gates.distill_max_drop_points and distill_min_agreement set the limit"
         )
-    return _promise(report)
+    return _promise(report, teacher)
 
 
-def _promise(report: DistillReport) -> Distillation:
-    verdict = report.verdict
-    figure = report.quality[0] if report.quality else report.agreement[0]
+def _promise(report: DistillReport, teacher: Subject) -> Distillation:
+    verdict, evaluation = report.verdict, report.evaluation
+    figure = next(iter((*evaluation.quality, *evaluation.agreement)))
     return Distillation(
-        teacher=report.teacher,
+        teacher=teacher.name,
+        teacher_sha256=teacher.digest,
         metric=verdict.metric,
         student=figure.value.value,
         teacher_value=figure.reference.value if figure.reference else None,
         low=verdict.low,
         high=verdict.high,
-        images=report.images,
+        images=evaluation.images,
         limit=verdict.limit,
         within_noise=verdict.within_noise,
         line=verdict.line,

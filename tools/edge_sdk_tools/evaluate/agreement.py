@@ -15,7 +15,7 @@ from edge_sdk.frame import Detections, Result, Segmentation
 from edge_sdk_tools.evaluate.average_precision import Boxes, box_overlaps
 from edge_sdk_tools.evaluate.classification import divergences, restricted, top_columns
 from edge_sdk_tools.evaluate.observe import Observed
-from edge_sdk_tools.evaluate.resampling import Metric, mean_of, ratio_of
+from edge_sdk_tools.evaluate.resampling import Metric, mean_of, ratio_of, share_metric
 from edge_sdk_tools.evaluate.segmentation import mean_iou
 
 MATCH_IOU = 0.5
@@ -30,9 +30,8 @@ def agreement_metrics(observed: Observed) -> tuple[Metric, ...]:
     """
     if observed.task == "classification":
         rows, reference = class_rows(observed, 0), class_rows(observed, 1)
-        equal = (said(observed, 0) == said(observed, 1)).astype(np.float64)
         return (
-            Metric("top-1 agreement", mean_of(equal)),
+            share_metric("top-1 agreement", said(observed, 0) == said(observed, 1)),
             Metric("KL divergence (nats)", mean_of(divergences(reference, rows))),
         )
     if observed.task == "detection":

@@ -23,15 +23,18 @@ def doubts_about(observed: Observed) -> tuple[str, ...]:
 
 def constant_answer(observed: Observed, which: int) -> str:
     """What is wrong with a model that says the same of every image; empty when it does not."""
-    subject = observed.participants[which].subject
-    rows = [record.rows[which] for record in observed.records]
+    name, count = observed.participants[which].subject.name, len(observed.records)
     advice = "check input.mean, std, color and layout, and the weights with `edge-sdk check`"
-    if len(rows) < 2:
+    if count < 2:
         return ""
     if observed.task == "classification":
-        spread = np.ptp(observed.probabilities(which), axis=0).max()
-        if spread < _SAME:
-            return f"{subject.name} gives the same scores for all {len(rows)} images; {advice}"
-    if observed.task == "detection" and not any(isinstance(r, Boxes) and len(r.confidences) for r in rows):
-        return f"{subject.name} finds nothing on any of {len(rows)} images; {advice}"
+        same = float(np.ptp(observed.probabilities(which), axis=0).max()) < _SAME
+        return f"{name} gives the same scores for all {count} images; {advice}" if same else ""
+    if observed.task == "detection":
+        rows = [record.rows[which] for record in observed.records]
+        if not any(isinstance(row, Boxes) and len(row.confidences) for row in rows):
+            return f"{name} finds nothing on any of {count} images; {advice}"
+    if len({record.fingerprints[which] for record in observed.records}) == 1:
+        what = "class map" if observed.task == "segmentation" else "raw output"
+        return f"{name} gives the same {what} for all {count} images; {advice}"
     return ""

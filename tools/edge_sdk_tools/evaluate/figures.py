@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from edge_sdk_tools.evaluate.resampling import Interval, Metric, Weights, difference_of, interval_of
+from edge_sdk_tools.evaluate.resampling import Interval, Metric, Weights, interval_of
+from edge_sdk_tools.evaluate.shares import difference_bounds, share_bounds
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -25,14 +28,18 @@ class Figure(msgspec.Struct, frozen=True):
 
 def figure_of(metric: Metric, weights: Weights) -> Figure:
     """A figure that stands alone."""
-    return Figure(metric.name, interval_of(metric.statistic, weights))
+    return Figure(metric.name, _alone(metric, metric.statistic(weights)))
 
 
 def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
     """A figure beside the reference's, and the difference: all three from the same resamplings."""
-    return Figure(
-        metric.name,
-        interval_of(metric.statistic, weights),
-        interval_of(reference.statistic, weights),
-        difference_of(metric.statistic, reference.statistic, weights),
-    )
+    mine, theirs = metric.statistic(weights), reference.statistic(weights)
+    difference = interval_of(mine - theirs)
+    if metric.hits is not None and reference.hits is not None:
+        difference = difference.reaching(difference_bounds(metric.hits, reference.hits))
+    return Figure(metric.name, _alone(metric, mine), _alone(reference, theirs), difference)
+
+
+def _alone(metric: Metric, draws: NDArray[np.float64]) -> Interval:
+    interval = interval_of(draws)
+    return interval if metric.hits is None else interval.reaching(share_bounds(metric.hits))

@@ -6,10 +6,12 @@ Every image is decoded once. Owns what is kept of it, in one order of classes. F
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+import cv2
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -32,19 +34,24 @@ Row: TypeAlias = NDArray[np.float64] | Boxes | Overlap | None
 """What is kept of an answer: a classifier's probabilities (the common classes, then the background where there is one);
 a detector's boxes; how a class map overlaps the truth."""
 
+ClassTable: TypeAlias = NDArray[np.int16] | NDArray[np.uint8]
+"""Own class id -> common class: uint8 (256,) for class maps, which are large; else int16, -1 for none."""
+
 
 class Record(msgspec.Struct, frozen=True, eq=False):
     """What is kept of one image.
 
     Attributes:
-        rows: one a model.
+        rows: one a model; none for classifiers, whose rows `Observed` holds as one table.
         size_wh: of the image, in pixels.
+        fingerprints: one a model, equal for equal raw outputs, or equal class maps.
         between: how the first model's class map overlaps the second's.
         products: of the raw outputs of both, where their shapes are the same.
     """
 
     rows: tuple[Row, ...]
     size_wh: tuple[int, int]
+    fingerprints: tuple[int, ...] = ()
     between: Overlap | None = None
     products: tuple[Products, ...] = ()
 
@@ -70,6 +77,7 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
         records: one an image.
         skipped: images that could not be read.
         seconds: that it took.
+        tables: of classifiers, one a model, see `probabilities`.
     """
 
     participants: tuple[Participant, ...]
@@ -77,6 +85,7 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
     records: tuple[Record, ...]
     skipped: tuple[Skipped, ...]
     seconds: float
+    tables: tuple[NDArray[np.float64], ...] = ()
 
     @property
     def task(self) -> Task:
@@ -90,7 +99,7 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
 
     def probabilities(self, which: int) -> NDArray[np.float64]:
         """A classifier's rows, float64 (N, K) or (N, K + 1) with the background last."""
-        return np.stack([row for row in (record.rows[which] for record in self.records) if isinstance(row, np.ndarray)])
+        return self.tables[which]
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -119,11 +128,25 @@ def observe(
 
     Raises:
         ModelError: an output that is no number.
+        DataError: no image can be read.
     """
     started = time.perf_counter()
     seen = look_at(dataset.images, lambda: _Observer(participants, dataset), on_image, jobs)
     seconds = time.perf_counter() - started
-    return Observed(tuple(participants), dataset.picked(seen.indices), seen.values, seen.skipped, seconds)
+    if not seen.values:
+        skipped = (*seen.skipped, *dataset.images.skipped)
+        raise DataError(f"none of {len(skipped)} images can be read; {skipped[0].path}: {skipped[0].reason}")
+    records, tables = _tabulated(seen.values)
+    return Observed(tuple(participants), dataset.picked(seen.indices), records, seen.skipped, seconds, tables)
+
+
+def _tabulated(records: tuple[Record, ...]) -> tuple[tuple[Record, ...], tuple[NDArray[np.float64], ...]]:
+    """A thousand classes of many images are kept once: as one table a model, and no longer as rows."""
+    if not isinstance(records[0].rows[0], np.ndarray):
+        return records, ()
+    columns = zip(*(record.rows for record in records), strict=True)
+    tables = tuple(np.stack([row for row in column if isinstance(row, np.ndarray)]) for column in columns)
+    return tuple(msgspec.structs.replace(record, rows=()) for record in records), tables
 
 
 class _Observer:
@@ -147,13 +170,14 @@ class _Observer:
             self._row(index, *one, truth) for one in zip(self._participants, answers, self._tables, maps, strict=True)
         )
         size_wh = (image.shape[1], image.shape[0])
+        fingerprints = tuple(_fingerprint(answer) for answer in answers)
         if len(answers) == 1:
-            return Record(rows, size_wh)
+            return Record(rows, size_wh, fingerprints)
         between = None
         if maps[0] is not None and maps[1] is not None:
             between = overlap_of(maps[0], maps[1], len(self._participants[0].class_ids))
         products = products_of(answers[0].outputs, answers[1].outputs) if self._alike else ()
-        return Record(rows, size_wh, between, products)
+        return Record(rows, size_wh, fingerprints, between, products)
 
     def _answer(self, index: int, which: int, image: Image) -> Answer:
         answer = self._models[which](image)
@@ -166,11 +190,12 @@ class _Observer:
                 )
         return answer
 
-    def _map(self, answer: Answer, table: NDArray[np.int64]) -> NDArray[np.uint8] | None:
+    def _map(self, answer: Answer, table: ClassTable) -> NDArray[np.uint8] | None:
         if not isinstance(answer.result, Segmentation):
             return None
-        mapped: NDArray[np.uint8] = table[answer.result.to_frame()].astype(np.uint8)
-        return mapped
+        # Not an index: numpy would widen every pixel of it to eight bytes.
+        mapped = cv2.LUT(answer.result.to_frame(), table)
+        return np.asarray(mapped, np.uint8)
 
     def _truth(self, index: int, maps: Sequence[NDArray[np.uint8] | None]) -> NDArray[np.uint8] | None:
         truths = self._dataset.truths
@@ -191,7 +216,7 @@ class _Observer:
         index: int,
         participant: Participant,
         answer: Answer,
-        table: NDArray[np.int64],
+        table: ClassTable,
         class_map: NDArray[np.uint8] | None,
         truth: NDArray[np.uint8] | None,
     ) -> Row:
@@ -199,7 +224,7 @@ class _Observer:
         if isinstance(result, Classification):
             return self._probabilities(participant, answer)
         if isinstance(result, Detections):
-            known = table[result.class_ids]
+            known = table[result.class_ids].astype(np.int64)
             keep = known >= 0
             return Boxes(
                 result.boxes_xyxy[keep].astype(np.float64), result.confidences[keep].astype(np.float64), known[keep]
@@ -222,10 +247,24 @@ def _read_alike(participants: Sequence[Participant]) -> bool:
     return ordered and len({(s.spec.task, s.spec.decoder, len(s.labels), s.background) for s in subjects}) == 1
 
 
-def _class_table(participant: Participant) -> NDArray[np.int64]:
-    """Own class id -> common class, -1 for none; `UNKNOWN` of a class map stays what it is."""
-    segments = participant.subject.spec.task == "segmentation"
-    size = 256 if segments else len(participant.subject.class_labels)
-    table = np.full(size, UNKNOWN if segments else -1, np.int64)
-    table[participant.class_ids] = np.arange(len(participant.class_ids))
+def _fingerprint(answer: Answer) -> int:
+    result = answer.result
+    if isinstance(result, Segmentation):
+        return zlib.crc32(result.class_map.tobytes())
+    value = 0
+    if isinstance(result, Detections):
+        for output in answer.outputs:
+            value = zlib.crc32(output.tobytes(), value)
+    return value
+
+
+def _class_table(participant: Participant) -> ClassTable:
+    """`UNKNOWN` of a class map stays what it is."""
+    common = np.arange(len(participant.class_ids))
+    if participant.subject.spec.task == "segmentation":
+        of_map = np.full(256, UNKNOWN, np.uint8)
+        of_map[participant.class_ids] = common
+        return of_map
+    table = np.full(len(participant.subject.class_labels), -1, np.int16)
+    table[participant.class_ids] = common
     return table

@@ -33,8 +33,8 @@ def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = Non
     for other in subjects[1:]:
         if other.spec.task != first.spec.task:
             raise ModelError(
-                f"{first.name} does {first.spec.task} and {other.name} does {other.spec.task}, expected the same task: "
-                "their outputs cannot be compared"
+                f"{first.name} does {first.spec.task} and {other.name} does {other.spec.task}, expected the same: name "
+                "another model to compare with, or mend `task` in the model.toml of one of them"
             )
         try:
             participants.append(Participant(other, align_labels(first.class_labels, other.class_labels, renamed)))

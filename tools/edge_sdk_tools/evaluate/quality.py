@@ -19,7 +19,7 @@ from edge_sdk_tools.evaluate.average_precision import (
 )
 from edge_sdk_tools.evaluate.classification import ranks_of
 from edge_sdk_tools.evaluate.observe import Observed
-from edge_sdk_tools.evaluate.resampling import Metric, mean_of
+from edge_sdk_tools.evaluate.resampling import Metric, share_metric
 from edge_sdk_tools.evaluate.segmentation import Overlap, mean_iou
 
 TOP_K = (1, 5)
@@ -33,7 +33,7 @@ def quality_metrics(observed: Observed, which: int = 0) -> tuple[Metric, ...]:
     """
     if observed.task == "classification":
         places = class_places(observed, which)
-        return tuple(Metric(f"top-{k}", mean_of((places < k).astype(np.float64))) for k in TOP_K)
+        return tuple(share_metric(f"top-{k}", places < k) for k in TOP_K)
     if observed.task == "detection":
         curve = AveragePrecision(judged_boxes(observed, which))
         if not len(curve.class_ids):

@@ -6,6 +6,7 @@ for two models make the comparison paired, and weights of one give the plain fig
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -31,7 +32,7 @@ class Interval(msgspec.Struct, frozen=True):
 
     Attributes:
         value: on the images as they are.
-        low, high: 2.5 and 97.5 percentile of the resampled images.
+        low, high: of 95 % of resampled images, see `interval_of`.
     """
 
     value: float
@@ -43,38 +44,41 @@ class Interval(msgspec.Struct, frozen=True):
         """Whether what was measured may be noise."""
         return self.low <= 0 <= self.high
 
+    def reaching(self, bounds: tuple[float, float]) -> Interval:
+        """The same figure; its interval holds `bounds` too."""
+        return Interval(self.value, min(self.low, bounds[0]), max(self.high, bounds[1]))
 
-class Metric(msgspec.Struct, frozen=True):
+
+class Metric(msgspec.Struct, frozen=True, eq=False):
     """One named metric of one model on N images.
 
     Attributes:
         name: as reports have it.
         statistic: the metric as a function of weights.
+        hits: bool (N,), when the metric is the share of images that are one of two things; None for others.
     """
 
     name: str
     statistic: Statistic
+    hits: NDArray[np.bool_] | None = None
 
 
 def resample(images: int, rounds: int = RESAMPLES) -> Weights:
-    """Draw `rounds` samples of `images` images with replacement.
+    """The images as they are, then `rounds` samples of as many images, drawn with replacement.
 
     Returns:
-        float64 (rounds, images), each row's sum is `images`.
+        float64 (1 + rounds, images), each row's sum is `images`; the first row is ones.
     """
     random = np.random.default_rng(_SEED)
-    return random.multinomial(images, np.full(images, 1 / images), size=rounds).astype(np.float64)
+    weights = np.ones((1 + rounds, images))
+    for row in weights[1:]:  # row by row: a table of drawn indices would double the memory
+        row[:] = np.bincount(random.integers(images, size=images), minlength=images)
+    return weights
 
 
-def interval_of(statistic: Statistic, weights: Weights) -> Interval:
-    """The figure of `statistic` with its interval over `weights`."""
-    [value] = statistic(np.ones((1, weights.shape[1])))
-    return spread_of(statistic(weights), float(value))
-
-
-def difference_of(statistic: Statistic, reference: Statistic, weights: Weights) -> Interval:
-    """`statistic` less `reference`, with the interval of that difference: both see the same weights."""
-    return interval_of(lambda w: statistic(w) - reference(w), weights)
+def share_metric(name: str, hits: NDArray[np.bool_]) -> Metric:
+    """The share of images that are right, equal, or whatever `hits` says, bool (N,)."""
+    return Metric(name, mean_of(hits.astype(np.float64)), hits)
 
 
 def mean_of(values: NDArray[np.float64]) -> Statistic:
@@ -93,10 +97,20 @@ def ratio_of(numerators: NDArray[np.float64], denominators: NDArray[np.float64])
     return ratio
 
 
-def spread_of(values: NDArray[np.float64], value: float) -> Interval:
-    """A figure with its interval, from what it was on resampled images; what is no number there is left out."""
-    known = values[np.isfinite(values)]
+def interval_of(draws: NDArray[np.float64]) -> Interval:
+    """A figure with its interval: the percentiles of the draws, moved by the distance of the draws' mean to the figure.
+
+    The mean of a statistic over resampled images is not always the statistic: an image that counts twice makes average
+    precision larger (Efron and Tibshirani, chapter 10, on the bootstrap's estimate of bias).
+
+    Args:
+        draws: float64 (1 + B,), a statistic of the weights of `resample`; what is no number there is left out.
+    """
+    value = float(draws[0])
+    known = draws[np.isfinite(draws)]
     if not len(known):
         return Interval(value, value, value)
-    low, high = np.percentile(known, _PERCENTILES)
-    return Interval(value, float(low), float(high))
+    low, high = np.percentile(known, _PERCENTILES) - (known.mean() - value)
+    # What is a share in every draw stays one.
+    least, most = 0.0 if known.min() >= 0 else -math.inf, 1.0 if known.max() <= 1 else math.inf
+    return Interval(value, max(float(low), least), min(float(high), most))

@@ -16,6 +16,8 @@ from edge_sdk_tools.evaluate.resampling import Statistic, Weights
 UNKNOWN = 255
 """Pixels of the truth that nobody judges, and of an answer that has none."""
 
+_PIXELS_AT_ONCE = 250_000
+
 
 class Overlap(msgspec.Struct, frozen=True, eq=False):
     """Pixels of one image, by class: int64 (C,) each.
@@ -31,11 +33,16 @@ class Overlap(msgspec.Struct, frozen=True, eq=False):
 
 def overlap_of(answer: NDArray[np.uint8], truth: NDArray[np.uint8], classes: int) -> Overlap:
     """Count the pixels of two uint8 (H, W) class maps of the same size; where the truth is `UNKNOWN` none counts."""
-    known = truth != UNKNOWN
-    a, t = answer[known], truth[known]
-    both = np.bincount(a[a == t], minlength=256)[:classes]
-    either = np.bincount(a, minlength=256)[:classes] + np.bincount(t, minlength=256)[:classes] - both
-    return Overlap(both.astype(np.int64), either.astype(np.int64))
+    both, either = np.zeros(256, np.int64), np.zeros(256, np.int64)
+    # Counting widens every pixel to eight bytes: so many lines at once, and a large image costs no more than a small.
+    lines = max(1, _PIXELS_AT_ONCE // max(1, answer.shape[1]))
+    for top in range(0, len(answer), lines):
+        known = truth[top : top + lines] != UNKNOWN
+        a, t = answer[top : top + lines][known], truth[top : top + lines][known]
+        equal = np.bincount(a[a == t], minlength=256)
+        both += equal
+        either += np.bincount(a, minlength=256) + np.bincount(t, minlength=256) - equal
+    return Overlap(both[:classes], either[:classes])
 
 
 def mean_iou(overlaps: Sequence[Overlap]) -> Statistic:

@@ -5,7 +5,7 @@ Owns the way from a path to a model that answers images. Knows no metric.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -61,6 +61,7 @@ class Subject:
         spec: a model.toml or a bundle's manifest.
         labels: in output order.
         session: loaded once; every worker runs a twin of it.
+        digest: SHA-256 in hex, of the ONNX model or of a bundle's manifest.
         calibration: first `DIGEST_LENGTH` hex digits of the SHA-256 of every image that calibrated it.
     """
 
@@ -70,9 +71,10 @@ class Subject:
         spec: ModelSpec | Manifest,
         labels: tuple[str, ...],
         session: Session,
+        digest: str,
         calibration: Iterable[str] = (),
     ) -> None:
-        self.name, self.spec, self.labels, self.session = name, spec, labels, session
+        self.name, self.spec, self.labels, self.session, self.digest = name, spec, labels, session, digest
         self.calibration = frozenset(calibration)
 
     @property
@@ -112,6 +114,20 @@ def open_subject(path: Path) -> Subject:
     raise UsageError(f"{path}: {what}, expected a model.toml or a NAME.edge folder")
 
 
+def open_subjects(paths: Sequence[Path]) -> list[Subject]:
+    """Open one or several; those of equal names get their paths behind them, so that reports tell them apart.
+
+    Raises:
+        As `open_subject`.
+    """
+    subjects = [open_subject(path) for path in paths]
+    names = [subject.name for subject in subjects]
+    for subject, path in zip(subjects, paths, strict=True):
+        if names.count(subject.name) > 1 and len(set(paths)) > 1:
+            subject.name = f"{subject.name} ({path})"
+    return subjects
+
+
 def _from_spec(path: Path) -> Subject:
     spec = load_model_spec(path)
     checked = check_model(spec, None)
@@ -127,7 +143,7 @@ def from_checked(name: str, spec: ModelSpec, checked: CheckedModel) -> Subject:
     model = checked.proto.SerializeToString()
     session = Session(model, SessionSettings(), spec.model)
     check_optimization(model, session, spec)
-    return probed(Subject(name, spec, checked.labels, session))
+    return probed(Subject(name, spec, checked.labels, session, checked.sha256))
 
 
 def _from_bundle(path: Path) -> Subject:
@@ -139,7 +155,9 @@ def _from_bundle(path: Path) -> Subject:
     except IncompatibleError as cause:
         raise ModelError(str(cause)) from cause
     name = f"{promise.name} ({promise.variants[0].precision}, {promise.target})"
-    return probed(Subject(name, promise, bundle.labels(), session, promise.provenance.calibration_digests))
+    return probed(
+        Subject(name, promise, bundle.labels(), session, bundle.digest, promise.provenance.calibration_digests)
+    )
 
 
 def probed(subject: Subject) -> Subject:

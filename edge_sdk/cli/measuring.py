@@ -1,0 +1,99 @@
+"""What `evaluate` and `distill-check` have in common: their options, and how figures and images are shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from edge_sdk_tools.dataset import Skipped
+    from edge_sdk_tools.evaluate import Evaluation, Figure, Interval
+
+_NAMED = 3
+_IN_PERCENT = ("top-", "mAP", "mIoU", "detections matched")
+_OPTIONS = (
+    click.option("--max-images", type=click.IntRange(min=1), help="Use so many at most, evenly spread."),
+    click.option("--jobs", type=click.IntRange(min=1, max=256), help="Threads.  [default: one a core]"),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables."),
+)
+
+
+def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a command that measures on images: `max_images`, `jobs` and `as_json`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
+    """Warnings, the table against labels, and a line for each figure of agreement.
+
+    Args:
+        evaluation: of one model, or of one beside another.
+        model: what its column is called.
+        reference: what the other's is called.
+    """
+    from edge_sdk_tools.progress import print_table
+
+    for warning in evaluation.warnings:
+        click.echo(f"edge-sdk: warning: {warning}", err=True)
+    beside = f" beside {evaluation.reference}" if evaluation.reference else ""
+    title = f"{evaluation.model}{beside} on {evaluation.images} images of {evaluation.data}"
+    if evaluation.quality:
+        print_table(title, *_table(evaluation.quality, model, reference if beside else None))
+    else:
+        click.echo(title)
+    for figure in evaluation.agreement:
+        click.echo(f"{figure.name}: {_with_interval(figure.name, figure.value)}")
+
+
+def show_images(evaluation: Evaluation) -> None:
+    """What the images were read as, and which of them were left out."""
+    click.echo(f"read as {evaluation.format}; intervals from {evaluation.resamples} resamplings of the images")
+    if evaluation.calibrated:
+        click.echo(f"left out {evaluation.calibrated} images that calibrated a model")
+    if evaluation.duplicates:
+        click.echo(f"left out {evaluation.duplicates} images whose content is there already")
+    _show_skipped(evaluation.skipped)
+
+
+def points(difference: Interval) -> str:
+    """A difference in points (hundredths), with its interval."""
+    # Zero is added so that none of them is a minus zero.
+    value, low, high = (f"{round(100 * x, 1) + 0.0:+.1f}" for x in (difference.value, difference.low, difference.high))
+    return f"{value} [{low} to {high}]"
+
+
+def _table(
+    figures: Sequence[Figure], model: str, reference: str | None
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    if reference is None:
+        return ("", f"{model} [95 %]"), [(f.name, _with_interval(f.name, f.value)) for f in figures]
+    columns = ("", f"{model} [95 %]", reference, "difference [95 %]")
+    return columns, [
+        (f.name, _with_interval(f.name, f.value), _value(f.name, f.reference.value), points(f.difference))
+        for f in figures
+        if f.reference is not None and f.difference is not None
+    ]
+
+
+def _value(name: str, value: float) -> str:
+    return f"{value:.1%}" if name.startswith(_IN_PERCENT) else f"{value:.3g}"
+
+
+def _with_interval(name: str, interval: Interval) -> str:
+    value, low, high = (_value(name, x) for x in (interval.value, interval.low, interval.high))
+    return f"{value} [{low.rstrip('%')} to {high.rstrip('%')}]"
+
+
+def _show_skipped(skipped: Sequence[Skipped]) -> None:
+    if not skipped:
+        return
+    click.echo(f"edge-sdk: warning: {len(skipped)} files were skipped", err=True)
+    for one in skipped[:_NAMED]:
+        click.echo(f"  {one.path}: {one.reason}", err=True)
+    if len(skipped) > _NAMED:
+        click.echo(f"  and {len(skipped) - _NAMED} more, all of them in --json", err=True)
