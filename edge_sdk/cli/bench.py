@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import cv2
 import msgspec
+import numpy as np
 
 from edge_sdk.bench import BenchReport, bench
 from edge_sdk.bundle import Bundle
@@ -40,7 +41,7 @@ def _read(path: Path) -> Image:
     image = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if image is None:
         raise DataError(f"{path}: not an image that can be read")
-    return image  # type: ignore[return-value]
+    return np.asarray(image, np.uint8)  # which it is: OpenCV's types say only that it holds numbers
 
 
 def _show(report: BenchReport) -> None:

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.measuring import points
+from edge_sdk.cli.measuring import folded, points, points_of
 
 if TYPE_CHECKING:
     from edge_sdk_tools.build import BuildReport
@@ -98,12 +98,17 @@ def _show(report: BuildReport) -> None:
         ),
         (
             metric,
-            "1",
-            f"{agreement.value:.3f}",
-            f"{agreement.value - 1:+.3f} [{agreement.low - 1:+.3f} to {agreement.high - 1:+.3f}]",
+            "",
+            f"{agreement.value:.1%}",
+            points(agreement.value - 1, agreement.low - 1, agreement.high - 1),
         ),
         *(
-            (f.name, f"{f.reference.value:.1%}", f"{f.value.value:.1%}", points(f.difference))
+            (
+                f.name,
+                f"{f.reference.value:.1%}",
+                f"{f.value.value:.1%}",
+                points_of(f.difference),
+            )
             for f in report.quality
             if f.reference is not None and f.difference is not None
         ),
@@ -116,7 +121,8 @@ def _show(report: BuildReport) -> None:
     for sample in report.samples:
         click.echo(f"{sample.image}\n  FP32 sees {sample.fp32}\n  INT8 sees {sample.int8}")
     distilled = report.distillation
-    click.echo(f"teacher {distilled.teacher}: {distilled.line}" if distilled else "teacher: none named, not checked")
+    teacher = f"teacher {distilled.teacher}: {distilled.line}" if distilled else "teacher: none named, not checked"
+    click.echo(folded(teacher))
     of = f" of {report.found_images}" if report.found_images > report.calibration_images else ""
     click.echo(f"calibrated with {report.calibration_images}{of} images; {report.float_nodes} nodes left float")
     replaced = "" if report.replaced == "nothing" else ", replacing what was there"

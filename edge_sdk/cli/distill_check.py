@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.measuring import measuring_options, show_figures, show_images
+from edge_sdk.cli.measuring import folded, measuring_options, show_figures, show_images
 from edge_sdk.errors import AccuracyGateError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _CLASSES = 10
 _WORST = 5
-_WIDTH = 80
 
 
 @click.command("distill-check")
@@ -75,7 +74,7 @@ def _show(report: DistillReport) -> None:
     _show_worst(report)
     show_images(report.evaluation)
     if report.verdict.passed:
-        click.echo(click.wrap_text(f"passes: {report.verdict.line}", width=_WIDTH, subsequent_indent="  "))
+        click.echo(folded(f"passes: {report.verdict.line}"))
 
 
 def _show_probabilities(report: DistillReport) -> None:

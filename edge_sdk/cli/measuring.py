@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edge_sdk_tools.evaluate import Evaluation, Figure, Interval
 
 _NAMED = 3
+_WIDTH = 80
 _IN_PERCENT = ("top-", "mAP", "mIoU", "detections matched")
 _OPTIONS = (
     click.option("--max-images", type=click.IntRange(min=1), help="Use so many at most, evenly spread."),
@@ -60,11 +61,21 @@ def show_images(evaluation: Evaluation) -> None:
     _show_skipped(evaluation.skipped)
 
 
-def points(difference: Interval) -> str:
+def points(value: float, low: float, high: float) -> str:
     """A difference in points (hundredths), with its interval."""
     # Zero is added so that none of them is a minus zero.
-    value, low, high = (f"{round(100 * x, 1) + 0.0:+.1f}" for x in (difference.value, difference.low, difference.high))
-    return f"{value} [{low} to {high}]"
+    value, low, high = (round(100 * x, 1) + 0.0 for x in (value, low, high))
+    return f"{value:+.1f} [{low:+.1f} to {high:+.1f}]"
+
+
+def points_of(difference: Interval) -> str:
+    """The same, of a difference of two figures."""
+    return points(difference.value, difference.low, difference.high)
+
+
+def folded(line: str) -> str:
+    """A long line, for a terminal of 80 columns."""
+    return click.wrap_text(line, width=_WIDTH, subsequent_indent="  ")
 
 
 def _table(
@@ -74,7 +85,12 @@ def _table(
         return ("", f"{model} [95 %]"), [(f.name, _with_interval(f.name, f.value)) for f in figures]
     columns = ("", f"{model} [95 %]", reference, "difference [95 %]")
     return columns, [
-        (f.name, _with_interval(f.name, f.value), _value(f.name, f.reference.value), points(f.difference))
+        (
+            f.name,
+            _with_interval(f.name, f.value),
+            _value(f.name, f.reference.value),
+            points_of(f.difference),
+        )
         for f in figures
         if f.reference is not None and f.difference is not None
     ]

@@ -190,7 +190,8 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
 
 
 def _properties(packet_type: int, stream: str, expiry_s: int | None = None) -> Properties:
-    properties: Any = Properties(packet_type)  # type: ignore[no-untyped-call]  # paho leaves the class untyped
+    # paho writes no types for this class, and takes its fields by __setattr__: no type could name them.
+    properties: Any = Properties(packet_type)  # type: ignore[no-untyped-call]
     properties.PayloadFormatIndicator = 1
     properties.ContentType = "application/json"
     properties.UserProperty = [("schema", str(SCHEMA_VERSION)), ("stream", stream)]
@@ -200,6 +201,7 @@ def _properties(packet_type: int, stream: str, expiry_s: int | None = None) -> P
     return packed
 
 
+# Any for `Properties | None`: `pack` has no types, and mypy would refuse the call.
 def _packed_bytes(properties: Any) -> int:
     return len(properties.pack()) if properties is not None else 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, TypeGuard, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -82,7 +82,7 @@ def literals_of(kind: object) -> list[object]:
     return [value for option in options_of(kind) if get_origin(option) is Literal for value in get_args(option)]
 
 
-def is_table(kind: object) -> bool:
+def is_table(kind: object) -> TypeGuard[type[msgspec.Struct]]:
     """Whether it is a Struct, which is a table in TOML."""
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
@@ -90,7 +90,7 @@ def is_table(kind: object) -> bool:
 def fields_of(kind: object) -> dict[str, object]:
     """Types by key, of the structs among what `kind` allows."""
     structs = [option for option in options_of(kind) if is_table(option)]
-    return {f.encode_name: f.type for struct in structs for f in msgspec.structs.fields(struct)}  # type: ignore[arg-type]
+    return {f.encode_name: f.type for struct in structs for f in msgspec.structs.fields(struct)}
 
 
 def expectation(kind: object) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import numpy as np
 
 from edge_sdk.frame import Classification, Detections, Frame, Geometry, Segmentation
@@ -39,5 +42,11 @@ def make_segmentation(shares: list[float], frame: Frame | None = None) -> Segmen
     )
 
 
-def make_encoder(device: str = "pi", **changes: object) -> ResultEncoder:
-    return ResultEncoder(device, ("cat", "dog"), MODEL, **changes)  # type: ignore[arg-type]
+def make_encoder(
+    device: str = "pi",
+    *,
+    boot_id: str | None = None,
+    run_id: str | None = None,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
+) -> ResultEncoder:
+    return ResultEncoder(device, ("cat", "dog"), MODEL, boot_id=boot_id, run_id=run_id, clock_ns=clock_ns)

@@ -29,7 +29,7 @@ def require_ffmpeg() -> str:
         reason = "ffmpeg is not installed; `apt-get install ffmpeg`"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
-        pytest.skip(reason)
+        pytest.skip(reason)  # the program is optional: without it OpenCV writes the video, which is tested everywhere
     return "ffmpeg"
 
 

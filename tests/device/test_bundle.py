@@ -144,8 +144,15 @@ def test_what_changes_after_opening_is_noticed(tmp_path: Path) -> None:
 
 def _npz(**arrays: np.ndarray) -> bytes:
     buffer = io.BytesIO()
+    # Among the keywords mypy sees `allow_pickle`, a bool: no array here has that name.
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
+
+
+def _with_password(archive: bytes) -> bytes:
+    """Set the flag of the first entry in zip's list of entries that says so."""
+    flags = archive.index(b"PK\x01\x02") + 8
+    return archive[:flags] + b"\x01" + archive[flags + 1 :]
 
 
 def _npy() -> bytes:
@@ -164,6 +171,7 @@ _IMAGE, _OUTPUT = np.zeros((8, 8, 3), np.uint8), np.zeros((1, 2), np.float32)
         (b"PK nothing", "not the promised golden file"),
         (_npz(image_0=_IMAGE, output_0_0=_OUTPUT)[:-40], "not the promised golden file"),
         (_npy(), "not the promised golden file"),
+        (_with_password(_npz(image_0=_IMAGE, output_0_0=_OUTPUT)), "RuntimeError: "),
         (_npz(image_0=_IMAGE), "KeyError"),
         (_npz(output_0_0=_OUTPUT), "KeyError"),
         (_npz(image_0=_IMAGE.astype(np.int32), output_0_0=_OUTPUT), "is int32 (8, 8, 3), expected uint8 (8, 8, 3)"),

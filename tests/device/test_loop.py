@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from edge_sdk.budget import Budget
 from edge_sdk.frame import Classification, Frame, Geometry, Inferred, Prepared, Result
 from edge_sdk.loop import Loop, Tick
+from edge_sdk.protocols import Sink
 
 MS = 1_000_000
 
@@ -60,12 +62,17 @@ class Collector:
 
 
 def _loop(
-    camera: Camera, clock: Clock, work_ms: float | Sequence[float], budget_ms: float, sink: Collector, **options: object
+    camera: Camera,
+    clock: Clock,
+    work_ms: float | Sequence[float],
+    budget_ms: float,
+    sink: Collector,
+    observers: Sequence[Sink] = (),
 ) -> Loop:
-    durations = iter(work_ms) if isinstance(work_ms, Sequence) else None
+    durations = iter(work_ms) if isinstance(work_ms, Sequence) else itertools.repeat(work_ms)
 
     def infer(prepared: Prepared) -> Inferred:
-        clock.advance(next(durations) if durations else work_ms)  # type: ignore[arg-type]
+        clock.advance(next(durations))
         return Inferred((), 0, prepared)
 
     def prepare(frame: Frame) -> Prepared:
@@ -74,7 +81,7 @@ def _loop(
     def decode(inferred: Inferred) -> Result:
         return Classification(inferred.prepared.frame, 0, np.empty(0, np.float32), np.empty(0, np.int64))
 
-    return Loop(camera, prepare, infer, decode, sink, Budget(budget_ms), clock_ns=clock, **options)  # type: ignore[arg-type]
+    return Loop(camera, prepare, infer, decode, sink, Budget(budget_ms), clock_ns=clock, observers=observers)
 
 
 def test_a_slow_model_on_a_fast_camera_takes_the_freshest_frame_and_its_age_stays_flat() -> None:

@@ -38,6 +38,10 @@ def _put(publisher: MqttPublisher, *numbers: int) -> None:
         publisher.put(make_detections(1, make_frame(number)))
 
 
+def _has_connected(publisher: MqttPublisher, times: int) -> Callable[[], bool]:
+    return lambda: publisher.stats().connects == times
+
+
 def _until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
@@ -141,7 +145,7 @@ def test_a_broker_that_takes_and_drops_again_and_again_hints_at_a_rival() -> Non
     links = [FakeLink() for _ in range(6)]
     publisher = _publisher(*links[:2], absent, *links[2:], on_state=lambda *s: states.append(s))
     for number, link in enumerate(links[:5], start=1):
-        _until(lambda n=number: publisher.stats().connects == n)  # type: ignore[misc]
+        _until(_has_connected(publisher, number))
         link.drop("connection lost")
     _until(lambda: publisher.stats().connects == 6)
     publisher.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -20,6 +21,9 @@ from edge_sdk.publishing import (
 from tests.device.results import make_encoder
 
 WORD = "hunter2"
+
+Changes: TypeAlias = dict[str, Any]
+"""Settings by name: Any, because these tests also give values that no type allows."""
 
 
 @pytest.mark.parametrize(
@@ -106,15 +110,15 @@ def test_secrets_do_not_show() -> None:
         ({"ca_file": Path("ca.pem")}, "mqtts:// only"),
     ],
 )
-def test_other_settings_that_are_refused(changes: dict[str, object], expected: str) -> None:
+def test_other_settings_that_are_refused(changes: Changes, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
-        MqttSettings.parse("mqtt://broker", **changes)  # type: ignore[arg-type]
+        MqttSettings.parse("mqtt://broker", **changes)
 
 
 @pytest.mark.parametrize("changes", [{"expiry_s": 0}, {"keepalive_s": 0}, {"keepalive_s": 65536}])
-def test_numbers_outside_their_range(changes: dict[str, int]) -> None:
+def test_numbers_outside_their_range(changes: Changes) -> None:
     with pytest.raises(UsageError, match="expected 1 to"):
-        MqttSettings(host="broker", port=1883, **changes)  # type: ignore[arg-type]
+        MqttSettings(host="broker", port=1883, **changes)
 
 
 @pytest.mark.parametrize("content", [b"hunter2", b"hunter2\n", b"hunter2\r\nsecond line\n"])

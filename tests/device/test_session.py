@@ -23,8 +23,8 @@ from tests.device.bundles import FILES, make_manifest, write_bundle
 SPEC = InputSpec(size_wh=(16, 16))
 
 
-def _session(**settings: object) -> Session:
-    return Session(tiny.classifier().SerializeToString(), SessionSettings(**settings), "tiny.onnx")  # type: ignore[arg-type]
+def _session(settings: SessionSettings | None = None) -> Session:
+    return Session(tiny.classifier().SerializeToString(), settings or SessionSettings(), "tiny.onnx")
 
 
 def _frame(seed: int) -> Frame:
@@ -136,10 +136,10 @@ def test_models_that_cannot_be_used(model: bytes, expected: str) -> None:
 
 
 def test_spinning_and_threads_reach_the_runtime() -> None:
-    options = _session(intra_op_num_threads=2).inference.get_session_options()
+    options = _session(SessionSettings(intra_op_num_threads=2)).inference.get_session_options()
     assert options.intra_op_num_threads == 2
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
-    spinning = _session(allow_spinning=True).inference.get_session_options()
+    spinning = _session(SessionSettings(allow_spinning=True)).inference.get_session_options()
     assert spinning.get_session_config_entry("session.intra_op.allow_spinning") == "1"
 
 

@@ -42,9 +42,18 @@ def examined(
     return examine_model(Job("tiny", str(path), InputSpec(size_wh=(size, size)), runtime, wants_model=True))
 
 
-def report_on(folder: Path, model: onnx.ModelProto | bytes | None, **settings: str | int | None) -> CheckReport:
-    """The report alone."""
-    return examined(folder, model, **settings).report  # type: ignore[arg-type]
+def report_on(
+    folder: Path,
+    model: onnx.ModelProto | bytes | None,
+    *,
+    target: str | None = "arm64",
+    version: str | None = None,
+    size: int = SIZE,
+) -> CheckReport:
+    """The report alone; whatever it says must have a next step."""
+    report = examined(folder, model, target=target, version=version, size=size).report
+    assert all(finding.next_step for finding in report.findings)
+    return report
 
 
 def only(report: CheckReport, rule: str) -> Finding:

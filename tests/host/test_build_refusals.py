@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -34,7 +35,7 @@ def _one_picture(folder: Path) -> None:
     cv2.imwrite(str(folder / "pictures" / "a.png"), picture(0))
 
 
-def _edit(old: str, new: str) -> object:
+def _edit(old: str, new: str) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         text = (folder / "model.toml").read_text()
         assert old in text
@@ -63,13 +64,13 @@ def _edit(old: str, new: str) -> object:
     ],
 )
 def test_what_cannot_be_built_leaves_the_old_bundle(
-    tmp_path: Path, change: object, family: type[EdgeError], expected: str
+    tmp_path: Path, change: Callable[[Path], None], family: type[EdgeError], expected: str
 ) -> None:
     model = write_project(tmp_path, pictures=16)
     build(model, "x86_64", tmp_path / "a.edge", bundle_version=1)
     if expected.startswith("INT8"):
         _make_agreement_fail(tmp_path)
-    change(tmp_path)  # type: ignore[operator]
+    change(tmp_path)
     with pytest.raises(family) as caught:
         build(model, "x86_64", tmp_path / "a.edge", bundle_version=2)
     assert expected in str(caught.value)
@@ -83,7 +84,7 @@ def _make_agreement_fail(folder: Path) -> None:
     _no_pictures(folder)
     for index in range(3):
         cv2.imwrite(str(folder / "pictures" / f"{index}.png"), np.full((16, 16, 3), index, np.uint8))
-    _edit("[data]", '[data]\nevaluation = "real"')(folder)  # type: ignore[operator]
+    _edit("[data]", '[data]\nevaluation = "real"')(folder)
     write_pictures(folder / "real", 16, first=50)
 
 

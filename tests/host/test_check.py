@@ -15,6 +15,7 @@ from edge_sdk.errors import ModelError
 from edge_sdk.model_spec import load_model_spec
 from edge_sdk.target import load_target
 from edge_sdk_tools.check import CheckedModel, check_model, examine
+from edge_sdk_tools.check.limited import Limits
 from edge_sdk_tools.check.model_file import assemble, digest
 from tests.device import tiny
 from tests.host.projects import CLASSIFIER, write_project
@@ -154,31 +155,21 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path) -> None:
         assemble(path, [], skeleton, [], digest({"": b"before"}))
 
 
-@pytest.mark.parametrize("labels", ["", None])
-def test_labels_are_named_beside_what_else_is_wrong(tmp_path: Path, labels: str | None) -> None:
-    model = write_project(tmp_path, CLASSIFIER, _newer_opset(), labels=labels or "", pictures=0)
-    if labels is None:
-        (tmp_path / "labels.txt").unlink()
-    report = examine(load_model_spec(model), load_target("arm64"))
-    assert [finding.rule for finding in report.of("error")] == ["opset", "labels"]
-    assert report.of("error")[1].what.startswith(str(tmp_path / "labels.txt"))
-
-
-def test_an_error_about_labels_names_their_file_alone(tmp_path: Path) -> None:
-    model = write_project(tmp_path, labels="", pictures=0)
-    with pytest.raises(ModelError, match=rf"^{tmp_path / 'labels.txt'}: no labels in it"):
-        check_model(load_model_spec(model), None)
-
-
 def test_a_folder_is_no_model(tmp_path: Path) -> None:
     model = write_project(tmp_path, pictures=0)
     (tmp_path / "model.onnx").unlink()
     (tmp_path / "model.onnx").mkdir()
-    with pytest.raises(ModelError, match=r"model\.onnx: is no file"):
-        examine(load_model_spec(model))
+    [finding] = examine(load_model_spec(model)).findings
+    assert (finding.severity, finding.rule) == ("error", "file")
+    assert finding.what == f"{tmp_path / 'model.onnx'}: is no file"
 
 
-def test_an_output_without_a_shape_that_is_wrong_says_nothing_of_labels(tmp_path: Path) -> None:
-    model = tiny.classifier(size=24, classes=4)
-    report = examine(load_model_spec(write_project(tmp_path, CLASSIFIER, model, pictures=0)))
-    assert [finding.rule for finding in report.of("error")] == ["input"]
+def test_a_process_that_dies_is_an_error_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file can end the process that reads it: what can be said without it is said all the same."""
+    monkeypatch.setattr("edge_sdk_tools.check.gate._LIMITS", Limits(memory_mb=4096, cpu_s=60, wall_s=0))
+    spec = load_model_spec(write_project(tmp_path, labels="", pictures=0))
+    died, labels = examine(spec, load_target("arm64")).findings
+    assert (died.rule, labels.rule) == ("file", "labels")
+    assert died.what == f"{tmp_path / 'model.onnx'}: it was not examined within 0 s"
+    with pytest.raises(ModelError, match=rf"^{died.what}; the file is damaged, .* \(and 1 more: "):
+        check_model(spec, load_target("arm64"))

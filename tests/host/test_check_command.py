@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -32,10 +33,10 @@ def test_a_model_that_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert lines[-1] == "passed: 0 errors, 0 warnings"
     text = " ".join(captured.out.split())
     for said in (
-        "model.onnx, 2.2 kB, opset 17",
+        "model.onnx, 2.2 kB format opset 17, IR version 9",
         "images: float 1x3x16x16",
         "probabilities: float 1x3",
-        "CPU: 6 of 6 nodes",
+        "CPU: 6 of 6 nodes, by kernels of ONNX Runtime 1.20.1, by operator, opset and type",
     ):
         assert said in text
     assert re.search(r"Conv +│ +2 │ +27\.6 k │ 100\.0% │ yes", captured.out)
@@ -73,6 +74,38 @@ def test_json_of_a_failure_too(tmp_path: Path, capsys: pytest.CaptureFixture[str
     report = msgspec.json.decode(captured.out, type=CheckReport)
     assert [finding.rule for finding in report.findings] == ["file"]
     assert captured.err.endswith("1 error, named above\n")
+
+
+def test_without_a_model_there_is_a_report_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_project(tmp_path, pictures=0)
+    (tmp_path / "model.onnx").unlink()
+    (tmp_path / "labels.txt").unlink()
+    monkeypatch.chdir(tmp_path)
+    assert run(["check", "model.toml"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.startswith("tiny for this machine\n")
+    text = " ".join(captured.out.split())
+    assert "model.onnx: no such model file → put it there, or correct `model` in model.toml" in text
+    assert "labels.txt: no such labels file → write one label a line" in text
+    assert captured.err == "edge-sdk: model.onnx: 2 errors, named above\n"
+    assert run(["check", "model.toml", "--json"]) == 2
+    report = msgspec.json.decode(capsys.readouterr().out, type=CheckReport)
+    assert [finding.rule for finding in report.findings] == ["file", "labels"]
+
+
+@pytest.mark.parametrize("arguments", [["none.toml"], ["model.toml", "--target", "arm46"]])
+def test_json_of_what_is_no_question_about_a_model(
+    tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_project(tmp_path, pictures=0)
+    monkeypatch.chdir(tmp_path)
+    assert run(["check", *arguments, "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("edge-sdk: ")
+    assert captured.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -120,6 +153,24 @@ def test_the_table_fits_the_terminal(tmp_path: Path, columns: str, monkeypatch: 
     assert all(line == line.rstrip() for line in lines)
     assert lines[-1] == "failed: 1 error, 0 warnings"
     assert any("TensorRT" in line for line in lines)
+
+
+def test_lines_of_80_columns_break_between_things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    model = tiny.classifier(size=SIZE, opset=11)
+    model.producer_name, model.producer_version = "pytorch", "2.13.0"
+    model.graph.initializer[0].raw_data = np.full(216, np.nan, np.float32).tobytes()
+    lines = _plain(render(report_on(tmp_path, model, target="jetson_orin_nano"))).splitlines()
+    for whole in (
+        "  model                 model.onnx, 2.2 kB",
+        "  format                opset 11, used as 13, IR version 9",
+        "  written by            pytorch 2.13.0",
+        "            by ONNX Runtime 1.23's docs/OperatorKernels.md (operator, opset)",
+        "            by kernels of ONNX Runtime 1.20.1, by operator, opset and type",
+    ):
+        assert whole in lines
+    step = next(index for index, line in enumerate(lines) if "→ the training diverged" in line)
+    assert lines[step].index("the") == len(lines[step + 1]) - len(lines[step + 1].lstrip())
 
 
 def test_what_a_file_says_of_itself_is_no_markup() -> None:

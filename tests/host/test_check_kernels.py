@@ -36,7 +36,7 @@ def _in_type(element: int, *nodes: onnx.NodeProto, opset: int = 17) -> onnx.Mode
 
 
 def _conv(element: type[np.generic]) -> onnx.ModelProto:
-    name = {np.float64: TensorProto.DOUBLE, np.float16: TensorProto.FLOAT16}[element]  # type: ignore[index]
+    name = helper.np_dtype_to_tensor_dtype(np.dtype(element))
     model = _in_type(name, helper.make_node("Conv", ["a", "w"], ["b"], name="first", pads=[1, 1, 1, 1]))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((3, 3, 3, 3), element), "w"))
     return model

@@ -48,7 +48,7 @@ def test_weights_that_are_no_numbers(tmp_path: Path, filters: int, value: float,
 @pytest.mark.parametrize("element", [np.float16, np.float64])
 def test_of_other_floating_point_types_too(tmp_path: Path, element: type[np.generic]) -> None:
     weight = _with(np.nan, 2, 64).astype(element)
-    name = {np.float16: TensorProto.FLOAT16, np.float64: TensorProto.DOUBLE}[element]  # type: ignore[index]
+    name = helper.np_dtype_to_tensor_dtype(np.dtype(element))
     nodes = [
         helper.make_node("Cast", ["w"], ["f"], to=TensorProto.FLOAT),
         helper.make_node("Conv", ["images", "f"], ["c"]),
@@ -177,3 +177,15 @@ def test_everything_is_found_at_once(tmp_path: Path) -> None:
         "nan-weight",
         "custom-operator",
     ]
+
+
+def test_numbers_are_looked_at_beside_other_errors(tmp_path: Path) -> None:
+    """What the runtime refuses shows behind weights that are NaN, and these in a model of too old an opset."""
+    model = _conv(_with(np.nan, 1, 4))
+    model.graph.node.insert(0, helper.make_node("Slice", ["images", "zero", "two", "one"], ["less"], name="cut"))
+    model.graph.node[1].input[0] = "less"
+    for name, value in (("zero", 0), ("two", 2), ("one", 1)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array([value]), name))
+    assert [f.rule for f in report_on(tmp_path, model).of("error")] == ["nan-weight", "run"]
+    model.opset_import[0].version = 6
+    assert [f.rule for f in report_on(tmp_path, model).of("error")] == ["opset", "nan-weight"]

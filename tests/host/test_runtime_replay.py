@@ -14,6 +14,7 @@ from edge_sdk.errors import IncompatibleError, MissingDependencyError, UsageErro
 from edge_sdk.manifest import parse_version
 from edge_sdk_tools.build import build
 from edge_sdk_tools.runtime_replay import replay_in
+from edge_sdk_tools.wheel import Fetch
 from tests.host.projects import write_project
 
 # Wheels for Python 3.10 to 3.13 exist of each; the lowest is what the targets name.
@@ -61,7 +62,7 @@ def test_versions_that_make_no_sense(tmp_path: Path, version: str) -> None:
         build(write_project(tmp_path), "arm64", tmp_path / "a.edge", prove_runtimes=[version])
 
 
-def _stand_in(body: str) -> object:
+def _stand_in(body: str) -> Fetch:
     """A wheel whose `onnxruntime` is this source: stands for a version that fails."""
 
     def fetch(requirement: str, folder: Path) -> None:
@@ -81,7 +82,7 @@ def _stand_in(body: str) -> object:
 def test_a_runtime_that_fails_is_named(tmp_path: Path, body: str, expected: str) -> None:
     build(write_project(tmp_path), "arm64", tmp_path / "a.edge")
     with pytest.raises(IncompatibleError) as caught:
-        replay_in("1.21.5", tmp_path / "a.edge", _stand_in(body))  # type: ignore[arg-type]
+        replay_in("1.21.5", tmp_path / "a.edge", _stand_in(body))
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +11,7 @@ import pytest
 
 from edge_sdk.publishing import (
     MemoryOutbox,
+    PublisherStats,
     State,
 )
 from edge_sdk.publishing.mqtt import WINDOW, MqttLink
@@ -26,6 +28,14 @@ from tests.system.publishers import (
 )
 
 pytestmark = pytest.mark.system
+
+
+def _has_sent(count: int) -> Callable[[PublisherStats], bool]:
+    return lambda stats: stats.sent >= count
+
+
+def _has_come_after(subscriber: Subscriber, number: int) -> Callable[[object], bool]:
+    return lambda _: max(numbers(subscriber)) > number
 
 
 @pytest.mark.parametrize("qos", QOS)
@@ -56,14 +66,12 @@ def test_broker_killed_and_restarted_while_results_flow(broker: Broker, qos: Lit
         producer.start()
         try:
             for _ in range(3):
-                wanted = publisher.stats().sent + 20
-                until(publisher, lambda s, n=wanted: s.sent >= n, "results before the kill")  # type: ignore[misc]
+                until(publisher, _has_sent(publisher.stats().sent + 20), "results before the kill")
                 broker.kill()
                 until(publisher, lambda s: s.state == "connecting" and s.queued > 20, "the loss of the broker")
                 broker.start()
                 wait_online(publisher)
-                mark = publisher.stats().put
-                subscriber.wait_for(lambda _, n=mark: max(numbers(subscriber)) > n, "new results")  # type: ignore[misc]
+                subscriber.wait_for(_has_come_after(subscriber, publisher.stats().put), "new results")
         finally:
             stop.set()
             producer.join()

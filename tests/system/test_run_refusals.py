@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,11 +69,16 @@ def _flip_model(bundle: Path) -> None:
     ],
 )
 def test_a_bundle_that_does_not_keep_its_promise_is_refused(
-    cell_bundle: Path, cell_pictures: Path, tmp_path: Path, damage: object, exit_code: int, expected: str
+    cell_bundle: Path,
+    cell_pictures: Path,
+    tmp_path: Path,
+    damage: Callable[[Path], object],
+    exit_code: int,
+    expected: str,
 ) -> None:
     bundle = tmp_path / "damaged.edge"
     shutil.copytree(cell_bundle, bundle)
-    damage(bundle)  # type: ignore[operator]
+    damage(bundle)
     done = edge_sdk("run", bundle, "--source", cell_pictures, "--quiet")
     assert done.returncode == exit_code
     assert expected in done.stderr

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onnxruntime.quantization import CalibrationDataReader
-
 from edge_sdk.frame import Tensor
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.dataset import ImageSet
 
 
-class ImageReader(CalibrationDataReader):  # type: ignore[misc]
+class ImageReader:
     """Hands the quantizer one prepared image a call and keeps none of them.
+
+    It is a `CalibrationDataReader` by its methods, as ONNX Runtime allows; to mypy a base class of theirs would be Any.
 
     Args:
         images: what to calibrate with.

@@ -13,8 +13,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
-from edge_sdk.errors import ModelError
 from edge_sdk_tools.check.functions import nodes_of
+from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import Finding, show_shape
 from edge_sdk_tools.check.skeleton import tensors
 from edge_sdk_tools.check.values import Value, element_name
@@ -47,7 +47,7 @@ def check_data(proto: onnx.ModelProto) -> None:
     """Hold the data of every constant in a skeleton against its shape and type.
 
     Raises:
-        ModelError: one holds too little, too much, or is of an unknown type; it says which.
+        RefusedModelError: one holds too little, too much, or is of an unknown type; it says which.
     """
     inside_functions = [t for f in proto.functions for t in tensors(onnx.GraphProto(node=f.node))]
     for tensor in (*tensors(proto.graph), *inside_functions):
@@ -58,7 +58,9 @@ def check_data(proto: onnx.ModelProto) -> None:
 def _check_data(tensor: onnx.TensorProto) -> None:
     name = element_name(tensor.data_type)
     if name is None or min(tensor.dims, default=0) < 0:
-        raise ModelError(f"constant {tensor.name!r} has no type and shape that ONNX knows; export the model again")
+        raise RefusedModelError(
+            f"constant {tensor.name!r} has no type and shape that ONNX knows", "export the model again"
+        )
     size = Value(name, tuple(tensor.dims)).bytes or 0
     if tensor.HasField("raw_data"):
         held, unit, allowed = len(tensor.raw_data), "bytes", {size}
@@ -68,9 +70,10 @@ def _check_data(tensor: onnx.TensorProto) -> None:
         # Types of less than a byte are written packed.
         held, unit, allowed = sum(map(len, lists)), "values", {count, min(count, size)}
     if held not in allowed:
-        raise ModelError(
+        raise RefusedModelError(
             f"constant {tensor.name!r} has shape {show_shape(tuple(tensor.dims))} and holds {held} {unit}, expected "
-            f"{max(allowed)}; export the model again"
+            f"{max(allowed)}",
+            "export the model again",
         )
 
 

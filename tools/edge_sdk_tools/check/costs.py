@@ -130,7 +130,8 @@ def check_counted(uses: Sequence[OperatorUse]) -> list[Finding]:
     if not left_out:
         return []
     what = f"the multiply-accumulates of {', '.join(left_out)} are not counted"
-    return [Finding(severity="note", rule="costs", what=what)]
+    step = "take the sum as a lower bound; `edge-sdk bench` measures on the device"
+    return [Finding(severity="note", rule="costs", what=what, next_step=step)]
 
 
 def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[int, str]:

@@ -14,7 +14,6 @@ import onnx.checker
 import onnx.shape_inference
 import onnx.version_converter
 
-from edge_sdk.errors import ModelError
 from edge_sdk_tools.check.constants import check_data, check_numbers
 from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses
 from edge_sdk_tools.check.cpu_kernels import CpuKernels
@@ -33,6 +32,7 @@ from edge_sdk_tools.check.opset import (
     opsets_of,
     raise_opset,
 )
+from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import CheckReport, Costs, Finding, in_order
 from edge_sdk_tools.check.shapes import (
     check_outputs,
@@ -48,6 +48,9 @@ from edge_sdk_tools.check.training import check_training
 from edge_sdk_tools.check.trial import compare, rehearse
 from edge_sdk_tools.check.values import Values, graph_values
 
+_OF_VALUES = ("nan-weight", "infinite-weight", "variance")
+"""Rules whose errors lie in values of weights, which a trial with zeros does not see."""
+
 _SAID_BETTER = ("No Op registered", "is deprecated in domain_version")
 
 
@@ -58,10 +61,13 @@ def examine_model(job: Job) -> Examined:
     blank = CheckReport(name=job.name, model=job.model, target=job.runtime.target, onnxruntime=version)
     try:
         file = read_model(Path(job.model))
+    except RefusedModelError as cause:
+        return Examined(msgspec.structs.replace(blank, findings=(cause.finding("file"),)))
+    try:
         check_data(file.proto)
         proto = inline_functions(file.proto)
-    except ModelError as cause:
-        return Examined(msgspec.structs.replace(blank, findings=(_error("file", cause),)))
+    except RefusedModelError as cause:
+        return _Examination(job, table, file, file.proto).refused(blank, cause)
     return _Examination(job, table, file, proto).examined(blank)
 
 
@@ -93,12 +99,12 @@ class _Examination:
         """Take all steps; an error keeps the later ones from what it makes meaningless."""
         report = with_facts(blank, self._file, self._proto, self._table)
         self._check_opset()
-        if self._opset is None or self._opset < LOWEST_OPSET:
-            return Examined(msgspec.structs.replace(report, findings=in_order(self._findings)))
         self._fix_input()
         self._findings += check_training(self._proto)
         self._proto.ClearField("training_info")
         self._findings += check_numbers(self._proto, self._file.weights, self._file.files)
+        if self._opset is None or self._opset < LOWEST_OPSET:
+            return self._as_declared(report)
         self._raise_opset()
         if not self._needs_weights():
             self._file.files.clear()  # the trial takes zeros: from here on their memory is free for activations
@@ -106,11 +112,23 @@ class _Examination:
         report = self._judge(report)
         costs = self._costs()
         self._check_memory(costs)
-        if not self._has_errors():
+        if self._can_run():
             self._try()
             costs = self._costs()
         self._check_whole()
         return self._finish(report, costs)
+
+    def refused(self, blank: CheckReport, cause: RefusedModelError) -> Examined:
+        """Say what can be said of a model whose constants or functions cannot be used: what it declares."""
+        report = with_facts(blank, self._file, self._proto, self._table)
+        self._findings.append(cause.finding("file"))
+        self._check_opset()
+        self._fix_input()
+        return self._as_declared(report)
+
+    def _as_declared(self, report: CheckReport) -> Examined:
+        report = with_tensors(report, self._proto, {weight.name for weight in self._file.weights})
+        return Examined(msgspec.structs.replace(report, findings=in_order(self._findings)))
 
     def _check_opset(self) -> None:
         newest = onnx.defs.onnx_opset_version()
@@ -120,28 +138,30 @@ class _Examination:
         self._findings += lower_ir_version(self._proto, max_ir_version, self._where)
         if self._table is None:
             what = f"edge-sdk brings no table of {self._runtime}: opset, IR version and operators were not compared"
-            self._findings.append(Finding(severity="warning", rule="kernel", what=what))
+            step = "try the model on the device, or raise min_onnxruntime in the target to 1.20.1"
+            self._findings.append(Finding(severity="warning", rule="kernel", what=what, next_step=step))
 
     def _fix_input(self) -> None:
         name_nodes(self._proto)
         try:
             image = image_input(self._proto, {w.name for w in self._file.weights})
             fix_input(image, self._job.input)
-        except ModelError as cause:
-            self._findings.append(_error("input", cause))
+        except RefusedModelError as cause:
+            self._findings.append(cause.finding("input"))
 
     def _raise_opset(self) -> None:
         if self._opset is None or self._opset >= QUANTIZABLE_OPSET:
             return
         try:
             converted = raise_opset(self._proto)
-        except ModelError as cause:
-            self._findings.append(_error("opset", cause))
+        except RefusedModelError as cause:
+            self._findings.append(cause.finding("opset"))
             return
         self._original, self._proto = self._proto, converted
         name_nodes(self._proto)
         what = f"opset {self._opset} was raised to {QUANTIZABLE_OPSET}, which per-channel weights need"
-        self._findings.append(Finding(severity="note", rule="opset", what=what))
+        step = "nothing to do; a model exported with opset 17 needs no raising"
+        self._findings.append(Finding(severity="note", rule="opset", what=what, next_step=step))
 
     def _needs_weights(self) -> bool:
         """Whether zeros would not do: to compare with the original, or where shapes follow from values."""
@@ -191,11 +211,11 @@ class _Examination:
         """Load and run it, fill in what inference left open, and compare with the original opset."""
         try:
             self._values = rehearse(self._proto, self._file.weights, self._values, self._file.files)
-        except ModelError as cause:
-            self._findings.append(_error("run", cause))
+        except RefusedModelError as cause:
+            self._findings.append(cause.finding("run"))
             return
         fix_outputs(self._proto, self._values)
-        if self._original is not None:
+        if self._original is not None and not self._has_errors():
             self._compare(self._original)
 
     def _compare(self, original: onnx.ModelProto) -> None:
@@ -206,13 +226,19 @@ class _Examination:
         image = (pixels - np.float32(np.mean(spec.mean))) / np.float32(np.mean(spec.std))
         try:
             difference = compare(original, self._proto, self._file.weights, self._file.files, image)
-        except ModelError as cause:
-            what = f"{raised} could not be compared with the original: {cause}"
-            self._findings.append(Finding(severity="note", rule="opset", what=what))
+        except RefusedModelError as cause:
+            what = f"{raised} could not be compared with the original: {cause.what}"
+            step = "export it with opset 17, so that nothing needs raising"
+            self._findings.append(Finding(severity="note", rule="opset", what=what, next_step=step))
             return
         if difference:
             what, step = f"{raised} changes what it computes: {difference}", "export it with opset 17"
             self._findings.append(Finding(severity="error", rule="opset", what=what, next_step=step))
+
+    def _can_run(self) -> bool:
+        """Whether a trial tells something: errors that would show in it again have been said."""
+        errors = {finding.rule for finding in self._findings if finding.severity == "error"}
+        return not errors or (errors.issubset(_OF_VALUES) and not self._needs_weights())
 
     def _has_errors(self) -> bool:
         return any(finding.severity == "error" for finding in self._findings)
@@ -232,11 +258,6 @@ class _Examination:
         if not (passed and self._job.wants_model):
             return Examined(report)
         return Examined(report, self._proto.SerializeToString(), self._file.weights)
-
-
-def _error(rule: str, cause: ModelError) -> Finding:
-    """A refusal as a finding; it has its next step in it."""
-    return Finding(severity="error", rule=rule, what=str(cause))
 
 
 def _checker_line(cause: Exception) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import onnx
 
-from edge_sdk.errors import ModelError
+from edge_sdk_tools.check.refusal import RefusedModelError
 
 MOST_BYTES = 2**31 - 1
 """Largest model with everything in it: protobuf's own limit for a message."""
@@ -37,15 +37,16 @@ def external_part(tensor: onnx.TensorProto) -> Part:
     """Read where a tensor's data lies.
 
     Raises:
-        ModelError: the path is not a plain relative one, or a number is none.
+        RefusedModelError: the path is not a plain relative one, or a number is none.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     file = entries.get("location", "")
     path = PurePosixPath(file)
     if not file or path.is_absolute() or ".." in path.parts or "\\" in file or "\0" in file or str(path) != file:
-        raise ModelError(
+        raise RefusedModelError(
             f"weight {tensor.name!r} lies in {file!r}, expected a file in the model's own folder, by a plain relative "
-            "path; put it there and save the model again"
+            "path",
+            "put it there and save the model again",
         )
     length = entries.get("length")
     return Part(file, _number(tensor, entries.get("offset", "0")), None if length is None else _number(tensor, length))
@@ -60,35 +61,44 @@ def read_external(folder: Path, file: str, room: int) -> bytes:
         room: bytes that are left below `MOST_BYTES`.
 
     Raises:
-        ModelError: it is missing, outside the folder, no regular file, or too large.
+        RefusedModelError: it is missing, outside the folder, no regular file, or too large.
     """
     path = folder / file
     where = f"{file!r}, which holds weights,"
     try:
         resolved = path.resolve(strict=True)
         if not resolved.is_relative_to(folder.resolve()):
-            raise ModelError(f"{where} is a link that leads out of the model's folder; copy the file itself there")
+            raise RefusedModelError(
+                f"{where} is a link that leads out of the model's folder", "copy the file itself there"
+            )
         # Not blocking: a pipe would wait for a writer for ever.
         descriptor = os.open(resolved, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         with os.fdopen(descriptor, "rb") as opened:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{where} is no regular file")
+                raise RefusedModelError(f"{where} is no regular file", "copy the file itself there")
             if status.st_size > room:
-                raise ModelError(too_large(status.st_size - room))
+                raise too_large(status.st_size - room)
             return opened.read(room + 1)
     except FileNotFoundError:
-        raise ModelError(f"{where} is missing; copy it beside the model") from None
+        raise RefusedModelError(f"{where} is missing", "copy it beside the model") from None
     except OSError as cause:
-        raise ModelError(f"{where} cannot be read: {cause.strerror}") from cause
+        raise RefusedModelError(
+            f"{where} cannot be read: {cause.strerror}", "correct its permissions, or copy it again"
+        ) from cause
 
 
-def too_large(excess: int) -> str:
-    """The words for a model above `MOST_BYTES`."""
-    return f"model and weights have {MOST_BYTES + excess} bytes together, expected at most {MOST_BYTES}"
+def too_large(excess: int) -> RefusedModelError:
+    """The refusal of a model above `MOST_BYTES`."""
+    return RefusedModelError(
+        f"model and weights have {MOST_BYTES + excess} bytes together, expected at most {MOST_BYTES}",
+        "choose a smaller model",
+    )
 
 
 def _number(tensor: onnx.TensorProto, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ModelError(f"weight {tensor.name!r} lies at {text!r} of its file, expected a number of bytes")
+        raise RefusedModelError(
+            f"weight {tensor.name!r} lies at {text!r} of its file, expected a number of bytes", "save the model again"
+        )
     return int(text)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import onnx
 import onnx.inliner
 
-from edge_sdk.errors import ModelError
+from edge_sdk_tools.check.refusal import RefusedModelError
 
 DEEPEST = 100
 """Calls inside calls; exporters nest as deep as a model's modules do, about ten."""
@@ -26,7 +26,7 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Put the functions of a model in the place of their calls.
 
     Raises:
-        ModelError: they nest too deep, grow too large, call themselves, or cannot be put in place.
+        RefusedModelError: they nest too deep, grow too large, call themselves, or cannot be put in place.
     """
     _check_size(proto)
     if not proto.functions:
@@ -35,14 +35,15 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         inlined = onnx.inliner.inline_local_functions(proto)
     except Exception as cause:  # onnx raises its own C++ types, which share no root
-        raise ModelError(
-            f"functions cannot be put in the place of their calls: {str(cause).splitlines()[0]}"
+        detail = str(cause).splitlines()[0]
+        raise RefusedModelError(
+            f"functions cannot be put in the place of their calls: {detail}", "export the model again"
         ) from cause
     left = next((n for n in nodes_of(inlined.graph.node) if (n.domain, n.op_type) in defined), None)
     if left is not None:
-        raise ModelError(
-            f"function {left.op_type!r} was written for another opset than the model; export the model again, or "
-            "save it with onnx.inliner.inline_local_functions"
+        raise RefusedModelError(
+            f"function {left.op_type!r} was written for another opset than the model",
+            "export the model again, or save it with onnx.inliner.inline_local_functions",
         )
     del inlined.functions[:]
     return inlined
@@ -69,7 +70,7 @@ def _check_size(proto: onnx.ModelProto) -> None:
     while waiting:
         ready = [key for key in waiting if not any(call in waiting for call in calls[key])]
         if not ready:
-            raise ModelError(f"function {min(waiting)[1]!r} calls itself; export the model again")
+            raise RefusedModelError(f"function {min(waiting)[1]!r} calls itself", "export the model again")
         for key in ready:
             sizes[key] = _size(calls[key], sizes)
         waiting.difference_update(ready)
@@ -84,9 +85,12 @@ def _size(calls: Iterable[_Key], sizes: dict[_Key, tuple[int, int]]) -> tuple[in
     called = [sizes.get(call, (0, 1)) for call in calls]
     depth, count = 1 + max((d for d, _ in called), default=0), sum(n for _, n in called)
     if depth > DEEPEST:
-        raise ModelError(f"functions call functions more than {DEEPEST} deep; save the model with them put in place")
+        raise RefusedModelError(
+            f"functions call functions more than {DEEPEST} deep", "save the model with them put in place"
+        )
     if count > MOST_NODES:
-        raise ModelError(
-            f"has more than {MOST_NODES} nodes once its functions are put in place, expected a vision model"
+        raise RefusedModelError(
+            f"has more than {MOST_NODES} nodes once its functions are put in place, expected a vision model",
+            "export the model again, without functions that call each other",
         )
     return depth, count

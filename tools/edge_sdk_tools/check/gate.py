@@ -14,10 +14,11 @@ import msgspec
 from edge_sdk.errors import ModelError
 from edge_sdk.model_spec import ModelSpec, read_labels
 from edge_sdk.target import Target
-from edge_sdk.tasks import make_task
 from edge_sdk_tools.check.job import Examined, Job, Runtime
+from edge_sdk_tools.check.labels import check_labels
 from edge_sdk_tools.check.limited import Limits, run_limited
-from edge_sdk_tools.check.report import CPU, CheckReport, Finding, in_order
+from edge_sdk_tools.check.refusal import RefusedModelError
+from edge_sdk_tools.check.report import CPU, CheckReport, in_order
 
 if TYPE_CHECKING:
     import onnx
@@ -27,7 +28,6 @@ _LIMITS = Limits(memory_mb=4096, cpu_s=60, wall_s=180)
 """Of a model of no size; activations of the largest inputs that a device takes fit in."""
 _MEMORY_MB_PER_MB = 4
 _CPU_S_PER_MB = 0.2
-_BEFORE_OUTPUTS = ("dynamic", "input", "shape", "size")
 _HERE = (CPU,)
 
 
@@ -58,7 +58,6 @@ def examine(spec: ModelSpec, target: Target | None = None) -> CheckReport:
         All findings at once; the model passes when none of them is an error.
 
     Raises:
-        ModelError: there is no such file, or it brings down the process that reads it.
         MissingDependencyError: onnx is not installed.
     """
     return _examine(spec, target, wants_model=False).report
@@ -86,9 +85,29 @@ def check_model(spec: ModelSpec, target: Target | None) -> CheckedModel:
 
 
 def _examine(spec: ModelSpec, target: Target | None, *, wants_model: bool) -> Examined:
+    try:
+        examined = _examine_file(spec, target, wants_model=wants_model)
+    except RefusedModelError as cause:
+        version = target.min_onnxruntime if target else ""
+        name = target.name if target else None
+        finding = cause.finding("file")
+        examined = Examined(
+            CheckReport(name=spec.name, model=spec.model, target=name, onnxruntime=version, findings=(finding,))
+        )
+    report = msgspec.structs.replace(examined.report, model=str(Path(spec.model)))
+    return msgspec.structs.replace(examined, report=_with_labels(spec, report))
+
+
+def _examine_file(spec: ModelSpec, target: Target | None, *, wants_model: bool) -> Examined:
+    """Examine the model alone.
+
+    Raises:
+        RefusedModelError: there is no such file, or it brings down the process that reads it.
+    """
     path = Path(spec.model)
     if not path.is_file():
-        raise ModelError(f"{path}: {'is no file' if path.exists() else 'no such model file'}")
+        what = "is no file" if path.exists() else "no such model file"
+        raise RefusedModelError(f"{path}: {what}", "put it there, or correct `model` in model.toml")
     size_mb = path.stat().st_size / 1e6
     limits = Limits(
         memory_mb=_LIMITS.memory_mb + int(size_mb * _MEMORY_MB_PER_MB),
@@ -97,9 +116,7 @@ def _examine(spec: ModelSpec, target: Target | None, *, wants_model: bool) -> Ex
     )
     job = Job(spec.name, str(path.absolute()), spec.input, _runtime(target), wants_model)
     answer = run_limited(_MODULE, msgspec.msgpack.encode(job), limits, str(path))
-    examined = msgspec.msgpack.decode(answer, type=Examined)
-    report = msgspec.structs.replace(examined.report, model=str(path))
-    return msgspec.structs.replace(examined, report=_with_labels(spec, report))
+    return msgspec.msgpack.decode(answer, type=Examined)
 
 
 def _runtime(target: Target | None) -> Runtime:
@@ -110,20 +127,15 @@ def _runtime(target: Target | None) -> Runtime:
 
 def _with_labels(spec: ModelSpec, report: CheckReport) -> CheckReport:
     """Add what labels and decoder make of the outputs."""
-    try:
-        labels = read_labels(Path(spec.labels))
-        # Outputs behind an input or a node that is wrong are wrong too: that has been said.
-        if report.outputs and not any(f.severity == "error" and f.rule in _BEFORE_OUTPUTS for f in report.findings):
-            make_task(spec, len(labels), [output.shape or () for output in report.outputs])
-    except ModelError as cause:
-        finding = Finding(severity="error", rule="labels", where=spec.labels, what=str(cause))
-        return msgspec.structs.replace(report, passed=False, findings=in_order((*report.findings, finding)))
-    return report
+    found = check_labels(spec, report)
+    passed = report.passed and not any(finding.severity == "error" for finding in found)
+    return msgspec.structs.replace(report, passed=passed, findings=in_order((*report.findings, *found)))
 
 
 def _first_error(spec: ModelSpec, target: Target | None, report: CheckReport) -> str:
     first, *others = report.of("error")
-    line = first.line if first.what.startswith(spec.labels) else f"{spec.model}: {first.line}"
+    names_file = first.what.startswith((f"{spec.labels}: ", f"{report.model}: "))
+    line = first.line if names_file else f"{report.model}: {first.line}"
     if not others:
         return line
     on = f" --target {target.name}" if target else ""

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import MissingDependencyError, ModelError
+from edge_sdk.errors import MissingDependencyError
+from edge_sdk_tools.check.refusal import RefusedModelError
 
 ENVIRONMENT = {
     # Threads of the linear algebra library take memory by the core.
@@ -56,7 +57,7 @@ def run_limited(module: str, request: bytes, limits: Limits, where: str) -> byte
         where: what to call the file in errors.
 
     Raises:
-        ModelError: it crashed, or took more than it may.
+        RefusedModelError: it crashed, or took more than it may.
         MissingDependencyError: a package is not installed.
     """
     # An empty folder, so that no file beside the model is found as a module or as data.
@@ -72,7 +73,7 @@ def run_limited(module: str, request: bytes, limits: Limits, where: str) -> byte
                 env={**os.environ, **ENVIRONMENT, "PYTHONPATH": _import_path(), "TMPDIR": folder},
             )
         except subprocess.TimeoutExpired:
-            raise ModelError(_died(where, f"it was not examined within {limits.wall_s} s")) from None
+            raise _died(where, f"it was not examined within {limits.wall_s} s") from None
     if done.returncode == 0:
         return done.stdout
     words = done.stderr.decode(errors="replace").strip().splitlines() or [""]
@@ -80,7 +81,7 @@ def run_limited(module: str, request: bytes, limits: Limits, where: str) -> byte
         raise MissingDependencyError(words[-1])
     if done.returncode > 0:
         raise RuntimeError(words[-1])
-    raise ModelError(_died(where, _cause(-done.returncode, limits)))
+    raise _died(where, _cause(-done.returncode, limits))
 
 
 def read_request() -> bytes:
@@ -134,5 +135,5 @@ def _cause(number: int, limits: Limits) -> str:
     return f"the process that examined it crashed ({name})"
 
 
-def _died(where: str, what: str) -> str:
-    return f"{where}: {what}; the file is damaged, hostile or far too large: export it again"
+def _died(where: str, what: str) -> RefusedModelError:
+    return RefusedModelError(f"{where}: {what}", "the file is damaged, hostile or far too large: export it again")

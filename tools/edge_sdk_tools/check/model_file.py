@@ -18,11 +18,13 @@ from onnx import TensorProto
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.check.external_data import MOST_BYTES, external_part, read_external, too_large
 from edge_sdk_tools.check.functions import nodes_of
+from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import show_shape
 from edge_sdk_tools.check.skeleton import cut, put_weights, take_weights, tensors
 from edge_sdk_tools.check.weight import DTYPES, Weight
 from edge_sdk_tools.check.wire import Damaged
 
+_AGAIN = "export or copy it again"
 _LONGEST_NAME = 2000  # exporters join the names of modules, a few hundred characters
 
 
@@ -46,20 +48,20 @@ def read_model(path: Path) -> ModelFile:
     """Read a model and the files that it names.
 
     Raises:
-        ModelError: it is missing, no ONNX model, damaged, too large, or names a file that it must not.
+        RefusedModelError: it is missing, no ONNX model, damaged, too large, or names a file that it must not.
     """
     data = _read(path)
     try:
         parts = cut(data)
         proto = onnx.ModelProto.FromString(parts.skeleton)
     except (Damaged, DecodeError):
-        raise ModelError(f"not an ONNX model, or truncated ({len(data)} bytes); export or copy it again") from None
+        raise RefusedModelError(f"not an ONNX model, or truncated ({len(data)} bytes)", _AGAIN) from None
     if not proto.graph.node:
-        raise ModelError("not an ONNX model: there are no nodes in it")
+        raise RefusedModelError("not an ONNX model: there are no nodes in it", _AGAIN)
     if proto.graph.sparse_initializer:
-        raise ModelError("holds sparse weights, which are not quantized; save it with dense ones")
+        raise RefusedModelError("holds sparse weights, which are not quantized", "save it with dense ones")
     if not all(_is_name(name) for name in _names(proto)):
-        raise ModelError("damaged: it holds names that are no printable text; export or copy it again")
+        raise RefusedModelError("damaged: it holds names that are no printable text", _AGAIN)
     files = {"": data}
     weights = [
         _checked(proto.graph.initializer[index], "", offset, length) for index, (offset, length) in parts.spans.items()
@@ -107,12 +109,12 @@ def _read(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > MOST_BYTES:
-            raise ModelError(too_large(size - MOST_BYTES))
+            raise too_large(size - MOST_BYTES)
         return path.read_bytes()
     except FileNotFoundError:
-        raise ModelError("no such model file") from None
+        raise RefusedModelError("no such model file", "put it there, or correct `model` in model.toml") from None
     except OSError as cause:
-        raise ModelError(f"model cannot be read: {cause.strerror}") from cause
+        raise RefusedModelError(f"model cannot be read: {cause.strerror}", "correct its permissions") from cause
 
 
 def _read_external(proto: onnx.ModelProto, folder: Path, files: dict[str, bytes]) -> list[Weight]:
@@ -158,9 +160,10 @@ def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tu
     size = len(files[part.file])
     length = size - part.offset if part.length is None else part.length
     if part.offset > size or length < 0 or part.offset + length > size:
-        raise ModelError(
+        raise RefusedModelError(
             f"weight {tensor.name!r} lies in bytes {part.offset} to {part.offset + length} of {part.file!r}, which has "
-            f"{size}; copy the files again"
+            f"{size}",
+            "copy the files again",
         )
     return part.file, part.offset, length
 
@@ -170,8 +173,8 @@ def _checked(tensor: onnx.TensorProto, file: str, offset: int, length: int) -> W
     dims = tuple(tensor.dims)
     expected = math.prod(dims) * DTYPES[tensor.data_type].itemsize
     if min(dims, default=0) < 0 or expected != length:
-        raise ModelError(
-            f"weight {tensor.name!r} has shape {show_shape(dims)} and holds {length} bytes, expected {expected}; "
-            "export the model again"
+        raise RefusedModelError(
+            f"weight {tensor.name!r} has shape {show_shape(dims)} and holds {length} bytes, expected {expected}",
+            "export the model again",
         )
     return Weight(tensor.name, tensor.data_type, dims, file, offset, length)

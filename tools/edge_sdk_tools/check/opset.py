@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx
 
-from edge_sdk.errors import ModelError
+from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import Finding
 
 LOWEST_OPSET = 7
@@ -75,15 +75,15 @@ def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Convert a model of a lower opset to `QUANTIZABLE_OPSET`.
 
     Raises:
-        ModelError: the converter cannot.
+        RefusedModelError: the converter cannot.
     """
     resized = {node.output[0] for node in proto.graph.node if _is_old_resize(node, opsets_of(proto)[""])}
     try:
         converted = onnx.version_converter.convert_version(proto, QUANTIZABLE_OPSET)
     except Exception as cause:  # the converter raises RuntimeError and its own C++ types alike
         detail = str(cause).splitlines()[0]
-        raise ModelError(
-            f"opset could not be raised to {QUANTIZABLE_OPSET}: {detail}; export it with opset 17"
+        raise RefusedModelError(
+            f"opset could not be raised to {QUANTIZABLE_OPSET}: {detail}", "export it with opset 17"
         ) from cause
     for node in converted.graph.node:
         if node.op_type == "Resize" and node.output[0] in resized:

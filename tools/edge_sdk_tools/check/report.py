@@ -25,19 +25,19 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         rule: what was checked, one word or two, for scripts: `kernel`, `opset`, `nan-weight` ...
         where: the node, tensor or file; empty for the model as a whole.
         what: the whole sentence, with what was expected and got.
-        next_step: what to do; empty where there is nothing to do.
+        next_step: what to do; it begins with "nothing to do" where that is so.
     """
 
     severity: Severity
     rule: str
     where: str = ""
     what: str
-    next_step: str = ""
+    next_step: str
 
     @property
     def line(self) -> str:
         """Sentence and next step in one line."""
-        return f"{self.what}; {self.next_step}" if self.next_step else self.what
+        return f"{self.what}; {self.next_step}"
 
 
 class TensorInfo(msgspec.Struct, frozen=True):
@@ -175,6 +175,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Errors first, then warnings, then notes; each once, and no more than anybody would read."""
     ordered = sorted(dict.fromkeys(findings), key=lambda finding: _ORDER.index(finding.severity))
     if len(ordered) > _MOST:
-        more = Finding(severity="note", rule="more", what=f"{len(ordered) - _MOST} more findings are left out")
+        what = f"{len(ordered) - _MOST} more findings are left out"
+        more = Finding(severity="note", rule="more", what=what, next_step="mend these, then check again")
         ordered = [*ordered[:_MOST], more]
     return tuple(ordered)

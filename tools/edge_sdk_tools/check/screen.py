@@ -11,7 +11,6 @@ import shutil
 from pathlib import PurePath
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -43,7 +42,7 @@ def render(report: CheckReport) -> str:
         parts.append(_facts(report))
     if report.operators:
         parts += [Text(), _operators(report)]
-        parts += [Padding(Text(line, style="dim"), (0, 0, 0, 2)) for line in _sources(report)]
+        parts.append(_sources(report))
     if report.findings:
         parts += [Text(), _findings(report.findings)]
     with console.capture() as capture:
@@ -53,7 +52,8 @@ def render(report: CheckReport) -> str:
 
 def _heading(report: CheckReport) -> Text:
     where = report.target or "this machine"
-    return Text.assemble((report.name, "bold"), f" for {where}, ONNX Runtime {report.onnxruntime}")
+    version = f", ONNX Runtime {report.onnxruntime}" if report.onnxruntime else ""
+    return Text.assemble((report.name, "bold"), f" for {where}{version}")
 
 
 def _facts(report: CheckReport) -> Table:
@@ -67,9 +67,12 @@ def _facts(report: CheckReport) -> Table:
 
 def _rows(report: CheckReport) -> list[tuple[str, str]]:
     raised = f", used as {report.used_opset}" if report.used_opset not in (None, report.opset) else ""
-    said = [PurePath(report.model).name, _size(report.size_mb * 1e6), f"opset {report.opset}{raised}"]
-    said += [f"IR version {report.ir_version}", *([report.producer] if report.producer else [])]
-    rows = [("model", ", ".join(said))]
+    rows = [
+        ("model", f"{PurePath(report.model).name}, {_size(report.size_mb * 1e6)}"),
+        ("format", f"opset {report.opset}{raised}, IR version {report.ir_version}"),
+    ]
+    if report.producer:
+        rows.append(("written by", report.producer))
     if report.files:
         rows.append(("weights in", ", ".join(report.files)))
     if report.input:
@@ -108,8 +111,15 @@ def _takes(provider: ProviderCoverage, use: OperatorUse) -> Text:
     return Text("?") if use.name in provider.unknown else Text("yes", style="green")
 
 
-def _sources(report: CheckReport) -> list[str]:
-    return [f"{_short(p)}: {p.taken} of {p.nodes} nodes, by {p.source}" for p in report.providers]
+def _sources(report: CheckReport) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(style="dim")
+    grid.add_column(style="dim")
+    for provider in report.providers:
+        # A line of its own for the source: together they are longer than most terminals are wide.
+        text = f"{provider.taken} of {provider.nodes} nodes,\nby {provider.source}"
+        grid.add_row(f"  {_short(provider)}:", text)
+    return grid
 
 
 def _findings(findings: tuple[Finding, ...]) -> Table:
@@ -118,10 +128,11 @@ def _findings(findings: tuple[Finding, ...]) -> Table:
     grid.add_column(overflow="fold")
     for finding in findings:
         style = _STYLES[finding.severity]
-        text = Text(finding.what)
-        if finding.next_step:
-            text.append(f"\n→ {finding.next_step}", style="cyan")
-        grid.add_row(Text(finding.severity, style=style), text)
+        grid.add_row(Text(finding.severity, style=style), Text(finding.what))
+        # A column of its own for the arrow: what follows it stays aligned when it wraps.
+        step = Table.grid(padding=(0, 1))
+        step.add_row(Text("→", style="cyan"), Text(finding.next_step, style="cyan", overflow="fold"))
+        grid.add_row("", step)
     return grid
 
 

@@ -12,9 +12,9 @@ import msgspec
 import onnx
 from onnx import TensorProto
 
-from edge_sdk.errors import ModelError
 from edge_sdk.model_spec import InputSpec
 from edge_sdk_tools.check.functions import nodes_of
+from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import Finding, show_shape
 from edge_sdk_tools.check.values import Values, declared_value, graph_values
 
@@ -32,19 +32,21 @@ def image_input(proto: onnx.ModelProto, weights: Collection[str]) -> onnx.ValueI
     """Find the one input that is no weight.
 
     Raises:
-        ModelError: there is none, or more than one, or it is not float32.
+        RefusedModelError: there is none, or more than one, or it is not float32.
     """
     constants = {*weights, *(t.name for t in proto.graph.initializer)}
     inputs = [i for i in proto.graph.input if i.name not in constants]
     if len(inputs) != 1:
         names = f" ({', '.join(i.name for i in inputs[:_SHOWN])})" if inputs else ""
-        raise ModelError(f"has {len(inputs)} inputs, expected one image input{names}")
+        raise RefusedModelError(
+            f"has {len(inputs)} inputs, expected one image input{names}", "export it with the image as its only input"
+        )
     image: onnx.ValueInfoProto = inputs[0]
     tensor = image.type.tensor_type
     if tensor.elem_type != TensorProto.FLOAT:
         known = tensor.elem_type in TensorProto.DataType.values()
         kind = TensorProto.DataType.Name(tensor.elem_type) if known else f"of unknown type {tensor.elem_type}"
-        raise ModelError(f"input {image.name!r} is {kind}, expected FLOAT; export it in float32")
+        raise RefusedModelError(f"input {image.name!r} is {kind}, expected FLOAT", "export it in float32")
     return image
 
 
@@ -52,20 +54,21 @@ def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
     """Give the image input the shape of model.toml, in place.
 
     Raises:
-        ModelError: a side is fixed to something else.
+        RefusedModelError: a side is fixed to something else.
     """
     expected = spec.tensor_shape
     found = declared_value(image).shape
     if found is not None and not _fits(found, expected):
-        hint = "correct input.size_wh, input.color or input.layout"
+        hint = "correct input.size_wh, input.color or input.layout in model.toml"
         other = msgspec.structs.replace(spec, layout="NHWC" if spec.layout == "NCHW" else "NCHW")
         if len(found) == 4 and _fits((1, *found[1:]), expected):
             hint = "frames come one at a time: export it with batch 1 or a free batch"
         elif _fits(found, other.tensor_shape):
-            hint = f'input.layout is "{other.layout}"'
-        raise ModelError(
+            hint = f'set input.layout = "{other.layout}" in model.toml'
+        raise RefusedModelError(
             f"input {image.name!r} has shape {show_shape(found)}, model.toml says {show_shape(expected)} "
-            f"({spec.layout}, {spec.color}); {hint}"
+            f"({spec.layout}, {spec.color})",
+            hint,
         )
     image.type.tensor_type.shape.CopyFrom(_shape(expected))
 
@@ -198,7 +201,8 @@ def _inference_findings(text: str) -> list[Finding]:
         )
         for match in _ONE_ERROR.finditer(text)
     ]
-    return found[:_SHOWN] or [Finding(severity="error", rule="shape", what=_plain(text.splitlines()[0]))]
+    what = _plain(text.splitlines()[0])
+    return found[:_SHOWN] or [Finding(severity="error", rule="shape", what=what, next_step="export the model again")]
 
 
 def _plain(text: str) -> str:

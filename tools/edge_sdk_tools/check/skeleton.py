@@ -12,7 +12,7 @@ import msgspec
 import onnx
 from onnx import TensorProto, helper
 
-from edge_sdk.errors import ModelError
+from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.weight import DTYPES, Weight
 from edge_sdk_tools.check.wire import LENGTH, Damaged, Field, fields, length_field
 
@@ -42,7 +42,7 @@ def cut(data: bytes) -> Cut:
 
     Raises:
         Damaged: it is no ModelProto, or more than one on end.
-        ModelError: it has more parts than any vision model.
+        RefusedModelError: it has more parts than any vision model.
     """
     parts: list[bytes] = []
     spans: dict[int, tuple[int, int]] = {}
@@ -94,7 +94,10 @@ def _cut_graph(data: bytes, graph: Field, spans: dict[int, tuple[int, int]]) -> 
     index = 0
     for field in fields(data, graph.value, graph.end):
         if len(parts) > _MOST_PARTS:
-            raise ModelError(f"the graph has more than {_MOST_PARTS} nodes and weights, expected a vision model")
+            raise RefusedModelError(
+                f"the graph has more than {_MOST_PARTS} nodes and weights, expected a vision model",
+                "export the model again, without a loop that is unrolled",
+            )
         if field.number != _INITIALIZER or field.wire_type != LENGTH:
             parts.append(data[field.start : field.end])
             continue

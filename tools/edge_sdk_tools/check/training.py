@@ -27,7 +27,8 @@ def check_training(proto: onnx.ModelProto) -> list[Finding]:
     findings = [f for node in nodes_of(proto.graph.node) for f in _check_node(node, constants)]
     if proto.training_info:
         what = "holds how to train it (training_info); a device does not need that, and it is left out"
-        findings.append(Finding(severity="note", rule="training", what=what))
+        step = "nothing to do; model.ClearField('training_info') takes it out of the file too"
+        findings.append(Finding(severity="note", rule="training", what=what, next_step=step))
     return findings
 
 

@@ -17,7 +17,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from edge_sdk.errors import ModelError
+from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.values import Value, Values
 from edge_sdk_tools.check.weight import DTYPES, Weight
 
@@ -40,7 +40,7 @@ def rehearse(
         `values`, with the shapes that tensors took where inference did not know them.
 
     Raises:
-        ModelError: ONNX Runtime does not load or run it.
+        RefusedModelError: ONNX Runtime does not load or run it.
     """
     level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED  # all of the default but layouts, which copy the weights
     session = _load(proto, _options(level))
@@ -67,7 +67,7 @@ def compare(
         What differs, in words; empty when nothing does.
 
     Raises:
-        ModelError: ONNX Runtime does not load or run one of them.
+        RefusedModelError: ONNX Runtime does not load or run one of them.
     """
     results = []
     for proto in (original, converted):
@@ -127,14 +127,14 @@ def _load(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceS
     try:
         return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
-        raise ModelError(f"ONNX Runtime {ort.__version__} cannot load it: {_first_line(cause)}") from cause
+        raise _failed("cannot load it", cause) from cause
 
 
 def _run(session: ort.InferenceSession, feeds: Mapping[str, NDArray[np.generic]]) -> list[NDArray[Any]]:
     try:
         return [np.asarray(array) for array in session.run(None, dict(feeds))]
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
-        raise ModelError(f"ONNX Runtime {ort.__version__} failed to run it: {_first_line(cause)}") from cause
+        raise _failed("failed to run it", cause) from cause
 
 
 def _feeds(
@@ -146,6 +146,7 @@ def _feeds(
     return feeds
 
 
-def _first_line(cause: Exception) -> str:
-    lines = str(cause).splitlines()
-    return lines[0].removeprefix("[ONNXRuntimeError] : ") if lines else type(cause).__name__
+def _failed(what: str, cause: Exception) -> RefusedModelError:
+    lines = str(cause).splitlines() or [type(cause).__name__]
+    detail = lines[0].removeprefix("[ONNXRuntimeError] : ")
+    return RefusedModelError(f"ONNX Runtime {ort.__version__} {what}: {detail}", "export the model again")
