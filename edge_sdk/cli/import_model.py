@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
@@ -14,22 +16,51 @@ from edge_sdk.errors import UsageError
 if TYPE_CHECKING:
     from edge_sdk_tools.importing.import_report import ImportReport
 
-_MODEL = click.option(
-    "--model",
-    "model_toml",
-    required=True,
-    metavar="MODEL_TOML",
-    type=click.Path(path_type=Path),
-    help="Describes the model's input, and names the .onnx to write.",
-)
-_IMAGES = click.option(
-    "--images",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Folder of images to compare on; [data] calibration of MODEL_TOML by default. Repeatable.",
-)
-_TARGET = click.option("--target", help="The device, whose ONNX Runtime limits the opset.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
+_COMPARED = (
+    click.option(
+        "--model",
+        "model_toml",
+        required=True,
+        metavar="MODEL_TOML",
+        type=click.Path(path_type=Path),
+        help="Describes the model's input, and names the .onnx to write.",
+    ),
+    click.option("--target", help="The device, whose ONNX Runtime limits the opset."),
+    click.option(
+        "--images",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="Folder of images to compare on; [data] calibration of MODEL_TOML by default. Repeatable.",
+    ),
+    _JSON,
+)
+
+
+class _Options(NamedTuple):
+    """What every import has that compares the result with its source."""
+
+    model_toml: Path
+    target: str | None
+    images: tuple[Path, ...]
+    as_json: bool
+
+
+def _compared(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `_Options`, and hand them over as one."""
+
+    @functools.wraps(function)
+    def call(
+        *,
+        model_toml: Path,
+        target: str | None,
+        images: tuple[Path, ...],
+        as_json: bool,
+        **own: Path | str | bool | None,
+    ) -> None:
+        function(_Options(model_toml, target, images, as_json), **own)
+
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(_COMPARED), call)
 
 
 @click.group("import", invoke_without_command=True)
@@ -42,68 +73,34 @@ def command(ctx: click.Context) -> None:
 
 @command.command("pytorch", short_help="A torch.nn.Module, a torch.export archive or TorchScript.")
 @click.argument("source")
-@_MODEL
+@_compared
 @click.option("--weights", type=click.Path(path_type=Path), help="A state dict for the function's module.")
-@_TARGET
-@_IMAGES
 @click.option("--dynamic-batch", is_flag=True, help="Leave the batch free; a build fixes it to 1 again.")
-@_JSON
-def pytorch(
-    source: str,
-    model_toml: Path,
-    weights: Path | None,
-    target: str | None,
-    images: tuple[Path, ...],
-    dynamic_batch: bool,
-    as_json: bool,
-) -> None:
+def pytorch(options: _Options, source: str, weights: Path | None, dynamic_batch: bool) -> None:
     """Export SOURCE: FILE.py:FUNCTION that returns a torch.nn.Module, a .pt2 (torch.export) or a .pt (TorchScript)."""
     with host_tools("import pytorch", "torch"):
         from edge_sdk_tools.importing.pytorch import import_pytorch
-        from edge_sdk_tools.progress import StepProgress
-    with StepProgress(quiet=as_json) as progress:
-        report = import_pytorch(
-            source,
-            model_toml,
-            weights=weights,
-            target_name=target,
-            images=images,
-            dynamic_batch=dynamic_batch,
-            on_progress=progress,
-        )
-    _show(report, model_toml, as_json=as_json)
+    _run(functools.partial(import_pytorch, source, weights=weights, dynamic_batch=dynamic_batch), options)
 
 
 @command.command("onnx", short_help="An .onnx of opset 7 or more, made ready for a build.")
 @click.argument("source", type=click.Path(path_type=Path))
-@_MODEL
-@_TARGET
-@_IMAGES
-@_JSON
-def onnx(source: Path, model_toml: Path, target: str | None, images: tuple[Path, ...], as_json: bool) -> None:
+@_compared
+def onnx(options: _Options, source: Path) -> None:
     """Rewrite SOURCE, an .onnx of opset 7 or more: opset raised, weights inside, shapes fixed."""
     with host_tools("import onnx"):
         from edge_sdk_tools.importing.onnx_model import import_onnx
-        from edge_sdk_tools.progress import StepProgress
-    with StepProgress(quiet=as_json) as progress:
-        report = import_onnx(source, model_toml, target_name=target, images=images, on_progress=progress)
-    _show(report, model_toml, as_json=as_json)
+    _run(functools.partial(import_onnx, source), options)
 
 
 @command.command("tensorflow", short_help="A .tflite, .keras or .h5 file, or a SavedModel.")
 @click.argument("source", type=click.Path(path_type=Path))
-@_MODEL
-@_TARGET
-@_IMAGES
-@_JSON
-def tensorflow(source: Path, model_toml: Path, target: str | None, images: tuple[Path, ...], as_json: bool) -> None:
+@_compared
+def tensorflow(options: _Options, source: Path) -> None:
     """Convert SOURCE with tf2onnx: a .tflite, .keras or .h5 file, or the folder of a SavedModel."""
     with host_tools("import tensorflow"):
         from edge_sdk_tools.importing.tensorflow import import_tensorflow
-        from edge_sdk_tools.progress import StepProgress
-    with StepProgress(quiet=as_json) as progress:
-        report = import_tensorflow(source, model_toml, target_name=target, images=images, on_progress=progress)
-    _show(report, model_toml, as_json=as_json)
+    _run(functools.partial(import_tensorflow, source), options)
 
 
 @command.command("darknet", short_help="A detector's .cfg and .weights.")
@@ -127,10 +124,20 @@ def darknet(cfg: Path, weights: Path, labels: Path, output: Path, name: str | No
     _say_next(model_toml)
 
 
-def _show(report: ImportReport, model_toml: Path, *, as_json: bool) -> None:
-    if as_json:
+def _run(importer: Callable[..., ImportReport], options: _Options) -> None:
+    """Import with progress, and show what came of it."""
+    from edge_sdk_tools.progress import StepProgress
+
+    with StepProgress(quiet=options.as_json) as progress:
+        report = importer(options.model_toml, target_name=options.target, images=options.images, on_progress=progress)
+    if options.as_json:
         click.echo(msgspec.json.encode(report))
-        return
+    else:
+        _show(report)
+        _say_next(options.model_toml)
+
+
+def _show(report: ImportReport) -> None:
     from edge_sdk_tools.progress import print_table
 
     for warning in report.warnings:
@@ -149,14 +156,11 @@ def _show(report: ImportReport, model_toml: Path, *, as_json: bool) -> None:
     columns = ("output", "shape", "largest difference", "on input", "relative", "on images")
     print_table(f"{report.source} in ONNX Runtime", columns, rows)
     images = f"{report.images} of them real images" if report.images else "none of them a real image"
-    click.echo(f"compared on {report.probes} inputs, {images}; made by {report.exporter}")
+    click.echo(f"compared on {report.probes} inputs, {images}")
+    click.echo(f"made by {report.exporter}")
+    click.echo(f"wrote {report.model}{', replacing what was there' if report.replaced else ''}")
     shape = "x".join(map(str, report.input_shape))
-    replaced = ", replacing what was there" if report.replaced else ""
-    click.echo(
-        f"wrote {report.model} ({report.size_mb:.2f} MB, opset {report.opset}, {report.nodes} nodes, "
-        f"input {shape} {report.layout}){replaced}"
-    )
-    _say_next(model_toml)
+    click.echo(f"{report.size_mb:.2f} MB, opset {report.opset}, {report.nodes} nodes, input {shape} {report.layout}")
 
 
 def _say_next(model_toml: Path) -> None:

@@ -37,12 +37,12 @@ def test_figures_and_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str
     source, toml = write_source(tmp_path)
     assert run(["import", "onnx", source, "--model", toml]) == 0
     captured = capsys.readouterr()
-    assert "compared on 8 inputs, none of them a real image" in captured.out
-    assert f"wrote {tmp_path / 'model.onnx'} (0.00 MB, opset 17, 6 nodes, input 1x3x16x16 NCHW)\n" in captured.out
+    assert "\ncompared on 8 inputs, none of them a real image\nmade by the export gate\n" in captured.out
+    assert f"\nwrote {tmp_path / 'model.onnx'}\n" in captured.out
+    assert "\n0.00 MB, opset 17, 6 nodes, input 1x3x16x16 NCHW\n" in captured.out
+    assert all(len(line) <= 80 for line in captured.out.splitlines() if str(tmp_path) not in line)
     assert captured.out.endswith(f"next: edge-sdk build {toml} --target TARGET --calibration FOLDER\n")
-    assert captured.err == (
-        "edge-sdk: warning: compared on inputs made here only; give real images with --images FOLDER\n"
-    )
+    assert captured.err == "edge-sdk: warning: no real image was compared; give some with --images FOLDER\n"
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,18 +109,21 @@ def test_errors_are_one_line(
 @pytest.mark.parametrize(
     ("missing", "arguments", "remedy"),
     [
-        ("torch", ["pytorch", "a.py:b"], "pip install '.[torch]'"),
-        ("onnxscript", ["pytorch", "a.py:b"], "pip install '.[torch]'"),
-        ("onnx", ["onnx", "a.onnx"], "pip install '.[host]'"),
-        ("tensorflow", ["tensorflow", "a.tflite"], "pip install tensorflow tf2onnx"),
+        ("torch", ["pytorch", "{}/a.py:b"], "pip install '.[torch]'"),
+        ("onnxscript", ["pytorch", "{}/a.py:b"], "pip install '.[torch]'"),
+        ("onnx", ["onnx", "{}/a.onnx"], "pip install '.[host]'"),
+        ("tensorflow", ["tensorflow", "{}/a.tflite"], "pip install tensorflow tf2onnx"),
     ],
 )
 def test_a_missing_package_is_named(tmp_path: Path, missing: str, arguments: list[str], remedy: str) -> None:
     if missing == "onnxscript" and find_spec("torch") is None:
         pytest.skip("PyTorch is the extra [torch], and is missed first")
     toml = write_project(tmp_path, pictures=0)
+    for name in ("a.py", "a.onnx", "a.tflite"):
+        (tmp_path / name).touch()
     code = f"import sys; sys.modules[{missing!r}] = None; from edge_sdk.cli import main; main(sys.argv[1:])"
-    program = [sys.executable, "-c", code, "import", *arguments, "--model", str(toml)]
+    program = [sys.executable, "-c", code, "import", arguments[0], arguments[1].format(tmp_path)]
+    program += ["--model", str(toml)]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 8
     assert done.stderr.startswith(f"edge-sdk: `edge-sdk import {arguments[0]}` ")
@@ -151,5 +154,6 @@ def test_pytorch_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert "weights.pth: does not fit" in capsys.readouterr().err
     assert run([*command, "--dynamic-batch", "--target", "arm64", "--images", str(tmp_path / "pictures")]) == 0
     printed = capsys.readouterr().out
-    assert "compared on 10 inputs, 1 of them real images; made by torch.export of PyTorch" in printed
-    assert "input batchx3x16x16 NCHW), replacing what was there" in printed
+    assert "\ncompared on 10 inputs, 1 of them real images\nmade by torch.export of PyTorch" in printed
+    assert f"\nwrote {tmp_path / 'model.onnx'}, replacing what was there\n" in printed
+    assert "input batchx3x16x16 NCHW\n" in printed

@@ -20,7 +20,7 @@ from edge_sdk_tools.importing.import_report import ImportReport
 from edge_sdk_tools.importing.pytorch import import_pytorch
 from tests.host import torch_models
 from tests.host.images import write_pictures
-from tests.host.torch_projects import MODEL_TOML, MODELS, write_target, write_toml
+from tests.host.torch_projects import MODEL_TOML, MODELS, is_documented, line_of, write_target, write_toml
 
 
 def import_function(folder: Path, function: str, **options: object) -> tuple[ImportReport, onnx.ModelProto]:
@@ -72,7 +72,7 @@ def test_calibration_images_are_compared_on_by_default(tmp_path: Path) -> None:
     toml.write_text(f'{MODEL_TOML}\n[data]\ncalibration = "pictures"\n')
     unseen = import_pytorch(f"{MODELS}:net", toml)
     assert (unseen.images, unseen.outputs[0].on_images) == (0, None)
-    assert unseen.warnings == ("compared on inputs made here only; give real images with --images FOLDER",)
+    assert unseen.warnings == ("no real image was compared; give some with --images FOLDER",)
     write_pictures(tmp_path / "pictures", 2)
     assert import_pytorch(f"{MODELS}:net", toml).images == 2
 
@@ -154,7 +154,18 @@ def test_an_archive_and_a_target_of_a_low_opset(tmp_path: Path) -> None:
 
 def test_what_the_better_exporter_cannot_take_is_traced_and_said(tmp_path: Path) -> None:
     report, _ = import_function(tmp_path, "rare_branch")
-    line = next(i for i, text in enumerate(MODELS.read_text().splitlines(), 1) if "what data decides" in text)
     assert report.exporter.startswith("TorchScript")
-    assert "the model was traced, because the better exporter could not take it (torch.export: " in report.warnings[0]
-    assert f"forward takes numbers out of tensors at torch_models.py:{line}, " in report.warnings[1]
+    assert report.warnings[0] == (
+        f"forward takes numbers out of tensors at {line_of('what data decides')}, and the graph keeps what they were "
+        "at export; all 8 inputs that were compared agree, but to be sure use torch.where instead of if, fixed loop "
+        "counts and shapes, and tensors instead of item()"
+    )
+    assert is_documented(report.warnings[0].replace(MODELS.name, "model.py"))
+
+
+def test_what_torch_export_lacks_is_traced_and_said(tmp_path: Path) -> None:
+    report, _ = import_function(tmp_path, "untranslated")
+    assert report.exporter.startswith("TorchScript")
+    assert report.warnings[0] == (
+        "the model was traced, because torch.export could not take it: not made for torch.export"
+    )

@@ -13,7 +13,7 @@ pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch
 from edge_sdk.errors import DataError, EdgeError, ModelError, UsageError
 from edge_sdk_tools.importing.pytorch import import_pytorch
 from tests.host.images import write_pictures
-from tests.host.torch_projects import MODEL_TOML, MODELS, line_of, refusal, write_target, write_toml
+from tests.host.torch_projects import MODEL_TOML, MODELS, is_documented, line_of, refusal, write_target, write_toml
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ from tests.host.torch_projects import MODEL_TOML, MODELS, line_of, refusal, writ
         ("text", "text: returns a str, expected a torch.nn.Module"),
         ("gives_none", "gives_none: returns nothing, expected a torch.nn.Module"),
         ("gives_tensor", "gives_tensor: returns a Tensor, expected a torch.nn.Module"),
+        ("gives_checkpoint", "returns a dict, expected a torch.nn.Module; its key 'net' holds one, return that"),
         ("raises", f"raises: failed: KeyError: 'backbone' ({line_of('backbone')})"),
         ("exits", f"exits: failed: SystemExit: no GPU here ({line_of('no GPU here')})"),
         ("fails", "forward failed on an input of 1x3x16x16 (size_wh, color and layout of model.toml): RuntimeError: "),
@@ -54,26 +55,46 @@ def test_a_model_that_cannot_be_imported(tmp_path: Path, function: str, expected
 )
 def test_control_flow_that_depends_on_data_is_found(tmp_path: Path, function: str, place: str, probe: str) -> None:
     said = refusal(tmp_path, f"{MODELS}:{function}")
-    assert "output 'output' differs by " in said
+    assert said.startswith(
+        f"{MODELS}:{function}: data-dependent control flow, shape or item() at {line_of(place)}; use torch.where "
+        "instead of if, fixed loop counts and shapes, and tensors instead of item() (TorchScript: output 'output' "
+        "differs by "
+    )
     assert f" on input '{probe}', where rounding explains " in said
-    assert f": control flow that depends on data was frozen at export ({line_of(place)}); use torch.where" in said
-    assert "torch.export: " in said
+    assert "torch.export" not in said
+
+
+def test_control_flow_is_found_in_a_package_too(tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "m.py").write_text("from tests.host.torch_models import branch\n")
+    said = refusal(tmp_path, f"{folder / 'm.py'}:branch")
+    assert f": data-dependent control flow, shape or item() at {line_of('what data decides')}; " in said
+
+
+def test_control_flow_comes_before_what_tracing_could_not_take(tmp_path: Path) -> None:
+    said = refusal(tmp_path, f"{MODELS}:branch_unsupported")
+    assert f": data-dependent control flow, shape or item() at {line_of('what data decides')}; " in said
+    assert said.index("; use torch.where ") < said.index("(TorchScript: Exporting the operator")
+
+
+def test_the_message_on_control_flow_is_the_documented_one(tmp_path: Path) -> None:
+    said = refusal(tmp_path, f"{MODELS}:branch").removeprefix(f"{MODELS}:branch: ").replace(MODELS.name, "model.py")
+    assert is_documented(said)
 
 
 def test_a_shape_that_depends_on_data_is_found(tmp_path: Path) -> None:
     said = refusal(tmp_path, f"{MODELS}:shapes")
-    assert (
-        "output 'output' has shape (1, 3) on input 'ones', expected (1, 2): control flow that depends on data" in said
-    )
-    assert line_of("what data cuts") in said
+    assert f": data-dependent control flow, shape or item() at {line_of('what data cuts')}; use torch.where " in said
+    assert said.endswith("(TorchScript: output 'output' has shape (1, 3) on input 'ones', expected (1, 2))")
 
 
 def test_a_function_that_traces_itself_is_found_too(tmp_path: Path) -> None:
     """With an opset that torch.export does not write, tracing is all there is."""
     target = str(write_target(tmp_path, max_opset=15))
     said = refusal(tmp_path, f"{MODELS}:branch", target_name=target)
-    assert "was frozen at export" in said
-    assert "torch.export: " not in said
+    assert f": data-dependent control flow, shape or item() at {line_of('what data decides')}; " in said
+    assert "torch.export" not in said
 
 
 def test_a_real_image_that_overflows(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import torch
 
 from edge_sdk.errors import UsageError
 from tests.host import torch_models
-from tests.host.torch_projects import MODELS, Code, refusal
+from tests.host.torch_projects import MODELS, Code, is_documented, refusal
 
 WEIGHTS = "weights.pth"
 
@@ -44,7 +45,10 @@ def _cut(path: Path) -> None:
         (_cut, "weights.pth: weights cannot be read: "),
         (lambda path: torch.save(torch_models.Net(), path), "holds more than tensors (tests.host.torch_models.Net), "),
         (lambda path: torch.save(torch.zeros(3), path), "holds a Tensor, expected a state dict of tensors"),
-        (lambda path: torch.save({"epoch": 3, "state_dict": {}}, path), "holds keys epoch, state_dict, expected a "),
+        (
+            lambda path: torch.save({"epoch": 3, "state_dict": {}}, path),
+            "expected a state dict of tensors; save the state dict alone: torch.save(model.state_dict(), 'state_dict",
+        ),
         (_lacking, "torch_models.py:net: lacks first.weight, norm.weight, norm.bias and 6 more; has module.first"),
         (_larger, "does not fit"),
         (_larger, "size mismatch for last.weight: copying a param with shape torch.Size([4, 8])"),
@@ -63,6 +67,62 @@ def test_weights_with_code_run_nothing(tmp_path: Path, write: Callable[[object, 
     write(code, tmp_path / WEIGHTS)
     refusal(tmp_path, f"{MODELS}:net", weights=tmp_path / WEIGHTS)
     assert not code.ran.exists()
+
+
+def _with_options(state: dict[str, torch.Tensor]) -> dict[str, object]:
+    return {"options": argparse.Namespace(epochs=3), "weights": state}
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize(
+    ("checkpoint", "place", "saved"),
+    [
+        (lambda net: {"epoch": 3, "model": net.state_dict()}, "a state dict is under 'model'; ", "['model'],"),
+        (lambda net: {"epoch": 3, "net": net}, "a module is under 'net'; ", "['net'].state_dict(),"),
+        (lambda net: _with_options(net.state_dict()), "a state dict is under 'weights'; ", "['weights'],"),
+        (lambda net: {"run": {0: net.state_dict()}}, "a state dict is under 'run' > 0; ", "['run'][0],"),
+        (lambda net: {"ema": net, "model": net}, "a module is under 'ema' or 'model'; ", "['ema'].state_dict(),"),
+        (lambda net: net, "it is a module; ", ".state_dict(),"),
+    ],
+)
+def test_the_state_dict_in_a_checkpoint_is_found(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: Callable[[torch.nn.Module], object],
+    place: str,
+    saved: str,
+    zipped: bool,
+) -> None:
+    torch.save(checkpoint(torch_models.Net()), tmp_path / WEIGHTS, _use_new_zipfile_serialization=zipped)
+    said = refusal(tmp_path, f"{MODELS}:net", weights=tmp_path / WEIGHTS)
+    assert said.startswith(f"{tmp_path / WEIGHTS}: holds ")
+    assert place in said
+    assert saved in said
+    monkeypatch.chdir(tmp_path)
+    eval(said.rpartition(" with ")[2], {"torch": torch})  # what it says to write
+    torch_models.Net().load_state_dict(torch.load("state_dict.pth"))
+
+
+@pytest.mark.parametrize(
+    "checkpoint", [lambda net: {"epoch": 3, "model": net.state_dict()}, lambda net: {"epoch": 3, "net": net}]
+)
+def test_the_messages_on_checkpoints_are_the_documented_ones(
+    tmp_path: Path, checkpoint: Callable[[torch.nn.Module], object]
+) -> None:
+    path = tmp_path / "last.pth"
+    torch.save(checkpoint(torch_models.Net()), path)
+    said = refusal(tmp_path, f"{MODELS}:net", weights=path).removeprefix(f"{path}: ")
+    assert is_documented(said.replace(str(path), "last.pth").replace("tests.host.torch_models.", "net."))
+
+
+def test_weights_that_are_not_finite(tmp_path: Path) -> None:
+    """The file is named, but for what is not in it."""
+    torch.save(torch_models.nan().state_dict(), tmp_path / WEIGHTS)
+    said = refusal(tmp_path, f"{MODELS}:net", weights=tmp_path / WEIGHTS)
+    assert said == f"{tmp_path / WEIGHTS}: last.weight holds numbers that are not finite; train or load it again"
+    torch.save(torch_models.Net().state_dict(), tmp_path / WEIGHTS)
+    said = refusal(tmp_path, f"{MODELS}:mask", weights=tmp_path / WEIGHTS)
+    assert said.startswith(f"{MODELS}:mask: mask holds numbers that are not finite")
 
 
 def test_weights_beside_an_archive(tmp_path: Path) -> None:
@@ -132,7 +192,9 @@ def test_example_inputs_with_code_run_nothing(tmp_path: Path) -> None:
     code = Code(tmp_path)
     torch.save(code, tmp_path / "code")
     with zipfile.ZipFile(tmp_path / "whole.pt2") as whole, zipfile.ZipFile(tmp_path / "m.pt2", "w") as changed:
-        inputs = next(name for name in whole.namelist() if "sample_inputs" in name)
+        inputs = next(
+            name for name in whole.namelist() if name.endswith(("sample_inputs/model.pt", "example_inputs.pt"))
+        )
         for name in whole.namelist():
             changed.writestr(name, (tmp_path / "code").read_bytes() if name == inputs else whole.read(name))
     refusal(tmp_path, str(tmp_path / "m.pt2"))

@@ -121,6 +121,18 @@ class Unsupported(Net):
         return super().forward(x) + torch.linalg.svdvals(x[0, 0]).sum()
 
 
+class BranchUnsupported(Branch):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + torch.linalg.svdvals(x[0, 0]).sum()
+
+
+class Untranslated(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.compiler.is_compiling():  # as it is for torch.export too, but not for tracing
+            raise ValueError("not made for torch.export")
+        return super().forward(x)
+
+
 class Narrow(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.bfloat16().sin().float())
@@ -141,6 +153,14 @@ class Overflows(Net):
         return super().forward(x) / (x.std() * 0)
 
 
+class Mask(Net):
+    """Has a buffer that is in no state dict, and is not finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.full((2,), float("nan")), persistent=False)
+
+
 class Hidden(nn.Module):
     """A weight of 3 GB that takes 4 bytes."""
 
@@ -154,6 +174,7 @@ branch, rare_branch, loop, item = Branch, RareBranch, Loop, Item
 alone, shapes, narrow = Alone, Shapes, Narrow
 random, remembers, writes = Random, Remembers, Writes
 outputs, changing, two, words, nothing = Outputs, Changing, Two, Words, Nothing
+branch_unsupported, untranslated, mask = BranchUnsupported, Untranslated, Mask
 unsupported, fails, leaves, overflows, hidden = Unsupported, Fails, Leaves, Overflows, Hidden
 ready = Net()
 text = "no function"
@@ -197,6 +218,10 @@ def exits() -> nn.Module:
 
 def gives_none() -> None:
     return None
+
+
+def gives_checkpoint() -> dict[str, object]:
+    return {"epoch": 3, "net": Net()}
 
 
 def gives_tensor() -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +56,13 @@ def refusal(folder: Path, source: str, kind: type[EdgeError] = ModelError, **opt
     assert sorted(folder.iterdir()) == before
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def is_documented(said: str) -> bool:
+    """Whether docs/importing.md has this message, but for its figures."""
+    text = (MODELS.parents[2] / "docs" / "importing.md").read_text()
+    figure = re.compile(r"[0-9][0-9.e-]*")
+    return f"`{figure.sub('#', said)}`" in figure.sub("#", text)
 
 
 class Code:

@@ -15,6 +15,7 @@ from edge_sdk_tools.importing.darknet_cfg import Section, read_cfg
 from edge_sdk_tools.importing.darknet_graph import INPUT_NAME, Graph, Value
 from edge_sdk_tools.importing.darknet_layers import add_layer
 from edge_sdk_tools.importing.darknet_weights import read_weights
+from edge_sdk_tools.importing.output_folder import check_writable
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SIDE_PX = (8, 8192)  # what model.toml allows
@@ -44,6 +45,7 @@ def import_darknet(cfg: Path, weights: Path, labels: Path, folder: Path, *, name
     name = cfg.stem if name is None else name
     if not _NAME.fullmatch(name):
         raise ModelError(f"{cfg}: {name!r} is no model name, expected letters, digits, dots, dashes and underscores")
+    check_writable(folder, folder)
     net, layers = read_cfg(cfg)
     graph = _build_graph(net, layers)
     lines = read_labels(labels)

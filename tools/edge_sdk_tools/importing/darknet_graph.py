@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from edge_sdk_tools.importing.darknet_cfg import Section
@@ -89,7 +90,10 @@ class Graph:
         return value
 
     def node(self, operator: str, inputs: list[str], name: str, **attributes: Any) -> str:
-        """Add one node with one output; returns its name, which is the node's too."""
+        """Add one node with one output; returns its name, which is the node's too.
+
+        The attributes are of the types that `helper.make_node` takes, which are any.
+        """
         self._nodes.append(helper.make_node(operator, inputs, [name], name=name, **attributes))
         return name
 
@@ -99,7 +103,7 @@ class Graph:
         self._constants.append(numpy_helper.from_array(np.array(values, dtype), name))
         return name
 
-    def to_model(self, name: str, weights: dict[str, np.ndarray[Any, np.dtype[np.float32]]]) -> onnx.ModelProto:
+    def to_model(self, name: str, weights: dict[str, NDArray[np.float32]]) -> onnx.ModelProto:
         """The finished and checked ONNX model.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -19,13 +20,21 @@ def describe_fault(cause: BaseException, folder: Path) -> str:
     name = type(cause).__name__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{name}: {cause.msg} ({Path(cause.filename).name}:{cause.lineno})"
-    text = first_line(cause)
     frames = traceback.extract_tb(cause.__traceback__)
-    theirs = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
-    if not frames:
-        return f"{name}: {text}"
-    place = (theirs or frames)[-1]
-    return f"{name}: {text} ({Path(place.filename).name}:{place.lineno})"
+    place = place_in(cause, folder) or _innermost(frames)
+    return f"{name}: {first_line(cause)}{f' ({place})' if place else ''}"
+
+
+def place_in(cause: BaseException, folder: Path) -> str:
+    """`FILE.py:LINE` of the innermost frame in `folder`; empty where there is none."""
+    frames = traceback.extract_tb(cause.__traceback__)
+    return _innermost([frame for frame in frames if Path(frame.filename).is_relative_to(folder)])
+
+
+def place_outside(cause: BaseException, folders: Sequence[Path]) -> str:
+    """`FILE.py:LINE` of the innermost frame in none of `folders`; empty where there is none."""
+    frames = traceback.extract_tb(cause.__traceback__)
+    return _innermost([f for f in frames if not any(map(Path(f.filename).is_relative_to, folders))])
 
 
 def first_line(cause: BaseException) -> str:
@@ -39,3 +48,7 @@ def root_cause(cause: BaseException) -> BaseException:
     while cause.__cause__ is not None:
         cause = cause.__cause__
     return cause
+
+
+def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

@@ -63,7 +63,7 @@ def make_report(
 ) -> ImportReport:
     """Fill in a report from what was written; says so when nothing real was compared."""
     images = sum(probe.is_image for probe in probes)
-    unseen = () if images else ("compared on inputs made here only; give real images with --images FOLDER",)
+    unseen = () if images else ("no real image was compared; give some with --images FOLDER",)
     return ImportReport(
         model=spec.model,
         source=source,

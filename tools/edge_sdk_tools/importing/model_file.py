@@ -15,6 +15,7 @@ from edge_sdk.errors import ModelError, OutputError, UsageError
 from edge_sdk.model_spec import ModelSpec, load_model_spec, read_labels
 from edge_sdk.target import Target
 from edge_sdk_tools.check import check_model
+from edge_sdk_tools.importing.output_folder import check_writable
 from edge_sdk_tools.interruption import interrupted_by_sigterm
 
 _MAX_BYTES = 2**31 - 1  # of a protobuf message
@@ -30,6 +31,7 @@ def load_destination(model_toml: Path, source: Path | None = None) -> ModelSpec:
     Raises:
         UsageError: not a model.toml, or its `model` is no name for a new .onnx file.
         ModelError: model.toml or its labels file is missing or wrong.
+        OutputError: the folder of the new file cannot be written.
     """
     if model_toml.suffix != ".toml":
         raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see docs/model-toml.md")
@@ -44,6 +46,7 @@ def load_destination(model_toml: Path, source: Path | None = None) -> ModelSpec:
     if source is not None and path.exists() and source.exists() and path.samefile(source):
         raise UsageError(f"{source}: is the file that {model_toml} says to write; give `model` another name there")
     read_labels(Path(spec.labels))
+    check_writable(path.parent, path)
     return spec
 
 

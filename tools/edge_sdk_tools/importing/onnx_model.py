@@ -11,14 +11,12 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.errors import ModelError
-from edge_sdk.target import load_target
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.importing.comparison import Runner, compare_model
 from edge_sdk_tools.importing.global_pool import pool_means
-from edge_sdk_tools.importing.import_report import ImportReport, OnProgress, make_report
-from edge_sdk_tools.importing.model_file import load_destination, write_model
+from edge_sdk_tools.importing.import_plan import plan_import
+from edge_sdk_tools.importing.import_report import ImportReport, OnProgress
 from edge_sdk_tools.importing.observation import observe
-from edge_sdk_tools.importing.probe import make_probes, probe_images
 
 
 def import_onnx(
@@ -41,30 +39,18 @@ def import_onnx(
     Raises:
         EdgeError: of the family that says who can mend it; what was at the file's place is still there.
     """
-    spec = load_destination(model_toml, source)
-    target = load_target(target_name) if target_name else None
-    probes = make_probes(spec.input, probe_images(spec, images))
+    plan = plan_import(source, model_toml, target_name, images)
     on_progress("check", 0, 1)
-    proto = check_model(msgspec.structs.replace(spec, model=str(source)), target).proto
+    proto = check_model(msgspec.structs.replace(plan.spec, model=str(source)), plan.target).proto
     pool_means(proto)
     on_progress("check", 1, 1)
     on_progress("compare", 0, 1)
     # Not optimized: what ONNX Runtime's optimizer gets wrong must not be wrong on both sides.
-    observation = observe(Runner(str(source), str(source), optimize=False), probes)
+    observation = observe(Runner(str(source), str(source), optimize=False), plan.probes)
     written = f"{source} as it would be written"
-    comparison = compare_model(proto.SerializeToString(), written, probes, observation.outputs, observation.names)
+    comparison = compare_model(proto.SerializeToString(), written, plan.probes, observation.outputs, observation.names)
     if comparison.problem is not None:
         remedy = "" if comparison.is_explained else "; export it again where it was trained, with opset 17"
         raise ModelError(f"{source}: with its opset raised and its shapes fixed {comparison.problem}{remedy}")
     on_progress("compare", 1, 1)
-    replaced = write_model(proto, spec, target)
-    return make_report(
-        spec,
-        proto,
-        source=str(source),
-        exporter="the export gate",
-        outputs=comparison.outputs,
-        probes=probes,
-        warnings=(),
-        replaced=replaced,
-    )
+    return plan.finish(proto, "the export gate", comparison.outputs)

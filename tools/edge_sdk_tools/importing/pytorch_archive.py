@@ -69,8 +69,6 @@ def _names(path: Path, what: str) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such file, expected {what}") from None
     except zipfile.BadZipFile:
         raise ModelError(f"{path}: is not {what}, or truncated") from None
     except OSError as cause:

@@ -9,7 +9,6 @@ import io
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import onnx
@@ -17,7 +16,7 @@ import onnxscript  # noqa: F401 - torch asks for it in the middle of an export
 import torch
 
 from edge_sdk.frame import Tensor
-from edge_sdk_tools.importing.fault import first_line, root_cause
+from edge_sdk_tools.importing.fault import first_line, place_in, place_outside, root_cause
 from edge_sdk_tools.importing.global_pool import pool_means
 from edge_sdk_tools.importing.pytorch_model import TorchModel
 from edge_sdk_tools.importing.silence import silenced
@@ -28,6 +27,9 @@ PREFERRED_OPSET = 18
 does not load."""
 
 _BATCH = "batch"
+_PROGRAM, _TRACE = "torch.export", "TorchScript"
+_NOT_THE_MODEL = (Path(torch.__file__).parent, Path(__file__).parent)
+_UNKNOWN = "a place that PyTorch does not name"
 
 
 class Exported(msgspec.Struct, frozen=True, eq=False):
@@ -42,6 +44,20 @@ class Exported(msgspec.Struct, frozen=True, eq=False):
     proto: onnx.ModelProto
     exporter: str
     frozen_at: tuple[str, ...] = ()
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why an exporter made nothing that can be used.
+
+    Attributes:
+        exporter: its name, for people.
+        reason: in one line; empty where `data_decides_at` says it all.
+        data_decides_at: `FILE.py:LINE` of each place where forward does one thing or another by the values of tensors.
+    """
+
+    exporter: str
+    reason: str
+    data_decides_at: tuple[str, ...] = ()
 
 
 class Order(msgspec.Struct, frozen=True, eq=False):
@@ -67,29 +83,29 @@ class Exporter(msgspec.Struct, frozen=True):
 
     Attributes:
         name: for people.
-        export: gives what it made, or in one line why it could not.
+        export: gives what it made, or why it could not.
     """
 
     name: str
-    export: Callable[[Order], Exported | str]
+    export: Callable[[Order], Exported | Failure]
 
 
 def exporters_for(model: TorchModel, opset: int) -> tuple[Exporter, ...]:
     """The exporters that take this model at this opset, the better one first."""
     exporters = []
     if model.form != "script" and opset >= PREFERRED_OPSET:
-        exporters.append(Exporter("torch.export", _export_program))
+        exporters.append(Exporter(_PROGRAM, _export_program))
     if model.form != "program":
-        exporters.append(Exporter("TorchScript", _export_trace))
+        exporters.append(Exporter(_TRACE, _export_trace))
     return tuple(exporters)
 
 
-def _export_program(order: Order) -> Exported | str:
+def _export_program(order: Order) -> Exported | Failure:
     """Export through torch.export, which follows Python code without running it on numbers."""
     model, example = order.model, torch.from_numpy(order.example)
     if order.dynamic_batch:
         example = example.repeat(2, 1, 1, 1)  # torch.export takes an axis of 1 for a fixed one
-    options: dict[str, Any] = {"dynamic_shapes": ({0: torch.export.Dim(_BATCH)},)} if order.dynamic_batch else {}
+    options = {"dynamic_shapes": ({0: torch.export.Dim(_BATCH)},)} if order.dynamic_batch else {}
     subject = (model.program,) if model.program is not None else (model.module, (example,))
     try:
         with silenced(), torch.no_grad():
@@ -105,13 +121,13 @@ def _export_program(order: Order) -> Exported | str:
             )
         proto = made.model_proto
     except Exception as cause:  # noqa: BLE001 - an exporter raises whatever its parts raise
-        return _reason(cause)
+        return _failure(_PROGRAM, cause, order.model.folder)
     _clear(proto)
     pool_means(proto)
-    return Exported(proto, f"torch.export of PyTorch {torch.__version__}")
+    return Exported(proto, f"{_PROGRAM} of PyTorch {torch.__version__}")
 
 
-def _export_trace(order: Order) -> Exported | str:
+def _export_trace(order: Order) -> Exported | Failure:
     """Export by running the model once and writing down what it did."""
     written = io.BytesIO()
     names = [INPUT_NAME, *order.output_names]
@@ -131,9 +147,9 @@ def _export_trace(order: Order) -> Exported | str:
             )
         proto = onnx.load_model_from_string(written.getvalue())
     except Exception as cause:  # noqa: BLE001 - an exporter raises whatever its parts raise
-        return _reason(cause)
+        return _failure(_TRACE, cause, order.model.folder)
     _clear(proto)
-    return Exported(proto, f"TorchScript of PyTorch {torch.__version__}", _frozen_at(heard, order.model.folder))
+    return Exported(proto, f"{_TRACE} of PyTorch {torch.__version__}", _frozen_at(heard, order.model.folder))
 
 
 def _frozen_at(heard: Sequence[warnings.WarningMessage], folder: Path) -> tuple[str, ...]:
@@ -143,9 +159,14 @@ def _frozen_at(heard: Sequence[warnings.WarningMessage], folder: Path) -> tuple[
     return tuple(dict.fromkeys(f"{path.name}:{line}" for path, line in theirs or places))
 
 
-def _reason(cause: Exception) -> str:
-    """What lies at the bottom of an exporter's exceptions, without the names of its own symbols."""
-    return first_line(root_cause(cause)).split(" (unhinted:")[0].rstrip(".")
+def _failure(exporter: str, cause: Exception, folder: Path) -> Failure:
+    """What lies at the bottom of an exporter's exceptions."""
+    root = root_cause(cause)
+    # By its words: the exception's class has moved from version to version, and names only symbols of its own.
+    if "data-dependent" in str(root):
+        # The model's layers may come from a package, whose files are not in the user's folder.
+        return Failure(exporter, "", (place_in(root, folder) or place_outside(root, _NOT_THE_MODEL) or _UNKNOWN,))
+    return Failure(exporter, first_line(root).rstrip("."))
 
 
 def _clear(proto: onnx.ModelProto) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -24,11 +24,9 @@ def call_function(file: Path, function: str) -> torch.nn.Module:
     The file's folder stands first on sys.path meanwhile, so that it can import its neighbours.
 
     Raises:
-        ModelError: no such file or function, it raises, or it returns something else.
+        ModelError: no such function, it raises, or it returns something else.
     """
     where = f"{file}:{function}"
-    if not file.is_file():
-        raise ModelError(f"{file}: no such Python file")
     folder = str(file.resolve().parent)
     sys.path.insert(0, folder)
     try:
@@ -39,7 +37,7 @@ def call_function(file: Path, function: str) -> torch.nn.Module:
         with contextlib.suppress(ValueError):  # their code may have taken it out itself
             sys.path.remove(folder)
     if not isinstance(made, torch.nn.Module):
-        raise ModelError(f"{where}: returns {_article(made)}, expected a torch.nn.Module")
+        raise ModelError(f"{where}: returns {_article(made)}, expected a torch.nn.Module{_hint(made)}")
     return made
 
 
@@ -79,3 +77,10 @@ def _call(function: Callable[[], object], where: str, file: Path) -> object:
 def _article(made: object) -> str:
     name = type(made).__name__
     return "nothing" if made is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def _hint(made: object) -> str:
+    """Which key of a checkpoint holds the module."""
+    items = made.items() if isinstance(made, Mapping) else ()
+    key = next((key for key, value in items if isinstance(value, torch.nn.Module)), None)
+    return "" if key is None else f"; its key {key!r} holds one, return that"

@@ -8,19 +8,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import msgspec
 import torch
 
-from edge_sdk.errors import ModelError, UsageError
+from edge_sdk.errors import ModelError
 from edge_sdk.frame import Tensor
 from edge_sdk_tools.importing.fault import describe_fault
 from edge_sdk_tools.importing.pytorch_archive import load_program, load_script
 from edge_sdk_tools.importing.pytorch_function import call_function
+from edge_sdk_tools.importing.pytorch_source import Form, PytorchSource
 from edge_sdk_tools.importing.pytorch_weights import load_state_dict, settle_weights
 
-Form: TypeAlias = Literal["module", "program", "script"]
 _EXPECTED = "tensors, alone or in tuples, lists and dicts"
 
 
@@ -77,48 +76,43 @@ class TorchModel(msgspec.Struct, frozen=True, eq=False):
         return array
 
 
-def load_model(source: str, weights: Path | None) -> TorchModel:
+def load_model(source: PytorchSource) -> TorchModel:
     """Load a model.
 
-    Args:
-        source: `FILE.py:FUNCTION`, a .pt2 (torch.export) or a .pt or .pth (TorchScript).
-        weights: a state dict for FUNCTION's module.
-
     Raises:
-        UsageError: `source` is none of these.
         ModelError: it cannot be loaded, or cannot be exported as it is.
     """
-    file, colon, function = source.rpartition(":")
-    if colon and function.isidentifier():
-        return _from_function(Path(file), function, weights)
-    path = Path(source)
-    if path.suffix == ".py":
-        raise UsageError(f"{source}: expected FILE.py:FUNCTION, with a function that returns the model")
-    if weights is not None:
-        raise UsageError("--weights is for FILE.py:FUNCTION; an archive holds its own weights")
-    folder = path.resolve().parent
-    if path.suffix == ".pt2":
-        program = load_program(path)
-        notes = settle_weights(program.module(), source)
-        if notes:
-            raise ModelError(f"{source}: {notes[0].replace('became', 'cannot become')}; make the archive with float32")
-        return TorchModel(source, folder, "program", program.module(), program)
-    if path.suffix in (".pt", ".pth"):
-        module = load_script(path)
-        return TorchModel(source, folder, "script", module.eval(), notes=settle_weights(module, source))
-    raise UsageError(f"{source}: expected FILE.py:FUNCTION, a .pt2 (torch.export) or a .pt (TorchScript)")
+    return _LOADERS[source.form](source)
 
 
-def _from_function(file: Path, function: str, weights: Path | None) -> TorchModel:
-    where = f"{file}:{function}"
-    module = call_function(file, function)
-    if weights is not None:
-        load_state_dict(module, weights, where)
-    notes = settle_weights(module, where)
+def _load_function(source: PytorchSource) -> TorchModel:
+    module = call_function(source.path, source.function)
+    if source.weights is not None:
+        load_state_dict(module, source.weights, source.where)
+    notes = settle_weights(module, source.where, source.weights)
     inputs = _required_inputs(module)
     if len(inputs) > 1:
-        raise ModelError(f"{where}: forward takes {len(inputs)} inputs ({', '.join(inputs)}), expected one image")
-    return TorchModel(where, file.resolve().parent, "module", module.eval(), notes=notes)
+        raise ModelError(
+            f"{source.where}: forward takes {len(inputs)} inputs ({', '.join(inputs)}), expected one image"
+        )
+    return TorchModel(source.where, source.folder, source.form, module.eval(), notes=notes)
+
+
+def _load_program(source: PytorchSource) -> TorchModel:
+    program = load_program(source.path)
+    module = program.module()
+    notes = settle_weights(module, source.where)
+    if notes:
+        raise ModelError(
+            f"{source.where}: {notes[0].replace('became', 'cannot become')}; make the archive with float32"
+        )
+    return TorchModel(source.where, source.folder, source.form, module, program)
+
+
+def _load_script(source: PytorchSource) -> TorchModel:
+    module = load_script(source.path)
+    notes = settle_weights(module, source.where)
+    return TorchModel(source.where, source.folder, source.form, module.eval(), notes=notes)
 
 
 def _required_inputs(module: torch.nn.Module) -> list[str]:
@@ -136,3 +130,6 @@ def _flatten(value: object, name: str) -> Iterator[tuple[str, object]]:
             yield from _flatten(inner, f"{name or 'output'}_{index}")
     else:
         yield name or "output", value
+
+
+_LOADERS = {"module": _load_function, "program": _load_program, "script": _load_script}

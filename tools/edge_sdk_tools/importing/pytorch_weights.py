@@ -15,6 +15,7 @@ import torch
 
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.importing.fault import first_line
+from edge_sdk_tools.importing.pytorch_checkpoint import find_parts
 
 MAX_BYTES = 2**31 - 1
 """What a protobuf message may hold, and so an ONNX file with its weights inside."""
@@ -32,10 +33,7 @@ def load_state_dict(module: torch.nn.Module, path: Path, where: str) -> None:
     state = _read(path)
     if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         held = f"keys {_some(list(state))}" if isinstance(state, Mapping) else f"a {type(state).__name__}"
-        raise ModelError(
-            f"{path}: holds {held}, expected a state dict of tensors; of a checkpoint save the model's part: "
-            "torch.save(checkpoint['state_dict'], path)"
-        )
+        raise ModelError(f"{path}: holds {held}, expected a state dict of tensors; {_how_to_save(path)}")
     try:
         missing, unexpected = module.load_state_dict(state, strict=False)
     except RuntimeError as cause:  # tensors of another shape; the first line names the class only
@@ -48,8 +46,13 @@ def load_state_dict(module: torch.nn.Module, path: Path, where: str) -> None:
         raise ModelError(f"{path}: does not fit {where}: {'; '.join(filter(None, (lacks, has)))}")
 
 
-def settle_weights(module: torch.nn.Module, where: str) -> tuple[str, ...]:
+def settle_weights(module: torch.nn.Module, where: str, weights: Path | None = None) -> tuple[str, ...]:
     """Bring every weight to float32 on the CPU.
+
+    Args:
+        module: the model.
+        where: what to call it in errors.
+        weights: the file that its state dict was loaded from.
 
     Returns:
         What was converted, in words.
@@ -68,7 +71,9 @@ def settle_weights(module: torch.nn.Module, where: str) -> tuple[str, ...]:
         # Buffers may hold inf on purpose, as masks do; a weight may not.
         is_weight = isinstance(tensor, torch.nn.Parameter)
         if tensor.is_floating_point() and bool((~tensor.isfinite() if is_weight else tensor.isnan()).any()):
-            raise ModelError(f"{where}: {name} holds numbers that are not finite; train or load it again")
+            # Buffers that are in no state dict come from the code even then.
+            blamed = weights if weights is not None and name in module.state_dict() else where
+            raise ModelError(f"{blamed}: {name} holds numbers that are not finite; train or load it again")
     devices = sorted({str(tensor.device) for _, tensor in tensors} - {"cpu"})
     kinds = sorted({str(t.dtype) for _, t in tensors if t.is_floating_point()} - {"torch.float32"})
     if devices:
@@ -82,19 +87,35 @@ def settle_weights(module: torch.nn.Module, where: str) -> tuple[str, ...]:
 def _read(path: Path) -> object:
     try:
         state: object = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such weights file") from None
     except pickle.UnpicklingError as cause:
         named = re.search(r"GLOBAL ([\w.]+)", str(cause))
         if named is None:
             raise ModelError(f"{path}: is no state dict, or damaged; save it with torch.save") from cause
         raise ModelError(
-            f"{path}: holds more than tensors ({named[1]}), and loading that would run code; save the state dict "
-            "alone: torch.save(model.state_dict(), path)"
+            f"{path}: holds more than tensors ({named[1]}), and loading that would run code; "
+            f"{_how_to_save(path, runs_code=True)}"
         ) from cause
     except Exception as cause:  # damaged archives raise whatever their first wrong byte leads to
         raise ModelError(f"{path}: weights cannot be read: {first_line(cause)}") from cause
     return state
+
+
+def _how_to_save(path: Path, *, runs_code: bool = False) -> str:
+    """What to write so that the next import finds a state dict, by what lies in the file."""
+    parts = find_parts(path)
+    if not parts:
+        return "save the state dict alone: torch.save(model.state_dict(), 'state_dict.pth')"
+    first = parts[0]
+    alike = [" > ".join(map(repr, part.keys)) for part in parts if part.keys and part.is_module is first.is_module]
+    kind = "a module" if first.is_module else "a state dict"
+    found = f"{kind} is under {_some(alike, ' or ')}" if alike else f"it is {kind}"
+    options = ", weights_only=False" if runs_code else ""
+    taken = "".join(f"[{key!r}]" for key in first.keys) + (".state_dict()" if first.is_module else "")
+    trusted = ", if you trust the file," if runs_code else ""
+    return (
+        f"{found}; save that{trusted} with "
+        f"torch.save(torch.load({str(path)!r}, 'cpu'{options}){taken}, 'state_dict.pth')"
+    )
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -102,6 +123,6 @@ def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers()
 
 
-def _some(names: list[str]) -> str:
+def _some(names: list[str], between: str = ", ") -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(map(str, names[:_NAMED]))}{more}"
+    return f"{between.join(map(str, names[:_NAMED]))}{more}"

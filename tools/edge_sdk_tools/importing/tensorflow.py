@@ -12,13 +12,11 @@ from pathlib import Path
 import onnx
 
 from edge_sdk.errors import ModelError
-from edge_sdk.target import load_target
 from edge_sdk_tools.importing.comparison import compare_model
 from edge_sdk_tools.importing.fault import first_line
-from edge_sdk_tools.importing.import_report import ImportReport, OnProgress, make_report
-from edge_sdk_tools.importing.model_file import load_destination, write_model
+from edge_sdk_tools.importing.import_plan import plan_import
+from edge_sdk_tools.importing.import_report import ImportReport, OnProgress
 from edge_sdk_tools.importing.observation import observe
-from edge_sdk_tools.importing.probe import make_probes, probe_images
 from edge_sdk_tools.importing.silence import silenced
 from edge_sdk_tools.importing.tensorflow_model import OPSET, TensorflowModel, load_tensorflow_model
 
@@ -45,35 +43,23 @@ def import_tensorflow(
     Raises:
         EdgeError: of the family that says who can mend it; what was at the file's place is still there.
     """
-    spec = load_destination(model_toml, source)
-    target = load_target(target_name) if target_name else None
-    probes = make_probes(spec.input, probe_images(spec, images))
+    plan = plan_import(source, model_toml, target_name, images)
     on_progress("load", 0, 1)
     with silenced():
-        model = load_tensorflow_model(source, spec.input)
-        observation = observe(model, probes)
+        model = load_tensorflow_model(source, plan.spec.input)
+        observation = observe(model, plan.probes)
     on_progress("load", 1, 1)
     on_progress("convert", 0, 1)
-    proto = _convert(model, min(OPSET, target.max_opset) if target else OPSET)
+    proto = _convert(model, plan.limit_opset(OPSET))
     data, converted = proto.SerializeToString(), f"{source} as converted"
-    comparison = compare_model(data, converted, probes, observation.outputs, observation.names)
+    comparison = compare_model(data, converted, plan.probes, observation.outputs, observation.names)
     if comparison.problem is not None:
         blame = "" if comparison.is_explained else "tf2onnx wrote another computation: "
         raise ModelError(f"{source}: {blame}{comparison.problem}")
     on_progress("convert", 1, 1)
     turned = f", its {model.layout} input turned to {model.wanted}" if model.turns else ""
     del model  # the gate loads the ONNX model again
-    replaced = write_model(proto, spec, target)
-    return make_report(
-        spec,
-        proto,
-        source=str(source),
-        exporter=f"tf2onnx {version('tf2onnx')}{turned}",
-        outputs=comparison.outputs,
-        probes=probes,
-        warnings=(),
-        replaced=replaced,
-    )
+    return plan.finish(proto, f"tf2onnx {version('tf2onnx')}{turned}", comparison.outputs)
 
 
 def _convert(model: TensorflowModel, opset: int) -> onnx.ModelProto:

@@ -15,14 +15,17 @@ import msgspec
 import numpy as np
 import onnx
 
-from edge_sdk.errors import MissingDependencyError, ModelError
+from edge_sdk.errors import ModelError
 from edge_sdk.frame import Tensor
 from edge_sdk.model_spec import InputSpec
+from edge_sdk_tools.importing.dependency import needed_by
 from edge_sdk_tools.importing.fault import first_line
 
 OPSET = 17
 """Run by every ONNX Runtime that a target may name, and within what tf2onnx writes."""
 
+Untyped: TypeAlias = Any
+"""What TensorFlow and tf2onnx hand out: they are in no extra, so nothing of theirs is checked."""
 Layout: TypeAlias = Literal["NCHW", "NHWC"]
 _INPUT_NAME = "images"
 _TO_NHWC = (0, 2, 3, 1)
@@ -75,12 +78,12 @@ def load_tensorflow_model(source: Path, spec: InputSpec) -> TensorflowModel:
         MissingDependencyError: TensorFlow or tf2onnx is not installed.
         ModelError: no such file, or not to be loaded.
     """
-    tf, tf2onnx = _require("tensorflow"), _require("tf2onnx")
     if not source.exists():
         raise ModelError(f"{source}: no such file or folder")
     load = _load_saved if source.is_dir() else _LOADERS.get(source.suffix)
     if load is None:
         raise ModelError(f"{source}: expected a .tflite, .keras or .h5 file, or the folder of a SavedModel")
+    tf, tf2onnx = _require("tensorflow"), _require("tf2onnx")
     try:
         return load(tf, tf2onnx, source, spec)
     except ModelError:
@@ -89,7 +92,7 @@ def load_tensorflow_model(source: Path, spec: InputSpec) -> TensorflowModel:
         raise ModelError(f"{source}: TensorFlow {tf.__version__} cannot load it: {first_line(cause)}") from cause
 
 
-def _load_lite(tf: Any, tf2onnx: Any, source: Path, spec: InputSpec) -> TensorflowModel:
+def _load_lite(tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec) -> TensorflowModel:
     interpreter = tf.lite.Interpreter(model_path=str(source))
     image = _only_input(interpreter.get_input_details(), source)
     if image["dtype"] != np.float32:
@@ -115,14 +118,14 @@ def _load_lite(tf: Any, tf2onnx: Any, source: Path, spec: InputSpec) -> Tensorfl
     return TensorflowModel(str(source), layout, spec.layout, run, convert)
 
 
-def _load_keras(tf: Any, tf2onnx: Any, source: Path, spec: InputSpec) -> TensorflowModel:
+def _load_keras(tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec) -> TensorflowModel:
     model = tf.keras.models.load_model(source, compile=False)
     image = _only_input(model.inputs, source)
     layout = _layout_of(image.shape, spec, source)
     return _from_function(tf, tf2onnx, source, spec, layout, lambda images: model(images, training=False))
 
 
-def _load_saved(tf: Any, tf2onnx: Any, source: Path, spec: InputSpec) -> TensorflowModel:
+def _load_saved(tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec) -> TensorflowModel:
     loaded = tf.saved_model.load(str(source))
     signature = loaded.signatures.get("serving_default")
     if signature is None:
@@ -132,7 +135,7 @@ def _load_saved(tf: Any, tf2onnx: Any, source: Path, spec: InputSpec) -> Tensorf
     name = _only_input(list(arguments), source)
     layout = _layout_of(arguments[name].shape, spec, source)
 
-    def call(images: Any) -> Any:
+    def call(images: Untyped) -> Untyped:
         # By way of the model, which must live as long as the function: its variables belong to it.
         return loaded.signatures["serving_default"](**{name: images})
 
@@ -140,7 +143,7 @@ def _load_saved(tf: Any, tf2onnx: Any, source: Path, spec: InputSpec) -> Tensorf
 
 
 def _from_function(
-    tf: Any, tf2onnx: Any, source: Path, spec: InputSpec, layout: Layout, call: Callable[[Any], Any]
+    tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec, layout: Layout, call: Callable[[Untyped], Untyped]
 ) -> TensorflowModel:
     function = tf.function(call, input_signature=[tf.TensorSpec(_shape(spec, layout), tf.float32, name=_INPUT_NAME)])
 
@@ -162,7 +165,7 @@ def _from_function(
     return TensorflowModel(str(source), layout, spec.layout, run, convert)
 
 
-def _freeze(function: Any) -> Any:
+def _freeze(function: Untyped) -> Untyped:
     """A concrete function with all that it captured inside.
 
     tf2onnx's own from_function makes inputs of what was captured by value, such as the mean of a Normalization layer.
@@ -174,15 +177,11 @@ def _freeze(function: Any) -> Any:
 
 
 def _require(name: str) -> ModuleType:
-    try:
+    with needed_by("tensorflow", name, "pip install tensorflow tf2onnx"):
         return importlib.import_module(name)
-    except ImportError as cause:
-        raise MissingDependencyError(
-            f"`edge-sdk import tensorflow` needs {cause.name or name}: pip install tensorflow tf2onnx"
-        ) from cause
 
 
-def _only_input(inputs: Sequence[Any], source: Path) -> Any:
+def _only_input(inputs: Sequence[Untyped], source: Path) -> Untyped:
     if len(inputs) != 1:
         raise ModelError(f"{source}: takes {len(inputs)} inputs, expected one image")
     return inputs[0]
