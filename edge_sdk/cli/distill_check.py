@@ -80,18 +80,14 @@ def _show(report: DistillReport) -> None:
 def _show_probabilities(report: DistillReport) -> None:
     if report.divergences:
         parts = [
-            f"{d.nats:.3f} at T={d.temperature:g} (x T² = {d.loss:.3f})"
-            for d in report.divergences
-            if d.temperature != 1
+            f"{d.nats:.3f} at T={d.temperature:g} (x T² {d.loss:.3f})" for d in report.divergences if d.temperature != 1
         ]
-        click.echo(f"with softened probabilities: {', '.join(parts)}")
+        click.echo(f"softened: {', '.join(parts)}")
     error = report.calibration
-    if error is not None:
-        of = f"student {error.student:.1%}" + ("" if error.teacher is None else f", teacher {error.teacher:.1%}")
-        against = "right answers" if error.teacher is not None else "the teacher's answers"
-        click.echo(f"calibration error, between confidence and share of {against}: {of}")
+    if error is not None and error.teacher is not None:  # without labels nobody knows how right the two are
+        click.echo(f"calibration error: student {error.student:.1%}, teacher {error.teacher:.1%}")
     if report.p_value is not None:
-        click.echo(f"were both equally good, p = {report.p_value:.2g} for so uneven a split (McNemar, exact)")
+        click.echo(f"McNemar's exact test: p = {report.p_value:.2g} that two equally good models differ so")
 
 
 def _show_classes(report: DistillReport) -> None:
@@ -100,14 +96,14 @@ def _show_classes(report: DistillReport) -> None:
     tested = [row for row in report.classes if row.p_value is not None]
     if not tested:
         if report.classes:
-            click.echo("no class has disagreements enough to be tested alone")
+            click.echo("too few disagreements in each class to tell classes apart")
         return
     sure = sum(row.significant for row in tested)
-    click.echo(f"{len(tested)} of {len(report.classes)} classes can be tested, {sure} differ by more than chance")
+    click.echo(f"classes that can be tested: {len(tested)} of {len(report.classes)}, surely different: {sure}")
     shown = [row for row in report.classes if row.significant or row.lost > 1][:_CLASSES]
     if shown:
         columns = ("class", "count", "teacher", "student", "lost", "p")
-        print_table("classes in which most is lost", columns, [_class_row(row) for row in shown])
+        print_table("classes that differ most", columns, [_class_row(row) for row in shown])
 
 
 def _class_row(row: ClassRow) -> tuple[str, ...]:
@@ -121,4 +117,4 @@ def _show_worst(report: DistillReport) -> None:
         click.echo("images to look at:")
     for image in report.worst[:_WORST]:
         truth = f" ({image.truth})" if image.truth else ""
-        click.echo(f"  {Path(image.file).name}{truth}: teacher {image.teacher}, student {image.student}")
+        click.echo(f"  {Path(image.file).name}{truth}\n    teacher {image.teacher}, student {image.student}")

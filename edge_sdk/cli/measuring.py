@@ -41,6 +41,7 @@ def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
 
     for warning in evaluation.warnings:
         click.echo(f"edge-sdk: warning: {warning}", err=True)
+    show_skipped(evaluation.skipped)
     beside = f" beside {evaluation.reference}" if evaluation.reference else ""
     title = f"{evaluation.model}{beside} on {evaluation.images} images of {evaluation.data}"
     if evaluation.quality:
@@ -53,12 +54,12 @@ def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
 
 def show_images(evaluation: Evaluation) -> None:
     """What the images were read as, and which of them were left out."""
-    click.echo(f"read as {evaluation.format}; intervals from {evaluation.resamples} resamplings of the images")
+    click.echo(f"read as {evaluation.format}")
+    click.echo(f"95 % intervals: {evaluation.resamples} resamplings of the images; shares as Wilson's or wider")
     if evaluation.calibrated:
-        click.echo(f"left out {evaluation.calibrated} images that calibrated a model")
+        click.echo(f"left out because they calibrated a model: {evaluation.calibrated}")
     if evaluation.duplicates:
-        click.echo(f"left out {evaluation.duplicates} images whose content is there already")
-    _show_skipped(evaluation.skipped)
+        click.echo(f"left out because their content is there already: {evaluation.duplicates}")
 
 
 def points(value: float, low: float, high: float) -> str:
@@ -105,10 +106,11 @@ def _with_interval(name: str, interval: Interval) -> str:
     return f"{value} [{low.rstrip('%')} to {high.rstrip('%')}]"
 
 
-def _show_skipped(skipped: Sequence[Skipped]) -> None:
+def show_skipped(skipped: Sequence[Skipped]) -> None:
+    """Name the first few files that could not be used."""
     if not skipped:
         return
-    click.echo(f"edge-sdk: warning: {len(skipped)} files were skipped", err=True)
+    click.echo(f"edge-sdk: warning: files that were skipped: {len(skipped)}", err=True)
     for one in skipped[:_NAMED]:
         click.echo(f"  {one.path}: {one.reason}", err=True)
     if len(skipped) > _NAMED:

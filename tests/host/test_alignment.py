@@ -33,7 +33,7 @@ def test_underscores_and_spaces_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("others", "renamed", "expected"),
     [
-        (["a", "b"], {}, r"1 of 3 are none of the reference's 2 \('c'\); expected the same"),
+        (["a", "b"], {}, r"1 of 3 are none of the other model's 2 \('c'\); expected the same"),
         (["a", "bb", "z"], {}, r"2 of 3 .* \('b', 'c'\), the nearest is 'bb'"),
         (["a", "b", "c"], {"d": "a"}, r"teacher.labels: 'd' is no label of this model"),
         (["a", "b", "c"], {"a": "cat"}, r"teacher.labels: 'cat' is no label of the teacher"),

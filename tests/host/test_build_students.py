@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.errors import AccuracyGateError
+from edge_sdk.errors import AccuracyGateError, DataError
 from edge_sdk_tools.build import build
 from tests.device import tiny
+from tests.host.images import write_pictures
 from tests.host.labelled import write_labelled
 from tests.host.projects import CLASSIFIER, write_project
 from tests.host.test_distill_check import changed
@@ -39,6 +42,26 @@ def test_a_good_student_is_promised_with_its_figures(tmp_path: Path, capsys: pyt
     assert promised is not None
     assert (promised.teacher, promised.metric, promised.images) == ("teacher", "top-1", 20)
     assert (promised.student, promised.teacher_value, promised.within_noise) == (0.9, 0.9, True)
+    assert promised.teacher_sha256 == hashlib.sha256((tmp_path / "teacher" / "model.onnx").read_bytes()).hexdigest()
+    assert (promised.low, promised.high) == pytest.approx((-0.0891, 0.0891), abs=1e-4)  # half a case each way, of 22
+    assert promised.limit == -0.02
+
+
+def test_images_that_calibrated_the_teacher_judge_no_student(tmp_path: Path) -> None:
+    model = _student(tmp_path)
+    data = write_pictures(tmp_path / "data", 20, first=100)
+    (tmp_path / "teacher" / "pictures").mkdir()
+    for path in sorted(data.iterdir())[:8]:
+        shutil.copy(path, tmp_path / "teacher" / "pictures")
+    bundle = tmp_path / "a.edge"
+    build(model, "x86_64", bundle, evaluation=[data], bundle_version=1)
+    promised = Bundle.open(bundle).manifest.distillation
+    assert promised is not None
+    assert promised.images == 12
+    for path in sorted(data.iterdir())[8:]:
+        shutil.copy(path, tmp_path / "teacher" / "pictures")
+    with pytest.raises(DataError, match="every evaluation image calibrated teacher, the teacher; give others"):
+        build(model, "x86_64", bundle, evaluation=[data], bundle_version=2)
 
 
 def test_without_labels_agreement_is_promised(tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def _still(proto: onnx.ModelProto, at_least: float = 0.0) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.parametrize(("kind", "what"), [("detector", "raw output"), ("segmenter", "class map")])
-def test_models_that_do_not_look_are_noticed(tmp_path: Path, kind: str, what: str) -> None:
+@pytest.mark.parametrize("kind", ["detector", "segmenter"])
+def test_models_that_do_not_look_are_noticed(tmp_path: Path, kind: str) -> None:
     text, proto, labels = {
         "detector": (DETECTOR, _still(tiny.head_detector(), 1.0), "red\nblue\n"),
         "segmenter": (SEGMENTER, _still(tiny.segmenter()), "background\nred\nblue\n"),
@@ -118,8 +118,8 @@ def test_models_that_do_not_look_are_noticed(tmp_path: Path, kind: str, what: st
     data = write_pictures(tmp_path / "data", 30)
     found = evaluate(other, data, reference=model)
     [warning] = [line for line in found.warnings if "for all 30 images" in line]
-    assert warning.startswith(f"cells gives the same {what} for all 30 images; check input.mean")
-    with pytest.raises(AccuracyGateError, match=f"cells gives the same {what}"):
+    assert warning.startswith("cells gives the same output for all 30 images; check input.mean")
+    with pytest.raises(AccuracyGateError, match="cells gives the same output"):
         distill_check(model, other, data)
 
 
@@ -142,7 +142,7 @@ def test_equal_images_with_other_labels_are_said(tmp_path: Path) -> None:
     (data / "labels.csv").write_text(rows + f"again.png,{(first + 1) % 3}\n")
     found = evaluate(model, data)
     assert (found.images, found.duplicates) == (30, 1)
-    assert found.warnings == ("1 images of equal content have different labels, the first counts",)
+    assert found.warnings == ("images of equal content with different labels: 1, the first counts",)
 
 
 def test_an_empty_calibration_folder_stops_nobody_who_measures(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from sklearn.metrics import jaccard_score
 
 from edge_sdk.bundle import Bundle
+from edge_sdk.errors import AccuracyGateError
 from edge_sdk.frame import Segmentation
 from edge_sdk_tools.build import build
 from edge_sdk_tools.distill_check import distill_check
@@ -97,3 +99,16 @@ def test_a_bundle_of_a_segmenter_promises_its_agreement(tmp_path: Path, model: P
         Bundle.open(tmp_path / "a.edge").path, write_pictures(tmp_path / "data", 5, first=60), reference=model
     )
     assert found.agreement[0].value.value > 0.8
+
+
+def test_models_that_find_nothing_in_common_cannot_be_compared(tmp_path: Path, model: Path) -> None:
+    proto = tiny.segmenter()
+    for weight in proto.graph.initializer:  # a fourth class, which wins everywhere
+        values = numpy_helper.to_array(weight)
+        more = np.concatenate([values, np.full((1, *values.shape[1:]), 9.0 if weight.name == "b" else 0.0)])
+        weight.CopyFrom(numpy_helper.from_array(more.astype(np.float32), weight.name))
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
+    text = SEGMENTER.replace('"cells"', '"teacher"')
+    teacher = write_project(tmp_path / "t", text, proto, labels="background\nred\nblue\ngreen\n", pictures=0)
+    with pytest.raises(AccuracyGateError, match="cells and teacher find nothing that both know on 3 images"):
+        evaluate(model, write_pictures(tmp_path / "data", 3, first=400), reference=teacher)

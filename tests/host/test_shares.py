@@ -28,6 +28,13 @@ def test_a_paired_difference_is_agrestis_and_mins() -> None:
     assert difference_bounds(second, first) == pytest.approx((-high, -low))
 
 
+def test_a_paired_difference_on_few_images_is_worked_out_by_hand() -> None:
+    first = np.repeat([True, True, False, False], [5, 9, 1, 5])
+    second = np.repeat([True, False, True, False], [5, 9, 1, 5])
+    # Half a case in each cell: 9.5 and 1.5 of 22; 8 / 22 -+ 1.959964 * sqrt(11 - 64 / 22) / 22.
+    assert difference_bounds(first, second) == pytest.approx((0.110226, 0.617047), abs=1e-5)
+
+
 @pytest.mark.parametrize(("count", "gained", "lost"), [(20, 0.02, 0.02), (60, 0.1, 0.03), (300, 0.01, 0.0)])
 def test_a_paired_difference_covers_the_truth_as_often_as_it_says(count: int, gained: float, lost: float) -> None:
     random = np.random.default_rng(3)

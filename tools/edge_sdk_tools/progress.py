@@ -39,6 +39,9 @@ class StepProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._enabled:
+            for task in self._progress.tasks:
+                # Above an error a step that stands still says nothing.
+                self._progress.update(task.id, visible=error is None or task.finished)
             self._progress.stop()
 
     def __call__(self, step: str, done: int, total: int) -> None:

@@ -28,9 +28,11 @@ from edge_sdk_tools.distill_check.paired import ClassRow, class_rows, mcnemar
 from edge_sdk_tools.distill_check.verdict import Verdict, judge
 from edge_sdk_tools.distill_check.worst import WorstImage, worst_images
 from edge_sdk_tools.evaluate import (
+    ENOUGH_IMAGES,
     Evaluation,
     OnProgress,
     Participant,
+    check_there,
     choose_images,
     observe,
     open_subjects,
@@ -94,13 +96,14 @@ def distill_check(
         The report; `verdict.passed` says whether the gate was passed.
 
     Raises:
-        AccuracyGateError: a model says the same of every image, or the teacher finds nothing at all.
+        AccuracyGateError: one model says the same of every image, or the teacher finds nothing at all.
         ModelError: the labels of one of the two are in another order than its outputs.
         EdgeError: of the family that says who can mend it.
     """
     for name, value in (("max-drop-points", max_drop_points), ("min-agreement", min_agreement)):
         if value is not None and not math.isfinite(value):
             raise UsageError(f"--{name} is {value}, expected a number")
+    check_there(data)
     on_progress("load", 0, 1)
     spec = load_model_spec(student) if student.suffix == ".toml" else None
     section = _teacher_of(spec, student, teacher)
@@ -154,9 +157,10 @@ def check_student(
     observed = observe(
         participants, dataset, lambda done: on_progress("compare with teacher", done, len(dataset)), jobs
     )
-    for which in (0, 1):
-        if wrong := constant_answer(observed, which):
-            raise AccuracyGateError(wrong)
+    constant = [line for which in (0, 1) if (line := constant_answer(observed, which))]
+    # Both may be right to say the same of images that show the same; that is a doubt, and no verdict.
+    if len(constant) == 1 and len(observed.records) >= ENOUGH_IMAGES:
+        raise AccuracyGateError(constant[0])
     check_label_order(observed)
     evaluation = summarise(observed, data, calibrated, on_progress)
     warnings = (*evaluation.warnings, *_doubts_about_teacher(participants, evaluation))
@@ -175,7 +179,7 @@ def check_student(
 def _doubts_about_teacher(participants: Sequence[Participant], evaluation: Evaluation) -> tuple[str, ...]:
     """A teacher far below its student is no teacher, or was read with labels in another order."""
     student, teacher = (p.subject for p in participants)
-    if student.digest == teacher.digest:
+    if student.is_same_as(teacher):
         return (f"{student.name} and {teacher.name} are the very same model: a student is never worse than itself",)
     difference = evaluation.quality[0].difference if evaluation.quality else None
     if difference is None or 100 * difference.low < _FAR_BELOW_POINTS:

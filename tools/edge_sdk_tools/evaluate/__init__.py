@@ -5,7 +5,7 @@ from edge_sdk_tools.evaluate.doubts import ENOUGH_IMAGES
 from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress, evaluate, summarise
 from edge_sdk_tools.evaluate.figures import Figure
 from edge_sdk_tools.evaluate.observe import Observed, Participant, observe
-from edge_sdk_tools.evaluate.participants import choose_images, pair_up, without_calibration
+from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up, without_calibration
 from edge_sdk_tools.evaluate.resampling import Interval
 from edge_sdk_tools.evaluate.subject import DIGEST_LENGTH, Subject, from_checked, open_subject, open_subjects
 
@@ -19,6 +19,7 @@ __all__ = [
     "OnProgress",
     "Participant",
     "Subject",
+    "check_there",
     "choose_images",
     "describe",
     "evaluate",

@@ -5,6 +5,7 @@ Owns the matching and its figures. A reference that finds nothing is a failure, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,13 +27,13 @@ def agreement_metrics(observed: Observed) -> tuple[Metric, ...]:
     """How far the first of two models agrees with the second; what a gate judges stands first.
 
     Raises:
-        AccuracyGateError: when the second finds nothing on any image.
+        AccuracyGateError: when the second finds nothing on any image, or neither finds what both know.
     """
     if observed.task == "classification":
         rows, reference = class_rows(observed, 0), class_rows(observed, 1)
         return (
             share_metric("top-1 agreement", said(observed, 0) == said(observed, 1)),
-            Metric("KL divergence (nats)", mean_of(divergences(reference, rows))),
+            Metric("KL divergence (nats)", mean_of(divergences(reference, rows)), bounds=(0.0, math.inf)),
         )
     if observed.task == "detection":
         found = pair_counts(observed)
@@ -40,6 +41,11 @@ def agreement_metrics(observed: Observed) -> tuple[Metric, ...]:
             raise AccuracyGateError(_found_nothing(observed, "thresholds.confidence"))
         return (Metric("detections matched (F1)", ratio_of(2 * found[:, 0], found[:, 1] + found[:, 2])),)
     between = [record.between for record in observed.records if record.between is not None]
+    if not any(overlap.either.any() for overlap in between):
+        names = " and ".join(p.subject.name for p in observed.participants)
+        raise AccuracyGateError(
+            f"{names} find nothing that both know on {len(between)} images, so nothing can be compared"
+        )
     return (Metric("mIoU of both", mean_iou(between)),)
 
 

@@ -76,7 +76,7 @@ def _missing(missing: Sequence[str], labels: Sequence[str], others: Sequence[str
     named = ", ".join(repr(label) for label in missing[:_NAMED])
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     return (
-        f"labels do not match: {len(missing)} of {len(labels)} are none of the reference's {len(others)} "
+        f"labels do not match: {len(missing)} of {len(labels)} are none of the other model's {len(others)} "
         f"({named}{more}){_near(missing[0], others)}; expected the same (for a teacher: or pairs in [teacher.labels])"
     )
 

@@ -8,16 +8,16 @@ from edge_sdk_tools.evaluate.average_precision import Boxes
 from edge_sdk_tools.evaluate.observe import Observed
 
 ENOUGH_IMAGES = 25
-_SAME = 1e-6  # probabilities that differ by less are the same
+_SAME = 1e-4  # relative: scores that move by less are the same
 
 
 def doubts_about(observed: Observed) -> tuple[str, ...]:
     """One line each, of all models."""
     doubts = [line for which in range(len(observed.participants)) if (line := constant_answer(observed, which))]
     if len(observed.records) < ENOUGH_IMAGES:
-        doubts.append(f"{len(observed.records)} images judge little: give {ENOUGH_IMAGES} or more")
+        doubts.append(f"too few images to judge much: {len(observed.records)}, give {ENOUGH_IMAGES} or more")
     if observed.dataset.conflicts:
-        doubts.append(f"{observed.dataset.conflicts} images of equal content have different labels, the first counts")
+        doubts.append(f"images of equal content with different labels: {observed.dataset.conflicts}, the first counts")
     return tuple(doubts)
 
 
@@ -27,14 +27,18 @@ def constant_answer(observed: Observed, which: int) -> str:
     advice = "check input.mean, std, color and layout, and the weights with `edge-sdk check`"
     if count < 2:
         return ""
-    if observed.task == "classification":
-        same = float(np.ptp(observed.probabilities(which), axis=0).max()) < _SAME
-        return f"{name} gives the same scores for all {count} images; {advice}" if same else ""
     if observed.task == "detection":
         rows = [record.rows[which] for record in observed.records]
         if not any(isinstance(row, Boxes) and len(row.confidences) for row in rows):
             return f"{name} finds nothing on any of {count} images; {advice}"
-    if len({record.fingerprints[which] for record in observed.records}) == 1:
-        what = "class map" if observed.task == "segmentation" else "raw output"
-        return f"{name} gives the same {what} for all {count} images; {advice}"
+    if len({record.fingerprints[which] for record in observed.records}) == 1 or _scores_stand(observed, which):
+        return f"{name} gives the same output for all {count} images; {advice}"
     return ""
+
+
+def _scores_stand(observed: Observed, which: int) -> bool:
+    """Whether a classifier's scores hardly move; in logarithms, for what is nearly sure differs in what it excludes."""
+    if observed.task != "classification":
+        return False
+    scores = np.log(np.maximum(observed.probabilities(which), np.finfo(np.float64).tiny))
+    return float(np.ptp(scores, axis=0).max()) < _SAME

@@ -17,7 +17,7 @@ from edge_sdk_tools.evaluate.agreement import agreement_metrics
 from edge_sdk_tools.evaluate.doubts import doubts_about
 from edge_sdk_tools.evaluate.figures import Figure, compare, figure_of
 from edge_sdk_tools.evaluate.observe import Observed, observe
-from edge_sdk_tools.evaluate.participants import choose_images, pair_up
+from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up
 from edge_sdk_tools.evaluate.quality import quality_metrics
 from edge_sdk_tools.evaluate.raw_outputs import OutputError, output_errors
 from edge_sdk_tools.evaluate.resampling import RESAMPLES, resample
@@ -85,6 +85,7 @@ def evaluate(
     Raises:
         EdgeError: of the family that says who can mend it.
     """
+    check_there(data)
     on_progress("load", 0, 1)
     subjects = open_subjects([model, *([reference] if reference else [])])
     on_progress("load", 1, 1)

@@ -15,9 +15,9 @@ class Figure(msgspec.Struct, frozen=True):
 
     Attributes:
         name: such as `top-1`, `mAP50-95`, `mIoU`, `top-1 agreement`.
-        value: with its 95 % interval over resampled images.
+        value: with its 95 % interval.
         reference: the same of the reference; None without labels or without a reference.
-        difference: value less reference, its interval from the same resamplings; None as before.
+        difference: value less reference, its interval paired; None as before.
     """
 
     name: str
@@ -32,7 +32,7 @@ def figure_of(metric: Metric, weights: Weights) -> Figure:
 
 
 def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
-    """A figure beside the reference's, and the difference: all three from the same resamplings."""
+    """A figure beside the reference's, and the difference: the difference is paired."""
     mine, theirs = metric.statistic(weights), reference.statistic(weights)
     difference = interval_of(mine - theirs)
     if metric.hits is not None and reference.hits is not None:
@@ -41,5 +41,5 @@ def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
 
 
 def _alone(metric: Metric, draws: NDArray[np.float64]) -> Interval:
-    interval = interval_of(draws)
+    interval = interval_of(draws, metric.bounds)
     return interval if metric.hits is None else interval.reaching(share_bounds(metric.hits))

@@ -39,8 +39,29 @@ def pair_up(subjects: Sequence[Subject], renamed: Mapping[str, str] | None = Non
         try:
             participants.append(Participant(other, align_labels(first.class_labels, other.class_labels, renamed)))
         except ModelError as cause:
-            raise ModelError(f"{first.name} and {other.name}: {cause}") from cause
+            raise ModelError(f"{first.name} and {other.name}: {cause}{_background_unsaid([first, other])}") from cause
     return participants
+
+
+def _background_unsaid(subjects: Sequence[Subject]) -> str:
+    """Why labels often do not match: one model's background is a class to the other."""
+    for subject in subjects:
+        if subject.spec.task == "classification" and subject.class_labels[0].strip("_ ").casefold() == "background":
+            return (
+                f"; the first label of {subject.name} is {subject.class_labels[0]!r}: is [classification] "
+                "background_class = true missing in its model.toml?"
+            )
+    return ""
+
+
+def check_there(data: Path | None) -> None:
+    """Say that there are no images at all before any model is loaded.
+
+    Raises:
+        DataError: nothing is at `data`.
+    """
+    if data is not None and not data.exists():
+        raise DataError(f"{data}: no such folder, or .json of COCO")
 
 
 def choose_images(subjects: Sequence[Subject], data: Path, max_images: int | None = None) -> tuple[Dataset, int]:

@@ -33,7 +33,7 @@ def quality_metrics(observed: Observed, which: int = 0) -> tuple[Metric, ...]:
     """
     if observed.task == "classification":
         places = class_places(observed, which)
-        return tuple(share_metric(f"top-{k}", places < k) for k in TOP_K)
+        return tuple(share_metric(f"top-{k}", places < k) for k in TOP_K if k == 1 or k < observed.classes)
     if observed.task == "detection":
         curve = AveragePrecision(judged_boxes(observed, which))
         if not len(curve.class_ids):

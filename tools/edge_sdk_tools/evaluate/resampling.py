@@ -32,7 +32,7 @@ class Interval(msgspec.Struct, frozen=True):
 
     Attributes:
         value: on the images as they are.
-        low, high: of 95 % of resampled images, see `interval_of`.
+        low, high: its 95 % interval, see `interval_of`; for shares never narrower than those of `shares`.
     """
 
     value: float
@@ -56,11 +56,13 @@ class Metric(msgspec.Struct, frozen=True, eq=False):
         name: as reports have it.
         statistic: the metric as a function of weights.
         hits: bool (N,), when the metric is the share of images that are one of two things; None for others.
+        bounds: least and most that it can be.
     """
 
     name: str
     statistic: Statistic
     hits: NDArray[np.bool_] | None = None
+    bounds: tuple[float, float] = (0.0, 1.0)
 
 
 def resample(images: int, rounds: int = RESAMPLES) -> Weights:
@@ -97,20 +99,20 @@ def ratio_of(numerators: NDArray[np.float64], denominators: NDArray[np.float64])
     return ratio
 
 
-def interval_of(draws: NDArray[np.float64]) -> Interval:
-    """A figure with its interval: the percentiles of the draws, moved by the distance of the draws' mean to the figure.
+def interval_of(draws: NDArray[np.float64], bounds: tuple[float, float] = (-math.inf, math.inf)) -> Interval:
+    """A figure with its basic bootstrap interval: as far below it as the draws reach above, and the other way round.
 
-    The mean of a statistic over resampled images is not always the statistic: an image that counts twice makes average
-    precision larger (Efron and Tibshirani, chapter 10, on the bootstrap's estimate of bias).
+    Plain percentiles would be wrong for average precision: an image that is drawn twice makes it larger, so that the
+    draws lean upward from the figure as the figure itself does from what more images would give (Davison and Hinkley,
+    Bootstrap Methods and their Application, 1997, section 5.2).
 
     Args:
         draws: float64 (1 + B,), a statistic of the weights of `resample`; what is no number there is left out.
+        bounds: between which the figure lies whatever the images are.
     """
     value = float(draws[0])
-    known = draws[np.isfinite(draws)]
+    known = draws[1:][np.isfinite(draws[1:])]
     if not len(known):
         return Interval(value, value, value)
-    low, high = np.percentile(known, _PERCENTILES) - (known.mean() - value)
-    # What is a share in every draw stays one.
-    least, most = 0.0 if known.min() >= 0 else -math.inf, 1.0 if known.max() <= 1 else math.inf
-    return Interval(value, max(float(low), least), min(float(high), most))
+    high, low = 2 * value - np.percentile(known, _PERCENTILES)
+    return Interval(value, max(min(float(low), value), bounds[0]), min(max(float(high), value), bounds[1]))

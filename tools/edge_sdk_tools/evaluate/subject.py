@@ -87,6 +87,16 @@ class Subject:
         """Labels of the real classes, by class id."""
         return self.labels[self.background :]
 
+    def is_same_as(self, other: Subject) -> bool:
+        """Whether it is the same model, read in the same way."""
+        mine, theirs = self.spec, other.spec
+        return (self.digest, self.labels, mine.input, mine.decoder) == (
+            other.digest,
+            other.labels,
+            theirs.input,
+            theirs.decoder,
+        )
+
     def open(self, confidence: float | None = None) -> Model:
         """One more model on the same weights, for one thread.
 
@@ -120,12 +130,25 @@ def open_subjects(paths: Sequence[Path]) -> list[Subject]:
     Raises:
         As `open_subject`.
     """
+    _check_tasks(paths)
     subjects = [open_subject(path) for path in paths]
     names = [subject.name for subject in subjects]
     for subject, path in zip(subjects, paths, strict=True):
         if names.count(subject.name) > 1 and len(set(paths)) > 1:
             subject.name = f"{subject.name} ({path})"
     return subjects
+
+
+def _check_tasks(paths: Sequence[Path]) -> None:
+    """Say that two model.toml are of different tasks before any model is loaded."""
+    specs = [(path, load_model_spec(path)) for path in paths if path.suffix == ".toml"]
+    for path, spec in specs[1:]:
+        first, wanted = specs[0]
+        if spec.task != wanted.task:
+            raise ModelError(
+                f"{path}: task is {spec.task}, and that of {first} is {wanted.task}; expected the same: name another "
+                "model to compare with, or mend `task` in one of them"
+            )
 
 
 def _from_spec(path: Path) -> Subject:
