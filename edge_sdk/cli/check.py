@@ -32,4 +32,4 @@ def command(model: Path, target: str | None, as_json: bool) -> None:
     errors = len(report.of("error"))
     if errors:
         said = "1 error" if errors == 1 else f"{errors} errors"
-        raise ModelError(f"{report.model}: {said}, named above")
+        raise ModelError(f"{model}: {said}, named {'in the JSON' if as_json else 'above'}")

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from edge_sdk.cli.host_tools import host_tools
+from edge_sdk.cli.measuring import show_skipped
 from edge_sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _run(importer: Callable[..., ImportReport], options: _Options) -> None:
     with StepProgress(quiet=options.as_json) as progress:
         report = importer(options.model_toml, target_name=options.target, images=options.images, on_progress=progress)
     if options.as_json:
-        click.echo(msgspec.json.encode(report))
+        click.echo(msgspec.json.encode(report, enc_hook=str))  # paths are in it
     else:
         _show(report)
         _say_next(options.model_toml)
@@ -142,6 +143,7 @@ def _show(report: ImportReport) -> None:
 
     for warning in report.warnings:
         click.echo(f"edge-sdk: warning: {warning}", err=True)
+    show_skipped(report.skipped)
     rows = [
         (
             output.name,

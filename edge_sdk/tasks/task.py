@@ -28,6 +28,19 @@ TaskSpec: TypeAlias = ModelSpec | Manifest
 """What says how outputs are read: on the workstation a model.toml, on the device a manifest."""
 
 
+class WrongLabelsError(ModelError):
+    """Labels whose number alone does not fit the outputs.
+
+    Args:
+        message: the whole sentence; the next step stands behind a semicolon.
+        class_count: classes of the model.
+    """
+
+    def __init__(self, message: str, class_count: int) -> None:
+        super().__init__(message)
+        self.class_count = class_count
+
+
 def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) -> Task:
     """Build the stage that reads these outputs.
 
@@ -37,6 +50,7 @@ def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) 
         output_shapes: of the model; a dimension that is not fixed is a name or None and matches anything.
 
     Raises:
+        WrongLabelsError: when they fit another number of labels.
         ModelError: when the outputs are not what the decoder reads; it names expected and got.
     """
     if spec.task == "segmentation":
@@ -132,7 +146,7 @@ def _check(
     counts = {output.class_count(g) for output, g in zip(expected, got, strict=False)} if got else {None}
     count = counts.pop()
     if not counts and count is not None and count > 0:
-        raise ModelError(_wrong_labels(spec, label_count, count, got[0], expected[0]))
+        raise WrongLabelsError(_wrong_labels(spec, label_count, count, got[0], expected[0]), count)
     raise ModelError(
         f"decoder {spec.decoder}: the model's outputs have shapes {_show(got)}, "
         f"expected {shown or _show([output.shape for output in expected])}"
@@ -148,13 +162,23 @@ def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape
     classes = "1 class" if class_count == 1 else f"{class_count} classes"
     said = f"labels has {_lines(label_count)}, the model has {classes} (output {_show([got])}"
     if spec.task == "detection":
-        return f"{said}, {expected.sum_of(class_count)} for {spec.decoder}); expected one line a class, in output order"
-    flag = " and [classification] background_class = true" if spec.task == "classification" else ""
-    hint = {
-        1: f'is the first class "background"? Then it needs a line of its own{flag}',
-        -1: 'is the first line "background"? Then take it out, the model has no such class',
-    }.get(class_count - label_count, "expected one line a class, in output order")
-    return f"{said}); {hint}"
+        said = f"{said}, {expected.sum_of(class_count)} for {spec.decoder}"
+    return f"{said}); {labels_hint(spec, label_count, class_count)}"
+
+
+def labels_hint(spec: TaskSpec, label_count: int, class_count: int) -> str:
+    """The next step where labels are too many or too few, as far as their number says it."""
+    missing = class_count - label_count
+    if spec.task == "detection" or abs(missing) != 1:
+        return "expected one line a class, in output order"
+    if spec.task == "classification" and spec.classification.background_class:
+        if missing > 0:
+            return 'is the line for output 0 missing? Then write "background" as line 1'
+        return "is one of the lines empty, or there twice? Then take it out"
+    if missing > 0:
+        flag = " and [classification] background_class = true" if spec.task == "classification" else ""
+        return f'is the first class "background"? Then it needs a line of its own{flag}'
+    return 'is the first line "background", or another one empty or there twice? Then take it out'
 
 
 def _lines(count: int) -> str:

@@ -1,13 +1,14 @@
 """Complaints: turns what msgspec says of a document into what its writer needs to know.
 
-Owns the words about what is there; what is expected comes from `expectation`. Unknown keys get the nearest known name.
+Owns the words about what is there; what is expected comes from `expectation`. Unknown keys get the nearest known name,
+or the table that they belong to.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -40,11 +41,12 @@ class _Absent:
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a complaint points: the dotted key, the type that is wanted there (None: not known), the value."""
+    """Where a complaint points: the dotted key, the type wanted there (None: not known), the value, the schema."""
 
     where: str
     kind: object
     value: object
+    schema: object
 
     def key(self, name: str) -> str:
         """The dotted name of one key in this table."""
@@ -77,8 +79,23 @@ def explain(message: str, schema: type, document: object) -> str:
 def _unknown_key(place: _Place, match: re.Match[str]) -> str:
     known = list(fields_of(place.kind))
     near = difflib.get_close_matches(match[1], known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+    homes = list(_homes(match[1], place.schema))
+    if homes:
+        hint = f"belongs {' or '.join(homes)}"
+    else:
+        hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
     return f"unknown key {place.key(match[1])}; {hint}"
+
+
+def _homes(name: str, table: object, path: str = "") -> Iterator[str]:
+    """Where a key is known, in words; a key of the document itself must stand above its first table."""
+    for key, kind in fields_of(table).items():
+        inner = f"{path}.{key}" if path else key
+        if key == name and any(map(is_table, options_of(kind))):
+            yield f"to a table of its own, [{inner}]"
+        elif key == name:
+            yield f"under [{path}]" if path else "at the top, above the first [table]"
+        yield from _homes(name, kind, inner)
 
 
 def _missing_key(place: _Place, match: re.Match[str]) -> str:
@@ -161,7 +178,7 @@ def _find(path: str, schema: object, document: object) -> _Place:
         key = step["key"] or step["index"]
         kind = type_inside(kind, key)
         value = _value_inside(value, key)
-    return _Place(path.removeprefix("."), kind, value)
+    return _Place(path.removeprefix("."), kind, value, schema)
 
 
 def _value_inside(value: object, key: str) -> object:

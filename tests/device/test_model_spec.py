@@ -110,6 +110,31 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         ("[416, 320]", "[416, 320]\nmean = [1, 0]", "input: mean has 2 values, expected 3"),
         ("[416, 320]", '[416, 320]\nmean = "1"', "input.mean: got a string, expected a list of numbers"),
         ("[416, 320]", "[416, 320]\nlay_out = 3", "unknown key input.lay_out; did you mean layout?"),
+        (
+            'name = "m"',
+            'name = "m"\nbackground_class = true',
+            "unknown key background_class; belongs under [classification]",
+        ),
+        (
+            "[416, 320]",
+            "[416, 320]\nbackground_class = true",
+            "unknown key input.background_class; belongs under [classification]",
+        ),
+        (
+            "[416, 320]",
+            '[416, 320]\nlabels = "l.txt"',
+            "unknown key input.labels; belongs at the top, above the first [table] or under [teacher]",
+        ),
+        (
+            "[416, 320]",
+            "[416, 320]\n[input.thresholds]\niou = 0.5",
+            "unknown key input.thresholds; belongs to a table of its own, [thresholds]",
+        ),
+        (
+            "[416, 320]",
+            "[416, 320]\n[gates]\nquality = 1",
+            "unknown key gates.quality; known keys: int8_min_agreement,",
+        ),
         ("[416, 320]", '[416, 320]\ncolor = "rgb"', "input.color: 'rgb', expected RGB, BGR or GRAY; did you mean RGB?"),
         ("[416, 320]", '[416, 320]\ncolor = "YUV"', "input.color: 'YUV', expected RGB, BGR or GRAY"),
         ("[416, 320]", '[416, 320]\npad_anchor = "topleft"', "expected center or top_left; did you mean top_left?"),

@@ -13,6 +13,7 @@ from edge_sdk.errors import ModelError
 from edge_sdk.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
 from edge_sdk.model_spec import ClassificationSpec, DetectionSpec, InputSpec, ModelSpec, Thresholds
 from edge_sdk.tasks import make_task
+from edge_sdk.tasks.task import WrongLabelsError
 
 IDENTITY = Geometry(1.0, 1.0, 0.0, 0.0)
 ANCHORS = (((10.0, 20.0), (30.0, 15.0)), ((40.0, 40.0),))
@@ -242,7 +243,7 @@ def test_a_difference_in_classes_is_said_in_labels(decoder: str, labels: int, sh
     ("labels", "expected"),
     [
         (1000, '1001 classes (output 1x1001); is the first class "background"? Then it needs a line of its own and'),
-        (1002, 'labels has 1002 lines, the model has 1001 classes (output 1x1001); is the first line "background"?'),
+        (1002, 'has 1002 lines, the model has 1001 classes (output 1x1001); is the first line "background", or'),
         (80, "labels has 80 lines, the model has 1001 classes (output 1x1001); expected one line a class, in output"),
     ],
 )
@@ -251,6 +252,22 @@ def test_a_class_more_or_less_may_be_the_background(decoder: str, labels: int, e
     with pytest.raises(ModelError) as caught:
         make_task(_spec(task="classification", decoder=decoder), labels, [(1, 1001)])
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "hint"),
+    [
+        (1000, 'is the line for output 0 missing? Then write "background" as line 1'),
+        (1002, "is one of the lines empty, or there twice? Then take it out"),
+        (999, "expected one line a class, in output order"),
+    ],
+)
+def test_where_model_toml_says_so_the_background_is_no_question(labels: int, hint: str) -> None:
+    spec = _spec(task="classification", decoder="softmax", classification=ClassificationSpec(background_class=True))
+    with pytest.raises(WrongLabelsError) as caught:
+        make_task(spec, labels, [(1, 1001)])
+    assert caught.value.class_count == 1001
+    assert str(caught.value).endswith(f"(output 1x1001); {hint}")
 
 
 @pytest.mark.parametrize(

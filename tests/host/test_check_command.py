@@ -49,7 +49,7 @@ def test_a_model_that_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     path = write_project(tmp_path, model=model, pictures=0)
     assert run(["check", str(path), "--target", "arm64"]) == 2
     captured = capsys.readouterr()
-    assert captured.err == f"edge-sdk: {tmp_path / 'model.onnx'}: 2 errors, named above\n"
+    assert captured.err == f"edge-sdk: {path}: 2 errors, named above\n"
     assert "failed: 2 errors, 0 warnings" in captured.out
     text = " ".join(captured.out.split())
     assert "error opset 26, but ONNX Runtime 1.20.1 on arm64 runs up to 21 → export it with a lower opset" in text
@@ -72,8 +72,35 @@ def test_json_of_a_failure_too(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run(["check", str(path), "--json"]) == 2
     captured = capsys.readouterr()
     report = msgspec.json.decode(captured.out, type=CheckReport)
-    assert [finding.rule for finding in report.findings] == ["file"]
-    assert captured.err.endswith("1 error, named above\n")
+    assert [(finding.rule, finding.where) for finding in report.findings] == [("file", str(tmp_path / "model.onnx"))]
+    assert captured.err == f"edge-sdk: {path}: 1 error, named in the JSON\n"
+
+
+def test_a_file_that_is_something_else_is_named_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_project(tmp_path, pictures=0)
+    (tmp_path / "model.onnx").write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    assert run(["check", "model.toml"]) == 2
+    captured = capsys.readouterr()
+    text = " ".join(captured.out.split())
+    assert "error model.onnx: not an ONNX model: it looks like text (13 bytes) → give the .onnx file itself" in text
+    assert captured.err == "edge-sdk: model.toml: 1 error, named above\n"
+
+
+def test_what_cannot_be_counted_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny.classifier(size=24, batch="N")
+    path = write_project(tmp_path, model=model, pictures=0)
+    assert run(["check", str(path)]) == 2
+    text = " ".join(capsys.readouterr().out.split())
+    assert "multiply-accumulates unknown activations unknown" in text
+    assert "→ set size_wh = [24, 24] under [input] in model.toml" in text
+    assert run(["check", str(path), "--json"]) == 2
+    document = msgspec.json.decode(capsys.readouterr().out)
+    assert (document["costs"]["macs"], document["costs"]["peak_activation_bytes"]) == (None, None)
+    assert {use["macs"] for use in document["operators"]} == {None, 0}
+    assert document["costs"]["parameters"] > 0
 
 
 def test_without_a_model_there_is_a_report_all_the_same(
@@ -89,7 +116,7 @@ def test_without_a_model_there_is_a_report_all_the_same(
     text = " ".join(captured.out.split())
     assert "model.onnx: no such model file → put it there, or correct `model` in model.toml" in text
     assert "labels.txt: no such labels file → write one label a line" in text
-    assert captured.err == "edge-sdk: model.onnx: 2 errors, named above\n"
+    assert captured.err == "edge-sdk: model.toml: 2 errors, named above\n"
     assert run(["check", "model.toml", "--json"]) == 2
     report = msgspec.json.decode(capsys.readouterr().out, type=CheckReport)
     assert [finding.rule for finding in report.findings] == ["file", "labels"]

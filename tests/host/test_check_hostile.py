@@ -197,7 +197,7 @@ def test_damaged_files_never_get_past_the_process(tmp_path: Path) -> None:
 def test_truncated_files(tmp_path: Path, cut: int) -> None:
     data = _bytes_without_large_weights()
     report = report_on(tmp_path, data[: len(data) - 1 - cut])
-    assert only(report, "file").what.startswith("not an ONNX model, or truncated (")
+    assert only(report, "file").what.startswith("not an ONNX model")
 
 
 def test_the_caller_keeps_its_own_limits(tmp_path: Path) -> None:

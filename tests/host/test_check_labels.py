@@ -167,16 +167,25 @@ def test_the_next_step_stands_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "found"),
+    ("labels", "found", "severity"),
     [
-        ("cat\ndog\nbackground\n", "line 1 is 'cat', expected 'background', {}; 'background' is line 3 of 3"),
-        ("cat\n__Background__\ndog\n", "line 1 is 'cat', expected 'background', {}; 'background' is line 2 of 3"),
-        ("cat\ndog\nbird\n", "line 1 is 'cat', expected 'background', {}; no line is 'background'"),
+        (
+            "cat\ndog\nbackground\n",
+            "line 1 is 'cat', expected 'background', {}; 'background' is line 3 of 3: the file looks reversed or "
+            "shifted",
+            "error",
+        ),
+        (
+            "cat\n__Background__\ndog\n",
+            "line 1 is 'cat', expected 'background', {}; 'background' is line 2 of 3",
+            "error",
+        ),
+        ("cat\ndog\nbird\n", "line 1 is 'cat', expected 'background', {}; no line is 'background'", "warning"),
     ],
 )
-def test_a_first_line_that_is_not_the_background(tmp_path: Path, labels: str, found: str) -> None:
+def test_a_first_line_that_is_not_the_background(tmp_path: Path, labels: str, found: str, severity: str) -> None:
     finding = only(_report(tmp_path, labels=labels, text=BACKGROUND), "labels")
-    assert finding.severity == "error"
+    assert finding.severity == severity
     said = found.format("because background_class = true in model.toml")
     assert finding.what == f"{tmp_path / 'labels.txt'}: {said}"
     assert finding.next_step == (
@@ -188,8 +197,9 @@ def test_a_first_line_that_is_not_the_background(tmp_path: Path, labels: str, fo
 def test_a_first_line_that_is_the_background(tmp_path: Path, first: str) -> None:
     assert _report(tmp_path, labels=f"{first}\nb\nc\n", text=BACKGROUND).findings == ()
     finding = only(_report(tmp_path, labels=f"{first}\nb\nc\n"), "labels")
-    assert finding.severity == "note"
-    assert "background_class = true" in finding.next_step
+    assert finding.severity == "warning"
+    assert finding.what.endswith("and model.toml does not say so: class_id 0 is the background")
+    assert finding.next_step == "set background_class = true under [classification]: class_id then begins behind it"
 
 
 def test_only_a_classifier_counts_from_behind_its_background(tmp_path: Path) -> None:

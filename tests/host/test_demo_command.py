@@ -24,7 +24,7 @@ def test_without_the_host_tools_it_says_what_to_install(tmp_path: Path, package:
     done = run_without(package, tmp_path)
     assert done.returncode == 8
     assert done.stderr.startswith("edge-sdk: ")
-    assert done.stderr.rstrip().endswith("pip install '.[demo]'")
+    assert done.stderr.rstrip().endswith("pip install -c constraints.txt '.[demo]'")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -58,6 +58,28 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.err == ""
 
 
+@pytest.mark.parametrize("by_option", [True, False])
+def test_files_that_cannot_be_used_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], by_option: bool
+) -> None:
+    source, toml = write_source(tmp_path)
+    pictures = write_pictures(tmp_path / "pictures", 2)
+    broken = [pictures / f"broken{index}.png" for index in range(4)]
+    for path in broken:
+        path.write_text("no image")
+    options = ["--images", str(pictures)] if by_option else []  # else the calibration folder of model.toml
+    assert run(["import", "onnx", source, "--model", toml, *options]) == 0
+    first, *named, last = capsys.readouterr().err.splitlines()
+    assert first == "edge-sdk: warning: files that were skipped: 4"
+    assert [line.split(": ")[0] for line in named] == [f"  {path}" for path in broken[:3]]
+    assert last == "  and 1 more, all of them in --json"
+    assert run(["import", "onnx", source, "--model", toml, *options, "--json"]) == 0
+    report = msgspec.json.decode(capsys.readouterr().out)
+    assert report["images"] == 2
+    assert [one["path"] for one in report["skipped"]] == list(map(str, broken))
+    assert all(one["reason"] for one in report["skipped"])
+
+
 def write_darknet(folder: Path) -> list[str]:
     _, cfg, weights, labels = write_network(folder, [conv(4), HEAD, YOLO], np.random.default_rng(7))
     return ["import", "darknet", str(cfg), str(weights), "--labels", str(labels), "-o", str(folder / "out")]
@@ -92,7 +114,7 @@ def test_darknet_keeps_a_model_toml_that_is_there(tmp_path: Path, capsys: pytest
         (["import", "caffe"], 2, "No such command 'caffe'"),
         (["import", "onnx"], 2, "Missing argument 'SOURCE'"),
         (["import", "onnx", "a.onnx"], 2, "Missing option '--model'"),
-        (["import", "onnx", "a.onnx", "--model", "none.toml"], 2, "none.toml: "),
+        (["import", "onnx", __file__, "--model", "none.toml"], 2, "none.toml: "),
         (["import", "darknet", "none.cfg", "none.weights", "--labels", "none", "-o", "out"], 2, "none.cfg: "),
     ],
 )
@@ -109,9 +131,9 @@ def test_errors_are_one_line(
 @pytest.mark.parametrize(
     ("missing", "arguments", "remedy"),
     [
-        ("torch", ["pytorch", "{}/a.py:b"], "pip install '.[torch]'"),
-        ("onnxscript", ["pytorch", "{}/a.py:b"], "pip install '.[torch]'"),
-        ("onnx", ["onnx", "{}/a.onnx"], "pip install '.[host]'"),
+        ("torch", ["pytorch", "{}/a.py:b"], "pip install -c constraints.txt '.[torch]'"),
+        ("onnxscript", ["pytorch", "{}/a.py:b"], "pip install -c constraints.txt '.[torch]'"),
+        ("onnx", ["onnx", "{}/a.onnx"], "pip install -c constraints.txt '.[host]'"),
         ("tensorflow", ["tensorflow", "{}/a.tflite"], "pip install tensorflow tf2onnx"),
     ],
 )

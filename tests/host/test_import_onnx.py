@@ -93,5 +93,5 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, old: str, new: str, kind: 
 
 def test_a_source_that_is_not_there(tmp_path: Path) -> None:
     source, toml = write_source(tmp_path, tiny.classifier())
-    with pytest.raises(ModelError, match=r"none\.onnx: no such model file"):
-        import_onnx(source.with_name("none.onnx"), toml)
+    with pytest.raises(ModelError, match=r"none\.onnx: no such file; SOURCE is the ONNX file to import"):
+        import_onnx(source.with_name("none.onnx"), toml, on_progress=lambda *_: pytest.fail("a bar was shown"))

@@ -19,7 +19,18 @@ from tests.host.torch_projects import MODEL_TOML, MODELS, is_documented, line_of
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        ("missing", "has no function 'missing'; in it are Net, Branch, "),
+        ("missing", "has no function 'missing'; in it are training, half, bfloat16, "),
+        ("trainin", "torch_models.py: has no function 'trainin'; did you mean 'training'? in it are training, half, "),
+        (
+            "argument",
+            "argument: FUNCTION is called without arguments, but argument(n, m, *, k) needs n, k "
+            f"({line_of('def argument(')}); give them defaults",
+        ),
+        (
+            "Argument",
+            "Argument: FUNCTION is called without arguments, but Argument(n) needs n "
+            f"({line_of('a class that asks')}); give them defaults",
+        ),
         ("text", "text: returns a str, expected a torch.nn.Module"),
         ("gives_none", "gives_none: returns nothing, expected a torch.nn.Module"),
         ("gives_tensor", "gives_tensor: returns a Tensor, expected a torch.nn.Module"),
@@ -136,6 +147,25 @@ def test_a_file_that_cannot_be_loaded(tmp_path: Path, code: str, expected: str) 
     folder.mkdir()
     (folder / "m.py").write_text(code)
     assert expected in refusal(tmp_path, f"{folder / 'm.py'}:net")
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("maek", "m.py: has no function 'maek'; did you mean 'make'? in it are make, Net"),
+        ("other", "m.py: has no function 'other'; in it are make, Net"),
+    ],
+)
+def test_functions_come_before_classes(tmp_path: Path, function: str, expected: str) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    code = "from os.path import join\nclass Net: pass\ndef make(): pass\ndef _hidden(): pass\n"
+    (folder / "m.py").write_text(code)
+    assert refusal(tmp_path, f"{folder / 'm.py'}:{function}").endswith(expected)
+
+
+def test_a_decorator_may_give_the_arguments(tmp_path: Path) -> None:
+    assert onnx.load(import_pytorch(f"{MODELS}:decorated", write_toml(tmp_path)).model).graph.node
 
 
 def test_a_file_imports_its_neighbours(tmp_path: Path) -> None:

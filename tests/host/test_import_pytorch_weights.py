@@ -15,16 +15,22 @@ pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch
 
 import torch
 
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import ModelError, UsageError
+from edge_sdk_tools.importing.pytorch_weights import load_state_dict
 from tests.host import torch_models
 from tests.host.torch_projects import MODELS, Code, is_documented, refusal
 
 WEIGHTS = "weights.pth"
+PREFIXED = "begins with 'module.', as torch.nn.DataParallel writes them"
+NO_FILE = (
+    "weights.pth: is no file of torch.save, expected a state dict; save the state dict alone: "
+    "torch.save(model.state_dict(), 'state_dict.pth')"
+)
 
 
 def _lacking(path: Path) -> None:
     state = torch_models.Net().state_dict()
-    torch.save({f"module.{key}": value for key, value in state.items()}, path)
+    torch.save({f"net.{key}": value for key, value in state.items()}, path)
 
 
 def _larger(path: Path) -> None:
@@ -36,20 +42,35 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
 
 
+def _cut_old(path: Path) -> None:
+    torch.save(torch_models.Net().state_dict(), path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize(
     ("write", "expected"),
     [
         (lambda path: None, "weights.pth: no such weights file"),
-        (lambda path: path.write_bytes(b""), "weights.pth: "),
-        (lambda path: path.write_text("not weights"), "weights.pth: is no state dict, or damaged"),
-        (_cut, "weights.pth: weights cannot be read: "),
+        (lambda path: path.write_bytes(b""), NO_FILE),
+        (lambda path: path.write_text("not weights"), NO_FILE),
+        (lambda path: path.write_text("."), NO_FILE),  # a pickle that pops from an empty stack
+        (lambda path: path.write_bytes(pickle.dumps({"weights": [1.0]})), NO_FILE),
+        (lambda path: _other_archive(path), NO_FILE),
+        (lambda path: path.mkdir(), "weights.pth: cannot be read: Is a directory; expected a file of torch.save"),
+        (_cut, "weights.pth: lacks its end, expected a whole file of torch.save; copy it again"),
+        (_cut_old, "weights.pth: cannot be read, and is probably damaged; copy it again, or save the state dict alone"),
+        (
+            lambda path: torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), path),
+            "weights.pth: is a TorchScript archive, expected a state dict; import it alone: edge-sdk import pytorch ",
+        ),
         (lambda path: torch.save(torch_models.Net(), path), "holds more than tensors (tests.host.torch_models.Net), "),
         (lambda path: torch.save(torch.zeros(3), path), "holds a Tensor, expected a state dict of tensors"),
         (
             lambda path: torch.save({"epoch": 3, "state_dict": {}}, path),
             "expected a state dict of tensors; save the state dict alone: torch.save(model.state_dict(), 'state_dict",
         ),
-        (_lacking, "torch_models.py:net: lacks first.weight, norm.weight, norm.bias and 6 more; has module.first"),
+        (_lacking, "torch_models.py:net: lacks first.weight, norm.weight, norm.bias and 6 more; has net.first"),
         (_larger, "does not fit"),
         (_larger, "size mismatch for last.weight: copying a param with shape torch.Size([4, 8])"),
     ],
@@ -69,6 +90,42 @@ def test_weights_with_code_run_nothing(tmp_path: Path, write: Callable[[object, 
     assert not code.ran.exists()
 
 
+def paste(said: str) -> None:
+    """Do what a message says to write, as somebody would who pastes it into a new Python."""
+    exec(said[said.index("import torch; ") :], {})
+
+
+def parallel(net: torch.nn.Module) -> torch.nn.Module:
+    return torch.nn.DataParallel(net)
+
+
+@pytest.mark.parametrize("name", ["last.pth", "state_dict.pth"])
+def test_the_prefix_of_data_parallel_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    path = tmp_path / name
+    torch.save(parallel(torch_models.Net()).state_dict(), path)
+    before = path.read_bytes()
+    said = refusal(tmp_path, f"{MODELS}:net", weights=path)
+    begin = f"{path}: does not fit {MODELS}:net: every key {PREFIXED}; save it without: import torch; torch.save("
+    assert said.startswith(begin)
+    monkeypatch.chdir(tmp_path)
+    paste(said)
+    assert path.read_bytes() == before
+    saved = "state_dict.pth" if name == "last.pth" else "state_dict_alone.pth"
+    torch_models.Net().load_state_dict(torch.load(saved))
+    if name == "last.pth":
+        shown = said.removeprefix(f"{path}: ").replace(str(path), "last.pth")
+        assert is_documented(shown.replace(str(MODELS), "net.py"))
+
+
+def test_a_model_that_is_wrapped_itself_keeps_the_prefix(tmp_path: Path) -> None:
+    module = parallel(torch_models.Net())
+    torch.save({"epoch": 3, "model": module.state_dict()}, tmp_path / WEIGHTS)
+    with pytest.raises(ModelError, match=r"save that: import torch; torch\.save\(torch\.load\(.*\)\['model'\], "):
+        load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
+    torch.save(module.state_dict(), tmp_path / WEIGHTS)
+    load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
+
+
 def _with_options(state: dict[str, torch.Tensor]) -> dict[str, object]:
     return {"options": argparse.Namespace(epochs=3), "weights": state}
 
@@ -83,6 +140,16 @@ def _with_options(state: dict[str, torch.Tensor]) -> dict[str, object]:
         (lambda net: {"run": {0: net.state_dict()}}, "a state dict is under 'run' > 0; ", "['run'][0],"),
         (lambda net: {"ema": net, "model": net}, "a module is under 'ema' or 'model'; ", "['ema'].state_dict(),"),
         (lambda net: net, "it is a module; ", ".state_dict(),"),
+        (
+            lambda net: {"net": parallel(net)},
+            f"under 'net', where every key {PREFIXED}; ",
+            "['net'].state_dict().items()",
+        ),
+        (
+            lambda net: {"s": parallel(net).state_dict()},
+            f"under 's', where every key {PREFIXED}; save that ",
+            "['s'].items",
+        ),
     ],
 )
 def test_the_state_dict_in_a_checkpoint_is_found(
@@ -99,7 +166,7 @@ def test_the_state_dict_in_a_checkpoint_is_found(
     assert place in said
     assert saved in said
     monkeypatch.chdir(tmp_path)
-    eval(said.rpartition(" with ")[2], {"torch": torch})  # what it says to write
+    paste(said)
     torch_models.Net().load_state_dict(torch.load("state_dict.pth"))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -214,6 +216,28 @@ def raises() -> nn.Module:
 
 def exits() -> nn.Module:
     sys.exit("no GPU here")
+
+
+def argument(n: int, m: int = 2, *, k: int) -> nn.Module:
+    return nn.Linear(n, m + k)
+
+
+class Argument(Net):
+    def __init__(self, n: int) -> None:  # a class that asks
+        super().__init__()
+        self.n = n
+
+
+def _with_classes(function: Callable[[int], nn.Module]) -> Callable[[], nn.Module]:
+    """Give the argument, and keep the signature that asks for it."""
+    return functools.wraps(function)(lambda: function(CLASSES))
+
+
+@_with_classes
+def decorated(classes: int) -> nn.Module:
+    model = Net()
+    model.last = nn.Linear(8, classes)
+    return model
 
 
 def gives_none() -> None:

@@ -87,12 +87,12 @@ def measure(proto: onnx.ModelProto, weights: Sequence[Weight], values: Values) -
     large = [Value(element_name(w.data_type), w.dims) for w in weights]
     small = [Value(element_name(t.data_type), tuple(t.dims)) for t in tensors(proto.graph) if _is_parameter(t)]
     held = (*large, *small)
-    macs = [node_macs(node, values) for node in proto.graph.node]
+    macs = [node_macs(node, values) for node in proto.graph.node if node.op_type in _COUNTS]
     peak, where = _peak(proto, {w.name for w in weights}, values)
     return Costs(
         parameters=sum(value.count or 0 for value in held),
         weight_bytes=sum(value.bytes or 0 for value in held),
-        macs=sum(count or 0 for count in macs),
+        macs=_sum(macs),
         peak_activation_bytes=peak,
         peak_node=where,
         unknown_nodes=sum(any(_known(values.get(o)) is None for o in n.output if o) for n in proto.graph.node),
@@ -101,11 +101,11 @@ def measure(proto: onnx.ModelProto, weights: Sequence[Weight], values: Values) -
 
 def operator_uses(proto: onnx.ModelProto, values: Values) -> tuple[OperatorUse, ...]:
     """Count nodes by type of operator, the most multiply-accumulates first."""
-    counts: dict[tuple[str, str], list[int]] = {}
+    counts: dict[tuple[str, str], list[int | None]] = {}
     for node in nodes_of(proto.graph.node):
-        counts.setdefault((node.domain, node.op_type), []).append(node_macs(node, values) or 0)
-    uses = [OperatorUse(domain, name, len(macs), sum(macs)) for (domain, name), macs in counts.items()]
-    return tuple(sorted(uses, key=lambda use: (-use.macs, -use.nodes, use.name)))
+        counts.setdefault((node.domain, node.op_type), []).append(node_macs(node, values))
+    uses = [OperatorUse(domain, name, len(macs), _sum(macs)) for (domain, name), macs in counts.items()]
+    return tuple(sorted(uses, key=lambda use: (-(use.macs or 0), -use.nodes, use.name)))
 
 
 def check_memory(costs: Costs, allowed_mb: int | None, target: str) -> list[Finding]:
@@ -116,7 +116,7 @@ def check_memory(costs: Costs, allowed_mb: int | None, target: str) -> list[Find
         allowed_mb: memory of the device, in MiB; None for no limit.
         target: its name.
     """
-    needed_mb = (costs.weight_bytes + costs.peak_activation_bytes) / _INT8_SHRINKS / 2**20
+    needed_mb = (costs.weight_bytes + (costs.peak_activation_bytes or 0)) / _INT8_SHRINKS / 2**20
     if allowed_mb is None or needed_mb <= allowed_mb:
         return []
     what = f"weights and activations take {needed_mb:.0f} MiB even in INT8, {target} has {allowed_mb}"
@@ -134,16 +134,25 @@ def check_counted(uses: Sequence[OperatorUse]) -> list[Finding]:
     return [Finding(severity="note", rule="costs", what=what, next_step=step)]
 
 
-def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[int, str]:
+def _sum(counts: Sequence[int | None]) -> int | None:
+    """What could be counted, together; None where there was something to count and none of it could be."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known or not counts else None
+
+
+def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[int | None, str]:
     """The most bytes alive at a node: its inputs, its outputs, and what later nodes still need."""
+    images = [image.name for image in proto.graph.input if image.name not in constants]
+    # Behind an image of unknown size little but shape arithmetic has a known one: its bytes say nothing.
+    if any(name not in values or values[name].bytes is None for name in images):
+        return None, ""
     nodes = [node for node in proto.graph.node if node.op_type != "Constant"]
     last = {name: index for index, node in enumerate(nodes) for name in _needs(node)}
     last.update((output.name, len(nodes)) for output in proto.graph.output)
     ends: dict[int, int] = {}  # bytes that are free again after a node, by its index
     alive = 0
-    for image in proto.graph.input:
-        if image.name not in constants:
-            alive += _keep(image.name, 0, last, values, ends)
+    for image in images:
+        alive += _keep(image, 0, last, values, ends)
     peak, where = alive, ""
     for index, node in enumerate(nodes):
         alive += sum(_keep(name, index, last, values, ends) for name in node.output if name)

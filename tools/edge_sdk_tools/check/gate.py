@@ -94,7 +94,7 @@ def _examine(spec: ModelSpec, target: Target | None, *, wants_model: bool) -> Ex
         examined = Examined(
             CheckReport(name=spec.name, model=spec.model, target=name, onnxruntime=version, findings=(finding,))
         )
-    report = msgspec.structs.replace(examined.report, model=str(Path(spec.model)))
+    report = _naming_file(msgspec.structs.replace(examined.report, model=str(Path(spec.model))))
     return msgspec.structs.replace(examined, report=_with_labels(spec, report))
 
 
@@ -123,6 +123,18 @@ def _runtime(target: Target | None) -> Runtime:
     if target is None:
         return Runtime(None, None, _HERE, None, None)
     return Runtime(target.min_onnxruntime, target.name, tuple(target.providers), target.max_opset, target.memory_mb)
+
+
+def _naming_file(report: CheckReport) -> CheckReport:
+    """Name the file in what is said of it as a whole, by the path that the user knows."""
+    prefix = f"{report.model}: "
+    named = (
+        msgspec.structs.replace(f, where=report.model, what=prefix + f.what.removeprefix(prefix))
+        if f.rule == "file" and not f.where
+        else f
+        for f in report.findings
+    )
+    return msgspec.structs.replace(report, findings=tuple(named))
 
 
 def _with_labels(spec: ModelSpec, report: CheckReport) -> CheckReport:

@@ -1,7 +1,7 @@
 """The labels file, held against model.toml and against the model's outputs.
 
-Owns what can be known of labels: how many there are, what the first says, which are empty or there twice. Whether their
-order is that of the outputs no file says.
+Owns how many labels the outputs want, and that what is said of them is said once. Whether their order is that of the
+outputs no file says.
 """
 
 from __future__ import annotations
@@ -9,20 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from edge_sdk.errors import ModelError
 from edge_sdk.model_spec import ModelSpec, read_labels
 from edge_sdk.tasks import make_task
 from edge_sdk.tasks.output import Output, Shape, outputs_of
-from edge_sdk_tools.check.report import CheckReport, Finding, Severity, TensorInfo, show_shape
+from edge_sdk.tasks.task import WrongLabelsError
+from edge_sdk_tools.check.label_lines import (
+    Lines,
+    Subject,
+    check_background,
+    check_flag,
+    check_lines,
+    count_advice,
+    finding,
+)
+from edge_sdk_tools.check.report import CheckReport, Finding, TensorInfo, show_shape
 
 _BEFORE_OUTPUTS = ("dynamic", "input", "shape", "size")
 """Rules whose errors leave open what shapes the outputs have when they are mended."""
 
 _WRITE = "write one label a line in UTF-8, in output order, or correct `labels` in model.toml"
-_ONE_A_CLASS = "write one line a class, in output order"
 _CORRECT = "correct task, decoder and input.size_wh in model.toml"
-_SHOWN = 5
-_LONGEST_SHOWN = 40  # characters of a label
 
 
 def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
@@ -32,79 +41,73 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
         spec: one model.toml.
         report: on its model.
     """
+    flag = list(check_flag(spec))
     try:
         labels = read_labels(Path(spec.labels))
     except ModelError as cause:
-        return [_finding("error", spec, str(cause), _WRITE)]
-    return [*_check_background(spec, labels), *_check_lines(spec, labels), *_check_outputs(spec, len(labels), report)]
+        return [finding("error", spec, str(cause), _WRITE), *flag]
+    lines = Lines(labels)
+    outputs = _check_outputs(spec, lines, report)
+    found = [] if "background" in outputs.settles else list(check_background(spec, lines))
+    found += check_lines(spec, lines, outputs.surplus, outputs.settles)
+    return [*found, *flag, *outputs.findings]
 
 
-def _check_background(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding]:
-    """Hold the first line against what model.toml says of it."""
-    if spec.task != "classification":
-        return
-    lines = [number for number, label in enumerate(labels, start=1) if _is_background(label)]
-    first = f"{spec.labels}: line 1 is {_shown(labels[0])}"
-    if spec.classification.background_class and 1 not in lines:
-        found = f"'background' is line {lines[0]} of {len(labels)}" if lines else "no line is 'background'"
-        what = f"{first}, expected 'background', because background_class = true in model.toml; {found}"
-        step = "write the lines in output order, 'background' first; if output 0 is a class, take out background_class"
-        yield _finding("error", spec, what, step)
-    elif not spec.classification.background_class and 1 in lines:
-        what = f"{first}, and model.toml does not say so: class_id 0 is the background"
-        step = "with background_class = true under [classification] class_id begins after it"
-        yield _finding("note", spec, what, step)
+class _Outputs(msgspec.Struct, frozen=True):
+    """What the outputs say of the labels.
+
+    Attributes:
+        findings: one at most.
+        surplus: how many lines are too many, below 0 too few; None where that is not known.
+        settles: what its next step settles too.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    surplus: int | None = None
+    settles: frozenset[Subject] = frozenset()
 
 
-def _check_lines(spec: ModelSpec, labels: Sequence[str]) -> Iterator[Finding]:
-    """Name lines that are empty, and labels that are there more than once."""
-    numbers: dict[str, list[int]] = {}
-    for number, label in enumerate(labels, start=1):
-        numbers.setdefault(label, []).append(number)
-    empty = numbers.pop("", [])
-    if empty:
-        what = f"{spec.labels}: {_lines(empty)} empty, and counted as a label"
-        yield _finding("warning", spec, what, "write the label of that output, or take the line out")
-    twice = [f"{_shown(label)} in lines {_joined(found)}" for label, found in numbers.items() if len(found) > 1]
-    if twice:
-        more = f" and {len(twice) - _SHOWN} more" if len(twice) > _SHOWN else ""
-        what = f"{spec.labels}: the same label for several outputs: {', '.join(twice[:_SHOWN])}{more}"
-        step = "give each output a label of its own, unless they are meant as one: results differ in class_id only"
-        yield _finding("note", spec, what, step)
-
-
-def _check_outputs(spec: ModelSpec, label_count: int, report: CheckReport) -> list[Finding]:
-    errors = {finding.rule for finding in report.of("error")}
+def _check_outputs(spec: ModelSpec, lines: Lines, report: CheckReport) -> _Outputs:
+    errors = {error.rule for error in report.of("error")}
     # Without costs the graph was not looked at: the outputs are as the file declares them.
     is_open = report.costs is None or bool(errors.intersection(_BEFORE_OUTPUTS))
     if not report.outputs:
-        return []
+        return _Outputs()
     if is_open or any(output.shape is None for output in report.outputs):
-        return _check_count(spec, label_count, report.outputs)
+        return _check_count(spec, lines, report.outputs)
     try:
-        make_task(spec, label_count, [output.shape or () for output in report.outputs])
+        make_task(spec, len(lines.labels), [output.shape or () for output in report.outputs])
+    except WrongLabelsError as cause:
+        return _wrong_count(spec, lines, str(cause).partition("; ")[0], cause.class_count)
     except ModelError as cause:
         # Tasks put the next step behind a semicolon, where they have one.
         what, _, step = str(cause).partition("; ")
-        return [_finding("error", spec, what, _ONE_A_CLASS if step.startswith("expected") else step or _CORRECT)]
-    return []
+        return _Outputs((finding("error", spec, what, step or _CORRECT),))
+    # An output of class ids does not show how many there are.
+    return _Outputs(surplus=None if spec.decoder == "argmax" else 0)
 
 
-def _check_count(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]) -> list[Finding]:
+def _check_count(spec: ModelSpec, lines: Lines, outputs: Sequence[TensorInfo]) -> _Outputs:
     """Compare the number of classes alone, which weights say and the size of the picture does not change."""
+    label_count = len(lines.labels)
     counts: dict[int, TensorInfo] = {}
     for expected, output in _readings(spec, label_count, outputs):
         count = _class_count(expected, output.shape or ())
         if count is not None and count > 0:
             counts[count] = output
     if label_count in counts or len(counts) != 1:  # of two readings either may be meant
-        return []
+        return _Outputs()
     [(count, output)] = counts.items()
     what = (
         f"labels has {_counted(label_count, 'line', 'lines')}, the model has {_counted(count, 'class', 'classes')} "
         f"(output {show_shape(output.shape)})"
     )
-    return [_finding("error", spec, what, _ONE_A_CLASS)]
+    return _wrong_count(spec, lines, what, count)
+
+
+def _wrong_count(spec: ModelSpec, lines: Lines, what: str, class_count: int) -> _Outputs:
+    advice = count_advice(spec, lines, class_count)
+    return _Outputs((finding("error", spec, what, advice.step),), len(lines.labels) - class_count, advice.settles)
 
 
 def _readings(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]) -> Iterator[tuple[Output, TensorInfo]]:
@@ -123,27 +126,5 @@ def _class_count(expected: Output, got: Shape) -> int | None:
     return expected.class_count(tuple(side if axis == expected.class_axis else None for axis, side in enumerate(got)))
 
 
-def _is_background(label: str) -> bool:
-    """`background`, and `__background__` as torchvision writes it."""
-    return label.strip("_ ").casefold() == "background"
-
-
-def _finding(severity: Severity, spec: ModelSpec, what: str, next_step: str) -> Finding:
-    return Finding(severity=severity, rule="labels", where=spec.labels, what=what, next_step=next_step)
-
-
-def _shown(label: str) -> str:
-    return repr(label if len(label) <= _LONGEST_SHOWN else f"{label[:_LONGEST_SHOWN]}…")
-
-
 def _counted(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
-
-
-def _lines(numbers: Sequence[int]) -> str:
-    return f"line {numbers[0]} is" if len(numbers) == 1 else f"lines {_joined(numbers)} are"
-
-
-def _joined(numbers: Sequence[int]) -> str:
-    shown = [str(number) for number in numbers[:_SHOWN]]
-    return ", ".join(shown) + (f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else "")

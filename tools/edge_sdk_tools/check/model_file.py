@@ -17,6 +17,7 @@ from onnx import TensorProto
 
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.check.external_data import MOST_BYTES, external_part, read_external, too_large
+from edge_sdk_tools.check.foreign import no_model
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import show_shape
@@ -55,7 +56,7 @@ def read_model(path: Path) -> ModelFile:
         parts = cut(data)
         proto = onnx.ModelProto.FromString(parts.skeleton)
     except (Damaged, DecodeError):
-        raise RefusedModelError(f"not an ONNX model, or truncated ({len(data)} bytes)", _AGAIN) from None
+        raise no_model(data) from None
     if not proto.graph.node:
         raise RefusedModelError("not an ONNX model: there are no nodes in it", _AGAIN)
     if proto.graph.sparse_initializer:

@@ -61,13 +61,13 @@ class OperatorUse(msgspec.Struct, frozen=True):
         domain: empty for ONNX's own.
         name: of the operator.
         nodes: how many nodes are of it, those in control flow included.
-        macs: multiply-accumulates of all of them.
+        macs: multiply-accumulates of all of them; None where no shape is known to count them by.
     """
 
     domain: str
     name: str
     nodes: int
-    macs: int
+    macs: int | None
 
 
 class Costs(msgspec.Struct, frozen=True):
@@ -76,16 +76,17 @@ class Costs(msgspec.Struct, frozen=True):
     Attributes:
         parameters: elements of all weights.
         weight_bytes: bytes of all weights.
-        macs: multiply-accumulates.
-        peak_activation_bytes: the most that activations take at once, when each is kept until its last use.
+        macs: multiply-accumulates; None where no shape is known to count them by.
+        peak_activation_bytes: the most that activations take at once, when each is kept until its last use; None where
+            the size of the image is not known.
         peak_node: where that is.
         unknown_nodes: nodes that are left out because a shape is not known.
     """
 
     parameters: int
     weight_bytes: int
-    macs: int
-    peak_activation_bytes: int
+    macs: int | None
+    peak_activation_bytes: int | None
     peak_node: str
     unknown_nodes: int
 

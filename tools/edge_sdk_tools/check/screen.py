@@ -83,10 +83,11 @@ def _rows(report: CheckReport) -> list[tuple[str, str]]:
 
 def _cost_rows(costs: Costs) -> list[tuple[str, str]]:
     unknown = f", {costs.unknown_nodes} nodes of unknown shape left out" if costs.unknown_nodes else ""
+    peak = costs.peak_activation_bytes
     return [
         ("parameters", f"{_count(costs.parameters)} in {_size(costs.weight_bytes)}"),
-        ("multiply-accumulates", f"{_count(costs.macs)} an image{unknown}"),
-        ("activations", f"{_size(costs.peak_activation_bytes)} at their peak"),
+        ("multiply-accumulates", "unknown" if costs.macs is None else f"{_count(costs.macs)} an image{unknown}"),
+        ("activations", "unknown" if peak is None else f"{_size(peak)} at their peak"),
     ]
 
 
@@ -95,9 +96,9 @@ def _operators(report: CheckReport) -> Table:
     table.add_column("operator", overflow="fold")
     for column in ("nodes", "MACs", "share", *(_short(p) for p in report.providers)):
         table.add_column(column, justify="right")
-    total = sum(use.macs for use in report.operators)
+    total = sum(use.macs or 0 for use in report.operators)
     for use in report.operators[:_MOST_ROWS]:
-        macs = [_count(use.macs), f"{use.macs / total:.1%}"] if use.macs else ["", ""]
+        macs = [_count(use.macs), f"{use.macs / total:.1%}"] if use.macs else ["?" if use.macs is None else "", ""]
         table.add_row(_name(use), str(use.nodes), *macs, *(_takes(provider, use) for provider in report.providers))
     more = len(report.operators) - _MOST_ROWS
     if more > 0:

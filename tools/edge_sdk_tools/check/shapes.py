@@ -25,6 +25,7 @@ DATA_DEPENDENT = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "StringSpl
 """Operators whose output's shape follows from the values of the input, not from its shape."""
 
 _SHOWN = 5
+_SMALLEST_SIDE = 8  # that model.toml takes
 _ONE_ERROR = re.compile(r"\(op_type:\s*(?P<operator>[^,)]*)(?:, node name: (?P<node>[^)]*))?\):\s*(?P<what>[^\n]*)")
 
 
@@ -59,18 +60,38 @@ def fix_input(image: onnx.ValueInfoProto, spec: InputSpec) -> None:
     expected = spec.tensor_shape
     found = declared_value(image).shape
     if found is not None and not _fits(found, expected):
-        hint = "correct input.size_wh, input.color or input.layout in model.toml"
-        other = msgspec.structs.replace(spec, layout="NHWC" if spec.layout == "NCHW" else "NCHW")
-        if len(found) == 4 and _fits((1, *found[1:]), expected):
-            hint = "frames come one at a time: export it with batch 1 or a free batch"
-        elif _fits(found, other.tensor_shape):
-            hint = f'set input.layout = "{other.layout}" in model.toml'
         raise RefusedModelError(
             f"input {image.name!r} has shape {show_shape(found)}, model.toml says {show_shape(expected)} "
             f"({spec.layout}, {spec.color})",
-            hint,
+            _input_advice(found, spec),
         )
     image.type.tensor_type.shape.CopyFrom(_shape(expected))
+
+
+def _input_advice(found: tuple[int | str | None, ...], spec: InputSpec) -> str:
+    """What makes model.toml fit an image of this shape, as far as the shape says it."""
+    if len(found) == 4 and _fits((1, *found[1:]), spec.tensor_shape):
+        return "frames come one at a time: export it with batch 1 or a free batch"
+    other = msgspec.structs.replace(spec, layout="NHWC" if spec.layout == "NCHW" else "NCHW")
+    for candidate in (spec, other):
+        resized = msgspec.structs.replace(candidate, size_wh=_size_wh(found, candidate))
+        if _fits(found, resized.tensor_shape):
+            keys = [f"size_wh = {list(resized.size_wh)}"] if resized.size_wh != spec.size_wh else []
+            keys += [f'layout = "{resized.layout}"'] if resized.layout != spec.layout else []
+            return f"set {' and '.join(keys)} under [input] in model.toml"
+    return "correct input.size_wh, input.color or input.layout in model.toml"
+
+
+def _size_wh(found: tuple[int | str | None, ...], spec: InputSpec) -> tuple[int, int]:
+    """Width and height that a shape says; those of model.toml where it leaves them free, or no image is so small."""
+    if len(found) != 4:
+        return spec.size_wh
+    rows, columns = found[2:] if spec.layout == "NCHW" else found[1:3]
+    width, height = (
+        side if isinstance(side, int) and side >= _SMALLEST_SIDE else own
+        for side, own in zip((columns, rows), spec.size_wh, strict=True)
+    )
+    return width, height
 
 
 def infer(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Finding]]:

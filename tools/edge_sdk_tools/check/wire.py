@@ -17,6 +17,20 @@ class Damaged(Exception):  # noqa: N818 - says what the bytes are
     """Bytes that are no protobuf message."""
 
 
+class Truncated(Damaged):
+    """Bytes that end within a field.
+
+    Args:
+        number: of that field in its message.
+        missing: bytes of it that are not there.
+    """
+
+    def __init__(self, number: int, missing: int) -> None:
+        super().__init__(number, missing)
+        self.number = number
+        self.missing = missing
+
+
 class Field(msgspec.Struct, frozen=True, gc=False):
     """Where one field lies.
 
@@ -39,7 +53,8 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
     """Find the fields of the message in `data[start:end]`, in order.
 
     Raises:
-        Damaged: a field that does not end within the message, or of a kind that ONNX does not use.
+        Truncated: a field that does not end within the message.
+        Damaged: one of a kind that ONNX does not use, or whose tag or length is no number.
     """
     position = start
     while position < end:
@@ -54,8 +69,10 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
             after = value + (4 if wire_type == FIXED32 else 8)
         else:
             raise Damaged
-        if after > end or not number:
+        if not number:
             raise Damaged
+        if after > end:
+            raise Truncated(number, after - end)
         yield Field(number, wire_type, position, value, after)
         position = after
 

@@ -10,6 +10,7 @@ import onnx
 
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.target import Target, load_target
+from edge_sdk_tools.dataset import Skipped
 from edge_sdk_tools.importing.comparison import OutputDifference
 from edge_sdk_tools.importing.import_report import ImportReport, make_report
 from edge_sdk_tools.importing.model_file import load_destination, write_model
@@ -24,12 +25,14 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
         spec: the model.toml, which names the file to write.
         target: whose ONNX Runtime limits the opset; None for any.
         probes: the inputs.
+        skipped: files among the images that cannot be used.
     """
 
     source: str
     spec: ModelSpec
     target: Target | None
     probes: tuple[Probe, ...]
+    skipped: tuple[Skipped, ...] = ()
 
     def limit_opset(self, preferred: int) -> int:
         """The preferred opset, or the target's highest where that is lower."""
@@ -59,6 +62,7 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
             outputs=outputs,
             probes=self.probes,
             warnings=warnings,
+            skipped=self.skipped,
             replaced=replaced,
         )
 
@@ -80,5 +84,5 @@ def plan_import(
     """
     spec = load_destination(model_toml, Path(source))
     target = load_target(target_name) if target_name else None
-    probes = make_probes(spec.input, probe_images(spec, images), batch=batch)
-    return ImportPlan(str(source), spec, target, probes)
+    found = probe_images(spec, images)
+    return ImportPlan(str(source), spec, target, make_probes(spec.input, found, batch=batch), found.skipped)

@@ -9,6 +9,7 @@ import msgspec
 import onnx
 
 from edge_sdk.model_spec import ModelSpec
+from edge_sdk_tools.dataset import Skipped
 from edge_sdk_tools.importing.comparison import OutputDifference
 from edge_sdk_tools.importing.probe import Probe
 
@@ -32,6 +33,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
         probes: on how many inputs they were compared ...
         images: ... of which so many were real images.
         warnings: what the user should know.
+        skipped: files among the images that cannot be used.
         replaced: whether an older file was at `model`.
     """
 
@@ -47,6 +49,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     probes: int
     images: int
     warnings: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
     replaced: bool
 
 
@@ -59,6 +62,7 @@ def make_report(
     outputs: tuple[OutputDifference, ...],
     probes: Sequence[Probe],
     warnings: Sequence[str],
+    skipped: tuple[Skipped, ...],
     replaced: bool,
 ) -> ImportReport:
     """Fill in a report from what was written; says so when nothing real was compared."""
@@ -77,6 +81,7 @@ def make_report(
         probes=len(probes),
         images=images,
         warnings=(*warnings, *unseen),
+        skipped=skipped,
         replaced=replaced,
     )
 

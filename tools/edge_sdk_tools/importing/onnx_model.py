@@ -17,6 +17,7 @@ from edge_sdk_tools.importing.global_pool import pool_means
 from edge_sdk_tools.importing.import_plan import plan_import
 from edge_sdk_tools.importing.import_report import ImportReport, OnProgress
 from edge_sdk_tools.importing.observation import observe
+from edge_sdk_tools.importing.source_file import check_source
 
 
 def import_onnx(
@@ -39,6 +40,7 @@ def import_onnx(
     Raises:
         EdgeError: of the family that says who can mend it; what was at the file's place is still there.
     """
+    check_source(source, "the ONNX file to import")
     plan = plan_import(source, model_toml, target_name, images)
     on_progress("check", 0, 1)
     proto = check_model(msgspec.structs.replace(plan.spec, model=str(source)), plan.target).proto

@@ -44,7 +44,7 @@ def import_pytorch(
     plan = plan_import(source, model_toml, target_name, images, batch=dynamic_batch)
     on_progress("load", 0, 1)
     # Not before: PyTorch takes seconds to load, and a wrong path shall be said at once.
-    with needed_by("pytorch", "torch", "in the checkout: pip install '.[torch]'"):
+    with needed_by("pytorch", "torch", "in the checkout: pip install -c constraints.txt '.[torch]'"):
         from edge_sdk_tools.importing.pytorch_attempts import export
         from edge_sdk_tools.importing.pytorch_export import PREFERRED_OPSET, Order
         from edge_sdk_tools.importing.pytorch_model import load_model

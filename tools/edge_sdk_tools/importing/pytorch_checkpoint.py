@@ -1,4 +1,4 @@
-"""A file of torch.save as an outline: where state dicts and modules lie in it.
+"""A file of torch.save as an outline: whether it is one, and where state dicts and modules lie in it.
 
 Owns an unpickler that runs nothing: every class and function of the file is replaced by a stand-in.
 """
@@ -8,11 +8,20 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
+PREFIX = "module."
+"""What torch.nn.DataParallel and DistributedDataParallel put before every key."""
+Kind: TypeAlias = Literal["saved", "script", "cut", "other"]
+
+_WRAPPERS = ("DataParallel", "DistributedDataParallel")
+_MAGIC = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # near the start of files of PyTorch before 1.6
+_START = 32
+_ZIP = b"PK\x03\x04"
 _DEPTH = 3
 _HEADERS = 3  # pickles before the object, in files of PyTorch before 1.6: a magic number, a version, the system
 
@@ -23,10 +32,12 @@ class Part(msgspec.Struct, frozen=True):
     Attributes:
         keys: of the dicts that it lies in, from outside in; none when it is the whole file.
         is_module: whether it is a module, whose loading runs code.
+        is_prefixed: whether every key of its state dict begins with `PREFIX`.
     """
 
     keys: tuple[str | int, ...]
     is_module: bool
+    is_prefixed: bool = False
 
 
 class _StandIn:
@@ -59,6 +70,31 @@ class _Outline(pickle.Unpickler):
         return identity[1] if isinstance(identity, tuple) and identity[0] == "module" else None
 
 
+def kind_of(path: Path) -> Kind:
+    """What a file is by its form: of torch.save, TorchScript, an archive without its end, or something else.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        start = file.read(_START)
+    if not start.startswith(_ZIP):
+        return "saved" if _MAGIC in start else "other"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {Path(name).name for name in archive.namelist()}
+    except zipfile.BadZipFile:
+        return "cut"
+    if "data.pkl" not in names:
+        return "other"
+    return "script" if "constants.pkl" in names else "saved"
+
+
+def is_prefixed(state: Mapping[object, object]) -> bool:
+    """Whether every key begins with `PREFIX`, and there is one."""
+    return bool(state) and all(isinstance(key, str) and key.startswith(PREFIX) for key in state)
+
+
 def find_parts(path: Path) -> tuple[Part, ...]:
     """The state dicts and modules of a file, in its order; none where it cannot be read."""
     try:
@@ -82,9 +118,9 @@ def _read(path: Path) -> object:
 def _parts(value: object, keys: tuple[str | int, ...]) -> Iterator[Part]:
     if isinstance(value, _StandIn):
         if isinstance(value.state, dict) and "_modules" in value.state:  # every torch.nn.Module has it
-            yield Part(keys, is_module=True)
+            yield Part(keys, is_module=True, is_prefixed=type(value).__name__ in _WRAPPERS)
     elif isinstance(value, dict) and value and all(map(_is_tensor, value.values())):
-        yield Part(keys, is_module=False)
+        yield Part(keys, is_module=False, is_prefixed=is_prefixed(value))
     elif isinstance(value, dict) and len(keys) < _DEPTH:
         for key, inner in value.items():
             if isinstance(key, (str, int)):

@@ -6,7 +6,9 @@ Owns the running of users' code and what is said when it fails. Knows nothing of
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +18,8 @@ import torch
 
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.importing.fault import describe_fault
+
+_NAMED = 8
 
 
 def call_function(file: Path, function: str) -> torch.nn.Module:
@@ -57,17 +61,51 @@ def _load(file: Path) -> ModuleType:
 def _attribute(module: ModuleType, function: str, file: Path) -> object:
     found: object = getattr(module, function, None)
     if found is None:
-        functions = [
-            name
-            for name, value in vars(module).items()
-            if callable(value) and getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
-        ]
-        there = f"; in it are {', '.join(functions[:5])}" if functions else ""
-        raise ModelError(f"{file}: has no function {function!r}{there}")
+        there = _defined(module)
+        near = difflib.get_close_matches(function, there, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        more = f" and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
+        listed = f"{'' if hint else ';'} in it are {', '.join(there[:_NAMED])}{more}" if there else ""
+        raise ModelError(f"{file}: has no function {function!r}{hint}{listed}")
     return found
 
 
+def _defined(module: ModuleType) -> list[str]:
+    """What `FUNCTION` may name: functions first, then classes and modules that are there already."""
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+    }
+    return sorted(own, key=lambda name: isinstance(own[name], (type, torch.nn.Module)))
+
+
+def _check_arguments(function: Callable[..., object], where: str) -> None:
+    """Refuse what needs arguments; the call itself would blame the file that calls."""
+    try:
+        # A decorator's own signature, not the one it wraps: it may well give the arguments itself.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # of functions in C, which the call itself tells about
+        return
+    parameters = signature.parameters.values()
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.kind not in variable and p.default is inspect.Parameter.empty]
+    if not needed:
+        return
+    empty = inspect.Parameter.empty
+    plain = inspect.Signature([p.replace(annotation=empty, default=empty) for p in parameters])
+    maker = inspect.getattr_static(function, "__init__") if isinstance(function, type) else function
+    code = getattr(maker, "__code__", None)
+    place = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code else ""
+    name = where.rpartition(":")[2]
+    raise ModelError(
+        f"{where}: FUNCTION is called without arguments, but {name}{plain} needs {', '.join(needed)}{place}; give them "
+        "defaults"
+    )
+
+
 def _call(function: Callable[[], object], where: str, file: Path) -> object:
+    _check_arguments(function, where)
     try:
         return function()
     except (Exception, SystemExit) as cause:  # whatever users' code raises

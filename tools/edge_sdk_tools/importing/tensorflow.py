@@ -18,7 +18,12 @@ from edge_sdk_tools.importing.import_plan import plan_import
 from edge_sdk_tools.importing.import_report import ImportReport, OnProgress
 from edge_sdk_tools.importing.observation import observe
 from edge_sdk_tools.importing.silence import silenced
-from edge_sdk_tools.importing.tensorflow_model import OPSET, TensorflowModel, load_tensorflow_model
+from edge_sdk_tools.importing.tensorflow_model import (
+    OPSET,
+    TensorflowModel,
+    check_tensorflow_source,
+    load_tensorflow_model,
+)
 
 
 def import_tensorflow(
@@ -43,6 +48,7 @@ def import_tensorflow(
     Raises:
         EdgeError: of the family that says who can mend it; what was at the file's place is still there.
     """
+    check_tensorflow_source(source)
     plan = plan_import(source, model_toml, target_name, images)
     on_progress("load", 0, 1)
     with silenced():

@@ -20,6 +20,7 @@ from edge_sdk.frame import Tensor
 from edge_sdk.model_spec import InputSpec
 from edge_sdk_tools.importing.dependency import needed_by
 from edge_sdk_tools.importing.fault import first_line
+from edge_sdk_tools.importing.source_file import check_source
 
 OPSET = 17
 """Run by every ONNX Runtime that a target may name, and within what tf2onnx writes."""
@@ -28,6 +29,7 @@ Untyped: TypeAlias = Any
 """What TensorFlow and tf2onnx hand out: they are in no extra, so nothing of theirs is checked."""
 Layout: TypeAlias = Literal["NCHW", "NHWC"]
 _INPUT_NAME = "images"
+_SOURCE = "a .tflite, .keras or .h5 file, or the folder of a SavedModel"
 _TO_NHWC = (0, 2, 3, 1)
 
 
@@ -71,18 +73,29 @@ class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
         return {name: np.array(output) for name, output in zip(names, outputs, strict=True)}
 
 
+def check_tensorflow_source(source: Path) -> None:
+    """See that there is a file or folder of a kind that can be loaded, without TensorFlow.
+
+    Raises:
+        ModelError: there is none.
+    """
+    check_source(source, _SOURCE, folder=True)
+    if not source.is_dir() and source.suffix not in _LOADERS:
+        raise ModelError(f"{source}: expected {_SOURCE}")
+
+
 def load_tensorflow_model(source: Path, spec: InputSpec) -> TensorflowModel:
     """Load a model by its ending: .tflite, .keras, .h5, or a folder.
 
+    Args:
+        source: what `check_tensorflow_source` has passed.
+        spec: the model's input.
+
     Raises:
         MissingDependencyError: TensorFlow or tf2onnx is not installed.
-        ModelError: no such file, or not to be loaded.
+        ModelError: not to be loaded.
     """
-    if not source.exists():
-        raise ModelError(f"{source}: no such file or folder")
-    load = _load_saved if source.is_dir() else _LOADERS.get(source.suffix)
-    if load is None:
-        raise ModelError(f"{source}: expected a .tflite, .keras or .h5 file, or the folder of a SavedModel")
+    load = _load_saved if source.is_dir() else _LOADERS[source.suffix]
     tf, tf2onnx = _require("tensorflow"), _require("tf2onnx")
     try:
         return load(tf, tf2onnx, source, spec)
