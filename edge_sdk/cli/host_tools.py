@@ -20,5 +20,6 @@ def host_tools(verb: str, extra: str = "host") -> Iterator[None]:
     except ImportError as cause:
         missing = cause.name or "a package"
         raise MissingDependencyError(
-            f"`edge-sdk {verb}` runs on the workstation and needs {missing}; in the checkout: pip install -c constraints.txt '.[{extra}]'"
+            f"`edge-sdk {verb}` runs on the workstation and needs {missing}; in the checkout: "
+            f"pip install -c constraints.txt '.[{extra}]'"
         ) from cause

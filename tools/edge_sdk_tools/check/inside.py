@@ -14,7 +14,8 @@ try:
     from edge_sdk_tools.check.examination import examine_model
 except ImportError as missing:
     sys.stderr.write(
-        f"checking a model needs {missing.name or 'a package'}; in the checkout: pip install -c constraints.txt '.[host]'\n"
+        f"checking a model needs {missing.name or 'a package'}; in the checkout: "
+        "pip install -c constraints.txt '.[host]'\n"
     )
     sys.exit(8)
 from edge_sdk_tools.check.job import Examined, Job
