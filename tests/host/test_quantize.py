@@ -13,12 +13,19 @@ from edge_sdk.model_spec import ModelSpec, load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import load_target
-from edge_sdk_tools.calibration import ImageReader
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.convert import convert, integer_mac_share
 from edge_sdk_tools.dataset import find_images
 from edge_sdk_tools.host_cpu import saturates
-from edge_sdk_tools.quantize import Quantized, convolution_macs, decoding_tail, quantize
+from edge_sdk_tools.quantize import (
+    Quantized,
+    convolution_macs,
+    decoding_tail,
+    first_recipe,
+    quantize,
+    simplify,
+    watch_activations,
+)
 from tests.device import tiny
 from tests.host.images import picture
 from tests.host.projects import CLASSIFIER, write_project
@@ -28,10 +35,10 @@ def _quantize(folder: Path, target: str, model: onnx.ModelProto | None = None, t
     spec: ModelSpec = load_model_spec(write_project(folder, text, model))
     work = folder / "work"
     work.mkdir()
-    checked = check_model(spec, load_target(target))
-    reader = ImageReader(find_images([folder / "pictures"]), spec.input, "images")
-    reduce_range = load_target(target).reduce_range
-    return quantize(checked.proto, load_target(target), reader, work, reduce_range=reduce_range)
+    simplified = simplify(check_model(spec, load_target(target)).proto, work)
+    activations = watch_activations(simplified, find_images([folder / "pictures"]), spec.input, symmetric=False)
+    recipe = first_recipe(load_target(target), reduce_range=load_target(target).reduce_range)
+    return quantize(simplified, activations, recipe, work / "int8.onnx")
 
 
 def _weights(quantized: Quantized) -> list[np.ndarray]:
@@ -66,16 +73,6 @@ def test_activations_are_unsigned_and_weights_have_a_scale_a_channel(tmp_path: P
     assert {z.dtype for z in zero_points} == {np.dtype(np.uint8)}
     scales = [values[n.input[1]] for n in proto.graph.node if n.op_type == "DequantizeLinear"]
     assert sorted(s.size for s in scales if s.ndim) == [3, 3, 8, 8]
-
-
-def test_calibration_reads_one_image_at_a_time_and_reports_each(tmp_path: Path) -> None:
-    spec = load_model_spec(write_project(tmp_path))
-    seen: list[int] = []
-    reader = ImageReader(find_images([tmp_path / "pictures"]), spec.input, "images", seen.append)
-    (tmp_path / "work").mkdir()
-    target = load_target("arm64")
-    quantize(check_model(spec, target).proto, target, reader, tmp_path / "work", reduce_range=False)
-    assert seen == list(range(1, 13))
 
 
 def _yolo_like_tail(scrambled: bool) -> onnx.ModelProto:
@@ -123,8 +120,10 @@ def test_scores_survive_beside_boxes_because_the_tail_is_float(tmp_path: Path) -
     spec = load_model_spec(write_project(tmp_path, text, proto))
     work = tmp_path / "work"
     work.mkdir()
-    reader = ImageReader(find_images([tmp_path / "pictures"]), spec.input, "images")
-    quantized = quantize(proto, load_target("arm64"), reader, work, reduce_range=True)
+    simplified = simplify(proto, work)
+    activations = watch_activations(simplified, find_images([tmp_path / "pictures"]), spec.input, symmetric=False)
+    recipe = first_recipe(load_target("arm64"), reduce_range=True)
+    quantized = quantize(simplified, activations, recipe, work / "int8.onnx")
     converted = convert(quantized.path, load_target("arm64"), work)
     assert integer_mac_share(converted.model, quantized.macs, tmp_path) == 1.0
     int8 = Session(converted.model.read_bytes(), SessionSettings(), "int8")

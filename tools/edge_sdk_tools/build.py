@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-import onnx
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import UsageError
@@ -21,7 +20,6 @@ from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session
 from edge_sdk.target import Target, load_target
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
-from edge_sdk_tools.calibration import ImageReader
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.convert import convert
 from edge_sdk_tools.distill_check import check_distillation
@@ -30,7 +28,7 @@ from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.promise import MODEL_FILE, Steps, promise, runtime_range
 from edge_sdk_tools.prove import Sample, check_gates, make_golden, prove
-from edge_sdk_tools.quantize import quantize
+from edge_sdk_tools.quantize import first_recipe, quantize, simplify, watch_activations
 from edge_sdk_tools.runtime_replay import replay_in
 
 
@@ -146,15 +144,18 @@ def _take_steps(
     on_progress("check", 1, 1)
     images = split_images(spec, checked.labels, calibration, evaluation)
     distillation = check_distillation(spec, checked, images.evaluation, on_progress)
-    total = len(images.calibration)
-    reader = ImageReader(
+    recipe = first_recipe(target, reduce_range=target.reduce_range or host_saturates())
+    simplified = simplify(checked.proto, work)
+    activations = watch_activations(
+        simplified,
         images.calibration,
         spec.input,
-        _input_name(checked.proto),
-        lambda done: on_progress("quantize", done, total),
+        symmetric=recipe.is_symmetric,
+        on_image=lambda done: on_progress("calibrate", done, len(images.calibration)),
     )
-    reduce_range = target.reduce_range or host_saturates()
-    quantized = quantize(checked.proto, target, reader, work, reduce_range=reduce_range)
+    on_progress("quantize", 0, 1)
+    quantized = quantize(simplified, activations, recipe, work / "int8.onnx")
+    on_progress("quantize", 1, 1)
     on_progress("convert", 0, 1)
     converted = convert(quantized.path, target, work)
     on_progress("convert", 1, 1)
@@ -197,7 +198,7 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         onnxruntime=(manifest.onnxruntime.minimum, manifest.onnxruntime.maximum),
         is_for_here=manifest.machine == platform.machine(),
         background_unsaid=_background_unsaid(steps.spec, steps.checked.labels),
-        reduced_for_host=bool(steps.quantized.recipe["reduce_range"]) and not steps.target.reduce_range,
+        reduced_for_host=steps.quantized.recipe.reduce_range and not steps.target.reduce_range,
         latency_budget_ms=manifest.latency_budget_ms,
     )
 
@@ -205,8 +206,3 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
 def _background_unsaid(spec: ModelSpec, labels: Sequence[str]) -> bool:
     is_classifier = spec.task == "classification"
     return is_classifier and labels[0].casefold() == "background" and not spec.classification.background_class
-
-
-def _input_name(proto: onnx.ModelProto) -> str:
-    weights = {w.name for w in proto.graph.initializer}
-    return next(str(i.name) for i in proto.graph.input if i.name not in weights)

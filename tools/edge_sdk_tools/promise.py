@@ -124,7 +124,7 @@ def _provenance(steps: Steps) -> Provenance:
             "opencv": cv2.__version__,
         },
         source_sha256=steps.checked.sha256,
-        recipe=steps.quantized.recipe,
+        recipe=steps.quantized.recipe.settings,
         float_nodes=steps.quantized.float_nodes,
         calibration_digests=tuple(i.sha256[:DIGEST_LENGTH] for i in steps.images.calibration.images),
     )

@@ -1,0 +1,24 @@
+"""Float ONNX -> INT8 ONNX, by a recipe."""
+
+from edge_sdk_tools.quantize.activations import Activations, watch_activations
+from edge_sdk_tools.quantize.macs import convolution_macs
+from edge_sdk_tools.quantize.quantize import Quantized, quantize
+from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration
+from edge_sdk_tools.quantize.recipe import Recipe, first_recipe
+from edge_sdk_tools.quantize.simplified import Simplified, simplify
+from edge_sdk_tools.quantize.tail import decoding_tail
+
+__all__ = [
+    "CALIBRATIONS",
+    "Activations",
+    "Calibration",
+    "Quantized",
+    "Recipe",
+    "Simplified",
+    "convolution_macs",
+    "decoding_tail",
+    "first_recipe",
+    "quantize",
+    "simplify",
+    "watch_activations",
+]

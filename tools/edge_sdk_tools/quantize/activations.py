@@ -1,0 +1,167 @@
+"""Activations: what every tensor of the float model holds on the calibration images.
+
+One pass over the images, each thread with a session of its own. Owns which tensors are looked at; memory does not grow
+with the number of images.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import zlib
+from collections import defaultdict
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from edge_sdk.errors import DataError, ModelError
+from edge_sdk.frame import Image
+from edge_sdk.model_spec import InputSpec
+from edge_sdk.prepare import Prepare
+from edge_sdk_tools.dataset import ImageSet, Skipped
+from edge_sdk_tools.evaluate.workers import look_at
+from edge_sdk_tools.quantize.histogram import Histogram, count_values
+from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
+
+_FUSED = ("Relu", "Clip")
+_MEMORY_MB = 600
+"""Activations of all threads together; a model that holds more is looked at by fewer of them."""
+
+
+class Activations(msgspec.Struct, frozen=True, eq=False):
+    """What was seen.
+
+    Attributes:
+        histograms: by tensor name.
+        images: how many images were looked at.
+        different: how many of them were different after preparation.
+        skipped: images that cannot be read.
+    """
+
+    histograms: dict[str, Histogram]
+    images: int
+    different: int
+    skipped: tuple[Skipped, ...]
+
+
+def watch_activations(
+    model: Simplified,
+    images: ImageSet,
+    spec: InputSpec,
+    *,
+    symmetric: bool,
+    on_image: Callable[[int], None] = lambda _: None,
+    jobs: int | None = None,
+) -> Activations:
+    """Run the float model on every image and count the values of all tensors that may be quantized.
+
+    Args:
+        model: simplified.
+        images: to calibrate with.
+        spec: how they are prepared.
+        symmetric: whether activations before a Relu or Clip are wanted too: symmetric integers keep those nodes.
+        on_image: called with the number done, for a progress bar.
+        jobs: threads; one a core by default, fewer where their tensors would not fit.
+
+    Raises:
+        DataError: no image can be read.
+        ModelError: a tensor holds what is no number.
+    """
+    names, followed = _tensors(model, symmetric=symmetric)
+    augmented = _with_outputs(model.proto, names).SerializeToString()
+    histograms = {name: Histogram() for name in names}
+    adding = threading.Lock()
+    seen = look_at(
+        images, lambda: _Watcher(augmented, spec, histograms, adding), on_image, _threads(model.proto, names, jobs)
+    )
+    if not seen.values:
+        skipped = seen.skipped[0]
+        raise DataError(f"none of {len(seen.skipped)} calibration images can be read; {skipped.path}: {skipped.reason}")
+    for before, after in followed.items():
+        histograms[before] = histograms[after]
+    return Activations(histograms, len(seen.values), len(set(seen.values)), seen.skipped)
+
+
+class _Watcher:
+    """What one thread works with."""
+
+    def __init__(self, model: bytes, spec: InputSpec, histograms: dict[str, Histogram], adding: threading.Lock) -> None:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4
+        self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._input = self._session.get_inputs()[0].name
+        self._names = [output.name for output in self._session.get_outputs()]
+        self._prepare = Prepare(spec)
+        self._histograms, self._adding = histograms, adding
+
+    def __call__(self, _index: int, image: Image) -> int:
+        tensor = self._prepare.normalise(self._prepare.resize(image))
+        values = dict(zip(self._names, self._session.run(None, {self._input: tensor}), strict=True))
+        values[self._input] = tensor
+        for name, histogram in self._histograms.items():
+            counted = count_values(values[name])
+            if not math.isfinite(counted.low) or not math.isfinite(counted.high):
+                raise ModelError(
+                    f"tensor {name!r} holds values that are no numbers; check the weights with `edge-sdk check`, then "
+                    "input.mean and input.std"
+                )
+            with self._adding:
+                histogram.add(counted)
+        return zlib.crc32(tensor.tobytes())
+
+
+def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str, str]]:
+    """Names of the float tensors that may be quantized; and those that take the range of what follows them.
+
+    A convolution whose only follower is a Relu or Clip is quantized together with it: its own output never exists.
+    """
+    graph = model.proto.graph
+    weights = {w.name for w in graph.initializer}
+    kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    outputs = {output.name for output in graph.output}
+    wanted: dict[str, None] = {}
+    followed: dict[str, str] = {}
+    tail = set(model.tail)
+    for node in graph.node:
+        if node.op_type not in QUANTIZED_TYPES or node.name in tail:
+            continue
+        for name in (*node.input, *node.output):
+            if not name or name in weights or kinds.get(name) != onnx.TensorProto.FLOAT:
+                continue
+            after = readers[name]
+            if not symmetric and name not in outputs and len(after) == 1 and after[0].op_type in _FUSED:
+                followed[name] = after[0].output[0]
+                wanted[after[0].output[0]] = None
+            else:
+                wanted[name] = None
+    return list(wanted), followed
+
+
+def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
+    """A copy whose outputs are these tensors."""
+    augmented = onnx.ModelProto()
+    augmented.CopyFrom(proto)
+    known = {v.name: v for v in (*proto.graph.value_info, *proto.graph.output)}
+    inputs = {v.name for v in proto.graph.input}
+    del augmented.graph.output[:]
+    augmented.graph.output.extend(known[name] for name in names if name not in inputs)
+    return augmented
+
+
+def _threads(proto: onnx.ModelProto, names: list[str], jobs: int | None) -> int:
+    sizes = {
+        v.name: int(np.prod([d.dim_value for d in v.type.tensor_type.shape.dim])) * 4
+        for v in (*proto.graph.value_info, *proto.graph.output)
+    }
+    held = sum(sizes.get(name, 0) for name in names) / 1e6
+    most = max(1, int(_MEMORY_MB / max(held, 1)))
+    return min(most, jobs or len(os.sched_getaffinity(0)))

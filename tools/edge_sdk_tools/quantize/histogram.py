@@ -1,0 +1,97 @@
+"""How the values of one activation are distributed, in constant memory and in one pass.
+
+Values are counted by the upper half of their bits, a sign, an exponent and seven digits of a mantissa: bins 0.8 % wide
+at every size. No range has to be known beforehand, histograms add up whatever their order, and every way of calibrating
+reads its range from the same counts.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+_BINS = 2**16
+_POSITIVE = _BINS // 2
+
+
+def _edges() -> NDArray[np.float64]:
+    """Edges of all bins in the order of their values, float64 (65537,): -inf, ..., -0, 0, ..., inf."""
+    magnitudes = np.empty(_POSITIVE + 1)
+    bits = np.arange(_POSITIVE, dtype=np.uint32) << 16
+    values = bits.view(np.float32)
+    magnitudes[:-1] = np.where(np.isfinite(values), values, np.inf)  # patterns that are no numbers count nothing
+    magnitudes[-1] = np.inf
+    return np.concatenate([-magnitudes[:0:-1], magnitudes])
+
+
+_EDGES = _edges()
+_ORDER = np.concatenate([np.arange(_BINS - 1, _POSITIVE - 1, -1), np.arange(_POSITIVE)])
+
+
+class Counted(msgspec.Struct, frozen=True, eq=False):
+    """The values of one tensor on one image.
+
+    Attributes:
+        counts: int64 (65536,), by the upper half of their bits.
+        low, high: the smallest and the largest; no number where any value is none.
+    """
+
+    counts: NDArray[np.int64]
+    low: float
+    high: float
+
+
+def count_values(values: NDArray[np.float32]) -> Counted:
+    """Count float32 values of any shape, one at least."""
+    flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+    upper = flat.view(np.uint16)[1::2]  # every machine that this runs on is little-endian
+    return Counted(np.bincount(upper, minlength=_BINS), float(flat.min()), float(flat.max()))
+
+
+class Histogram:
+    """Counts of one tensor's values over many images.
+
+    Attributes:
+        low, high: the smallest and the largest value, exactly; inf and -inf before there are any.
+    """
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(_BINS, np.int64)
+        self.low, self.high = np.inf, -np.inf
+
+    def add(self, counted: Counted) -> None:
+        """Add those of one more image."""
+        self._counts += counted.counts
+        self.low, self.high = min(self.low, counted.low), max(self.high, counted.high)
+
+    @property
+    def total(self) -> int:
+        """How many values were counted."""
+        return int(self._counts.sum())
+
+    def spanned(self, share: float) -> tuple[float, float]:
+        """The range that holds `share` of the values, as many cut off below as above; outer edges of its bins.
+
+        Args:
+            share: 0-1.
+
+        Returns:
+            Low and high.
+        """
+        counts = self._counts[_ORDER]
+        until = np.cumsum(counts)
+        cut = (1 - share) / 2 * until[-1]
+        first = int(np.searchsorted(until, cut, side="right"))
+        last = int(np.searchsorted(until, until[-1] - cut, side="left"))
+        return max(float(_EDGES[first]), self.low), min(float(_EDGES[last + 1]), self.high)
+
+    def linear(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Counts between other edges, each bin's values taken for evenly spread over it; float64 (len(edges) - 1,)."""
+        counts = self._counts[_ORDER]
+        known = counts.nonzero()[0]
+        inner = slice(known[0], known[-1] + 2)
+        until = np.concatenate([[0.0], np.cumsum(counts[known[0] : known[-1] + 1])])
+        bounds = np.clip(_EDGES[inner], self.low, self.high)
+        found: NDArray[np.float64] = np.diff(np.interp(edges, bounds, until))
+        return found

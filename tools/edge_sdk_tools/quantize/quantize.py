@@ -1,0 +1,106 @@
+"""INT8: QuantizeLinear and DequantizeLinear around every node that a recipe does not leave float.
+
+Requires a simplified model and the ranges of its activations; ensures a quantized ONNX file whose convolutions are all
+surrounded by them, but for those of the tail and those that the recipe names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+from onnxruntime.quantization import CalibrationMethod, QuantType
+from onnxruntime.quantization.calibrate import TensorsData
+from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
+from edge_sdk.errors import ModelError
+from edge_sdk_tools.disk import raise_if_full
+from edge_sdk_tools.quantize.activations import Activations
+from edge_sdk_tools.quantize.ranges import ranges_of
+from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
+
+
+class Quantized(msgspec.Struct, frozen=True):
+    """A quantized model on disk.
+
+    Attributes:
+        path: the QDQ ONNX file.
+        recipe: how it was made.
+        float_nodes: names of all nodes that were left float on purpose, the tail's first.
+        macs: multiply-accumulates of every convolution outside the float nodes, by node name.
+    """
+
+    path: Path
+    recipe: Recipe
+    float_nodes: tuple[str, ...]
+    macs: dict[str, int]
+
+
+def quantize(model: Simplified, activations: Activations, recipe: Recipe, path: Path) -> Quantized:
+    """Quantize by a recipe.
+
+    Args:
+        model: simplified.
+        activations: of calibration images.
+        recipe: what to do.
+        path: of the file to write.
+
+    Raises:
+        ModelError: the quantizer cannot handle the model.
+        OSError: the disk is full.
+    """
+    float_nodes = (*model.tail, *(name for name in recipe.float_nodes if name not in set(model.tail)))
+    try:
+        proto = quantized_proto(model.proto, activations, recipe, float_nodes)
+        onnx.save(proto, path)
+    except Exception as cause:  # the quantizer raises whatever its parts raise
+        raise_if_full(path.parent)
+        raise ModelError(f"quantization failed: {str(cause).splitlines()[0]}") from cause
+    macs = {name: count for name, count in model.macs.items() if name not in set(recipe.float_nodes)}
+    return Quantized(path, recipe, float_nodes, macs)
+
+
+def quantized_proto(
+    proto: onnx.ModelProto, activations: Activations, recipe: Recipe, float_nodes: Iterable[str]
+) -> onnx.ModelProto:
+    """The quantized graph; whatever ONNX Runtime's quantizer raises passes.
+
+    Args:
+        proto: simplified; left as it is.
+        activations: of calibration images.
+        recipe: types and calibration.
+        float_nodes: all nodes to leave as they are.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    ranges = {
+        name: (np.float32(low), np.float32(high))
+        for name, (low, high) in ranges_of(activations.histograms, recipe.calibration).items()
+    }
+    with contextlib.redirect_stdout(io.StringIO()):  # the quantizer narrates
+        quantizer = QDQQuantizer(
+            copy,
+            recipe.per_channel,
+            recipe.reduce_range,
+            QuantType[recipe.weight_type],
+            QuantType[recipe.activation_type],
+            TensorsData(CalibrationMethod.MinMax, ranges),
+            [],
+            list(float_nodes),
+            list(QUANTIZED_TYPES),
+            {"ActivationSymmetric": recipe.is_symmetric},
+        )
+        quantizer.quantize_model()
+    result: onnx.ModelProto = quantizer.model.model
+    return result
+
+
+# The quantizer advises on the root logger to do what was done above.
+logging.getLogger().addFilter(lambda record: "pre-processing before quantization" not in record.getMessage())

@@ -1,0 +1,59 @@
+"""Recipe: everything that decides how a model is quantized, as data."""
+
+from __future__ import annotations
+
+import msgspec
+
+from edge_sdk.target import IntegerType, Target
+from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to quantize.
+
+    Attributes:
+        activation_type, weight_type: integers.
+        per_channel: a weight scale an output channel instead of one a tensor.
+        reduce_range: 7-bit weights, for CPUs that would saturate.
+        calibration: how ranges of activations are chosen.
+        float_nodes: nodes left float beside the decoding tail.
+    """
+
+    activation_type: IntegerType
+    weight_type: IntegerType
+    per_channel: bool
+    reduce_range: bool
+    calibration: Calibration = CALIBRATIONS[0]
+    float_nodes: tuple[str, ...] = ()
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether zero is the middle of every activation's range, as signed integers want it."""
+        return self.activation_type == "QInt8"
+
+    @property
+    def settings(self) -> dict[str, str | int | bool]:
+        """By name, for the manifest."""
+        return {
+            "format": "QDQ",
+            "calibration": self.calibration,
+            "activation_type": self.activation_type,
+            "weight_type": self.weight_type,
+            "per_channel": self.per_channel,
+            "reduce_range": self.reduce_range,
+        }
+
+
+def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
+    """Where every search starts: the target's types, everything but the tail in integers.
+
+    Args:
+        target: says what its CPU likes.
+        reduce_range: 7-bit weights, because this machine would saturate.
+    """
+    return Recipe(
+        activation_type=target.activation_type,
+        weight_type=target.weight_type,
+        per_channel=target.per_channel,
+        reduce_range=reduce_range,
+    )

@@ -1,0 +1,64 @@
+"""Simplified: the float model as the quantizer wants it, constants folded and batch normalizations gone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import msgspec
+import onnx
+from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from edge_sdk.errors import ModelError
+from edge_sdk_tools.disk import raise_if_full
+from edge_sdk_tools.quantize.macs import convolution_macs
+from edge_sdk_tools.quantize.tail import decoding_tail
+
+QUANTIZED_TYPES = tuple(sorted({*QLinearOpsRegistry, *QDQRegistry}))
+"""Operators that ONNX Runtime's quantizer takes."""
+
+
+class Simplified(msgspec.Struct, frozen=True, eq=False):
+    """A float model, ready to be quantized.
+
+    Attributes:
+        proto: simplified, with the shapes of all tensors.
+        path: the same as a file.
+        tail: names of the nodes of its decoding tail.
+        macs: multiply-accumulates of every convolution outside of that, by node name.
+    """
+
+    proto: onnx.ModelProto
+    path: Path
+    tail: tuple[str, ...]
+    macs: dict[str, int]
+
+
+def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
+    """Simplify a checked model.
+
+    Args:
+        proto: with fixed shapes.
+        folder: for the file; must exist.
+
+    Raises:
+        ModelError: ONNX Runtime cannot.
+        OSError: the disk is full.
+    """
+    source, result = folder / "fp32.onnx", folder / "simplified.onnx"
+    onnx.save(proto, source)
+    try:
+        # Symbolic shape inference is for dynamic shapes, which the export gate has fixed.
+        quant_pre_process(str(source), str(result), skip_symbolic_shape=True)
+        simplified = onnx.load(result)
+    except Exception as cause:  # it raises whatever its parts raise
+        raise_if_full(folder)
+        raise ModelError(f"quantization failed: {str(cause).splitlines()[0]}") from cause
+    tail = decoding_tail(simplified)
+    macs = {name: count for name, count in convolution_macs(simplified).items() if name not in tail}
+    return Simplified(simplified, result, tail, macs)
+
+
+# What goes wrong in the pre-processing goes wrong in the next step too, and is said there in one line.
+logging.getLogger("onnxruntime.quantization.shape_inference").setLevel(logging.CRITICAL)
