@@ -171,6 +171,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         opset: ai.onnx opset of the quantized model.
         onnxruntime: versions that may run it.
         operators: `domain:name` of every operator in the first variant.
+        fallback_reason: why the bundle carries FP32; None when it carries INT8.
         distillation: how it compares with its teacher; None when that was not checked.
         golden: what is replayed before the first frame.
         latency_budget_ms: capture to outbox.
@@ -199,6 +200,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     opset: Annotated[int, Meta(ge=1)]
     onnxruntime: RuntimeRange
     operators: tuple[str, ...]
+    fallback_reason: str | None = None
     distillation: Distillation | None = None
     golden: Golden
     latency_budget_ms: Annotated[float, Meta(gt=0)]

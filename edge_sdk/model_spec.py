@@ -155,6 +155,7 @@ class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a build may lose.
 
     Attributes:
+        int8_max_drop_relative: on labelled images, the largest share of FP32's quality that INT8 may lose, 0-1.
         int8_min_agreement: lowest agreement of INT8 with FP32 on the evaluation images: the share of top-1 classes that
             are equal, or the F1 score of detections matched at IoU .5.
         distill_max_drop_points: on labelled images, how many points (hundredths) of its metric a student may lie below
@@ -163,6 +164,7 @@ class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         max_size_mb: largest model file in the bundle, in MB of 1e6 bytes.
     """
 
+    int8_max_drop_relative: _Unit = 0.01
     int8_min_agreement: _Unit = 0.80
     distill_max_drop_points: Annotated[float, Meta(ge=0, le=100)] = 2.0
     distill_min_agreement: _Unit = 0.90

@@ -46,6 +46,7 @@ _METRICS = {
     metavar="VERSION",
     help="Also replay golden in this ONNX Runtime, fetched with pip, and admit devices that have it. Repeatable.",
 )
+@click.option("--require-int8", is_flag=True, help="Fail where INT8 does not hold, instead of carrying FP32.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
 def command(
     model: Path,
@@ -55,6 +56,7 @@ def command(
     output: Path | None,
     bundle_version: int | None,
     prove_runtimes: tuple[str, ...],
+    require_int8: bool,
     as_json: bool,
 ) -> None:
     """Check, quantize, convert and prove MODEL (a model.toml) and write a bundle for a device."""
@@ -70,6 +72,7 @@ def command(
             evaluation=evaluation,
             bundle_version=bundle_version,
             prove_runtimes=prove_runtimes,
+            require_int8=require_int8,
             on_progress=progress,
         )
     if as_json:
@@ -120,6 +123,7 @@ def _show(report: BuildReport) -> None:
     print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
     for sample in report.samples:
         click.echo(f"{sample.image}\n  FP32 sees {sample.fp32}\n  INT8 sees {sample.int8}")
+    _show_trials(report)
     distilled = report.distillation
     teacher = f"teacher {distilled.teacher}: {distilled.line}" if distilled else "teacher: none named, not checked"
     click.echo(folded(teacher))
@@ -134,6 +138,27 @@ def _show(report: BuildReport) -> None:
     else:
         click.echo(f"next: edge-sdk sign {report.bundle} --key KEY, copy it to the device, and there:")
         click.echo(f"      edge-sdk run {report.bundle} --trust KEY.pub --source 0 --mqtt mqtt://BROKER")
+
+
+def _show_trials(report: BuildReport) -> None:
+    from edge_sdk_tools.progress import print_table
+
+    if len(report.trials) > 1:
+        columns = ("recipe", report.trials[0].metric, "lost", "time", "holds")
+        rows = [
+            (
+                t.recipe,
+                f"{t.value:.1%}",
+                f"{t.drop_relative:.1%}",
+                f"{t.latency_ratio:.2f}x",
+                "no" if t.problem else "yes",
+            )
+            for t in report.trials
+        ]
+        print_table("INT8 recipes that were tried; lost and time against FP32", columns, rows)
+    if report.fallback_reason:
+        click.secho("THE BUNDLE CARRIES FP32", bold=True)
+        click.echo(folded(f"  because {report.fallback_reason}"))
 
 
 def _warnings(report: BuildReport) -> list[str]:

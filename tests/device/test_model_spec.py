@@ -133,7 +133,7 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         (
             "[416, 320]",
             "[416, 320]\n[gates]\nquality = 1",
-            "unknown key gates.quality; known keys: int8_min_agreement,",
+            "unknown key gates.quality; known keys: int8_max_drop_relative,",
         ),
         ("[416, 320]", '[416, 320]\ncolor = "rgb"', "input.color: 'rgb', expected RGB, BGR or GRAY; did you mean RGB?"),
         ("[416, 320]", '[416, 320]\ncolor = "YUV"', "input.color: 'YUV', expected RGB, BGR or GRAY"),

@@ -55,7 +55,11 @@ def _edit(old: str, new: str) -> Callable[[Path], None]:
         (_edit("[16, 16]", "[32, 16]"), ModelError, "has shape 1x3x16x16, model.toml says 1x3x16x32"),
         (_edit("[16, 16]", '[16, 16]\ncolor = "GRAY"'), ModelError, "model.toml says 1x1x16x16 (NCHW, GRAY)"),
         (_edit("[data]", "[gates]\nmax_size_mb = 0.001\n[data]"), SizeGateError, "gates.max_size_mb allows 0.001"),
-        (_edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"), AccuracyGateError, "INT8 agrees with FP32 on"),
+        (
+            _edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"),
+            AccuracyGateError,
+            "INT8 recipes holds; of the best: INT8 agrees with FP32 on",
+        ),
         (
             _edit('"softmax"', '"logits"'),
             ModelError,
@@ -68,11 +72,11 @@ def test_what_cannot_be_built_leaves_the_old_bundle(
 ) -> None:
     model = write_project(tmp_path, pictures=16)
     build(model, "x86_64", tmp_path / "a.edge", bundle_version=1)
-    if expected.startswith("INT8"):
+    if expected.startswith("INT8 recipes"):
         _make_agreement_fail(tmp_path)
     change(tmp_path)
     with pytest.raises(family) as caught:
-        build(model, "x86_64", tmp_path / "a.edge", bundle_version=2)
+        build(model, "x86_64", tmp_path / "a.edge", bundle_version=2, require_int8=True)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
     assert Bundle.open(tmp_path / "a.edge").manifest.version == 1
@@ -172,7 +176,7 @@ def test_a_bundle_with_something_else_in_it_is_never_replaced(tmp_path: Path, wh
     build(model, "x86_64", output, bundle_version=1)
 
     def leave_a_note(step: str, _done: int, _total: int) -> None:
-        if when == "during" and step == "convert":
+        if when == "during" and step == "quantize":
             (output / "note.txt").write_text("mine")
 
     if when == "before":

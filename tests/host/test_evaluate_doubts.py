@@ -16,9 +16,10 @@ from edge_sdk.errors import AccuracyGateError, DataError, ModelError
 from edge_sdk.model_spec import Gates
 from edge_sdk_tools.distill_check import distill_check
 from edge_sdk_tools.distill_check.verdict import judge
-from edge_sdk_tools.evaluate import Evaluation, Figure, Interval, evaluate
+from edge_sdk_tools.evaluate import Figure, Interval, evaluate
 from edge_sdk_tools.evaluate.raw_outputs import output_errors, products_of
 from tests.device import tiny
+from tests.host.evaluations import evaluation_of
 from tests.host.images import write_pictures
 from tests.host.labelled import write_labelled
 from tests.host.projects import CLASSIFIER, DETECTOR, write_project
@@ -56,42 +57,22 @@ def test_json_names_the_files_that_were_left_out(tmp_path: Path, capsys: pytest.
     assert skipped["path"] == str(data / "103.png")
 
 
-def _evaluation(quality: tuple[Figure, ...], agreement: tuple[Figure, ...], images: int = 650) -> Evaluation:
-    return Evaluation(
-        model="student",
-        reference="teacher",
-        task="classification",
-        data="data",
-        format="images",
-        images=images,
-        quality=quality,
-        agreement=agreement,
-        outputs=(),
-        skipped=(),
-        calibrated=0,
-        duplicates=0,
-        resamples=1000,
-        images_per_second=1.0,
-        warnings=(),
-    )
-
-
 @pytest.mark.parametrize(("right", "passed"), [(387, True), (386, False), (400, True)])
 def test_what_lies_at_the_limit_keeps_it(right: int, passed: bool) -> None:
     student, teacher = right / 650, 400 / 650
     drop = Interval(student - teacher, student - teacher - 0.01, student - teacher + 0.01)
     figure = Figure("top-1", Interval(student, 0, 1), Interval(teacher, 0, 1), drop)
-    verdict = judge(_evaluation((figure,), ()), Gates(distill_max_drop_points=2.0))
+    verdict = judge(evaluation_of((figure,), ()), Gates(distill_max_drop_points=2.0))
     assert verdict.passed is passed
     assert (f"{100 * verdict.value + 0.0:+.2f} points" in verdict.line) is (right == 387)
     agreement = Figure("top-1 agreement", Interval(0.1 + 0.2, 0, 1))
-    assert judge(_evaluation((), (agreement,)), Gates(distill_min_agreement=0.3)).passed
+    assert judge(evaluation_of((), (agreement,)), Gates(distill_min_agreement=0.3)).passed
 
 
 @pytest.mark.parametrize(("images", "inconclusive"), [(24, True), (25, False)])
 def test_a_handful_of_images_concludes_nothing(images: int, inconclusive: bool) -> None:
     agreement = Figure("detections matched (F1)", Interval(1.0, 1.0, 1.0))
-    verdict = judge(_evaluation((), (agreement,), images), Gates(distill_min_agreement=0.9))
+    verdict = judge(evaluation_of((), (agreement,), images), Gates(distill_min_agreement=0.9))
     assert verdict.inconclusive is inconclusive
     assert (f"{images} images tell little, 25 or more would" in verdict.line) is inconclusive
 

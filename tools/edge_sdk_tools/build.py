@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -21,15 +22,15 @@ from edge_sdk.session import Session
 from edge_sdk.target import Target, load_target
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
 from edge_sdk_tools.check import check_model
-from edge_sdk_tools.convert import convert
 from edge_sdk_tools.distill_check import check_distillation
 from edge_sdk_tools.evaluate import Figure, OnProgress
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.image_split import split_images
-from edge_sdk_tools.promise import MODEL_FILE, Steps, promise, runtime_range
-from edge_sdk_tools.prove import Sample, check_gates, make_golden, prove
-from edge_sdk_tools.quantize import first_recipe, quantize, simplify, watch_activations
+from edge_sdk_tools.promise import Steps, model_file, promise, runtime_range
+from edge_sdk_tools.prove import Sample, make_golden
+from edge_sdk_tools.quantize import first_recipe, simplify, watch_activations
 from edge_sdk_tools.runtime_replay import replay_in
+from edge_sdk_tools.search import RecipeSearch, Tried, check_size, choose_fp32, choose_int8, refuse_without_int8
 
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +39,10 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         bundle: where it is.
         name, version, target: as in the manifest.
-        fp32_mb, int8_mb: model files, MB of 1e6 bytes.
+        precision: of the model that the bundle carries. Figures of INT8 are those of the model that lost least.
+        fallback_reason: why the bundle carries FP32; None when it carries INT8.
+        trials: recipes that were tried, in order.
+        fp32_mb, model_mb, int8_mb: the model as it was given, as the bundle carries it, in INT8; MB of 1e6 bytes.
         fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
         agreement: INT8 with FP32, on images that calibration never saw.
         quality: INT8 beside FP32 against the labels of the evaluation images; empty without labels.
@@ -62,7 +66,11 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: int
     target: str
+    precision: Literal["int8", "fp32"]
+    fallback_reason: str | None
+    trials: tuple[Tried, ...]
     fp32_mb: float
+    model_mb: float
     int8_mb: float
     fp32_latency_ms: float
     int8_latency_ms: float
@@ -93,6 +101,7 @@ def build(
     evaluation: Sequence[Path] = (),
     bundle_version: int | None = None,
     prove_runtimes: Sequence[str] = (),
+    require_int8: bool = False,
     on_progress: OnProgress = lambda _step, _done, _total: None,
 ) -> BuildReport:
     """Build a bundle.
@@ -106,6 +115,7 @@ def build(
         bundle_version: grows from build to build; seconds since the epoch by default.
         prove_runtimes: further versions of ONNX Runtime to replay golden in; fetched with pip. The bundle then runs
             from the lowest of them to this machine's.
+        require_int8: fail where no INT8 model holds, instead of carrying FP32.
         on_progress: for progress bars.
 
     Raises:
@@ -117,8 +127,8 @@ def build(
     target = load_target(target_name)
     runtimes = runtime_range(target, prove_runtimes)
     with bundle_folder(output or Path(f"{spec.name}.edge")) as folder:
-        steps = _take_steps(spec, target, calibration, evaluation, folder.work, on_progress)
-        check_gates(spec.gates, steps.proof)
+        steps = _take_steps(spec, target, calibration, evaluation, require_int8, folder.work, on_progress)
+        check_size(spec.gates, steps.choice)
         golden = _add_files(folder, steps)
         manifest = promise(steps, golden, folder.entries, runtimes, bundle_version or int(time.time()))
         # The very file that ships, as a device opens it: what this fails, no device would take.
@@ -136,6 +146,7 @@ def _take_steps(
     target: Target,
     calibration: Sequence[Path],
     evaluation: Sequence[Path],
+    wants_int8: bool,
     work: Path,
     on_progress: OnProgress,
 ) -> Steps:
@@ -153,27 +164,31 @@ def _take_steps(
         symmetric=recipe.is_symmetric,
         on_image=lambda done: on_progress("calibrate", done, len(images.calibration)),
     )
-    on_progress("quantize", 0, 1)
-    quantized = quantize(simplified, activations, recipe, work / "int8.onnx")
-    on_progress("quantize", 1, 1)
-    on_progress("convert", 0, 1)
-    converted = convert(quantized.path, target, work)
-    on_progress("convert", 1, 1)
-    proof = prove(spec, checked, quantized, converted, images.evaluation, on_progress)
-    return Steps(spec, target, images, checked, quantized, distillation, converted, proof)
+    search = RecipeSearch(spec, target, checked, simplified, activations, images, work, on_progress).run(recipe)
+    if wants_int8:
+        refuse_without_int8(search)
+    choice = (
+        choose_int8(search.chosen)
+        if search.chosen
+        else choose_fp32(search, spec, target, checked, simplified, images.evaluation, work, on_progress)
+    )
+    return Steps(spec, target, images, checked, distillation, search, choice)
 
 
 def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
-    data, golden = make_golden(steps.spec, steps.quantized.path, steps.proof.images)
-    folder.add(MODEL_FILE, steps.converted.model.read_bytes())
-    folder.add("required_operators_and_types.config", steps.converted.operators_config.read_bytes())
+    choice = steps.choice
+    data, golden = make_golden(steps.spec, choice.onnx, choice.proof.images)
+    folder.add(model_file(choice), choice.converted.model.read_bytes())
+    folder.add("required_operators_and_types.config", choice.converted.operators_config.read_bytes())
     folder.add("labels.txt", "".join(f"{label}\n" for label in steps.checked.labels).encode())
     folder.add(golden.file, data)
     return golden
 
 
 def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildReport:
-    proof, images = steps.proof, steps.images
+    choice, search, images = steps.choice, steps.search, steps.images
+    int8 = search.chosen or search.best
+    proof = int8.proof
     unreadable = (*images.calibration.unreadable, *(skipped.path for skipped in proof.evaluation.skipped))
     return BuildReport(
         bundle=str(folder.output),
@@ -181,12 +196,16 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         version=manifest.version,
         target=manifest.target,
         fp32_mb=steps.checked.proto.ByteSize() / 1e6,
-        int8_mb=proof.int8_mb,
+        precision=choice.precision,
+        fallback_reason=choice.fallback_reason,
+        trials=tuple(trial.row for trial in search.trials),
+        model_mb=choice.proof.model_mb,
+        int8_mb=proof.model_mb,
         fp32_latency_ms=proof.fp32_latency_ms,
-        int8_latency_ms=proof.int8_latency_ms,
+        int8_latency_ms=proof.latency_ms,
         agreement=proof.agreement,
         quality=proof.evaluation.quality,
-        doubts=proof.evaluation.warnings,
+        doubts=(*proof.evaluation.warnings, *([search.doubt] if search.doubt else [])),
         distillation=steps.distillation,
         integer_mac_share=proof.integer_mac_share,
         float_nodes=len(manifest.provenance.float_nodes),
@@ -198,7 +217,7 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         onnxruntime=(manifest.onnxruntime.minimum, manifest.onnxruntime.maximum),
         is_for_here=manifest.machine == platform.machine(),
         background_unsaid=_background_unsaid(steps.spec, steps.checked.labels),
-        reduced_for_host=steps.quantized.recipe.reduce_range and not steps.target.reduce_range,
+        reduced_for_host=int8.quantized.recipe.reduce_range and not steps.target.reduce_range,
         latency_budget_ms=manifest.latency_budget_ms,
     )
 

@@ -27,13 +27,9 @@ from edge_sdk.manifest import (
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.target import Target
 from edge_sdk_tools.check import CheckedModel
-from edge_sdk_tools.convert import Converted
 from edge_sdk_tools.evaluate import DIGEST_LENGTH
 from edge_sdk_tools.image_split import ImageSplit
-from edge_sdk_tools.prove import Proof
-from edge_sdk_tools.quantize import Quantized
-
-MODEL_FILE = "model.int8.ort"
+from edge_sdk_tools.search import Choice, Search
 
 
 class Steps(msgspec.Struct, frozen=True):
@@ -43,10 +39,9 @@ class Steps(msgspec.Struct, frozen=True):
     target: Target
     images: ImageSplit
     checked: CheckedModel
-    quantized: Quantized
     distillation: Distillation | None
-    converted: Converted
-    proof: Proof
+    search: Search
+    choice: Choice
 
 
 def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
@@ -84,7 +79,7 @@ def promise(
         runtimes: in which golden was, or is about to be, replayed.
         bundle_version: grows from build to build.
     """
-    spec, target, proof = steps.spec, steps.target, steps.proof
+    spec, target, choice = steps.spec, steps.target, steps.choice
     return Manifest(
         name=spec.name,
         version=bundle_version,
@@ -102,16 +97,29 @@ def promise(
         classification=spec.classification,
         detection=spec.detection,
         labels="labels.txt",
-        variants=(Variant(MODEL_FILE, "int8", proof.int8_latency_ms, proof.agreement, proof.integer_mac_share),),
+        variants=(_variant(choice),),
         opset=steps.checked.opset,
         onnxruntime=runtimes,
-        operators=steps.converted.operators,
+        operators=choice.converted.operators,
+        fallback_reason=choice.fallback_reason,
         distillation=steps.distillation,
         golden=golden,
         latency_budget_ms=spec.budget.latency_ms or target.latency_budget_ms,
         provenance=_provenance(steps),
         files=files,
     )
+
+
+def _variant(choice: Choice) -> Variant:
+    proof = choice.proof
+    if choice.precision == "fp32":
+        return Variant(model_file(choice), "fp32", proof.latency_ms)
+    return Variant(model_file(choice), "int8", proof.latency_ms, proof.agreement, proof.integer_mac_share)
+
+
+def model_file(choice: Choice) -> str:
+    """The model's name in the bundle."""
+    return f"model.{choice.precision}.ort"
 
 
 def _provenance(steps: Steps) -> Provenance:
@@ -124,7 +132,7 @@ def _provenance(steps: Steps) -> Provenance:
             "opencv": cv2.__version__,
         },
         source_sha256=steps.checked.sha256,
-        recipe=steps.quantized.recipe.settings,
-        float_nodes=steps.quantized.float_nodes,
+        recipe=steps.choice.recipe.settings if steps.choice.recipe else {},
+        float_nodes=steps.choice.float_nodes,
         calibration_digests=tuple(i.sha256[:DIGEST_LENGTH] for i in steps.images.calibration.images),
     )

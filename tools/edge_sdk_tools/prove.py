@@ -1,4 +1,4 @@
-"""prove: what the build measured of its own result, and the gates that it must pass.
+"""prove: what the build measured of its own result.
 
 Requires a converted model; ensures that its integers are integers, its agreement with FP32 is known, and its golden
 outputs come from the quantized ONNX and never from the .ort file that they will test.
@@ -15,16 +15,14 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from edge_sdk.errors import AccuracyGateError, SizeGateError
 from edge_sdk.manifest import Agreement, Golden
-from edge_sdk.model_spec import Gates, ModelSpec, Task
+from edge_sdk.model_spec import ModelSpec, Task
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.convert import Converted, integer_mac_share
 from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet
 from edge_sdk_tools.evaluate import (
-    ENOUGH_IMAGES,
     Evaluation,
     Interval,
     Observed,
@@ -38,16 +36,13 @@ from edge_sdk_tools.evaluate import (
     summarise,
 )
 from edge_sdk_tools.host_latency import interleaved_latency_ms
-from edge_sdk_tools.quantize import Quantized
-
-MIN_INTEGER_MAC_SHARE = 0.9
 
 _METRICS: dict[Task, Literal["top1_agreement", "detection_f1", "mean_iou"]] = {
     "classification": "top1_agreement",
     "detection": "detection_f1",
     "segmentation": "mean_iou",
 }
-_NOUNS = {"top1_agreement": "top-1 classes", "detection_f1": "detections", "mean_iou": "class maps"}
+NOUNS = {"top1_agreement": "top-1 classes", "detection_f1": "detections", "mean_iou": "class maps"}
 _SAMPLES = 3
 _GOLDEN_IMAGES = 2
 # A dequantized value is a small integer times a scale, equal or off by a whole step: the allowance is for float tails.
@@ -67,11 +62,11 @@ class Proof(msgspec.Struct, frozen=True):
     """What was measured.
 
     Attributes:
-        evaluation: of the INT8 model beside the FP32 model, on images that calibration never saw.
+        evaluation: of the converted model beside the FP32 model, on images that calibration never saw.
         agreement: what the bundle promises of it.
         integer_mac_share: of the convolutions outside the float tail, 0-1.
-        fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
-        int8_mb: the model file, MB of 1e6 bytes.
+        fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread.
+        model_mb: the model file, MB of 1e6 bytes.
         samples: what both say of a few images.
         images: those evaluation images that could be read.
     """
@@ -80,8 +75,8 @@ class Proof(msgspec.Struct, frozen=True):
     agreement: Agreement
     integer_mac_share: float
     fp32_latency_ms: float
-    int8_latency_ms: float
-    int8_mb: float
+    latency_ms: float
+    model_mb: float
     samples: tuple[Sample, ...]
     images: ImageSet
 
@@ -89,7 +84,7 @@ class Proof(msgspec.Struct, frozen=True):
 def prove(
     spec: ModelSpec,
     checked: CheckedModel,
-    quantized: Quantized,
+    macs: dict[str, int],
     converted: Converted,
     images: Dataset,
     on_progress: OnProgress,
@@ -99,7 +94,7 @@ def prove(
     Args:
         spec: says how outputs are read.
         checked: the float model.
-        quantized: says which nodes were left float.
+        macs: of each convolution that should run in integers; empty for a float model.
         converted: the .ort file in question.
         images: not used for calibration.
         on_progress: for progress bars.
@@ -111,14 +106,20 @@ def prove(
     model = converted.model.read_bytes()
     int8 = Session(model, SessionSettings(), "the converted model")
     subjects = [
-        Subject("the INT8 model", spec, checked.labels, int8, hashlib.sha256(model).hexdigest()),
+        Subject(
+            "the INT8 model" if macs else "the converted model",
+            spec,
+            checked.labels,
+            int8,
+            hashlib.sha256(model).hexdigest(),
+        ),
         from_checked("the FP32 model", spec, checked),
     ]
     fp32 = subjects[1].session
     observed = observe(pair_up(subjects), images, lambda done: on_progress("compare with FP32", done, len(images)))
     evaluation = summarise(observed, "the evaluation images", on_progress=on_progress)
     readable = observed.dataset.images
-    share = integer_mac_share(converted.model, quantized.macs, converted.model.parent)
+    share = integer_mac_share(converted.model, macs, converted.model.parent)
     samples = tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images)
     prepare = Prepare(spec.input)
     prepare.normalise(prepare.resize(readable.images[0].read()))
@@ -153,46 +154,13 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
     return Sample(file.path.name, fp32, int8)
 
 
-def check_gates(gates: Gates, proof: Proof) -> None:
-    """Refuse a model that lost too much or grew too large.
-
-    Raises:
-        AccuracyGateError: too much runs in float, or INT8 finds too little of what FP32 finds.
-        SizeGateError: the file is too large.
-    """
-    agreement = proof.agreement
-    if proof.integer_mac_share < MIN_INTEGER_MAC_SHARE:
-        raise AccuracyGateError(
-            f"only {proof.integer_mac_share:.1%} of the convolutions' multiply-accumulates run in integer kernels, "
-            f"expected {MIN_INTEGER_MAC_SHARE:.0%} or more; this bundle would run in float without saying so"
-        )
-    if agreement.value < gates.int8_min_agreement:
-        found = f"{agreement.value:.1%} of {agreement.reference_count} {_NOUNS[agreement.metric]}"
-        raise AccuracyGateError(
-            f"INT8 agrees with FP32 on {found} in {agreement.images} images{_few(agreement)}, expected "
-            f"{gates.int8_min_agreement:.1%} or more. {_example(proof.samples)}Check input.mean, std, color and resize "
-            "first, then calibrate with more images like those the camera sees, or lower gates.int8_min_agreement"
-        )
-    if gates.max_size_mb is not None and proof.int8_mb > gates.max_size_mb:
-        raise SizeGateError(f"the model has {proof.int8_mb:.2f} MB, gates.max_size_mb allows {gates.max_size_mb}")
-
-
-def _example(samples: Sequence[Sample]) -> str:
-    """What a wrong description of the input looks like is plain from what FP32 itself sees."""
-    return "".join(f"In {s.image} FP32 sees {s.fp32} and INT8 {s.int8}. " for s in samples[:1])
-
-
-def _few(agreement: Agreement) -> str:
-    return f" (so few images judge nothing: give {ENOUGH_IMAGES})" if agreement.images < ENOUGH_IMAGES else ""
-
-
-def make_golden(spec: ModelSpec, quantized: Path, images: ImageSet) -> tuple[bytes, Golden]:
-    """Golden inputs, as they are after resizing, and the outputs that the quantized ONNX gives for them.
+def make_golden(spec: ModelSpec, model: Path, images: ImageSet) -> tuple[bytes, Golden]:
+    """Golden inputs, as they are after resizing, and the outputs that a model gives for them before its conversion.
 
     Returns:
         The bytes of golden.npz and what the manifest says of it.
     """
-    session = Session(quantized.read_bytes(), SessionSettings(), "the quantized model")
+    session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
     prepare = Prepare(spec.input)
     arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them
     largest = 0.0

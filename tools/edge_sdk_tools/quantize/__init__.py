@@ -2,14 +2,15 @@
 
 from edge_sdk_tools.quantize.activations import Activations, watch_activations
 from edge_sdk_tools.quantize.macs import convolution_macs
-from edge_sdk_tools.quantize.quantize import Quantized, quantize
+from edge_sdk_tools.quantize.quantize import Quantized, quantize, quantized_proto
 from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration
 from edge_sdk_tools.quantize.recipe import Recipe, first_recipe
 from edge_sdk_tools.quantize.simplified import Simplified, simplify
-from edge_sdk_tools.quantize.tail import decoding_tail
+from edge_sdk_tools.quantize.tail import WEIGHTED, decoding_tail
 
 __all__ = [
     "CALIBRATIONS",
+    "WEIGHTED",
     "Activations",
     "Calibration",
     "Quantized",
@@ -19,6 +20,7 @@ __all__ = [
     "decoding_tail",
     "first_recipe",
     "quantize",
+    "quantized_proto",
     "simplify",
     "watch_activations",
 ]

@@ -7,6 +7,8 @@ import msgspec
 from edge_sdk.target import IntegerType, Target
 from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration
 
+_SHORT = {"QUInt8": "U8", "QInt8": "S8"}
+
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """One way to quantize.
@@ -42,6 +44,15 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             "per_channel": self.per_channel,
             "reduce_range": self.reduce_range,
         }
+
+    @property
+    def text(self) -> str:
+        """In words, for people."""
+        types = f"{_SHORT[self.activation_type]}{_SHORT[self.weight_type]}"
+        scales = "per channel" if self.per_channel else "per tensor"
+        bits = ", 7-bit weights" if self.reduce_range else ""
+        kept = f", {len(self.float_nodes)} nodes float" if self.float_nodes else ""
+        return f"{types} {scales}{bits}, {self.calibration}{kept}"
 
 
 def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:

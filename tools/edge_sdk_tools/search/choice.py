@@ -1,0 +1,117 @@
+"""Choice: the model that a bundle carries, INT8 where it holds and FP32 where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from edge_sdk.errors import AccuracyGateError, SizeGateError
+from edge_sdk.model_spec import Gates, ModelSpec
+from edge_sdk.target import Target
+from edge_sdk_tools.check import CheckedModel
+from edge_sdk_tools.convert import Converted, convert
+from edge_sdk_tools.dataset import Dataset
+from edge_sdk_tools.evaluate import ENOUGH_IMAGES, OnProgress
+from edge_sdk_tools.prove import Proof, Sample, prove
+from edge_sdk_tools.quantize import Recipe, Simplified
+from edge_sdk_tools.search.search import Search
+from edge_sdk_tools.search.trial import Trial
+
+
+class Choice(msgspec.Struct, frozen=True, eq=False):
+    """What was chosen.
+
+    Attributes:
+        precision: of the model.
+        onnx: the model before conversion, by which golden outputs are computed.
+        converted: the .ort file that ships.
+        proof: what was measured of it.
+        recipe: how it was quantized; None for FP32.
+        float_nodes: nodes left float on purpose; none for FP32, which has no others.
+        fallback_reason: why it is FP32; None for INT8.
+    """
+
+    precision: Literal["int8", "fp32"]
+    onnx: Path
+    converted: Converted
+    proof: Proof
+    recipe: Recipe | None = None
+    float_nodes: tuple[str, ...] = ()
+    fallback_reason: str | None = None
+
+
+def choose_int8(trial: Trial) -> Choice:
+    """The model of a trial that holds."""
+    quantized = trial.quantized
+    return Choice("int8", quantized.path, trial.converted, trial.proof, quantized.recipe, quantized.float_nodes)
+
+
+def choose_fp32(
+    search: Search,
+    spec: ModelSpec,
+    target: Target,
+    checked: CheckedModel,
+    simplified: Simplified,
+    images: Dataset,
+    folder: Path,
+    on_progress: OnProgress,
+) -> Choice:
+    """The float model, converted and measured like the others.
+
+    Args:
+        search: in which nothing held.
+        spec: says how outputs are read.
+        target: what is built for.
+        checked: the float model.
+        simplified: the same without what the device need not compute.
+        images: that measure.
+        folder: for the file; must exist.
+        on_progress: for progress bars.
+    """
+    work = folder / "float"
+    work.mkdir()
+    converted = convert(simplified.path, target, work)
+    proof = prove(spec, checked, {}, converted, images, on_progress)
+    return Choice("fp32", simplified.path, converted, proof, fallback_reason=_reason(search))
+
+
+def refuse_without_int8(search: Search) -> None:
+    """Refuse a build whose INT8 does not hold.
+
+    Raises:
+        AccuracyGateError: nothing was chosen.
+    """
+    if search.chosen is not None:
+        return
+    proof = search.best.proof
+    few = f" (so few images judge nothing: give {ENOUGH_IMAGES})" if proof.agreement.images < ENOUGH_IMAGES else ""
+    raise AccuracyGateError(
+        f"{_reason(search)}{few}. {_example(proof.samples)}Check input.mean, std, color and resize first, then "
+        "calibrate with more images like those the camera sees, or lower gates.int8_max_drop_relative and "
+        "int8_min_agreement, or leave out --require-int8 and carry FP32"
+    )
+
+
+def check_size(gates: Gates, choice: Choice) -> None:
+    """Refuse a model that is too large.
+
+    Raises:
+        SizeGateError: exit code 5.
+    """
+    size_mb = choice.proof.model_mb
+    if gates.max_size_mb is not None and size_mb > gates.max_size_mb:
+        raise SizeGateError(f"the model has {size_mb:.2f} MB, gates.max_size_mb allows {gates.max_size_mb}")
+
+
+def _reason(search: Search) -> str:
+    shortfall = search.best.shortfall
+    tried = f"none of {len(search.trials)} INT8 recipes holds; of the best: " if len(search.trials) > 1 else ""
+    return f"{tried}{shortfall.line}" if shortfall else ""
+
+
+def _example(samples: Sequence[Sample]) -> str:
+    """What a wrong description of the input looks like is plain from what FP32 itself sees."""
+    return "".join(f"In {s.image} FP32 sees {s.fp32} and INT8 {s.int8}. " for s in samples[:1])

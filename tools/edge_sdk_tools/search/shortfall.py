@@ -1,0 +1,99 @@
+"""Shortfall: why a measured INT8 model is not what a bundle should carry.
+
+Owns the gates of INT8. The figure itself is judged; where its interval holds zero the shortfall may be noise, and is
+said to be.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from edge_sdk.model_spec import Gates
+from edge_sdk_tools.prove import NOUNS, Proof
+
+MIN_INTEGER_MAC_SHARE = 0.9
+NOTICEABLE_MS = 0.1
+"""A model so small that INT8 costs it less than this is not called slower: its time is that of the calls."""
+
+_ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it
+_SLOWER = 1.02  # what noise makes of two equal times
+
+
+class Shortfall(msgspec.Struct, frozen=True):
+    """One reason.
+
+    Attributes:
+        kind: `float` work that should be in integers, too little `agreement`, too large a `drop` of quality, or `slow`.
+        line: with what was expected and got.
+        may_be_noise: the interval of the drop holds zero: on these images nobody can tell.
+    """
+
+    kind: Literal["float", "agreement", "drop", "slow"]
+    line: str
+    may_be_noise: bool = False
+
+
+def shortfall_of(proof: Proof, gates: Gates) -> Shortfall | None:
+    """What keeps a model from its gates, the gravest first; None when nothing does.
+
+    Args:
+        proof: of an INT8 model.
+        gates: of model.toml.
+    """
+    return _float_work(proof) or _agreement(proof, gates) or _drop(proof, gates) or _time(proof)
+
+
+def relative_drop(proof: Proof) -> float:
+    """The share of FP32's quality that is lost, 0-1, below 0 where INT8 is better; of agreement without labels."""
+    if not proof.evaluation.quality:
+        return 1 - proof.agreement.value
+    figure = proof.evaluation.quality[0]
+    if figure.reference is None or figure.reference.value <= 0:
+        return 0.0
+    return (figure.reference.value - figure.value.value) / figure.reference.value
+
+
+def _float_work(proof: Proof) -> Shortfall | None:
+    if proof.integer_mac_share >= MIN_INTEGER_MAC_SHARE:
+        return None
+    return Shortfall(
+        "float",
+        f"only {proof.integer_mac_share:.1%} of the convolutions' multiply-accumulates run in integer kernels, "
+        f"expected {MIN_INTEGER_MAC_SHARE:.0%} or more; this bundle would run in float without saying so",
+    )
+
+
+def _agreement(proof: Proof, gates: Gates) -> Shortfall | None:
+    agreement = proof.agreement
+    if agreement.value >= gates.int8_min_agreement - _ROUNDING:
+        return None
+    found = f"{agreement.value:.1%} of {agreement.reference_count} {NOUNS[agreement.metric]}"
+    return Shortfall(
+        "agreement",
+        f"INT8 agrees with FP32 on {found} in {agreement.images} images, expected "
+        f"{gates.int8_min_agreement:.1%} or more",
+    )
+
+
+def _drop(proof: Proof, gates: Gates) -> Shortfall | None:
+    drop = relative_drop(proof)
+    if not proof.evaluation.quality or drop <= gates.int8_max_drop_relative + _ROUNDING:
+        return None
+    figure = proof.evaluation.quality[0]
+    if figure.reference is None or figure.difference is None:
+        return None
+    return Shortfall(
+        "drop",
+        f"{figure.name} fell from {figure.reference.value:.1%} to {figure.value.value:.1%}, by {drop:.1%} of what FP32 "
+        f"has, expected {gates.int8_max_drop_relative:.1%} or less",
+        figure.difference.contains_zero,
+    )
+
+
+def _time(proof: Proof) -> Shortfall | None:
+    int8, fp32 = proof.latency_ms, proof.fp32_latency_ms
+    if int8 <= fp32 * _SLOWER or int8 - fp32 < NOTICEABLE_MS:
+        return None
+    return Shortfall("slow", f"INT8 takes {int8:.2f} ms and FP32 {fp32:.2f} ms here, one thread: it gains nothing")
