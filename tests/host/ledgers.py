@@ -1,0 +1,108 @@
+"""Ledgers for tests: one with everything in it, and edges of it."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from edge_sdk_tools.evaluate import Interval
+from edge_sdk_tools.ledger import (
+    BoardEstimate,
+    Candidate,
+    LayerSensitivity,
+    Ledger,
+    Measure,
+    OperatorSize,
+    Step,
+    Verdict,
+    WorstImage,
+)
+
+
+def jpeg(size: int = 16) -> bytes:
+    return cv2.imencode(".jpg", np.full((size, size, 3), 90, np.uint8))[1].tobytes()
+
+
+def top1(value: float) -> Measure:
+    return Measure("top-1", Interval(value, value - 0.03, value + 0.03))
+
+
+def change(value: float, reach: float = 0.02) -> Interval:
+    return Interval(value, value - reach, value + reach)
+
+
+def layers(count: int) -> tuple[LayerSensitivity, ...]:
+    return tuple(
+        LayerSensitivity(
+            node=f"node_{index}",
+            operator="Conv",
+            sqnr_db=10.0 + index % 40,
+            macs_share=1 / count,
+            is_integer=index % 7 > 0,
+        )
+        for index in range(count)
+    )
+
+
+def empty_ledger() -> Ledger:
+    return Ledger(
+        name="tiny", target="arm64", task="classification", data="photographs", verdict=Verdict(carries=None, why="no")
+    )
+
+
+def full_ledger() -> Ledger:
+    """Every field has something in it; one step and one candidate were not measured."""
+    return Ledger(
+        name="tiny",
+        target="arm64",
+        task="classification",
+        data="photographs",
+        images=488,
+        verdict=Verdict(
+            carries="int8", why="INT8 holds the gate", next_steps=("more images",), least_change=-0.01,
+            latency_budget_ms=100.0,
+        ),
+        steps=(
+            Step(kind="source", name="PyTorch", what="tiny.pth"),
+            Step(kind="teacher", name="teacher", what="large", size_mb=40.0, quality=top1(0.85), latency_ratio=2.5),
+            Step(
+                kind="fp32", name="FP32", what="tiny.onnx", size_mb=18.5, quality=top1(0.83), change=change(-0.02),
+                latency_ratio=1.0, peak_memory_mb=141.0,
+            ),
+            Step(kind="simplified", name="simplified", size_mb=18.0, latency_ratio=0.0),
+            Step(
+                kind="int8", name="INT8", what="QDQ", size_mb=5.0, quality=top1(0.825), agreement=top1(0.96),
+                change=change(-0.005), against="fp32", latency_ratio=0.54,
+            ),
+            Step(
+                kind="ort", name="ORT file", size_mb=4.99, quality=top1(0.825), change=change(0.0, 0.0),
+                latency_ratio=0.53, peak_memory_mb=88.4, shipped=True,
+            ),
+            Step(kind="arm", name="ARM"),
+        ),
+        candidates=(
+            Candidate(
+                recipe="percentile", change=change(-0.005), latency_ratio=0.53, board_minstructions=79.0, held=True,
+                chosen=True,
+            ),
+            Candidate(recipe="minmax", change=change(-0.05), latency_ratio=0.52, held=False, why="lost 5.0 points"),
+            Candidate(recipe="entropy", held=False, why="stopped early"),
+        ),
+        sensitivity=layers(30),
+        sizes=(OperatorSize("Conv", 13_400_000, 3_690_000), OperatorSize("Clip", 8, 0), OperatorSize("Gemm", 9, None)),
+        worst_images=(
+            WorstImage(image="a.jpg", truth="cat", fp32="cat 90%", int8="dog 51%", picture=jpeg()),
+            WorstImage(image="b.jpg", truth=None, fp32="nothing", int8="dog 30%"),
+        ),
+        boards=(
+            BoardEstimate(
+                core="Cortex-A76", minstructions=79.0, latency_low_ms=13.1, latency_high_ms=17.7, error=0.35
+            ),
+            BoardEstimate(core="Cortex-A72"),
+        ),
+        warnings=("few images",),
+        command=("edge-sdk", "build", "model.toml", "--calibration", "my photographs"),
+        libraries={"onnxruntime": "1.31.1", "numpy": "2.4.6"},
+        created_at="2026-11-21T12:00:00Z",
+        host_cpu="a CPU",
+    )  # fmt: skip

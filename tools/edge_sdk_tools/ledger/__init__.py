@@ -1,0 +1,43 @@
+"""A typed record of every step of a build."""
+
+from edge_sdk_tools.ledger.ledger import (
+    SCHEMA_VERSION,
+    STEP_ORDER,
+    BoardEstimate,
+    Candidate,
+    LayerSensitivity,
+    Ledger,
+    Measure,
+    OperatorSize,
+    Precision,
+    Step,
+    StepKind,
+    Verdict,
+    WorstImage,
+    from_json,
+    to_json,
+)
+from edge_sdk_tools.ledger.operator_size import operator_sizes, size_by_operator
+from edge_sdk_tools.ledger.picture import PANEL_PX, side_by_side
+
+__all__ = [
+    "PANEL_PX",
+    "SCHEMA_VERSION",
+    "STEP_ORDER",
+    "BoardEstimate",
+    "Candidate",
+    "LayerSensitivity",
+    "Ledger",
+    "Measure",
+    "OperatorSize",
+    "Precision",
+    "Step",
+    "StepKind",
+    "Verdict",
+    "WorstImage",
+    "from_json",
+    "operator_sizes",
+    "side_by_side",
+    "size_by_operator",
+    "to_json",
+]

@@ -1,0 +1,100 @@
+"""The page: report.html from a ledger.
+
+Owns what is on it and that it is closed: no script, nothing fetched, and a policy that says so to the browser. Every
+text of the ledger is escaped by the templates, which see no text that is marked as safe but the style sheet.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from functools import lru_cache
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from edge_sdk_tools.ledger import Ledger, Step
+from edge_sdk_tools.report import words
+from edge_sdk_tools.report.model_charts import sensitivity, sizes
+from edge_sdk_tools.report.scatter import HEIGHT_PX, scatter
+from edge_sdk_tools.report.step_charts import is_labelled, ladder, waterfall
+
+_PACKAGE = "edge_sdk_tools.report"
+_FILTERS = ("percent", "measure", "points", "times", "megabytes", "octets", "decibels", "millions")
+
+# Nothing is fetched or run. The hash allows this very style sheet and no other, and no style in an attribute.
+_POLICY = "default-src 'none'; img-src data:; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
+
+
+def render_html(ledger: Ledger) -> str:
+    """The whole page; the same ledger gives the same text."""
+    style = _style()
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            ledger=ledger,
+            facts=_facts(ledger),
+            bare=[step for step in ledger.steps if _is_bare(step)],
+            left_float=any(not layer.is_integer for layer in ledger.sensitivity),
+            labelled=is_labelled(ledger.steps),
+            ladder=ladder(ledger.steps),
+            waterfall=waterfall(ledger.steps),
+            scatter=scatter(ledger.candidates, ledger.verdict.least_change),
+            scatter_px=HEIGHT_PX,
+            sensitivity=sensitivity(ledger.sensitivity),
+            sizes=sizes(ledger.sizes),
+            pictures=[_data_url(worst.picture) for worst in ledger.worst_images],
+            latencies=[words.milliseconds(b.latency_low_ms, b.latency_high_ms) for b in ledger.boards],
+            command=shlex.join(ledger.command),
+            style=Markup(style),  # noqa: S704 - a file of this package
+            policy=_POLICY.format(digest),
+        )
+    )
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update({name: getattr(words, name) for name in _FILTERS})
+    return environment
+
+
+@lru_cache(maxsize=1)
+def _style() -> str:
+    return (resources.files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
+
+
+def _facts(ledger: Ledger) -> list[tuple[str, str | None]]:
+    """The numbers of the verdict: of the file that ships, and what was promised."""
+    step, budget = ledger.shipped, ledger.verdict.latency_budget_ms
+    if step is None:
+        return []
+    figures = [(figure.name, words.measure(figure)) for figure in (step.quality, step.agreement) if figure]
+    return [
+        *(figures or [("quality", None)]),
+        ("model file", words.megabytes(step.size_mb)),
+        ("latency beside FP32", words.times(step.latency_ratio)),
+        ("memory at its peak", words.megabytes(step.peak_memory_mb)),
+        *([] if budget is None else [("latency budget", f"{budget:g} ms")]),
+    ]
+
+
+def _is_bare(step: Step) -> bool:
+    """Whether nothing of it was measured."""
+    told = (step.size_mb, step.quality, step.agreement, step.change, step.latency_ratio, step.peak_memory_mb)
+    return all(value is None for value in told)
+
+
+def _data_url(jpeg: bytes) -> str | None:
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" if jpeg else None
