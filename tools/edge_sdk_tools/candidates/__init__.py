@@ -1,0 +1,6 @@
+"""Independent, slow, pure jobs: one after another, in local processes or on a Dask cluster, and remembered."""
+
+from edge_sdk_tools.candidates.store import Store
+from edge_sdk_tools.candidates.workshop import Finished, Workshop
+
+__all__ = ["Finished", "Store", "Workshop"]

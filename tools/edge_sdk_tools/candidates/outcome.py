@@ -1,0 +1,84 @@
+"""Outcome: what came of one job, in a form that survives the way between processes.
+
+Owns both directions: a result or an error into bytes where the job ran, and out of them on the host.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+import edge_sdk.errors
+from edge_sdk.errors import EdgeError
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class RemoteError(Exception):
+    """Stands as the cause of an error from another process, whose traceback it holds as text."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of one job.
+
+    Attributes:
+        result: as MessagePack; None after an error.
+        error: class, arguments and attributes of an EdgeError, pickled; None where the job gave a result.
+        trace: the error's traceback.
+    """
+
+    result: bytes | None
+    error: bytes | None = None
+    trace: str = ""
+
+    def unwrap(self) -> bytes:
+        """The result as MessagePack.
+
+        Raises:
+            EdgeError: the job's own, or one line about any other exception.
+        """
+        if self.error is not None:
+            kind, arguments, attributes = pickle.loads(self.error)  # noqa: S301 - from a process that this one started
+            # Not through the constructor: an error's text is made of its arguments only there, once.
+            error: EdgeError = kind.__new__(kind)
+            error.args = arguments
+            error.__dict__.update(attributes)
+            raise error from RemoteError(self.trace)
+        assert self.result is not None
+        return self.result
+
+
+def outcome_of(function: Callable[[T, S], object], item: T, shared: S, key: str) -> Outcome:
+    """Do one job. Only what is meant to end the process (KeyboardInterrupt, SystemExit) leaves this as an exception."""
+    try:
+        return Outcome(msgspec.msgpack.encode(function(item, shared)))
+    except EdgeError as error:
+        return _failed(error, error)
+    except Exception as error:  # noqa: BLE001 - a job may do anything, and one line has to name its item
+        return _failed(EdgeError(f"{key}: {one_line(error)}"), error)
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's kind and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _failed(error: EdgeError, cause: Exception) -> Outcome:
+    return Outcome(None, _packed(error), "".join(traceback.format_exception(cause)))
+
+
+def _packed(error: EdgeError) -> bytes:
+    attributes = {name: value for name, value in vars(error).items() if not name.startswith("__")}
+    try:
+        packed = pickle.dumps((type(error), error.args, attributes))
+        pickle.loads(packed)  # noqa: S301 - what was just written: some classes only fail on the way back
+    except Exception:  # noqa: BLE001 - pickling runs whatever the attributes define
+        family = next(kind for kind in type(error).__mro__ if kind.__module__ == edge_sdk.errors.__name__)
+        return pickle.dumps((family, (str(error),), {}))
+    return packed
