@@ -3,6 +3,7 @@
 # make check   the linters, the types, the layers, then the tests
 # make wheel   the wheel for devices, in dist/
 # make bench   side-by-side measurements, written to docs/benchmarks.md
+# make arm-cost  fetches what `edge-sdk arm-cost count` counts with: an emulated ARM board, into ~/.cache/edge-sdk
 # make lowest  the tests with the lowest versions that pyproject.toml allows
 # Each makes its own .venv and installs what it needs.
 
@@ -14,7 +15,7 @@ PYTEST_ARGS ?=
 TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint wheel bench lowest constraints clean
+.PHONY: help demo test check lint wheel bench arm-cost lowest constraints clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -41,6 +42,9 @@ wheel: $(BIN)/pip
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+arm-cost: $(VENV)/.dev
+	$(BIN)/edge-sdk arm-cost setup
 
 # The other end of the ranges in pyproject.toml: the lowest versions that users may have.
 lowest: $(VENV)/.dev

@@ -44,6 +44,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         python: the Python minor version there.
         wheel_platform: pip's platform tag for its wheels.
         memory_mb: memory of the board, in MiB.
+        clock_mhz: the core's highest clock, in MHz, which estimates of latency go by; 0 when it is not known.
         latency_budget_ms: capture to outbox, in milliseconds, unless model.toml says otherwise.
     """
 
@@ -65,6 +66,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     wheel_platform: str
     memory_mb: Annotated[int, Meta(ge=64)]
     latency_budget_ms: Annotated[float, Meta(gt=0)]
+    clock_mhz: Annotated[int, Meta(ge=0, le=10000)] = 0
 
     def __post_init__(self) -> None:
         unknown = [p for p in self.providers if p not in PROVIDERS]

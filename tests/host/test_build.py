@@ -39,6 +39,8 @@ def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
         "golden.npz",
         "labels.txt",
         "model.int8.ort",
+        "report.html",
+        "report.json",
         "required_operators_and_types.config",
     }
     session = Session.open(bundle)

@@ -166,6 +166,7 @@ def _proof(value: float, low: float, high: float, **changes: object) -> Proof:
         "latency_ms": 4.0,
         "model_mb": 1.0,
         "samples": (),
+        "worst": (),
         "images": ImageSet(()),
     }
     return Proof(**{**whole, **changes})  # type: ignore[arg-type]

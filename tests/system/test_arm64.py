@@ -20,10 +20,11 @@ import pytest
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Tensor
+from edge_sdk_tools.arm_cost.core import CORES, CORTEX_A72, Core
 from tests.system.arm64 import networks
 from tests.system.arm64.board import Board, find_emulator, is_native
 from tests.system.arm64.cache import Cache
-from tests.system.arm64.cores import CORES, CORTEX_A72, Core
+from tests.system.arm64.cores import BOARD_OF
 from tests.system.arm64.device_install import DeviceInstall, installed, sizes_mb
 from tests.system.arm64.replay import HOST_ONLY
 from tests.system.arm64.sysroot import MissingPartError, make_roots
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.system, pytest.mark.arm64]
 
 CHECKOUT = Path(__file__).parents[2]
 REPLAY = Path(__file__).parent / "arm64" / "replay.py"
-TARGET_OF = {"aarch64": CORTEX_A72.target} if is_native() else {core.model: core.target for core in CORES}
+TARGET_OF = {"aarch64": BOARD_OF[CORTEX_A72.model]} if is_native() else BOARD_OF
 MODELS = {"classification": networks.write_classifier, "detection": networks.write_detector}
 PICTURES = 3
 
@@ -75,7 +76,7 @@ def boards(cache: Cache) -> dict[str, Board]:
         if os.environ.get("CI") == "true":
             pytest.fail(str(reason))
         pytest.skip(str(reason))
-    site = DeviceInstall(CHECKOUT, bare[0], CORTEX_A72.target).make(cache)
+    site = DeviceInstall(CHECKOUT, bare[0], BOARD_OF[CORTEX_A72.model]).make(cache)
     return {board.name: board.with_install(site) for board in bare}
 
 

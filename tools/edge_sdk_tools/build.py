@@ -26,9 +26,12 @@ from edge_sdk_tools.distill_check import check_distillation
 from edge_sdk_tools.evaluate import Figure, OnProgress
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.image_split import split_images
+from edge_sdk_tools.ledger import to_json
 from edge_sdk_tools.promise import Steps, model_file, promise, runtime_range
 from edge_sdk_tools.prove import Sample, make_golden
 from edge_sdk_tools.quantize import first_recipe, simplify, watch_activations
+from edge_sdk_tools.record import record_of
+from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.runtime_replay import replay_in
 from edge_sdk_tools.search import RecipeSearch, Tried, check_size, choose_fp32, choose_int8, refuse_without_int8
 
@@ -172,7 +175,7 @@ def _take_steps(
         if search.chosen
         else choose_fp32(search, spec, target, checked, simplified, images.evaluation, work, on_progress)
     )
-    return Steps(spec, target, images, checked, distillation, search, choice)
+    return Steps(spec, target, images, checked, distillation, simplified, search, choice)
 
 
 def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
@@ -182,6 +185,9 @@ def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
     folder.add("required_operators_and_types.config", choice.converted.operators_config.read_bytes())
     folder.add("labels.txt", "".join(f"{label}\n" for label in steps.checked.labels).encode())
     folder.add(golden.file, data)
+    ledger = record_of(steps, steps.spec.budget.latency_ms or steps.target.latency_budget_ms)
+    folder.add(HTML_FILE, render_html(ledger).encode())
+    folder.add(JSON_FILE, to_json(ledger))
     return golden
 
 

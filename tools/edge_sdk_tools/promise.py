@@ -29,6 +29,7 @@ from edge_sdk.target import Target
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.evaluate import DIGEST_LENGTH
 from edge_sdk_tools.image_split import ImageSplit
+from edge_sdk_tools.quantize import Simplified
 from edge_sdk_tools.search import Choice, Search
 
 
@@ -40,6 +41,7 @@ class Steps(msgspec.Struct, frozen=True):
     images: ImageSplit
     checked: CheckedModel
     distillation: Distillation | None
+    simplified: Simplified
     search: Search
     choice: Choice
 

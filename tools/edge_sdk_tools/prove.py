@@ -22,6 +22,7 @@ from edge_sdk.session import Session, SessionSettings
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.convert import Converted, integer_mac_share
 from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet
+from edge_sdk_tools.distill_check import WorstImage, worst_images
 from edge_sdk_tools.evaluate import (
     Evaluation,
     Interval,
@@ -44,6 +45,7 @@ _METRICS: dict[Task, Literal["top1_agreement", "detection_f1", "mean_iou"]] = {
 }
 NOUNS = {"top1_agreement": "top-1 classes", "detection_f1": "detections", "mean_iou": "class maps"}
 _SAMPLES = 3
+_WORST = 12
 _GOLDEN_IMAGES = 2
 # A dequantized value is a small integer times a scale, equal or off by a whole step: the allowance is for float tails.
 _GOLDEN_RELATIVE = 1e-3
@@ -68,6 +70,7 @@ class Proof(msgspec.Struct, frozen=True):
         fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread.
         model_mb: the model file, MB of 1e6 bytes.
         samples: what both say of a few images.
+        worst: images on which they differ most.
         images: those evaluation images that could be read.
     """
 
@@ -78,6 +81,7 @@ class Proof(msgspec.Struct, frozen=True):
     latency_ms: float
     model_mb: float
     samples: tuple[Sample, ...]
+    worst: tuple[WorstImage, ...]
     images: ImageSet
 
 
@@ -135,6 +139,7 @@ def prove(
         int8_ms,
         len(model) / 1e6,
         samples,
+        worst_images(observed, observed.answers, _WORST),
         readable,
     )
 

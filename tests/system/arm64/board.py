@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.system.arm64.cores import Core
+from edge_sdk_tools.arm_cost.core import Core
 from tests.system.arm64.sysroot import MissingPartError
 
 _EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")

@@ -3,5 +3,14 @@
 from edge_sdk_tools.distill_check.gate import DistillReport, check_student, distill_check
 from edge_sdk_tools.distill_check.step import check_distillation
 from edge_sdk_tools.distill_check.verdict import Verdict
+from edge_sdk_tools.distill_check.worst import WorstImage, worst_images
 
-__all__ = ["DistillReport", "Verdict", "check_distillation", "check_student", "distill_check"]
+__all__ = [
+    "DistillReport",
+    "Verdict",
+    "WorstImage",
+    "check_distillation",
+    "check_student",
+    "distill_check",
+    "worst_images",
+]

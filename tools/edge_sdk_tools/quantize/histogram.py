@@ -26,6 +26,7 @@ def _edges() -> NDArray[np.float64]:
 
 
 _EDGES = _edges()
+_ODD = 0.38196601125010515  # 2 - the golden ratio: no fraction with small numbers comes near it
 _ORDER = np.concatenate([np.arange(_BINS - 1, _POSITIVE - 1, -1), np.arange(_POSITIVE)])
 
 
@@ -71,7 +72,10 @@ class Histogram:
         return int(self._counts.sum())
 
     def spanned(self, share: float) -> tuple[float, float]:
-        """The range that holds `share` of the values, as many cut off below as above; outer edges of its bins.
+        """The range that holds `share` of the values, as many cut off below as above.
+
+        Inside a bin its values are taken for evenly spread. Its edges would be round numbers, whose scales have simple
+        ratios: sums of INT8 then lie half-way between two integers, and CPUs differ in where they round those.
 
         Args:
             share: 0-1.
@@ -84,7 +88,9 @@ class Histogram:
         cut = (1 - share) / 2 * until[-1]
         first = int(np.searchsorted(until, cut, side="right"))
         last = int(np.searchsorted(until, until[-1] - cut, side="left"))
-        return max(float(_EDGES[first]), self.low), min(float(_EDGES[last + 1]), self.high)
+        low = _inside(first, cut - (until[first] - counts[first]), counts[first])
+        high = _inside(last, until[-1] - cut - (until[last] - counts[last]), counts[last])
+        return max(low, self.low), min(high, self.high)
 
     def linear(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
         """Counts between other edges, each bin's values taken for evenly spread over it; float64 (len(edges) - 1,)."""
@@ -95,3 +101,11 @@ class Histogram:
         bounds = np.clip(_EDGES[inner], self.low, self.high)
         found: NDArray[np.float64] = np.diff(np.interp(edges, bounds, until))
         return found
+
+
+def _inside(place: int, before: float, count: int) -> float:
+    """The value in a bin that has `before` of its `count` values below it; never a round number, whatever the counts."""
+    low, high = float(_EDGES[place]), float(_EDGES[place + 1])
+    if not np.isfinite(high - low):
+        return high if np.isfinite(high) else low
+    return low + (before + _ODD) / (count + 2 * _ODD) * (high - low)

@@ -14,7 +14,7 @@ from edge_sdk.model_spec import Gates
 from edge_sdk_tools.prove import NOUNS, Proof
 
 MIN_INTEGER_MAC_SHARE = 0.9
-NOTICEABLE_MS = 0.1
+NOTICEABLE_MS = 0.5
 """A model so small that INT8 costs it less than this is not called slower: its time is that of the calls."""
 
 _ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it

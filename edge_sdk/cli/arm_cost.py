@@ -1,0 +1,137 @@
+"""`edge-sdk arm-cost`: what an inference costs on an ARM board that is not here."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from edge_sdk.cli.host_tools import host_tools
+from edge_sdk.cli.measuring import folded
+from edge_sdk.errors import MissingDependencyError, TargetError
+from edge_sdk.target import Target, load_target
+
+if TYPE_CHECKING:
+    from edge_sdk_tools.arm_cost import Counts, Estimate
+    from edge_sdk_tools.arm_cost.counter import Cpu
+
+_VERB = "arm-cost"
+_TWO_DIGITS = 10
+
+
+@click.group("arm-cost", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> None:
+    """Count the instructions of an inference on an ARM board that is not here, under emulation."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@command.command("setup")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress.")
+def _set_up(as_json: bool) -> None:
+    """Fetch an emulator and an arm64 Python with ONNX Runtime into the cache; nothing is installed on this machine."""
+    with host_tools(_VERB):
+        from edge_sdk_tools.arm_cost import set_up
+        from edge_sdk_tools.interruption import interrupted_by_sigterm
+        from edge_sdk_tools.progress import StepProgress
+    with interrupted_by_sigterm(), StepProgress(quiet=as_json) as progress:
+        counter = set_up(on_progress=progress)
+    if as_json:
+        said = {"folder": str(counter.folder), "onnxruntime": counter.recipe.onnxruntime}
+        click.echo(msgspec.json.encode(said))
+    else:
+        click.echo(f"ready: {counter.folder} counts for ONNX Runtime {counter.recipe.onnxruntime}")
+
+
+@command.command("count")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--target", required=True, help="The board: a name from `edge-sdk targets`, or a path to a .toml.")
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=900.0,
+    show_default=True,
+    help="Seconds after which counting is given up.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def _count(model: Path, target: str, time_limit_s: float, as_json: bool) -> None:
+    """Count one inference of MODEL (an .onnx, an .ort or a bundle) on one thread of a board's core."""
+    with host_tools(_VERB):
+        from edge_sdk_tools.arm_cost import estimate, find_counter
+        from edge_sdk_tools.interruption import interrupted_by_sigterm
+    board = load_target(target)
+    cpu = _countable(board)
+    counter = find_counter()
+    if counter is None:
+        raise MissingDependencyError("nothing is set up to count with; run `edge-sdk arm-cost setup`")
+    with interrupted_by_sigterm(), _model_file(model, board) as file:
+        counts = counter.count(file, cpu, time_limit_s=time_limit_s)
+    estimated = estimate(counts, board)
+    if as_json:
+        click.echo(msgspec.json.encode({"target": board.name, "counts": counts, "estimate": estimated}))
+    else:
+        _show(counts, estimated, board)
+
+
+def _countable(board: Target) -> Cpu:
+    """The board's core, when the emulator can be it and it can be told apart.
+
+    Raises:
+        TargetError: it cannot.
+    """
+    from edge_sdk_tools.arm_cost.counter import CPUS
+
+    found = next((cpu for cpu in CPUS if cpu == board.cpu), None)
+    if found is None:
+        core = board.cpu or "no core of its own"
+        raise TargetError(f"target {board.name} has {core}; what can be counted is {' or '.join(CPUS)}")
+    return found
+
+
+@contextlib.contextmanager
+def _model_file(model: Path, board: Target) -> Iterator[Path]:
+    """The file to count: `model` itself, or a verified copy of what a bundle holds."""
+    if not model.is_dir():
+        yield model
+        return
+    from edge_sdk.bundle import Bundle
+    from edge_sdk.session import onnxruntime_version
+
+    bundle = Bundle.open(model)
+    bundle.check_device(board.machine, onnxruntime_version())
+    name = bundle.manifest.variants[0].file
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-") as folder:
+        copy = Path(folder) / name
+        copy.write_bytes(bundle.read(name))
+        yield copy
+
+
+def _show(counts: Counts, estimated: Estimate | None, board: Target) -> None:
+    from edge_sdk_tools.progress import print_table
+
+    rows = [(name, f"{count / 1e6:.2f}", f"{count / counts.total:.1%}") for name, count in counts.by_class.items()]
+    rows.append(("all", f"{counts.millions:.2f}", "100.0%"))
+    title = f"{counts.model} on an emulated {counts.cpu}, ONNX Runtime {counts.onnxruntime}, one thread"
+    print_table(title, ("instructions", "million", "share"), [row for row in rows if row[1] != "0.00"])
+    if estimated is None:
+        click.echo(f"no estimate of time: the clock of {board.name} is not known (clock_mhz = 0)")
+        return
+    click.echo(
+        folded(
+            f"estimate for {board.name}: {_ms(estimated.latency_ms)} ms [{_ms(estimated.low_ms)} to "
+            f"{_ms(estimated.high_ms)}], at {estimated.clock_mhz} MHz and {estimated.cycles_per_instruction:.2f} "
+            "cycles an instruction; not measured on a board"
+        )
+    )
+
+
+def _ms(value: float) -> str:
+    """Two digits are more than an estimate has."""
+    return f"{value:.0f}" if value >= _TWO_DIGITS else f"{value:.2g}"

@@ -1,0 +1,172 @@
+"""Installation: fetches the parts of a counter and puts them together, without installing anything on this machine.
+
+Owns the order of the steps, and that there is either a whole counter or none. Packages and wheels that an interrupted
+attempt fetched are kept for the next one, and dropped when it succeeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from edge_sdk.errors import MissingDependencyError, OutputError
+from edge_sdk_tools.arm_cost.apt import Apt, require_apt
+from edge_sdk_tools.arm_cost.counter import Counter, counters_folder, find_counter, write_record
+from edge_sdk_tools.arm_cost.recipe import Recipe, current_recipe
+from edge_sdk_tools.arm_cost.system import lay_root, make_system
+from edge_sdk_tools.arm_cost.wheels import download_wheels, unpack_wheels
+
+OnProgress: TypeAlias = Callable[[str, int, int], None]
+"""Is told (step, done, total)."""
+
+_DOWNLOADS = "downloads"
+_COMPILERS = ("cc", "gcc", "clang")
+_BOARD = ("libstdc++6", "libgomp1")  # beside Python: what ONNX Runtime is linked with
+# The C library is this machine's own: the plugin is linked with it, and a newer one runs what an older one did.
+_FROM_HERE = ("libc6_", "libgcc-s1_", "gcc-12-base_", "libcrypt1_")
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_SOURCE = "deb [signed-by={keyring}] http://deb.debian.org/debian {release} main\n"
+
+
+def set_up(folder: Path | None = None, on_progress: OnProgress = lambda _step, _done, _total: None) -> Counter:
+    """Make sure that there is a counter for this machine and its ONNX Runtime.
+
+    Args:
+        folder: the cache's root; `cache_folder()` by default.
+        on_progress: told (step, done, total).
+
+    Raises:
+        MissingDependencyError: apt-get, dpkg-deb or a C compiler is missing, or something cannot be fetched.
+        OutputError: the folder cannot be written, or the disk is full.
+        EdgeError: what was fetched does not work on this machine.
+    """
+    found = find_counter(folder)
+    if found is not None:
+        return found
+    require_apt()
+    compiler = _find_compiler()
+    place = counters_folder(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with _locked(place):
+            # Another process may have made it while this one waited.
+            return find_counter(folder) or _install(place, current_recipe(), compiler, on_progress)
+    except OSError as cause:
+        if cause.errno == errno.ENOSPC:
+            shutil.rmtree(place / _DOWNLOADS, ignore_errors=True)
+        raise OutputError(f"{place}: the counter cannot be set up: {cause.strerror or cause}") from cause
+    except subprocess.TimeoutExpired as cause:
+        raise MissingDependencyError(f"{cause.cmd[0]} did not end within {cause.timeout:g} s; try again") from cause
+
+
+def _install(place: Path, recipe: Recipe, compiler: str, on_progress: OnProgress) -> Counter:
+    for abandoned in place.glob(".making-*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=place) as scratch:
+        fresh = Counter(Path(scratch) / "counter", recipe)
+        fresh.folder.mkdir()
+        steps: dict[str, Callable[[], None]] = {
+            "emulator": lambda: _add_emulator(fresh, Path(scratch), place / _DOWNLOADS),
+            "arm64 Python": lambda: _add_system(fresh, Path(scratch), place / _DOWNLOADS),
+            "arm64 wheels": lambda: _add_wheels(fresh, place / _DOWNLOADS),
+            "plugin": lambda: _add_plugin(fresh, compiler),
+            "trial": lambda: _try_out(fresh),
+        }
+        for name, step in steps.items():
+            on_progress(name, 0, 1)
+            step()
+            on_progress(name, 1, 1)
+        write_record(fresh)
+        kept = Counter(place / recipe.key, recipe)
+        shutil.rmtree(kept.folder, ignore_errors=True)  # without its record it is no counter
+        fresh.folder.rename(kept.folder)
+    shutil.rmtree(place / _DOWNLOADS, ignore_errors=True)
+    return kept
+
+
+def _add_emulator(counter: Counter, scratch: Path, downloads: Path) -> None:
+    """Of some thirty emulators in the package one is kept, and of its dependencies the libraries."""
+    architecture = _architecture()
+    apt = Apt(architecture, scratch / "apt-host", downloads / architecture, _sources(counter.recipe.release))
+    archives = apt.download([f"qemu-user={counter.recipe.qemu}"])
+    unpacked = scratch / "emulator"
+    make_system(unpacked, (path for path in archives if not path.name.startswith(_FROM_HERE)))
+    (unpacked / "usr" / "bin" / "qemu-aarch64").rename(counter.emulator)
+    counter.libraries.mkdir()
+    for library in (unpacked / "usr" / "lib").glob("*-linux-gnu*/*.so*"):
+        library.rename(counter.libraries / library.name)
+
+
+def _add_system(counter: Counter, scratch: Path, downloads: Path) -> None:
+    recipe = counter.recipe
+    apt = Apt("arm64", scratch / "apt-arm64", downloads / "board", _sources(recipe.release))
+    make_system(counter.system, apt.download([f"python{recipe.python}", *_BOARD]))
+    for core in recipe.cores:
+        lay_root(counter.root(core.model), counter.system, core)
+
+
+def _add_wheels(counter: Counter, downloads: Path) -> None:
+    recipe = counter.recipe
+    unpack_wheels(download_wheels(recipe.requirements, recipe.python, downloads / "wheels"), counter.site)
+
+
+def _add_plugin(counter: Counter, compiler: str) -> None:
+    source = counter.folder / "icount.c"
+    source.write_text(counter.recipe.plugin, encoding="utf-8")
+    command = [compiler, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-o", str(counter.plugin), str(source)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        words = (done.stderr.strip().splitlines() or ["no message"])[0]
+        raise MissingDependencyError(
+            f"{compiler} cannot compile the plugin ({words}); install Debian's build-essential"
+        )
+
+
+def _try_out(counter: Counter) -> None:
+    for core in counter.recipe.cores:
+        counter.try_out(core.model)
+
+
+def _find_compiler() -> str:
+    found = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    if found is None:
+        raise MissingDependencyError("there is no C compiler (cc); install Debian's gcc and libc6-dev")
+    return found
+
+
+def _architecture() -> str:
+    """This machine's, in Debian's spelling."""
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+def _sources(release: str) -> str:
+    """Where to fetch from: this machine's own servers when they have that release, else Debian's."""
+    try:
+        here = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+    except OSError:
+        here = ""
+    if here == release:
+        return ""
+    if not _KEYRING.is_file():
+        raise MissingDependencyError(f"{_KEYRING} is missing; install the package debian-archive-keyring")
+    return _SOURCE.format(keyring=_KEYRING, release=release)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One set-up at a time: apt and pip share the downloads."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
