@@ -54,6 +54,23 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference_count: Annotated[int, Meta(ge=1)]
 
 
+class BoardEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one inference is expected to take on the target, whose instructions were counted under emulation.
+
+    Attributes:
+        core: in qemu's spelling.
+        million_instructions: of one inference on one thread.
+        latency_ms: the estimate, on one thread, without preparation and decoding.
+        low_ms, high_ms: the estimate divided and multiplied by the worst error that such estimates were seen to have.
+    """
+
+    core: str
+    million_instructions: _NonNegative
+    latency_ms: _NonNegative
+    low_ms: _NonNegative
+    high_ms: _NonNegative
+
+
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model file that the bundle can run.
 
@@ -64,6 +81,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         agreement: with FP32; None for FP32 itself.
         integer_mac_share: share of the convolutions' multiply-accumulates outside the float tail that ran in integer
             kernels, read from a profile of this very file; None for FP32.
+        estimate: of its time on the target; None where nothing counted it.
     """
 
     file: str
@@ -71,6 +89,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host_latency_ms: _NonNegative
     agreement: Agreement | None = None
     integer_mac_share: _Unit | None = None
+    estimate: BoardEstimate | None = None
 
 
 class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

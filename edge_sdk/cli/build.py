@@ -131,6 +131,10 @@ def _show(report: BuildReport) -> None:
     click.echo(f"calibrated with {report.calibration_images}{of} images; {report.float_nodes} nodes left float")
     replaced = "" if report.replaced == "nothing" else ", replacing what was there"
     click.echo(f"wrote {report.bundle} (version {report.version}, budget {report.latency_budget_ms:g} ms){replaced}")
+    board = report.board
+    if board is not None:
+        said = f"{board.million_instructions:.0f} million instructions, {board.low_ms:.0f} to {board.high_ms:.0f} ms"
+        click.echo(f"estimate for {board.core}, one thread: {said}")
     lowest, highest = report.onnxruntime
     click.echo(f"runs on ONNX Runtime {highest if lowest == highest else f'{lowest} to {highest}'}")
     if report.is_for_here:

@@ -15,11 +15,12 @@ import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import UsageError
-from edge_sdk.manifest import Agreement, Distillation, Golden, Manifest
+from edge_sdk.manifest import Agreement, BoardEstimate, Distillation, Golden, Manifest
 from edge_sdk.model_spec import ModelSpec, load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session
 from edge_sdk.target import Target, load_target
+from edge_sdk_tools.board import board_counter, check_latency, estimate_board
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.distill_check import check_distillation
@@ -63,6 +64,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         background_unsaid: the first label is "background" and model.toml does not say so.
         reduced_for_host: the weights have 7 bits only because this machine's CPU would saturate with 8.
         latency_budget_ms: promised to the device.
+        board: an estimate of one inference there; None where nothing counted it.
     """
 
     bundle: str
@@ -93,6 +95,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     background_unsaid: bool
     reduced_for_host: bool
     latency_budget_ms: float
+    board: BoardEstimate | None
 
 
 def build(
@@ -132,6 +135,7 @@ def build(
     with bundle_folder(output or Path(f"{spec.name}.edge")) as folder:
         steps = _take_steps(spec, target, calibration, evaluation, require_int8, folder.work, on_progress)
         check_size(spec.gates, steps.choice)
+        check_latency(steps.board, target, steps.latency_budget_ms)
         golden = _add_files(folder, steps)
         manifest = promise(steps, golden, folder.entries, runtimes, bundle_version or int(time.time()))
         # The very file that ships, as a device opens it: what this fails, no device would take.
@@ -175,7 +179,9 @@ def _take_steps(
         if search.chosen
         else choose_fp32(search, spec, target, checked, simplified, images.evaluation, work, on_progress)
     )
-    return Steps(spec, target, images, checked, distillation, simplified, search, choice)
+    counter = board_counter(target)
+    board = estimate_board(choice.converted.model, target, counter, on_progress)
+    return Steps(spec, target, images, checked, distillation, simplified, search, choice, board)
 
 
 def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
@@ -185,7 +191,7 @@ def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
     folder.add("required_operators_and_types.config", choice.converted.operators_config.read_bytes())
     folder.add("labels.txt", "".join(f"{label}\n" for label in steps.checked.labels).encode())
     folder.add(golden.file, data)
-    ledger = record_of(steps, steps.spec.budget.latency_ms or steps.target.latency_budget_ms)
+    ledger = record_of(steps)
     folder.add(HTML_FILE, render_html(ledger).encode())
     folder.add(JSON_FILE, to_json(ledger))
     return golden
@@ -225,6 +231,7 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         background_unsaid=_background_unsaid(steps.spec, steps.checked.labels),
         reduced_for_host=int8.quantized.recipe.reduce_range and not steps.target.reduce_range,
         latency_budget_ms=manifest.latency_budget_ms,
+        board=steps.board,
     )
 
 

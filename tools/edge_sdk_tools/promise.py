@@ -15,6 +15,7 @@ import onnxruntime as ort
 import edge_sdk
 from edge_sdk.errors import UsageError
 from edge_sdk.manifest import (
+    BoardEstimate,
     Distillation,
     FileEntry,
     Golden,
@@ -44,6 +45,12 @@ class Steps(msgspec.Struct, frozen=True):
     simplified: Simplified
     search: Search
     choice: Choice
+    board: BoardEstimate | None = None
+
+    @property
+    def latency_budget_ms(self) -> float:
+        """Capture to outbox, of model.toml or else of the target."""
+        return self.spec.budget.latency_ms or self.target.latency_budget_ms
 
 
 def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
@@ -99,24 +106,24 @@ def promise(
         classification=spec.classification,
         detection=spec.detection,
         labels="labels.txt",
-        variants=(_variant(choice),),
+        variants=(_variant(choice, steps.board),),
         opset=steps.checked.opset,
         onnxruntime=runtimes,
         operators=choice.converted.operators,
         fallback_reason=choice.fallback_reason,
         distillation=steps.distillation,
         golden=golden,
-        latency_budget_ms=spec.budget.latency_ms or target.latency_budget_ms,
+        latency_budget_ms=steps.latency_budget_ms,
         provenance=_provenance(steps),
         files=files,
     )
 
 
-def _variant(choice: Choice) -> Variant:
+def _variant(choice: Choice, board: BoardEstimate | None) -> Variant:
     proof = choice.proof
     if choice.precision == "fp32":
-        return Variant(model_file(choice), "fp32", proof.latency_ms)
-    return Variant(model_file(choice), "int8", proof.latency_ms, proof.agreement, proof.integer_mac_share)
+        return Variant(model_file(choice), "fp32", proof.latency_ms, estimate=board)
+    return Variant(model_file(choice), "int8", proof.latency_ms, proof.agreement, proof.integer_mac_share, board)
 
 
 def model_file(choice: Choice) -> str:

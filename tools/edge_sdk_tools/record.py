@@ -16,9 +16,11 @@ import numpy as np
 import onnx
 
 from edge_sdk.session import Session, SessionSettings
+from edge_sdk_tools.arm_cost.cycles import WORST_ERROR
 from edge_sdk_tools.distill_check import WorstImage as Worst
 from edge_sdk_tools.evaluate import Figure, Interval, Subject, from_checked
 from edge_sdk_tools.ledger import (
+    BoardEstimate,
     Candidate,
     LayerSensitivity,
     Ledger,
@@ -38,13 +40,8 @@ _LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headles
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
-def record_of(steps: Steps, latency_budget_ms: float) -> Ledger:
-    """The record of a build.
-
-    Args:
-        steps: what was done.
-        latency_budget_ms: promised to the device.
-    """
+def record_of(steps: Steps) -> Ledger:
+    """The record of a build."""
     search, choice = steps.search, steps.choice
     int8 = search.chosen or search.best
     evaluation = int8.proof.evaluation
@@ -54,12 +51,13 @@ def record_of(steps: Steps, latency_budget_ms: float) -> Ledger:
         task=steps.spec.task,
         data=str(steps.images.evaluation.format),
         images=evaluation.images,
-        verdict=_verdict(steps, int8.proof, latency_budget_ms),
+        verdict=_verdict(steps, int8.proof),
         steps=tuple(_steps(steps, int8)),
         candidates=tuple(_candidate(trial, search.chosen) for trial in search.trials),
         sensitivity=tuple(one for layer in search.sensitivities for one in _layers(layer, choice.float_nodes)),
         sizes=operator_sizes(onnx.load(steps.simplified.path), onnx.load(int8.quantized.path)),
         worst_images=tuple(_pictured(int8.proof.worst[:_PICTURES], steps, int8)),
+        boards=_boards(steps),
         warnings=(*evaluation.warnings, *([search.doubt] if search.doubt else [])),
         command=(Path(sys.argv[0]).name, *sys.argv[1:]),
         libraries={name: version(name) for name in _LIBRARIES},
@@ -68,7 +66,7 @@ def record_of(steps: Steps, latency_budget_ms: float) -> Ledger:
     )
 
 
-def _verdict(steps: Steps, int8: Proof, latency_budget_ms: float) -> Verdict:
+def _verdict(steps: Steps, int8: Proof) -> Verdict:
     choice, gates = steps.choice, steps.spec.gates
     figure = next(iter((*int8.evaluation.quality, *int8.evaluation.agreement)))
     if figure.reference is not None:
@@ -86,7 +84,7 @@ def _verdict(steps: Steps, int8: Proof, latency_budget_ms: float) -> Verdict:
         why=why,
         next_steps=mend if choice.fallback_reason else (),
         least_change=least,
-        latency_budget_ms=latency_budget_ms,
+        latency_budget_ms=steps.latency_budget_ms,
     )
 
 
@@ -202,6 +200,21 @@ def _pictured(worst: tuple[Worst, ...], steps: Steps, int8: Trial) -> list[Worst
             WorstImage(image=Path(one.file).name, truth=one.truth, fp32=one.teacher, int8=one.student, picture=picture)
         )
     return found
+
+
+def _boards(steps: Steps) -> tuple[BoardEstimate, ...]:
+    board = steps.board
+    if board is None:
+        return ()
+    return (
+        BoardEstimate(
+            core=board.core,
+            minstructions=board.million_instructions,
+            latency_low_ms=board.low_ms,
+            latency_high_ms=board.high_ms,
+            error=WORST_ERROR - 1,
+        ),
+    )
 
 
 def _host_cpu() -> str:

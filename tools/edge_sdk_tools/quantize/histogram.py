@@ -104,7 +104,7 @@ class Histogram:
 
 
 def _inside(place: int, before: float, count: int) -> float:
-    """The value in a bin that has `before` of its `count` values below it; never a round number, whatever the counts."""
+    """The value with `before` of a bin's `count` values below it; never a round number, whatever the counts."""
     low, high = float(_EDGES[place]), float(_EDGES[place + 1])
     if not np.isfinite(high - low):
         return high if np.isfinite(high) else low

@@ -1,0 +1,103 @@
+"""The board that is not here: an estimate in the bundle and the report, a gate that only fails what is clear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.errors import EdgeError, LatencyGateError, ModelError
+from edge_sdk.manifest import BoardEstimate
+from edge_sdk.target import load_target
+from edge_sdk_tools import board
+from edge_sdk_tools.arm_cost import Counter, Counts
+from edge_sdk_tools.arm_cost.instructions import CLASSES
+from edge_sdk_tools.ledger import from_json
+from tests.host.projects import write_project
+
+
+class _Fixed:
+    """A counter that always counts the same: the real one is tested where an emulator is."""
+
+    def __init__(self, million: float, fault: EdgeError | None = None) -> None:
+        self.million, self.fault = million, fault
+
+    def count(self, model: Path, cpu: str, *, time_limit_s: float) -> Counts:
+        if self.fault is not None:
+            raise self.fault
+        assert model.suffix == ".ort"
+        assert time_limit_s > 0
+        total = round(self.million * 1e6)
+        return Counts(model.name, cpu, "1.31.1", total, {**dict.fromkeys(CLASSES, 0), "sdot": total})
+
+
+def _use(monkeypatch: pytest.MonkeyPatch, counter: _Fixed) -> None:
+    monkeypatch.setattr(board, "find_counter", lambda: cast("Counter", counter))
+
+
+def test_an_estimate_is_promised_reported_and_called_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _use(monkeypatch, _Fixed(60))
+    model, bundle = write_project(tmp_path), tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
+    assert "estimate for cortex-a76, one thread: 60 million instructions, " in capsys.readouterr().out
+    promised = Bundle.open(bundle).manifest.variants[0].estimate
+    assert promised is not None
+    assert promised.million_instructions == 60
+    assert promised.low_ms == pytest.approx(promised.latency_ms / 1.35)
+    assert promised.high_ms == pytest.approx(promised.latency_ms * 1.35)
+    [shown] = from_json((bundle / "report.json").read_bytes()).boards
+    assert (shown.core, shown.minstructions, shown.latency_low_ms) == ("cortex-a76", 60, promised.low_ms)
+
+
+def test_without_a_counter_nothing_is_claimed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, bundle = write_project(tmp_path), tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
+    assert "estimate" not in capsys.readouterr().out
+    assert Bundle.open(bundle).manifest.variants[0].estimate is None
+    assert from_json((bundle / "report.json").read_bytes()).boards == ()
+
+
+def test_a_budget_that_the_board_clearly_cannot_keep_fails_with_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _use(monkeypatch, _Fixed(100_000))
+    model, bundle = write_project(tmp_path), tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "raspberry_pi_4", "-o", str(bundle)]) == 4
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "one inference takes an estimated" in said
+    assert "raise [budget] latency_ms" in said
+    assert not bundle.exists()
+
+
+@pytest.mark.parametrize(("low_ms", "fails"), [(199, False), (200, False), (201, True)])
+def test_what_all_threads_and_the_worst_error_might_save_is_no_failure(low_ms: float, fails: bool) -> None:
+    target = load_target("raspberry_pi_5")
+    assert target.intra_op_num_threads == 2
+    estimated = BoardEstimate("cortex-a76", 900.0, low_ms * 1.35, low_ms, low_ms * 1.35**2)
+    if fails:
+        with pytest.raises(LatencyGateError, match="so 2 threads cannot keep the budget of 100 ms"):
+            board.check_latency(estimated, target, 100)
+    else:
+        board.check_latency(estimated, target, 100)
+    board.check_latency(None, target, 100)
+
+
+def test_an_emulator_that_fails_says_nothing_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_project(tmp_path)
+    _use(monkeypatch, _Fixed(1, EdgeError("the emulator died")))
+    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(tmp_path / "a.edge")]) == 0
+    _use(monkeypatch, _Fixed(1, ModelError("ONNX Runtime on an emulated cortex-a76 cannot run it")))
+    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(tmp_path / "b.edge")]) == 2
+
+
+@pytest.mark.parametrize("target", ["x86_64", "arm64", "jetson_orin_nano"])
+def test_cores_that_nobody_can_count_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    _use(monkeypatch, _Fixed(1))
+    assert board.board_counter(load_target(target)) is None
