@@ -10,12 +10,18 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import onnx
 import pytest
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.errors import AccuracyGateError, DataError, EdgeError, ModelError, OutputError, SizeGateError, UsageError
+from edge_sdk.model_spec import load_model_spec
+from edge_sdk.target import load_target
 from edge_sdk_tools.build import build
+from edge_sdk_tools.check import check_model
+from edge_sdk_tools.dataset import find_images
+from edge_sdk_tools.quantize import first_recipe, quantize, simplify, watch_activations
 from tests.host.images import picture, write_pictures
 from tests.host.projects import write_detector, write_project
 
@@ -237,3 +243,40 @@ def test_a_path_that_cannot_be_made(tmp_path: Path) -> None:
     model = write_project(tmp_path)
     with pytest.raises(OutputError, match=r"/proc/a\.edge: cannot be written"):
         build(model, "x86_64", Path("/proc/a.edge"))
+
+
+def test_a_model_that_is_quantized_already_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    spec = load_model_spec(write_project(tmp_path / "float"))
+    simplified = simplify(check_model(spec, None).proto, work)
+    images = find_images([tmp_path / "float" / "pictures"])
+    activations = watch_activations(simplified, images, spec.input, symmetric=False)
+    recipe = first_recipe(load_target("x86_64"), reduce_range=False)
+    quantized = quantize(simplified, activations, recipe, work / "int8.onnx")
+    onnx.checker.check_model(str(quantized.path))
+    model = write_project(tmp_path / "again", model=onnx.load(quantized.path))
+    assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]) == 2
+    assert (
+        "the model is quantized already (7 DequantizeLinear, 3 QuantizeLinear), expected float"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("same", "count", "expected"),
+    [
+        (True, 12, "all 9 calibration images are the same once prepared, so ranges (from "),
+        (False, 8, "few images calibrate: 6, give 10 or more, better 100"),
+        (False, 16, None),
+    ],
+)
+def test_calibration_images_that_say_little_are_warned_of(
+    tmp_path: Path, same: bool, count: int, expected: str | None
+) -> None:
+    model = write_project(tmp_path, pictures=count)
+    for index, path in enumerate(sorted((tmp_path / "pictures").iterdir())):
+        if same:  # of other sizes, and the same once they are small
+            cv2.imwrite(str(path), np.full((32 + index, 32 + index, 3), 99, np.uint8))
+    doubts = build(model, "x86_64", tmp_path / "a.edge", bundle_version=1).doubts
+    assert any(expected in doubt for doubt in doubts) if expected else not any("calibrat" in doubt for doubt in doubts)

@@ -1,6 +1,6 @@
 """Float ONNX -> INT8 ONNX, by a recipe."""
 
-from edge_sdk_tools.quantize.activations import Activations, watch_activations
+from edge_sdk_tools.quantize.activations import Activations, doubts_about_calibration, watch_activations
 from edge_sdk_tools.quantize.macs import convolution_macs
 from edge_sdk_tools.quantize.quantize import Quantized, quantize, quantized_proto
 from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration
@@ -18,6 +18,7 @@ __all__ = [
     "Simplified",
     "convolution_macs",
     "decoding_tail",
+    "doubts_about_calibration",
     "first_recipe",
     "quantize",
     "quantized_proto",

@@ -27,6 +27,7 @@ from edge_sdk_tools.evaluate.workers import look_at
 from edge_sdk_tools.quantize.histogram import Histogram, count_values
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 
+ENOUGH_IMAGES = 10
 _FUSED = ("Relu", "Clip")
 _MEMORY_MB = 600
 """Activations of all threads together; a model that holds more is looked at by fewer of them."""
@@ -84,6 +85,20 @@ def watch_activations(
     for before, after in followed.items():
         histograms[before] = histograms[after]
     return Activations(histograms, len(seen.values), len(set(seen.values)), seen.skipped)
+
+
+def doubts_about_calibration(activations: Activations) -> tuple[str, ...]:
+    """What a reader should know of the images that calibrated: one line each."""
+    doubts = []
+    lows, highs = zip(*((h.low, h.high) for h in activations.histograms.values()), strict=True)
+    if activations.images > 1 and activations.different == 1:
+        doubts.append(
+            f"all {activations.images} calibration images are the same once prepared, so ranges (from {min(lows):.3g} "
+            f"to {max(highs):.3g}) are those of one picture: give images like those that the camera sees"
+        )
+    elif activations.images < ENOUGH_IMAGES:
+        doubts.append(f"few images calibrate: {activations.images}, give {ENOUGH_IMAGES} or more, better 100")
+    return tuple(doubts)
 
 
 class _Watcher:

@@ -98,6 +98,7 @@ def quantized_proto(
             {"ActivationSymmetric": recipe.is_symmetric},
         )
         quantizer.quantize_model()
+        quantizer.model.topological_sort()  # ONNX wants nodes after what they read
     result: onnx.ModelProto = quantizer.model.model
     return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,18 @@ from edge_sdk_tools.quantize.tail import decoding_tail
 
 QUANTIZED_TYPES = tuple(sorted({*QLinearOpsRegistry, *QDQRegistry}))
 """Operators that ONNX Runtime's quantizer takes."""
+
+
+_INTEGER_TYPES = (
+    "ConvInteger",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "MatMulInteger",
+    "QLinearConv",
+    "QLinearMatMul",
+    "QuantizeLinear",
+)
+_NAMED = 3
 
 
 class Simplified(msgspec.Struct, frozen=True, eq=False):
@@ -43,9 +56,10 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
         folder: for the file; must exist.
 
     Raises:
-        ModelError: ONNX Runtime cannot.
+        ModelError: it is quantized already, or ONNX Runtime cannot.
         OSError: the disk is full.
     """
+    _refuse_integers(proto)
     source, result = folder / "fp32.onnx", folder / "simplified.onnx"
     onnx.save(proto, source)
     try:
@@ -58,6 +72,13 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     tail = decoding_tail(simplified)
     macs = {name: count for name, count in convolution_macs(simplified).items() if name not in tail}
     return Simplified(simplified, result, tail, macs)
+
+
+def _refuse_integers(proto: onnx.ModelProto) -> None:
+    found = Counter(node.op_type for node in proto.graph.node if node.op_type in _INTEGER_TYPES)
+    if found:
+        named = ", ".join(f"{count} {kind}" for kind, count in found.most_common(_NAMED))
+        raise ModelError(f"the model is quantized already ({named}), expected float: build from what it was made of")
 
 
 # What goes wrong in the pre-processing goes wrong in the next step too, and is said there in one line.

@@ -19,7 +19,14 @@ from edge_sdk_tools.convert import convert
 from edge_sdk_tools.evaluate import OnProgress
 from edge_sdk_tools.image_split import ImageSplit
 from edge_sdk_tools.prove import prove
-from edge_sdk_tools.quantize import CALIBRATIONS, Activations, Recipe, Simplified, quantize
+from edge_sdk_tools.quantize import (
+    CALIBRATIONS,
+    Activations,
+    Recipe,
+    Simplified,
+    doubts_about_calibration,
+    quantize,
+)
 from edge_sdk_tools.search.sensitivity import Sensitivity, rank_layers
 from edge_sdk_tools.search.shortfall import relative_drop, shortfall_of
 from edge_sdk_tools.search.trial import Trial
@@ -35,11 +42,13 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         trials: in their order.
         chosen: one of them; None when none is good enough.
         sensitivities: of layers, worst first; empty when nobody had to ask.
+        calibration_doubts: what to know of the images that calibrated.
     """
 
     trials: tuple[Trial, ...]
     chosen: Trial | None
     sensitivities: tuple[Sensitivity, ...]
+    calibration_doubts: tuple[str, ...] = ()
 
     @property
     def doubt(self) -> str | None:
@@ -48,6 +57,11 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         if shortfall is None:
             return None
         return f"{shortfall.line}; that may be noise, as the interval of the difference holds zero: give more images"
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """All that a reader should know before believing."""
+        return (*self.calibration_doubts, *([self.doubt] if self.doubt else []))
 
     @property
     def best(self) -> Trial:
@@ -93,7 +107,7 @@ class RecipeSearch:
             EdgeError: as quantizing, converting and proving do.
         """
         chosen = self._chosen(first)
-        return Search(tuple(self._trials), chosen, self._sensitivities)
+        return Search(tuple(self._trials), chosen, self._sensitivities, doubts_about_calibration(self._activations))
 
     def _chosen(self, first: Recipe) -> Trial | None:
         trial = self._try(first)
