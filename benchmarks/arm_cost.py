@@ -29,7 +29,7 @@ RECIPES = {"FP32": None, "U8S8": QuantType.QUInt8, "S8S8": QuantType.QInt8}
 CALIBRATION_RUNS = 4
 
 
-class _Noise(CalibrationDataReader):  # type: ignore[misc] # onnxruntime ships no types
+class _Noise(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime ships no types
     """A few tensors of noise for a model's only input."""
 
     def __init__(self, model: Path) -> None:
@@ -58,7 +58,7 @@ def main(models: list[str]) -> None:
                 cells = []
                 for name, file in files.items():
                     started = time.perf_counter()
-                    counts = counter.count(file, load_target(target).cpu)  # type: ignore[arg-type] # both are known
+                    counts = counter.count(file, load_target(target).cpu)  # type: ignore[arg-type]  # a target may name any core; those of TARGETS are counted
                     _say(f"{model.stem} {target} {name}: {time.perf_counter() - started:.0f} s {counts.by_class}")
                     cells.append(_cell(counts, target))
                 print(f"| {model.stem} | {target} | {' | '.join(cells)} |", flush=True)

@@ -71,7 +71,7 @@ def fail(recipe: Recipe, shared: str) -> Measured:
         raise RefusedModelError("model.onnx: no such model", "export it again")
     if shared == "unpicklable":
         error = EdgeError("holds a lock")
-        error.lock = threading.Lock()  # type: ignore[attr-defined]
+        error.lock = threading.Lock()  # type: ignore[attr-defined]  # what no error has: it makes this one unpicklable
         raise error
     if shared == "foreign":
         raise ZeroDivisionError("once\nand again")
@@ -94,4 +94,4 @@ def die_once(recipe: Recipe, shared: None) -> Measured:
 
 
 def lie(recipe: Recipe, shared: None) -> Measured:
-    return "no measurement"  # type: ignore[return-value]
+    return "no measurement"  # type: ignore[return-value]  # the lie itself

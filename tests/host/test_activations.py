@@ -15,7 +15,7 @@ from edge_sdk.errors import DataError, ModelError
 from edge_sdk.model_spec import load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.dataset import find_images
-from edge_sdk_tools.quantize import CALIBRATIONS, Activations, simplify, watch_activations
+from edge_sdk_tools.quantize import CALIBRATIONS, Activations, Calibration, simplify, watch_activations
 from edge_sdk_tools.quantize.histogram import Histogram, count_values
 from edge_sdk_tools.quantize.ranges import range_of
 from tests.device import tiny
@@ -88,8 +88,8 @@ def test_entropy_cuts_a_few_outliers_and_keeps_what_is_even() -> None:
 
 @pytest.mark.parametrize("calibration", CALIBRATIONS)
 @pytest.mark.parametrize("value", [0.0, 3.25, -7.5])
-def test_a_constant_has_its_own_range(calibration: str, value: float) -> None:
-    assert range_of(_histogram(np.full(100, value)), calibration) == (value, value)  # type: ignore[arg-type]
+def test_a_constant_has_its_own_range(calibration: Calibration, value: float) -> None:
+    assert range_of(_histogram(np.full(100, value)), calibration) == (value, value)
 
 
 def _watched(folder: Path, model: onnx.ModelProto | None = None, *, symmetric: bool = True) -> Activations:

@@ -239,7 +239,7 @@ def test_only_models_and_known_cores_are_counted(tmp_path: Path) -> None:
         (tmp_path / "model.onnx", "cortex-a53", "'cortex-a53' cannot be counted"),
     ):
         with pytest.raises(UsageError, match=expected):
-            counter.count(path, cpu)  # type: ignore[arg-type]
+            counter.count(path, cpu)  # type: ignore[arg-type]  # one of the cores is none, on purpose
 
 
 def test_a_counter_that_counts_nothing_fails_its_trial(tmp_path: Path) -> None:

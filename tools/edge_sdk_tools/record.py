@@ -54,7 +54,7 @@ def record_of(steps: Steps) -> Ledger:
         verdict=_verdict(steps, int8.proof),
         steps=tuple(_steps(steps, int8)),
         candidates=tuple(_candidate(trial, search.chosen) for trial in search.trials),
-        sensitivity=tuple(one for layer in search.sensitivities for one in _layers(layer, choice.float_nodes)),
+        sensitivity=tuple(_layer(layer, choice.float_nodes) for layer in search.sensitivities),
         sizes=operator_sizes(onnx.load(steps.simplified.path), onnx.load(int8.quantized.path)),
         worst_images=tuple(_pictured(int8.proof.worst[:_PICTURES], steps, int8)),
         boards=_boards(steps),
@@ -166,18 +166,15 @@ def _candidate(trial: Trial, chosen: Trial | None) -> Candidate:
     )
 
 
-def _layers(layer: Sensitivity, float_nodes: tuple[str, ...]) -> list[LayerSensitivity]:
-    """One row a layer; operators of a type that were judged together are one row."""
-    name = layer.nodes[0] if layer.macs_share else f"all {layer.operator}"
-    return [
-        LayerSensitivity(
-            node=name,
-            operator=layer.operator,
-            sqnr_db=-10 * math.log10(layer.noise) if layer.noise > 0 else None,
-            macs_share=layer.macs_share,
-            is_integer=layer.nodes[0] not in float_nodes,
-        )
-    ]
+def _layer(layer: Sensitivity, float_nodes: tuple[str, ...]) -> LayerSensitivity:
+    """One row a layer; operators of a type that were judged together are one row too."""
+    return LayerSensitivity(
+        node=layer.nodes[0] if layer.macs_share else f"all {layer.operator}",
+        operator=layer.operator,
+        sqnr_db=-10 * math.log10(layer.noise) if layer.noise > 0 else None,
+        macs_share=layer.macs_share,
+        is_integer=layer.nodes[0] not in float_nodes,
+    )
 
 
 def _pictured(worst: tuple[Worst, ...], steps: Steps, int8: Trial) -> list[WorstImage]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -58,7 +58,8 @@ def quantize(model: Simplified, activations: Activations, recipe: Recipe, path: 
     """
     float_nodes = (*model.tail, *(name for name in recipe.float_nodes if name not in set(model.tail)))
     try:
-        proto = quantized_proto(model.proto, activations, recipe, float_nodes)
+        ranges = ranges_of(activations.histograms, recipe.calibration)
+        proto = quantized_proto(model.proto, ranges, recipe, float_nodes)
         onnx.save(proto, path)
     except Exception as cause:  # the quantizer raises whatever its parts raise
         raise_if_full(path.parent)
@@ -68,22 +69,19 @@ def quantize(model: Simplified, activations: Activations, recipe: Recipe, path: 
 
 
 def quantized_proto(
-    proto: onnx.ModelProto, activations: Activations, recipe: Recipe, float_nodes: Iterable[str]
+    proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, float_nodes: Iterable[str]
 ) -> onnx.ModelProto:
     """The quantized graph; whatever ONNX Runtime's quantizer raises passes.
 
     Args:
         proto: simplified; left as it is.
-        activations: of calibration images.
-        recipe: types and calibration.
+        ranges: low and high of every activation.
+        recipe: the integers.
         float_nodes: all nodes to leave as they are.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    ranges = {
-        name: (np.float32(low), np.float32(high))
-        for name, (low, high) in ranges_of(activations.histograms, recipe.calibration).items()
-    }
+    as_floats = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}
     with contextlib.redirect_stdout(io.StringIO()):  # the quantizer narrates
         quantizer = QDQQuantizer(
             copy,
@@ -91,7 +89,7 @@ def quantized_proto(
             recipe.reduce_range,
             QuantType[recipe.weight_type],
             QuantType[recipe.activation_type],
-            TensorsData(CalibrationMethod.MinMax, ranges),
+            TensorsData(CalibrationMethod.MinMax, as_floats),
             [],
             list(float_nodes),
             list(QUANTIZED_TYPES),
