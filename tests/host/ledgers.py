@@ -5,9 +5,9 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
+from edge_sdk.manifest import BoardEstimate
 from edge_sdk_tools.evaluate import Interval
 from edge_sdk_tools.ledger import (
-    BoardEstimate,
     Candidate,
     LayerSensitivity,
     Ledger,
@@ -95,10 +95,7 @@ def full_ledger() -> Ledger:
             WorstImage(image="b.jpg", truth=None, fp32="nothing", int8="dog 30%"),
         ),
         boards=(
-            BoardEstimate(
-                core="Cortex-A76", minstructions=79.0, latency_low_ms=13.1, latency_high_ms=17.7, error=0.35
-            ),
-            BoardEstimate(core="Cortex-A72"),
+            BoardEstimate("cortex-a76", million_instructions=79.0, latency_ms=15.2, low_ms=13.1, high_ms=17.7),
         ),
         warnings=("few images",),
         command=("edge-sdk", "build", "model.toml", "--calibration", "my photographs"),

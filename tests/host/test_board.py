@@ -51,7 +51,7 @@ def test_an_estimate_is_promised_reported_and_called_one(
     assert promised.low_ms == pytest.approx(promised.latency_ms / 1.35)
     assert promised.high_ms == pytest.approx(promised.latency_ms * 1.35)
     [shown] = from_json((bundle / "report.json").read_bytes()).boards
-    assert (shown.core, shown.minstructions, shown.latency_low_ms) == ("cortex-a76", 60, promised.low_ms)
+    assert shown == promised
 
 
 def test_without_a_counter_nothing_is_claimed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from edge_sdk.manifest import BoardEstimate
 from edge_sdk_tools.evaluate import Interval
 from edge_sdk_tools.ledger import (
-    BoardEstimate,
     Candidate,
     LayerSensitivity,
     Ledger,
@@ -43,7 +43,7 @@ def _hostile(text: str) -> Ledger:
         sensitivity=(LayerSensitivity(node=text, operator=text, sqnr_db=20.0, is_integer=True),),
         sizes=(OperatorSize(text, 5, 1),),
         worst_images=(WorstImage(image=text, truth=text, fp32=text, int8=text, picture=jpeg()),),
-        boards=(BoardEstimate(core=text),),
+        boards=(BoardEstimate(text, 79.0, 15.2, 13.1, 17.7),),
         warnings=(text,), command=(text,), libraries={text: text}, created_at=text, host_cpu=text,
     )  # fmt: skip
 

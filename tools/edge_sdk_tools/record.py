@@ -16,11 +16,9 @@ import numpy as np
 import onnx
 
 from edge_sdk.session import Session, SessionSettings
-from edge_sdk_tools.arm_cost.cycles import WORST_ERROR
 from edge_sdk_tools.distill_check import WorstImage as Worst
 from edge_sdk_tools.evaluate import Figure, Interval, Subject, from_checked
 from edge_sdk_tools.ledger import (
-    BoardEstimate,
     Candidate,
     LayerSensitivity,
     Ledger,
@@ -57,7 +55,7 @@ def record_of(steps: Steps) -> Ledger:
         sensitivity=tuple(_layer(layer, choice.float_nodes) for layer in search.sensitivities),
         sizes=operator_sizes(onnx.load(steps.simplified.path), onnx.load(int8.quantized.path)),
         worst_images=tuple(_pictured(int8.proof.worst[:_PICTURES], steps, int8)),
-        boards=_boards(steps),
+        boards=(steps.board,) if steps.board else (),
         warnings=(*evaluation.warnings, *search.doubts),
         command=(Path(sys.argv[0]).name, *sys.argv[1:]),
         libraries={name: version(name) for name in _LIBRARIES},
@@ -197,21 +195,6 @@ def _pictured(worst: tuple[Worst, ...], steps: Steps, int8: Trial) -> list[Worst
             WorstImage(image=Path(one.file).name, truth=one.truth, fp32=one.teacher, int8=one.student, picture=picture)
         )
     return found
-
-
-def _boards(steps: Steps) -> tuple[BoardEstimate, ...]:
-    board = steps.board
-    if board is None:
-        return ()
-    return (
-        BoardEstimate(
-            core=board.core,
-            minstructions=board.million_instructions,
-            latency_low_ms=board.low_ms,
-            latency_high_ms=board.high_ms,
-            error=WORST_ERROR - 1,
-        ),
-    )
 
 
 def _host_cpu() -> str:

@@ -105,6 +105,8 @@ def _prepare(cache: Path, show: Show) -> tuple[Media, DemoBundle]:
         f"{report.fp32_latency_ms:.1f} -> {report.int8_latency_ms:.1f} ms on one thread; "
         f"agreement with FP32 (F1) {report.agreement.value:.3f}"
     )
+    if report.fallback_reason:
+        show.tell(f"the bundle carries FP32, because {report.fallback_reason}")
     return media, bundle
 
 

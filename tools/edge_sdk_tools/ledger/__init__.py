@@ -3,7 +3,6 @@
 from edge_sdk_tools.ledger.ledger import (
     SCHEMA_VERSION,
     STEP_ORDER,
-    BoardEstimate,
     Candidate,
     LayerSensitivity,
     Ledger,
@@ -24,7 +23,6 @@ __all__ = [
     "PANEL_PX",
     "SCHEMA_VERSION",
     "STEP_ORDER",
-    "BoardEstimate",
     "Candidate",
     "LayerSensitivity",
     "Ledger",

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from edge_sdk.manifest import BoardEstimate
 from edge_sdk_tools.evaluate import Interval
 from edge_sdk_tools.ledger.sound import check_bounds, check_one, check_order, settle
 
@@ -155,26 +156,6 @@ class WorstImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         settle(self)
         if self.picture and not self.picture.startswith(b"\xff\xd8\xff"):
             raise ValueError("WorstImage.picture: expected the bytes of a JPEG")
-
-
-class BoardEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What one inference is expected to cost on a board that was not there.
-
-    Attributes:
-        core: of the board, such as `Cortex-A76`.
-        minstructions: of one inference, one thread, million.
-        latency_low_ms, latency_high_ms: between which its latency is expected.
-        error: the largest relative error that such estimates were seen to have, .35 for 35 %.
-    """
-
-    core: str
-    minstructions: float | None = None
-    latency_low_ms: float | None = None
-    latency_high_ms: float | None = None
-    error: float | None = None
-
-    def __post_init__(self) -> None:
-        settle(self)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

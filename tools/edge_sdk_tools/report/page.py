@@ -48,7 +48,7 @@ def render_html(ledger: Ledger) -> str:
             sensitivity=sensitivity(ledger.sensitivity),
             sizes=sizes(ledger.sizes),
             pictures=[_data_url(worst.picture) for worst in ledger.worst_images],
-            latencies=[words.milliseconds(b.latency_low_ms, b.latency_high_ms) for b in ledger.boards],
+            latencies=[words.milliseconds(b.low_ms, b.high_ms) for b in ledger.boards],
             command=shlex.join(ledger.command),
             style=Markup(style),  # noqa: S704 - a file of this package
             policy=_POLICY.format(digest),
