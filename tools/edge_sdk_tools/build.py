@@ -24,7 +24,7 @@ from edge_sdk_tools.board import board_counter, check_latency, estimate_board
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.distill_check import check_distillation
-from edge_sdk_tools.evaluate import Figure, OnProgress
+from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.ledger import to_json
@@ -162,6 +162,7 @@ def _take_steps(
     on_progress("check", 1, 1)
     images = split_images(spec, checked.labels, calibration, evaluation)
     distillation = check_distillation(spec, checked, images.evaluation, on_progress)
+    fp32 = from_checked("the FP32 model", spec, checked)
     recipe = first_recipe(target, reduce_range=target.reduce_range or host_saturates())
     simplified = simplify(checked.proto, work)
     activations = watch_activations(
@@ -171,13 +172,13 @@ def _take_steps(
         symmetric=recipe.is_symmetric,
         on_image=lambda done: on_progress("calibrate", done, len(images.calibration)),
     )
-    search = RecipeSearch(spec, target, checked, simplified, activations, images, work, on_progress).run(recipe)
+    search = RecipeSearch(spec, target, fp32, simplified, activations, images, work, on_progress).run(recipe)
     if wants_int8:
         refuse_without_int8(search)
     choice = (
         choose_int8(search.chosen)
         if search.chosen
-        else choose_fp32(search, spec, target, checked, simplified, images.evaluation, work, on_progress)
+        else choose_fp32(search, spec, target, fp32, simplified, images.evaluation, work, on_progress)
     )
     counter = board_counter(target)
     board = estimate_board(choice.converted.model, target, counter, on_progress)

@@ -19,7 +19,6 @@ from edge_sdk.manifest import Agreement, Golden
 from edge_sdk.model_spec import ModelSpec, Task
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
-from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.convert import Converted, integer_mac_share
 from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet
 from edge_sdk_tools.distill_check import WorstImage, worst_images
@@ -30,7 +29,6 @@ from edge_sdk_tools.evaluate import (
     OnProgress,
     Subject,
     describe,
-    from_checked,
     observe,
     pair_counts,
     pair_up,
@@ -87,7 +85,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 def prove(
     spec: ModelSpec,
-    checked: CheckedModel,
+    fp32: Subject,
     macs: dict[str, int],
     converted: Converted,
     images: Dataset,
@@ -97,7 +95,7 @@ def prove(
 
     Args:
         spec: says how outputs are read.
-        checked: the float model.
+        fp32: the float model, loaded.
         macs: of each convolution that should run in integers; empty for a float model.
         converted: the .ort file in question.
         images: not used for calibration.
@@ -113,13 +111,12 @@ def prove(
         Subject(
             "the INT8 model" if macs else "the converted model",
             spec,
-            checked.labels,
+            fp32.labels,
             int8,
             hashlib.sha256(model).hexdigest(),
         ),
-        from_checked("the FP32 model", spec, checked),
+        fp32,
     ]
-    fp32 = subjects[1].session
     observed = observe(pair_up(subjects), images, lambda done: on_progress("compare with FP32", done, len(images)))
     evaluation = summarise(observed, "the evaluation images", on_progress=on_progress)
     readable = observed.dataset.images
@@ -128,7 +125,7 @@ def prove(
     prepare = Prepare(spec.input)
     prepare.normalise(prepare.resize(readable.images[0].read()))
     int8_ms, fp32_ms = interleaved_latency_ms(
-        [lambda: int8.run(prepare.tensor), lambda: fp32.run(prepare.tensor)],
+        [lambda: int8.run(prepare.tensor), lambda: fp32.session.run(prepare.tensor)],
         lambda done, total: on_progress("measure latency", done, total),
     )
     return Proof(

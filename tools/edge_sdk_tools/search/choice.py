@@ -11,10 +11,9 @@ import msgspec
 from edge_sdk.errors import AccuracyGateError, SizeGateError
 from edge_sdk.model_spec import Gates, ModelSpec
 from edge_sdk.target import Target
-from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.dataset import Dataset
-from edge_sdk_tools.evaluate import ENOUGH_IMAGES, OnProgress
+from edge_sdk_tools.evaluate import ENOUGH_IMAGES, OnProgress, Subject
 from edge_sdk_tools.prove import Proof, Sample, prove
 from edge_sdk_tools.quantize import Recipe, Simplified
 from edge_sdk_tools.search.search import Search
@@ -53,7 +52,7 @@ def choose_fp32(
     search: Search,
     spec: ModelSpec,
     target: Target,
-    checked: CheckedModel,
+    fp32: Subject,
     simplified: Simplified,
     images: Dataset,
     folder: Path,
@@ -65,7 +64,7 @@ def choose_fp32(
         search: in which nothing held.
         spec: says how outputs are read.
         target: what is built for.
-        checked: the float model.
+        fp32: the float model, loaded.
         simplified: the same without what the device need not compute.
         images: that measure.
         folder: for the file; must exist.
@@ -74,7 +73,7 @@ def choose_fp32(
     work = folder / "float"
     work.mkdir()
     converted = convert(simplified.path, target, work)
-    proof = prove(spec, checked, {}, converted, images, on_progress)
+    proof = prove(spec, fp32, {}, converted, images, on_progress)
     return Choice("fp32", simplified.path, converted, proof, fallback_reason=_reason(search))
 
 

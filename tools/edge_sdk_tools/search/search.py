@@ -14,9 +14,8 @@ from edge_sdk.frame import Tensor
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk.target import Target
-from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.convert import convert
-from edge_sdk_tools.evaluate import OnProgress
+from edge_sdk_tools.evaluate import OnProgress, Subject
 from edge_sdk_tools.image_split import ImageSplit
 from edge_sdk_tools.prove import prove
 from edge_sdk_tools.quantize import (
@@ -75,7 +74,7 @@ class RecipeSearch:
     Args:
         spec: says how outputs are read, and what may be lost.
         target: what is built for.
-        checked: the float model.
+        fp32: the float model, loaded.
         simplified: the same, as the quantizer wants it.
         activations: of the calibration images.
         images: those that measure.
@@ -87,14 +86,14 @@ class RecipeSearch:
         self,
         spec: ModelSpec,
         target: Target,
-        checked: CheckedModel,
+        fp32: Subject,
         simplified: Simplified,
         activations: Activations,
         images: ImageSplit,
         folder: Path,
         on_progress: OnProgress,
     ) -> None:
-        self._spec, self._target, self._checked = spec, target, checked
+        self._spec, self._target, self._fp32 = spec, target, fp32
         self._simplified, self._activations, self._images = simplified, activations, images
         self._folder, self._on_progress = folder, on_progress
         self._trials: list[Trial] = []
@@ -165,7 +164,7 @@ class RecipeSearch:
         quantized = quantize(self._simplified, self._activations, recipe, folder / "int8.onnx")
         converted = convert(quantized.path, self._target, folder)
         self._on_progress("quantize", done + 1, done + 1)
-        proof = prove(self._spec, self._checked, quantized.macs, converted, self._images.evaluation, self._on_progress)
+        proof = prove(self._spec, self._fp32, quantized.macs, converted, self._images.evaluation, self._on_progress)
         trial = Trial(quantized, converted, proof, shortfall_of(proof, self._spec.gates))
         self._trials.append(trial)
         return trial
