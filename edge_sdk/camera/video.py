@@ -58,7 +58,7 @@ class VideoFeed:
     """Feeds a slot from a file in real time: frame i is due at start + i / fps, and that is when it was "captured".
 
     The clock starts when the first frame is asked for, so that nothing is lost while a model loads. A reader that
-    falls behind leaves frames out.
+    falls behind leaves frames out, but never the last.
 
     Args:
         video: the opened file.
@@ -95,14 +95,15 @@ class VideoFeed:
             index += 1
             if stop.is_set() or not self._video.capture.grab():
                 break
-            image = self._retrieve(slot, start_ns + int(index * self._period_ns), last_ns)
+            image = self._retrieve(slot, index, start_ns + int(index * self._period_ns), last_ns)
         if not stop.is_set():
             self.unreadable += self._video.missing(index)
 
-    def _retrieve(self, slot: Slot, due_ns: int, last_ns: int) -> Image | None:
-        """Decode the grabbed frame unless it is late already."""
+    def _retrieve(self, slot: Slot, index: int, due_ns: int, last_ns: int) -> Image | None:
+        """Decode the grabbed frame unless it is late already; the last that the header promises never is."""
         now_ns = time.monotonic_ns()
-        if now_ns - due_ns > self._period_ns and now_ns - last_ns < _LONGEST_SKIP_NS:
+        is_late = now_ns - due_ns > self._period_ns and now_ns - last_ns < _LONGEST_SKIP_NS
+        if is_late and index + 1 != self._video.capture.frame_count:
             slot.skip()
             return None
         image = self._video.capture.retrieve_into(slot.buffer())

@@ -79,13 +79,13 @@ def test_a_slow_consumer_gets_the_newest_and_the_last_frame(tmp_path: Path) -> N
 
 
 class _SlowCapture(OpenCvCapture):
-    """Takes four frame periods for each picture."""
+    """Takes six and a half frame periods for each picture."""
 
     retrieved = 0
 
     def retrieve_into(self, buffer: Image) -> Image | None:
         self.retrieved += 1
-        time.sleep(0.02)
+        time.sleep(0.0325)
         return super().retrieve_into(buffer)
 
 
@@ -100,6 +100,7 @@ def test_a_reader_that_falls_behind_leaves_frames_out(tmp_path: Path) -> None:
     frames = _drain(source)
     assert slow.retrieved < 60
     assert source.stats.delivered + source.stats.dropped == 120
+    assert frames[-1].seq == 119
     # In slow motion it would have decoded all of them.
     assert all(f.captured_ns - frames[0].captured_ns == f.seq * 5_000_000 for f in frames)
     source.close()
