@@ -1,0 +1,25 @@
+"""What a bundle promises."""
+
+from edge_sdk.manifest.manifest import SCHEMA_VERSION, FileEntry, Golden, Manifest, Provenance
+from edge_sdk.manifest.measured import Agreement, BoardEstimate, Distillation, Variant
+from edge_sdk.manifest.reading import MANIFEST_FILE, SIGNATURE_FILE, decode_manifest, encode_manifest, manifest_schema
+from edge_sdk.manifest.versions import RuntimeRange, parse_version
+
+__all__ = [
+    "MANIFEST_FILE",
+    "SCHEMA_VERSION",
+    "SIGNATURE_FILE",
+    "Agreement",
+    "BoardEstimate",
+    "Distillation",
+    "FileEntry",
+    "Golden",
+    "Manifest",
+    "Provenance",
+    "RuntimeRange",
+    "Variant",
+    "decode_manifest",
+    "encode_manifest",
+    "manifest_schema",
+    "parse_version",
+]

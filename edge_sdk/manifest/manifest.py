@@ -1,0 +1,126 @@
+"""Manifest: what a bundle promises.
+
+Owns the schema, and does no I/O. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from edge_sdk.manifest.measured import Distillation, Variant
+from edge_sdk.manifest.versions import RuntimeRange
+from edge_sdk.model_spec import ClassificationSpec, Decoder, DetectionSpec, InputSpec, Task, Thresholds
+
+SCHEMA_VERSION = 1
+
+_Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+_NonNegative = Annotated[float, Meta(ge=0)]
+
+
+class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the bundle: a plain name, its size in bytes and its SHA-256 in lower-case hex."""
+
+    name: str
+    size: Annotated[int, Meta(ge=0)]
+    sha256: _Sha256
+
+
+class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Inputs and the outputs they must give.
+
+    Attributes:
+        file: an .npz: `image_I` uint8 (H, W, C) as they are after resizing, `output_I_J` the J-th output for image I.
+        count: number of images.
+        absolute: allowed |got - expected|, in the outputs' own unit ...
+        relative: ... plus this share of |expected|.
+    """
+
+    file: str
+    count: Annotated[int, Meta(ge=1, le=16)]
+    absolute: _NonNegative
+    relative: _NonNegative
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the bundle came from.
+
+    Attributes:
+        edge_sdk: version of the builder.
+        libraries: versions of onnx, onnxruntime, numpy and OpenCV that built it.
+        source_sha256: of the ONNX model.
+        recipe: quantization settings by name.
+        float_nodes: names of the nodes that were left float on purpose.
+        calibration_digests: the first 16 hex digits of the SHA-256 of every calibration image, so that none of them
+            ever measures this bundle.
+    """
+
+    edge_sdk: str
+    libraries: dict[str, str]
+    source_sha256: _Sha256
+    recipe: dict[str, str | int | bool]
+    float_nodes: tuple[str, ...]
+    calibration_digests: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")], ...]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything a device needs to know before it opens a model file.
+
+    Attributes:
+        schema_version: of this schema; a newer one is refused.
+        name: the bundle's.
+        version: grows with every build of the same name.
+        created_at: RFC 3339, UTC.
+        target: name of the target it was built for.
+        machine: `platform.machine()` it runs on.
+        providers: execution providers in order of preference.
+        intra_op_num_threads: threads inside one operator.
+        allow_spinning: whether waiting threads spin.
+        memory_mb: memory that the target has, in MiB.
+        task, decoder, input, thresholds, classification, detection: as in model.toml.
+        labels: name of the labels file.
+        variants: the first one runs.
+        opset: ai.onnx opset of the quantized model.
+        onnxruntime: versions that may run it.
+        operators: `domain:name` of every operator in the first variant.
+        fallback_reason: why the bundle carries FP32; None when it carries INT8.
+        distillation: how it compares with its teacher; None when that was not checked.
+        golden: what is replayed before the first frame.
+        latency_budget_ms: capture to outbox.
+        provenance: where it came from.
+        files: every file but the manifest and its signature.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    version: Annotated[int, Meta(ge=1)]
+    created_at: str
+    target: str
+    machine: Literal["x86_64", "aarch64"]
+    providers: tuple[str, ...]
+    intra_op_num_threads: Annotated[int, Meta(ge=1, le=256)]
+    allow_spinning: bool
+    memory_mb: Annotated[int, Meta(ge=64)]
+    task: Task
+    decoder: Decoder
+    input: InputSpec
+    thresholds: Thresholds
+    classification: ClassificationSpec
+    detection: DetectionSpec
+    labels: str
+    variants: Annotated[tuple[Variant, ...], Meta(min_length=1)]
+    opset: Annotated[int, Meta(ge=1)]
+    onnxruntime: RuntimeRange
+    operators: tuple[str, ...]
+    fallback_reason: str | None = None
+    distillation: Distillation | None = None
+    golden: Golden
+    latency_budget_ms: Annotated[float, Meta(gt=0)]
+    provenance: Provenance
+    files: tuple[FileEntry, ...]
+
+    def entry(self, name: str) -> FileEntry | None:
+        """The entry of one file, or None when the manifest does not name it."""
+        return next((f for f in self.files if f.name == name), None)

@@ -1,0 +1,78 @@
+"""manifest.json: parsed and checked, encoded, and its JSON Schema."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import msgspec
+
+from edge_sdk.errors import BundleError
+from edge_sdk.manifest.manifest import SCHEMA_VERSION, Manifest
+
+MANIFEST_FILE = "manifest.json"
+SIGNATURE_FILE = "manifest.sig"
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """Parse and check a manifest.
+
+    Args:
+        data: the bytes of manifest.json, already verified where keys are trusted.
+        where: what to call it in errors.
+
+    Raises:
+        BundleError: when it is not JSON, of a newer schema, or promises something impossible.
+    """
+    try:
+        loose = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as cause:
+        raise BundleError(f"{where}: not valid JSON: {cause}") from cause
+    _check_schema_version(loose, where)
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.ValidationError as cause:
+        raise BundleError(f"{where}: {cause}") from cause
+    _check_names(manifest, where)
+    return manifest
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest as indented JSON, ending in a line feed."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def manifest_schema() -> bytes:
+    """The JSON Schema of manifest.json, as docs/manifest.schema.json holds it."""
+    schema = msgspec.json.schema(Manifest)
+    for definition in schema["$defs"].values():
+        # Docstrings are indented before Python 3.13, and not from there on.
+        definition["description"] = inspect.cleandoc(definition["description"])
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
+
+
+def _check_schema_version(loose: Any, where: str) -> None:
+    version = loose.get("schema_version") if isinstance(loose, dict) else None
+    if not isinstance(version, int):
+        raise BundleError(f"{where}: schema_version is missing, expected {SCHEMA_VERSION}")
+    if version != SCHEMA_VERSION:
+        raise BundleError(
+            f"{where}: schema_version is {version}, expected {SCHEMA_VERSION}; "
+            + ("update edge-sdk on this device" if version > SCHEMA_VERSION else "build the bundle again")
+        )
+
+
+def _check_names(manifest: Manifest, where: str) -> None:
+    names = [f.name for f in manifest.files]
+    for name in names:
+        if not _PLAIN_NAME.fullmatch(name) or name in (MANIFEST_FILE, SIGNATURE_FILE):
+            raise BundleError(f"{where}: file name {name!r} is not allowed, expected a plain name without folders")
+    if len(set(names)) != len(names):
+        raise BundleError(f"{where}: a file is named twice")
+    for wanted in (manifest.labels, manifest.golden.file, *(v.file for v in manifest.variants)):
+        if wanted not in names:
+            raise BundleError(f"{where}: {wanted!r} is promised but not among the files")
