@@ -47,6 +47,9 @@ _METRICS = {
     help="Also replay golden in this ONNX Runtime, fetched with pip, and admit devices that have it. Repeatable.",
 )
 @click.option("--require-int8", is_flag=True, help="Fail where INT8 does not hold, instead of carrying FP32.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Models made and measured at once, in processes.")
+@click.option("--scheduler", metavar="URL", help="Make and measure them on this Dask cluster: tcp://HOST:PORT.")
+@click.option("--fresh", is_flag=True, help="Do every step again, whatever an earlier build of the same has finished.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
 def command(
     model: Path,
@@ -57,13 +60,19 @@ def command(
     bundle_version: int | None,
     prove_runtimes: tuple[str, ...],
     require_int8: bool,
+    jobs: int,
+    scheduler: str | None,
+    fresh: bool,
     as_json: bool,
 ) -> None:
     """Check, quantize, convert and prove MODEL (a model.toml) and write a bundle for a device."""
     with host_tools("build"):
         from edge_sdk_tools.build import build
+        from edge_sdk_tools.candidates import Workshop
         from edge_sdk_tools.progress import StepProgress
-    with StepProgress(quiet=as_json) as progress:
+        from edge_sdk_tools.wheel import cache_folder
+    store = None if fresh else cache_folder() / "builds"
+    with StepProgress(quiet=as_json) as progress, Workshop(jobs=jobs, scheduler=scheduler, store=store) as workshop:
         report = build(
             model,
             target,
@@ -73,6 +82,7 @@ def command(
             bundle_version=bundle_version,
             prove_runtimes=prove_runtimes,
             require_int8=require_int8,
+            workshop=workshop,
             on_progress=progress,
         )
     if as_json:
@@ -129,6 +139,8 @@ def _show(report: BuildReport) -> None:
     click.echo(folded(teacher))
     of = f" of {report.found_images}" if report.found_images > report.calibration_images else ""
     click.echo(f"calibrated with {report.calibration_images}{of} images; {report.float_nodes} nodes left float")
+    if report.remembered_steps:
+        click.echo(f"{report.remembered_steps} finished steps came from an earlier build; --fresh does them again")
     replaced = "" if report.replaced == "nothing" else ", replacing what was there"
     click.echo(f"wrote {report.bundle} (version {report.version}, budget {report.latency_budget_ms:g} ms){replaced}")
     board = report.board

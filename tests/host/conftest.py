@@ -8,6 +8,7 @@ from edge_sdk_tools import board
 
 
 @pytest.fixture(autouse=True)
-def _no_counter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Builds are the same whether or not somebody has set up a counter on this machine."""
+def _no_counter_and_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Builds are the same whatever somebody has set up, or built before, on this machine."""
     monkeypatch.setattr(board, "find_counter", lambda _folder=None: None)
+    monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path_factory.mktemp("cache")))

@@ -32,7 +32,8 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def _local_cluster(workers: int) -> LocalCluster:
+def local_cluster(workers: int) -> LocalCluster:
+    """Worker processes with one thread each, and their scheduler, on this machine."""
     return LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
@@ -47,7 +48,7 @@ def _local_cluster(workers: int) -> LocalCluster:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     # A result that died with its worker is asked for this long, 30 s by default.
-    with dask.config.set({"distributed.comm.timeouts.connect": "3s"}), _local_cluster(2) as cluster:
+    with dask.config.set({"distributed.comm.timeouts.connect": "3s"}), local_cluster(2) as cluster:
         yield cluster
 
 
@@ -142,7 +143,7 @@ def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Pat
 
 
 def test_a_job_that_always_kills_its_worker_is_given_up() -> None:
-    with _local_cluster(1) as small, Workshop(scheduler=small.scheduler_address) as workshop:
+    with local_cluster(1) as small, Workshop(scheduler=small.scheduler_address) as workshop:
         small.scheduler.allowed_failures = 1
         with pytest.raises(EdgeError, match=r"^recipe-2: the workers that ran it died"):
             workshop.run(jobs.die, recipes(3)[2:], shared=None, key=jobs.key, result=Measured)
@@ -236,7 +237,7 @@ def _other_sources(folder: Path) -> None:
 def test_workers_with_other_versions_are_refused(tmp_path: Path, prepare: Any, expected: str) -> None:
     prepare(tmp_path)
     with (
-        _local_cluster(0) as empty,
+        local_cluster(0) as empty,
         _worker(empty.scheduler_address, PYTHONPATH=_path(tmp_path)),
         pytest.raises(UsageError, match=expected),
     ):
@@ -246,7 +247,7 @@ def test_workers_with_other_versions_are_refused(tmp_path: Path, prepare: Any, e
 def test_a_worker_with_other_versions_that_joins_later(tmp_path: Path) -> None:
     _other_numpy(tmp_path)
     with (
-        _local_cluster(1) as small,
+        local_cluster(1) as small,
         Workshop(scheduler=small.scheduler_address) as workshop,
         _worker(small.scheduler_address, PYTHONPATH=_path(tmp_path)),
     ):
@@ -273,7 +274,7 @@ def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 1.0)
-    with _local_cluster(0) as empty, pytest.raises(UsageError, match="no worker within 1 s; start some"):
+    with local_cluster(0) as empty, pytest.raises(UsageError, match="no worker within 1 s; start some"):
         Workshop(scheduler=empty.scheduler_address).__enter__()
 
 

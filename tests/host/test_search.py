@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
@@ -19,38 +17,19 @@ from edge_sdk.prepare import Prepare
 from edge_sdk.target import load_target
 from edge_sdk_tools import prove
 from edge_sdk_tools.build import BuildReport, build
+from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.convert import Converted
 from edge_sdk_tools.dataset import ImageSet, find_images
 from edge_sdk_tools.evaluate import Figure, Interval, evaluate
 from edge_sdk_tools.prove import Proof
-from edge_sdk_tools.quantize import Quantized, first_recipe, simplify, watch_activations
-from edge_sdk_tools.search import Search, Trial, rank_layers, search, shortfall_of
+from edge_sdk_tools.quantize import Quantized, first_recipe, ranges_of, simplify, watch_activations
+from edge_sdk_tools.search import Ranking, Search, Trial, rank_layers, search, shortfall_of
 from tests.device import tiny
 from tests.host.evaluations import evaluation_of
 from tests.host.images import write_pictures
 from tests.host.labelled import write_labelled
 from tests.host.projects import write_project
-
-
-def _uneven() -> onnx.ModelProto:
-    """The tiny classifier with a detour: a channel of thousands shares a tensor with those of 1 that decide.
-
-    Its integers are steps of dozens, so the layers about it must be float; `first` and `second` need not.
-    """
-    proto = tiny.classifier()
-    random = np.random.default_rng(4)
-    up = random.normal(0, 0.5, (9, 8, 1, 1)).astype(np.float32)
-    up[:8, :, 0, 0] = np.eye(8)
-    up[8] = 400.0
-    down = np.zeros((8, 9, 1, 1), np.float32)
-    down[:, :8, 0, 0] = np.eye(8)
-    for name, value in (("up", up), ("down", down)):
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
-    at = next(i for i, node in enumerate(proto.graph.node) if node.name == "second")
-    proto.graph.node[at].input[0] = "r3"
-    proto.graph.node.insert(at, helper.make_node("Conv", ["r1", "up"], ["c3"], name="uneven"))
-    proto.graph.node.insert(at + 1, helper.make_node("Conv", ["c3", "down"], ["r3"], name="even"))
-    return proto
+from tests.host.uneven import uneven
 
 
 def _built(folder: Path, model: onnx.ModelProto, **arguments: object) -> BuildReport:
@@ -71,7 +50,7 @@ def test_what_holds_at_once_is_not_searched_for(tmp_path: Path) -> None:
 
 
 def test_layers_that_cost_quality_return_to_float(tmp_path: Path) -> None:
-    report = _built(tmp_path, _uneven())
+    report = _built(tmp_path, uneven())
     manifest = Bundle.open(tmp_path / "a.edge").manifest
     assert report.precision == manifest.variants[0].precision == "int8"
     assert [trial.problem is None for trial in report.trials[:5]] == [False] * 5
@@ -84,7 +63,7 @@ def test_layers_that_cost_quality_return_to_float(tmp_path: Path) -> None:
 
 
 def test_layers_are_ranked_by_their_noise_for_their_work(tmp_path: Path) -> None:
-    spec = load_model_spec(write_project(tmp_path, model=_uneven()))
+    spec = load_model_spec(write_project(tmp_path, model=uneven()))
     (tmp_path / "work").mkdir()
     simplified = simplify(onnx.load(spec.model), tmp_path / "work")
     images = find_images([tmp_path / "pictures"])
@@ -92,7 +71,9 @@ def test_layers_are_ranked_by_their_noise_for_their_work(tmp_path: Path) -> None
     prepare = Prepare(spec.input)
     tensors = [prepare.normalise(prepare.resize(file.read())).copy() for file in images.images[:3]]
     recipe = first_recipe(load_target("x86_64"), reduce_range=False)
-    ranked = rank_layers(simplified, activations, recipe, tensors)
+    ranking = Ranking(simplified, recipe, ranges_of(activations.histograms, recipe.calibration), tensors)
+    with Workshop() as workshop:
+        ranked = rank_layers(ranking, workshop, lambda _step, _done, _total: None)
     assert ranked[0].nodes[0] in ("uneven", "even")
     assert [one.worth for one in ranked] == sorted((one.worth for one in ranked), reverse=True)
     noise = {one.nodes[0]: one.noise for one in ranked}
@@ -145,13 +126,13 @@ def test_a_model_too_small_to_be_slower_stays_int8(tmp_path: Path, monkeypatch: 
 
 def test_where_no_recipe_holds_fp32_is_carried_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_MOST_FLOAT", 0.0)  # a model with nothing left to return to float
-    report = _built(tmp_path, _uneven())
+    report = _built(tmp_path, uneven())
     assert len(report.trials) == 5
     assert report.precision == "fp32"
     assert report.fallback_reason is not None
     assert report.fallback_reason.startswith("none of 5 INT8 recipes holds; of the best: top-1 fell from 100.0% to")
     with pytest.raises(AccuracyGateError, match="leave out --require-int8"):
-        _built(tmp_path, _uneven(), require_int8=True)
+        _built(tmp_path, uneven(), require_int8=True)
     assert Bundle.open(tmp_path / "a.edge").manifest.variants[0].precision == "fp32"
 
 

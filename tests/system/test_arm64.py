@@ -95,7 +95,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], P
         description = write(folder)
         for target in TARGET_OF.values():
             bundle = folder / f"{target}.edge"
-            _on_host("-m", "edge_sdk", "build", str(description), "--target", target, "-o", str(bundle))
+            _on_host("-m", "edge_sdk", "build", str(description), "--target", target, "--fresh", "-o", str(bundle))
             built[target, task] = bundle
     return built
 

@@ -5,6 +5,7 @@ Owns the order of the steps and the choice of images. Each step's own rules live
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from edge_sdk.session import Session
 from edge_sdk.target import Target, load_target
 from edge_sdk_tools.board import board_counter, check_latency, estimate_board
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
+from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.distill_check import check_distillation
 from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
@@ -30,11 +32,19 @@ from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.ledger import to_json
 from edge_sdk_tools.promise import Steps, model_file, promise, runtime_range
 from edge_sdk_tools.prove import Sample, make_golden
-from edge_sdk_tools.quantize import first_recipe, simplify, watch_activations
+from edge_sdk_tools.quantize import first_recipe, simplify, watch_once
 from edge_sdk_tools.record import record_of
 from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.runtime_replay import replay_in
-from edge_sdk_tools.search import RecipeSearch, Tried, check_size, choose_fp32, choose_int8, refuse_without_int8
+from edge_sdk_tools.search import (
+    RecipeSearch,
+    Setting,
+    Tried,
+    check_size,
+    choose_fp32,
+    choose_int8,
+    refuse_without_int8,
+)
 
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +75,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         reduced_for_host: the weights have 7 bits only because this machine's CPU would saturate with 8.
         latency_budget_ms: promised to the device.
         board: an estimate of one inference there; None where nothing counted it.
+        remembered_steps: that an earlier build had finished, and that were not done again.
     """
 
     bundle: str
@@ -96,6 +107,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     reduced_for_host: bool
     latency_budget_ms: float
     board: BoardEstimate | None
+    remembered_steps: int
 
 
 def build(
@@ -108,6 +120,7 @@ def build(
     bundle_version: int | None = None,
     prove_runtimes: Sequence[str] = (),
     require_int8: bool = False,
+    workshop: Workshop | None = None,
     on_progress: OnProgress = lambda _step, _done, _total: None,
 ) -> BuildReport:
     """Build a bundle.
@@ -122,6 +135,8 @@ def build(
         prove_runtimes: further versions of ONNX Runtime to replay golden in; fetched with pip. The bundle then runs
             from the lowest of them to this machine's.
         require_int8: fail where no INT8 model holds, instead of carrying FP32.
+        workshop: makes and measures the models, and remembers what is finished; opened by the caller. By default
+            everything is done in this process, and nothing remembered.
         on_progress: for progress bars.
 
     Raises:
@@ -132,8 +147,9 @@ def build(
     spec = load_model_spec(model_toml)
     target = load_target(target_name)
     runtimes = runtime_range(target, prove_runtimes)
-    with bundle_folder(output or Path(f"{spec.name}.edge")) as folder:
-        steps = _take_steps(spec, target, calibration, evaluation, require_int8, folder.work, on_progress)
+    with bundle_folder(output or Path(f"{spec.name}.edge")) as folder, contextlib.ExitStack() as own:
+        helped = workshop or own.enter_context(Workshop())
+        steps = _take_steps(spec, target, calibration, evaluation, require_int8, helped, folder.work, on_progress)
         check_size(spec.gates, steps.choice)
         check_latency(steps.board, target, steps.latency_budget_ms)
         golden = _add_files(folder, steps)
@@ -145,7 +161,7 @@ def build(
             replay_in(wanted, folder.preview(manifest))
             on_progress("replay golden", number, len(prove_runtimes))
         folder.finish(manifest)
-    return _report(manifest, steps, folder)
+    return _report(manifest, steps, folder, helped)
 
 
 def _take_steps(
@@ -154,6 +170,7 @@ def _take_steps(
     calibration: Sequence[Path],
     evaluation: Sequence[Path],
     wants_int8: bool,
+    workshop: Workshop,
     work: Path,
     on_progress: OnProgress,
 ) -> Steps:
@@ -165,21 +182,29 @@ def _take_steps(
     fp32 = from_checked("the FP32 model", spec, checked)
     recipe = first_recipe(target, reduce_range=target.reduce_range or host_saturates())
     simplified = simplify(checked.proto, work)
-    activations = watch_activations(
+    activations = watch_once(
+        workshop,
         simplified,
         images.calibration,
         spec.input,
         symmetric=recipe.is_symmetric,
         on_image=lambda done: on_progress("calibrate", done, len(images.calibration)),
     )
-    search = RecipeSearch(spec, target, fp32, simplified, activations, images, work, on_progress).run(recipe)
+    setting = Setting(
+        spec,
+        target,
+        fp32,
+        checked.proto.SerializeToString(),
+        simplified,
+        images.evaluation,
+        threads=workshop.threads_per_job,
+        elsewhere=workshop.is_elsewhere,
+        on_progress=on_progress,
+    )
+    search = RecipeSearch(setting, activations, images.calibration, workshop, work).run(recipe)
     if wants_int8:
         refuse_without_int8(search)
-    choice = (
-        choose_int8(search.chosen)
-        if search.chosen
-        else choose_fp32(search, spec, target, fp32, simplified, images.evaluation, work, on_progress)
-    )
+    choice = choose_int8(search.chosen) if search.chosen else choose_fp32(search, setting, workshop, work)
     counter = board_counter(target)
     board = estimate_board(choice.converted.model, target, counter, on_progress)
     return Steps(spec, target, images, checked, distillation, simplified, search, choice, board)
@@ -198,7 +223,7 @@ def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
     return golden
 
 
-def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildReport:
+def _report(manifest: Manifest, steps: Steps, folder: BundleFolder, workshop: Workshop) -> BuildReport:
     choice, search, images = steps.choice, steps.search, steps.images
     int8 = search.chosen or search.best
     proof = int8.proof
@@ -218,7 +243,7 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         int8_latency_ms=proof.latency_ms,
         agreement=proof.agreement,
         quality=proof.evaluation.quality,
-        doubts=(*proof.evaluation.warnings, *search.doubts),
+        doubts=(*proof.evaluation.warnings, *search.doubts, *_unkept(workshop)),
         distillation=steps.distillation,
         integer_mac_share=proof.integer_mac_share,
         float_nodes=len(manifest.provenance.float_nodes),
@@ -233,7 +258,12 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         reduced_for_host=int8.quantized.recipe.reduce_range and not steps.target.reduce_range,
         latency_budget_ms=manifest.latency_budget_ms,
         board=steps.board,
+        remembered_steps=workshop.remembered,
     )
+
+
+def _unkept(workshop: Workshop) -> tuple[str, ...]:
+    return (f"{workshop.unkept}; an interrupted build will begin anew",) if workshop.unkept else ()
 
 
 def _background_unsaid(spec: ModelSpec, labels: Sequence[str]) -> bool:

@@ -6,7 +6,6 @@ A failed build leaves what was there before, and nothing of its own.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import shutil
@@ -17,6 +16,7 @@ from typing import Literal, TypeAlias
 
 from edge_sdk.errors import BundleError, OutputError, UsageError
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest, encode_manifest
+from edge_sdk_tools.disk import is_full
 from edge_sdk_tools.interruption import interrupted_by_sigterm
 
 Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
@@ -90,7 +90,7 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
         with _temporary_files_in(partial), interrupted_by_sigterm():
             yield BundleFolder(output, partial)
     except OSError as cause:
-        if cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if is_full(cause):
             raise OutputError(f"{output}: no space left on the disk; nothing was changed") from cause
         raise OutputError(f"{cause.filename or output}: {cause.strerror or cause}; {output} was not changed") from cause
     finally:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 _PROBE_BYTES = 1 << 20
+
+
+def is_full(cause: OSError) -> bool:
+    """Whether it says that there is no more space, or that no more of it may be used."""
+    return cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def raise_if_full(folder: Path) -> None:

@@ -58,14 +58,13 @@ class Sample(msgspec.Struct, frozen=True):
     int8: str
 
 
-class Proof(msgspec.Struct, frozen=True):
-    """What was measured.
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured that is the same on every machine.
 
     Attributes:
         evaluation: of the converted model beside the FP32 model, on images that calibration never saw.
         agreement: what the bundle promises of it.
         integer_mac_share: of the convolutions outside the float tail, 0-1.
-        fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread.
         model_mb: the model file, MB of 1e6 bytes.
         samples: what both say of a few images.
         worst: images on which they differ most.
@@ -75,23 +74,33 @@ class Proof(msgspec.Struct, frozen=True):
     evaluation: Evaluation
     agreement: Agreement
     integer_mac_share: float
-    fp32_latency_ms: float
-    latency_ms: float
     model_mb: float
     samples: tuple[Sample, ...]
     worst: tuple[WorstImage, ...]
     images: ImageSet
 
 
-def prove(
+class Proof(Measured, frozen=True, kw_only=True):
+    """All that was measured.
+
+    Attributes:
+        fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread.
+    """
+
+    fp32_latency_ms: float
+    latency_ms: float
+
+
+def measure(
     spec: ModelSpec,
     fp32: Subject,
     macs: dict[str, int],
     converted: Converted,
     images: Dataset,
     on_progress: OnProgress,
-) -> Proof:
-    """Measure the converted model against the float one.
+    jobs: int | None = None,
+) -> Measured:
+    """Measure the converted model against the float one, all but the time.
 
     Args:
         spec: says how outputs are read.
@@ -100,45 +109,51 @@ def prove(
         converted: the .ort file in question.
         images: not used for calibration.
         on_progress: for progress bars.
+        jobs: threads; one a core by default.
 
     Raises:
         AccuracyGateError: when the float model finds nothing at all, so that nothing can be compared.
         DataError: when no evaluation image can be read.
     """
     model = converted.model.read_bytes()
-    int8 = Session(model, SessionSettings(), "the converted model")
-    subjects = [
-        Subject(
-            "the INT8 model" if macs else "the converted model",
-            spec,
-            fp32.labels,
-            int8,
-            hashlib.sha256(model).hexdigest(),
-        ),
-        fp32,
-    ]
-    observed = observe(pair_up(subjects), images, lambda done: on_progress("compare with FP32", done, len(images)))
+    session = Session(model, SessionSettings(), "the converted model")
+    name = "the INT8 model" if macs else "the converted model"
+    subjects = [Subject(name, spec, fp32.labels, session, hashlib.sha256(model).hexdigest()), fp32]
+    observed = observe(
+        pair_up(subjects), images, lambda done: on_progress("compare with FP32", done, len(images)), jobs
+    )
     evaluation = summarise(observed, "the evaluation images", on_progress=on_progress)
     readable = observed.dataset.images
     share = integer_mac_share(converted.model, macs, converted.model.parent)
-    samples = tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images)
+    return Measured(
+        evaluation=evaluation,
+        agreement=_agreement(observed, evaluation.agreement[0].value),
+        integer_mac_share=share,
+        model_mb=len(model) / 1e6,
+        samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
+        worst=worst_images(observed, observed.answers, _WORST),
+        images=ImageSet(tuple(ImageFile(i.path, i.sha256, i.size_wh) for i in readable.images), readable.skipped),
+    )
+
+
+def prove(measured: Measured, spec: ModelSpec, fp32: Subject, converted: Converted, on_progress: OnProgress) -> Proof:
+    """Measure the time as well: here, beside the float model.
+
+    Args:
+        measured: of the converted model.
+        spec: says how images are prepared.
+        fp32: the float model, loaded.
+        converted: the .ort file in question.
+        on_progress: for progress bars.
+    """
+    session = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
     prepare = Prepare(spec.input)
-    prepare.normalise(prepare.resize(readable.images[0].read()))
-    int8_ms, fp32_ms = interleaved_latency_ms(
-        [lambda: int8.run(prepare.tensor), lambda: fp32.session.run(prepare.tensor)],
+    prepare.normalise(prepare.resize(measured.images.images[0].read()))
+    latency_ms, fp32_ms = interleaved_latency_ms(
+        [lambda: session.run(prepare.tensor), lambda: fp32.session.run(prepare.tensor)],
         lambda done, total: on_progress("measure latency", done, total),
     )
-    return Proof(
-        evaluation,
-        _agreement(observed, evaluation.agreement[0].value),
-        share,
-        fp32_ms,
-        int8_ms,
-        len(model) / 1e6,
-        samples,
-        worst_images(observed, observed.answers, _WORST),
-        readable,
-    )
+    return Proof(**msgspec.structs.asdict(measured), fp32_latency_ms=fp32_ms, latency_ms=latency_ms)
 
 
 def _agreement(observed: Observed, value: Interval) -> Agreement:

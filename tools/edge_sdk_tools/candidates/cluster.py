@@ -63,6 +63,7 @@ class Cluster:
             self._wait_for_workers()
             self._compare()
             self.threads_per_job = self._threads_per_job()
+            self.at_once = max(1, sum(self._client.ncores().values()))
             self._cleanup = undo.pop_all()
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
@@ -81,7 +82,9 @@ class Cluster:
                         del left[key]
                         yield key, outcome
             except _GONE as cause:
-                raise self._lost(one_line(cause)) from cause
+                # Sending fails as well when a worker has just died; the scheduler is there all the same.
+                if self._client.status != "running":
+                    raise self._lost(one_line(cause)) from cause
         if left:
             raise self._lost(f"the workers of {len(left)} jobs died, with all that they needed, {_ROUNDS} times")
 

@@ -21,6 +21,11 @@ class Crew(Protocol):
         """How many threads a job may take so that all that run at once share the cores."""
         ...
 
+    @property
+    def at_once(self) -> int:
+        """How many jobs it does at once."""
+        ...
+
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
         """Do a job an item and yield the outcomes under their keys, as they come; closing it cancels the rest."""
         ...
@@ -39,6 +44,7 @@ class Alone:
 
     def __init__(self, cores: int) -> None:
         self.threads_per_job = cores
+        self.at_once = 1
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
         """Do the jobs in the items' order."""

@@ -1,6 +1,6 @@
 """Outcome: what came of one job, in a form that survives the way between processes.
 
-Owns both directions: a result or an error into bytes where the job ran, and out of them on the host.
+Owns both directions: a result or an error into bytes where the job ran, and out of them on the host. Paths are text.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from edge_sdk.errors import EdgeError
 
 T = TypeVar("T")
 S = TypeVar("S")
+R = TypeVar("R")
 
 
 class RemoteError(Exception):
@@ -56,11 +58,37 @@ class Outcome(msgspec.Struct, frozen=True):
 def outcome_of(function: Callable[[T, S], object], item: T, shared: S, key: str) -> Outcome:
     """Do one job. Only what is meant to end the process (KeyboardInterrupt, SystemExit) leaves this as an exception."""
     try:
-        return Outcome(msgspec.msgpack.encode(function(item, shared)))
+        return Outcome(encoded(function(item, shared)))
     except EdgeError as error:
         return _failed(error, error)
     except Exception as error:  # noqa: BLE001 - a job may do anything, and one line has to name its item
         return _failed(EdgeError(f"{key}: {one_line(error)}"), error)
+
+
+def encoded(result: object) -> bytes:
+    """A result as MessagePack."""
+    return msgspec.msgpack.encode(result, enc_hook=_encode_path)
+
+
+def decoded(data: bytes, kind: type[R]) -> R:
+    """What `encoded` made bytes of.
+
+    Raises:
+        msgspec.DecodeError: it is of another kind.
+    """
+    return msgspec.msgpack.decode(data, type=kind, dec_hook=_decode_path)
+
+
+def _encode_path(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} is no result of a job")
+
+
+def _decode_path(kind: type, value: object) -> object:
+    if issubclass(kind, Path):
+        return Path(str(value))
+    raise NotImplementedError(f"{kind.__name__} is no result of a job")
 
 
 def one_line(error: BaseException) -> str:

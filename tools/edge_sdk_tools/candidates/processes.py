@@ -39,6 +39,7 @@ class Processes:
     def __init__(self, jobs: int, cores: int) -> None:
         self._jobs = jobs
         self.threads_per_job = max(1, cores // jobs)
+        self.at_once = jobs
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
         """Do the jobs in processes; what a dying one had in hand is done again.

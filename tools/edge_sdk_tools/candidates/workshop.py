@@ -10,13 +10,16 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from edge_sdk.errors import EdgeError, MissingDependencyError, UsageError
+from edge_sdk.errors import EdgeError, MissingDependencyError, OutputError, UsageError
 from edge_sdk_tools.candidates.crew import Alone, Crew
+from edge_sdk_tools.candidates.outcome import decoded, encoded
 from edge_sdk_tools.candidates.store import Store
 
 T = TypeVar("T")
 S = TypeVar("S")
 R = TypeVar("R")
+
+_MOST_KEPT = 2_000_000_000  # bytes
 
 
 class Finished(msgspec.Struct, Generic[R], frozen=True):
@@ -46,7 +49,11 @@ class Workshop:
     Args:
         jobs: how many at once on this machine; 1 means in this process.
         scheduler: "tcp://host:8786" or "tls://host:8786" of a Dask cluster, which then decides how many at once.
-        store: where results are remembered; nowhere by default.
+        store: where results are remembered, up to 2 GB of them; nowhere by default.
+
+    Attributes:
+        remembered: how many results came out of the store until now.
+        unkept: why results are not remembered although they should be; None while they are.
     """
 
     def __init__(self, *, jobs: int = 1, scheduler: str | None = None, store: Path | None = None) -> None:
@@ -56,8 +63,10 @@ class Workshop:
             raise UsageError(f"scheduler {scheduler}: the cluster decides how many jobs run at once; leave out jobs")
         self._jobs = jobs
         self._scheduler = scheduler
-        self._store = None if store is None else Store(store)
+        self.unkept: str | None = None
+        self._store = self._opened(store)
         self._crew: Crew | None = None
+        self.remembered = 0
 
     def __enter__(self) -> Workshop:
         """Connect to the cluster, if one is wanted.
@@ -74,11 +83,24 @@ class Workshop:
     ) -> None:
         crew, self._crew = self._open(), None
         crew.close(interrupted=kind is not None)
+        if self._store is not None:
+            with contextlib.suppress(OutputError):
+                self._store.prune(_MOST_KEPT)
 
     @property
     def threads_per_job(self) -> int:
         """How many threads a job may take (OpenMP's are limited to it, ONNX Runtime's are the job's business)."""
         return self._open().threads_per_job
+
+    @property
+    def at_once(self) -> int:
+        """How many jobs are done at once; what is asked in one go need not be more."""
+        return self._open().at_once
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether jobs may run on machines that cannot read this one's files."""
+        return self._scheduler is not None
 
     def run(
         self,
@@ -109,13 +131,14 @@ class Workshop:
         Raises:
             EdgeError: a job's own, as it is; any other exception of a job in one line that names its key; workers that
                 died again and again. What was done until then is remembered.
-            OutputError: the store cannot be written.
         """
         wanted = {key(item): item for item in items}
         done: dict[str, R] = {}
 
         def finish(name: str, value: R, *, remembered: bool) -> None:
             done[name] = value
+            if remembered:
+                self.remembered += 1
             on_done(Finished(name, value, remembered, len(done), len(wanted)))
 
         for name in wanted:
@@ -125,19 +148,50 @@ class Workshop:
         left = {name: item for name, item in wanted.items() if name not in done}
         with contextlib.closing(self._open().perform(function, left, shared)) as outcomes:
             for name, outcome in outcomes:
-                encoded = outcome.unwrap()
-                value = _decoded(name, encoded, result)
-                if self._store is not None:
-                    self._store.put(name, encoded)
+                data = outcome.unwrap()
+                value = _decoded(name, data, result)
+                self._keep(name, data)
                 finish(name, value, remembered=False)
         return [done[key(item)] for item in items]
 
+    def once(self, function: Callable[[], R], *, key: str, result: type[R]) -> R:
+        """Do one thing in this process, unless it is in the store.
+
+        Args:
+            function: what to do.
+            key: names it by everything that decides its result.
+            result: the type that `function` returns, as for `run`.
+        """
+        kept = self._remembered(key, result)
+        if kept is not None:
+            self.remembered += 1
+            return kept
+        value = function()
+        self._keep(key, encoded(value))
+        return value
+
+    def _opened(self, store: Path | None) -> Store | None:
+        try:
+            return None if store is None else Store(store)
+        except OutputError as cause:
+            self.unkept = str(cause)
+            return None
+
+    def _keep(self, name: str, data: bytes) -> None:
+        """What cannot be remembered is no reason to lose what was computed."""
+        if self._store is None:
+            return
+        try:
+            self._store.put(name, data)
+        except OutputError as cause:
+            self.unkept, self._store = str(cause), None
+
     def _remembered(self, name: str, result: type[R]) -> R | None:
-        encoded = None if self._store is None else self._store.get(name)
-        if encoded is None:
+        data = None if self._store is None else self._store.get(name)
+        if data is None:
             return None
         try:
-            return msgspec.msgpack.decode(encoded, type=result)
+            return decoded(data, result)
         except msgspec.DecodeError:  # of an older form of the result
             return None
 
@@ -147,9 +201,9 @@ class Workshop:
         return self._crew
 
 
-def _decoded(name: str, encoded: bytes, result: type[R]) -> R:
+def _decoded(name: str, data: bytes, result: type[R]) -> R:
     try:
-        return msgspec.msgpack.decode(encoded, type=result)
+        return decoded(data, result)
     except msgspec.DecodeError as cause:
         raise EdgeError(f"{name}: what the job returned is no {result.__name__}: {cause}") from cause
 

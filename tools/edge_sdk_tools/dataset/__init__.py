@@ -1,5 +1,6 @@
 """Images and labels in, one reader a format."""
 
+from edge_sdk_tools.dataset.carried import carried
 from edge_sdk_tools.dataset.dataset import Dataset, Format
 from edge_sdk_tools.dataset.finding import find_images
 from edge_sdk_tools.dataset.images import ImageFile, ImageSet, Skipped
@@ -18,6 +19,7 @@ __all__ = [
     "MaskTruth",
     "Skipped",
     "Truth",
+    "carried",
     "find_images",
     "read_dataset",
 ]

@@ -32,17 +32,24 @@ class ImageFile(msgspec.Struct, frozen=True):
     sha256: str
     size_wh: tuple[int, int]
 
+    def data(self) -> bytes:
+        """The file's bytes.
+
+        Raises:
+            DataError: when it is not there any more.
+        """
+        try:
+            return self.path.read_bytes()
+        except OSError as cause:
+            raise DataError(f"{self.path}: cannot be read any more: {cause.strerror}") from cause
+
     def read(self) -> Image:
         """The picture as uint8 (H, W, 3), BGR, turned as EXIF says.
 
         Raises:
             DataError: when it is not there any more, or cannot be decoded.
         """
-        try:
-            data = self.path.read_bytes()
-        except OSError as cause:
-            raise DataError(f"{self.path}: cannot be read any more: {cause.strerror}") from cause
-        image = decode(data)
+        image = decode(self.data())
         if image is None:
             raise DataError(f"{self.path}: cannot be decoded, expected a whole image; leave it out or copy it again")
         return image

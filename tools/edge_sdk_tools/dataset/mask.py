@@ -38,15 +38,27 @@ class MaskTruth(msgspec.Struct, frozen=True):
     path: Path
     class_count: int = IGNORE
 
+    def data(self) -> bytes:
+        """The file's bytes.
+
+        Raises:
+            DataError: when it is not there any more.
+        """
+        try:
+            return self.path.read_bytes()
+        except OSError as cause:
+            raise DataError(f"{self.path}: mask cannot be read: {cause.strerror}") from cause
+
     def read(self) -> NDArray[np.uint8]:
         """The mask as uint8 (H, W): class ids, and `IGNORE`.
 
         Raises:
             DataError: when it is no such PNG, is damaged, or holds an id that is no class.
         """
-        mask_size(self.path)
+        data = self.data()
+        _size_of(data[: _HEADER.size], self.path)
         try:
-            with PngImageFile(io.BytesIO(self.path.read_bytes())) as image:
+            with PngImageFile(io.BytesIO(data)) as image:
                 mask = np.array(image, np.uint8)
         except (OSError, ValueError, SyntaxError) as cause:
             raise DataError(f"{self.path}: mask cannot be decoded; copy or export it again") from cause
@@ -70,6 +82,10 @@ def mask_size(path: Path) -> tuple[int, int]:
             head = file.read(_HEADER.size)
     except OSError as cause:
         raise DataError(f"{path}: mask cannot be read: {cause.strerror}") from cause
+    return _size_of(head, path)
+
+
+def _size_of(head: bytes, path: Path) -> tuple[int, int]:
     if len(head) < _HEADER.size or not head.startswith(_SIGNATURE):
         raise DataError(f"{path}: the mask is no PNG; {_EXPECTED}")
     _, width, height, bits, kind = _HEADER.unpack(head)

@@ -4,6 +4,7 @@ from edge_sdk_tools.evaluate.agreement import describe, pair_counts
 from edge_sdk_tools.evaluate.doubts import ENOUGH_IMAGES
 from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress, evaluate, summarise
 from edge_sdk_tools.evaluate.figures import Figure
+from edge_sdk_tools.evaluate.memory import OutputMemory
 from edge_sdk_tools.evaluate.observe import Observed, Participant, observe
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up, without_calibration
 from edge_sdk_tools.evaluate.resampling import Interval
@@ -17,6 +18,7 @@ __all__ = [
     "Interval",
     "Observed",
     "OnProgress",
+    "OutputMemory",
     "Participant",
     "Subject",
     "check_there",

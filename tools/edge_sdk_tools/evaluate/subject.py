@@ -13,13 +13,14 @@ import numpy as np
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import IncompatibleError, ModelError, SessionError, UsageError
-from edge_sdk.frame import Frame, Image, Result, Tensor
+from edge_sdk.frame import Frame, Image, Inferred, Result, Tensor
 from edge_sdk.manifest import MANIFEST_FILE, Manifest
 from edge_sdk.model_spec import ModelSpec, Thresholds, load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.tasks import make_task
 from edge_sdk_tools.check import CheckedModel, check_model
+from edge_sdk_tools.evaluate.memory import OutputMemory
 from edge_sdk_tools.evaluate.optimization import check_optimization
 
 _PROBABILITY_SLACK = 0.01
@@ -43,13 +44,20 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
 class Model:
     """A session with its prepare and decode stages: image in, answer out; for one thread."""
 
-    def __init__(self, session: Session, spec: ModelSpec | Manifest, label_count: int) -> None:
-        self._session, self._prepare = session, Prepare(spec.input)
+    def __init__(
+        self, session: Session, spec: ModelSpec | Manifest, label_count: int, memory: OutputMemory | None = None
+    ) -> None:
+        self._session, self._prepare, self._memory = session, Prepare(spec.input), memory
         self._task = make_task(spec, label_count, session.output_shapes)
 
     def __call__(self, image: Image) -> Answer:
         """Run one uint8 (H, W, 3) BGR image."""
-        inferred = self._session(self._prepare(Frame(image, 0, 0.0, 0, "evaluation")))
+        prepared = self._prepare(Frame(image, 0, 0.0, 0, "evaluation"))
+        if self._memory is None:
+            inferred = self._session(prepared)
+        else:
+            outputs = self._memory.recall(prepared.tensor, lambda: self._session.run(prepared.tensor))
+            inferred = Inferred(outputs, 0, prepared)
         return Answer(self._task(inferred), inferred.outputs)
 
 
@@ -63,6 +71,7 @@ class Subject:
         session: loaded once; every worker runs a twin of it.
         digest: SHA-256 in hex, of the ONNX model or of a bundle's manifest.
         calibration: first `DIGEST_LENGTH` hex digits of the SHA-256 of every image that calibrated it.
+        memory: of its outputs, for a model that is asked again and again; none by default.
     """
 
     def __init__(
@@ -73,9 +82,11 @@ class Subject:
         session: Session,
         digest: str,
         calibration: Iterable[str] = (),
+        memory: OutputMemory | None = None,
     ) -> None:
         self.name, self.spec, self.labels, self.session, self.digest = name, spec, labels, session, digest
         self.calibration = frozenset(calibration)
+        self.memory = memory
 
     @property
     def background(self) -> int:
@@ -106,7 +117,7 @@ class Subject:
         spec = self.spec
         if confidence is not None:
             spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
-        return Model(self.session.twin(), spec, len(self.labels))
+        return Model(self.session.twin(), spec, len(self.labels), self.memory)
 
 
 def open_subject(path: Path) -> Subject:

@@ -67,6 +67,11 @@ class Histogram:
         self.low, self.high = min(self.low, counted.low), max(self.high, counted.high)
 
     @property
+    def counts(self) -> NDArray[np.int64]:
+        """Int64 (65536,), by the upper half of their bits; not to be written to."""
+        return self._counts
+
+    @property
     def total(self) -> int:
         """How many values were counted."""
         return int(self._counts.sum())
@@ -90,7 +95,7 @@ class Histogram:
         last = int(np.searchsorted(until, until[-1] - cut, side="left"))
         low = _inside(first, cut - (until[first] - counts[first]), counts[first])
         high = _inside(last, until[-1] - cut - (until[last] - counts[last]), counts[last])
-        return max(low, self.low), min(high, self.high)
+        return float(max(low, self.low)), float(min(high, self.high))
 
     def linear(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
         """Counts between other edges, each bin's values taken for evenly spread over it; float64 (len(edges) - 1,)."""

@@ -21,8 +21,6 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.disk import raise_if_full
-from edge_sdk_tools.quantize.activations import Activations
-from edge_sdk_tools.quantize.ranges import ranges_of
 from edge_sdk_tools.quantize.recipe import Recipe
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 
@@ -43,12 +41,12 @@ class Quantized(msgspec.Struct, frozen=True):
     macs: dict[str, int]
 
 
-def quantize(model: Simplified, activations: Activations, recipe: Recipe, path: Path) -> Quantized:
+def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, path: Path) -> Quantized:
     """Quantize by a recipe.
 
     Args:
         model: simplified.
-        activations: of calibration images.
+        ranges: low and high of every activation, as the recipe's calibration has them.
         recipe: what to do.
         path: of the file to write.
 
@@ -58,7 +56,6 @@ def quantize(model: Simplified, activations: Activations, recipe: Recipe, path: 
     """
     float_nodes = (*model.tail, *(name for name in recipe.float_nodes if name not in set(model.tail)))
     try:
-        ranges = ranges_of(activations.histograms, recipe.calibration)
         proto = quantized_proto(model.proto, ranges, recipe, float_nodes)
         onnx.save(proto, path)
     except Exception as cause:  # the quantizer raises whatever its parts raise

@@ -9,14 +9,15 @@ from typing import Literal
 import msgspec
 
 from edge_sdk.errors import AccuracyGateError, SizeGateError
-from edge_sdk.model_spec import Gates, ModelSpec
-from edge_sdk.target import Target
-from edge_sdk_tools.convert import Converted, convert
-from edge_sdk_tools.dataset import Dataset
-from edge_sdk_tools.evaluate import ENOUGH_IMAGES, OnProgress, Subject
+from edge_sdk.model_spec import Gates
+from edge_sdk_tools.candidates import Workshop
+from edge_sdk_tools.convert import Converted
+from edge_sdk_tools.evaluate import ENOUGH_IMAGES
 from edge_sdk_tools.prove import Proof, Sample, prove
-from edge_sdk_tools.quantize import Recipe, Simplified
+from edge_sdk_tools.quantize import Recipe
+from edge_sdk_tools.search.attempt import Attempt, Made, make
 from edge_sdk_tools.search.search import Search
+from edge_sdk_tools.search.setting import Setting
 from edge_sdk_tools.search.trial import Trial
 
 
@@ -48,33 +49,21 @@ def choose_int8(trial: Trial) -> Choice:
     return Choice("int8", quantized.path, trial.converted, trial.proof, quantized.recipe, quantized.float_nodes)
 
 
-def choose_fp32(
-    search: Search,
-    spec: ModelSpec,
-    target: Target,
-    fp32: Subject,
-    simplified: Simplified,
-    images: Dataset,
-    folder: Path,
-    on_progress: OnProgress,
-) -> Choice:
+def choose_fp32(search: Search, setting: Setting, workshop: Workshop, folder: Path) -> Choice:
     """The float model, converted and measured like the others.
 
     Args:
         search: in which nothing held.
-        spec: says how outputs are read.
-        target: what is built for.
-        fp32: the float model, loaded.
-        simplified: the same without what the device need not compute.
-        images: that measure.
-        folder: for the file; must exist.
-        on_progress: for progress bars.
+        setting: in which.
+        workshop: makes it.
+        folder: for the files; must exist.
     """
+    [made] = workshop.run(make, [Attempt(None)], shared=setting, key=lambda one: one.key(setting), result=Made)
     work = folder / "float"
     work.mkdir()
-    converted = convert(simplified.path, target, work)
-    proof = prove(spec, fp32, {}, converted, images, on_progress)
-    return Choice("fp32", simplified.path, converted, proof, fallback_reason=_reason(search))
+    path, converted = made.unpack(work)
+    proof = prove(made.measured, setting.spec, setting.fp32, converted, setting.on_progress)
+    return Choice("fp32", path, converted, proof, fallback_reason=_reason(search))
 
 
 def refuse_without_int8(search: Search) -> None:

@@ -6,29 +6,32 @@ what they are worth. Where nothing holds, or FP32 is faster, the choice is FP32.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from edge_sdk.frame import Tensor
-from edge_sdk.model_spec import ModelSpec
 from edge_sdk.prepare import Prepare
-from edge_sdk.target import Target
-from edge_sdk_tools.convert import convert
-from edge_sdk_tools.evaluate import OnProgress, Subject
-from edge_sdk_tools.image_split import ImageSplit
+from edge_sdk_tools.candidates import Workshop
+from edge_sdk_tools.dataset import ImageSet
 from edge_sdk_tools.prove import prove
 from edge_sdk_tools.quantize import (
     CALIBRATIONS,
     Activations,
+    Quantized,
     Recipe,
-    Simplified,
     doubts_about_calibration,
-    quantize,
+    ranges_of,
 )
-from edge_sdk_tools.search.sensitivity import Sensitivity, rank_layers
+from edge_sdk_tools.search.attempt import Attempt, Made, make
+from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers
+from edge_sdk_tools.search.setting import Setting
 from edge_sdk_tools.search.shortfall import relative_drop, shortfall_of
 from edge_sdk_tools.search.trial import Trial
+
+T = TypeVar("T")
 
 _JUDGED_IMAGES = 4  # by which layers are ranked
 _MOST_FLOAT = 0.6  # of all work: with more in float there is no INT8 model left
@@ -72,30 +75,18 @@ class RecipeSearch:
     """One search.
 
     Args:
-        spec: says how outputs are read, and what may be lost.
-        target: what is built for.
-        fp32: the float model, loaded.
-        simplified: the same, as the quantizer wants it.
+        setting: what all attempts share.
         activations: of the calibration images.
-        images: those that measure.
+        calibration: those images.
+        workshop: makes and measures the models.
         folder: for the models; must exist.
-        on_progress: for progress bars.
     """
 
     def __init__(
-        self,
-        spec: ModelSpec,
-        target: Target,
-        fp32: Subject,
-        simplified: Simplified,
-        activations: Activations,
-        images: ImageSplit,
-        folder: Path,
-        on_progress: OnProgress,
+        self, setting: Setting, activations: Activations, calibration: ImageSet, workshop: Workshop, folder: Path
     ) -> None:
-        self._spec, self._target, self._fp32 = spec, target, fp32
-        self._simplified, self._activations, self._images = simplified, activations, images
-        self._folder, self._on_progress = folder, on_progress
+        self._setting, self._activations, self._calibration = setting, activations, calibration
+        self._workshop, self._folder = workshop, folder
         self._trials: list[Trial] = []
         self._sensitivities: tuple[Sensitivity, ...] = ()
 
@@ -109,14 +100,14 @@ class RecipeSearch:
         return Search(tuple(self._trials), chosen, self._sensitivities, doubts_about_calibration(self._activations))
 
     def _chosen(self, first: Recipe) -> Trial | None:
-        trial = self._try(first)
+        [trial] = self._try([first])
         if trial.shortfall is None:
             return trial
         if trial.shortfall.kind in ("slow", "float"):
             return None  # other ranges take the same time, and float layers more
-        for calibration in CALIBRATIONS:
-            if calibration != first.calibration:
-                trial = self._try(msgspec.structs.replace(first, calibration=calibration))
+        others = [c for c in CALIBRATIONS if c != first.calibration]
+        for batch in self._batches([msgspec.structs.replace(first, calibration=c) for c in others]):
+            for trial in self._try(batch):
                 if trial.shortfall is None:
                     return trial
         best = min(self._trials, key=lambda one: relative_drop(one.proof))
@@ -126,53 +117,75 @@ class RecipeSearch:
 
     def _with_float_layers(self, recipe: Recipe) -> Trial | None:
         """Twice as many each time, until it holds; then as few as do."""
-        ranked = rank_layers(
-            self._simplified,
-            self._activations,
-            recipe,
-            self._tensors(),
-            lambda done, total: self._on_progress("rank layers", done, total),
-        )
+        ranges = ranges_of(self._activations.histograms, recipe.calibration)
+        ranking = Ranking(self._setting.simplified, recipe, ranges, self._tensors())
+        ranked = rank_layers(ranking, self._workshop, self._setting.on_progress)
         self._sensitivities = tuple(ranked)
-        held: Trial | None = None
-        failed, count = 0, 1
-        while ranked and self._is_worth_trying(ranked[: min(count, len(ranked))]):
-            trial = self._try(_float(recipe, ranked[:count]))
-            if trial.shortfall is None:
-                held = trial
-                break
-            if trial.shortfall.kind == "slow" or count >= len(ranked):
-                return None
-            failed, count = count, min(2 * count, len(ranked))
-        while held is not None and count - failed > 1:
+        counts = [1]
+        while counts[-1] < len(ranked):
+            counts.append(min(2 * counts[-1], len(ranked)))
+        counts = [count for count in counts if ranked and _is_worth_trying(ranked[:count])]
+        failed = 0
+        for batch in self._batches(counts):
+            for count, trial in zip(batch, self._try([_float(recipe, ranked[:n]) for n in batch]), strict=True):
+                if trial.shortfall is None:
+                    return self._with_fewer(recipe, ranked, failed, count, trial)
+                if trial.shortfall.kind == "slow":
+                    return None
+                failed = count
+        return None
+
+    def _with_fewer(self, recipe: Recipe, ranked: list[Sensitivity], failed: int, count: int, held: Trial) -> Trial:
+        while count - failed > 1:
             middle = (count + failed) // 2
-            trial = self._try(_float(recipe, ranked[:middle]))
+            [trial] = self._try([_float(recipe, ranked[:middle])])
             if trial.shortfall is None:
                 held, count = trial, middle
             else:
                 failed = middle
         return held
 
-    def _is_worth_trying(self, ranked: list[Sensitivity]) -> bool:
-        return sum(one.macs_share for one in ranked) <= _MOST_FLOAT
+    def _batches(self, items: list[T]) -> Iterator[list[T]]:
+        """As many as are done at once: nobody makes a model that is not needed."""
+        size = self._workshop.at_once
+        for start in range(0, len(items), size):
+            yield items[start : start + size]
 
-    def _try(self, recipe: Recipe) -> Trial:
+    def _try(self, recipes: list[Recipe]) -> list[Trial]:
+        setting = self._setting
+        done = len(self._trials)
+        setting.on_progress("try recipes", done, done + len(recipes))
+        attempts = [Attempt(r, ranges_of(self._activations.histograms, r.calibration)) for r in recipes]
+        made = self._workshop.run(
+            make,
+            attempts,
+            shared=setting,
+            key=lambda attempt: attempt.key(setting),
+            result=Made,
+            on_done=lambda one: setting.on_progress("try recipes", done + one.done, done + len(recipes)),
+        )
+        # One after another, when nothing else runs here: their times are compared.
+        return [self._proved(recipe, one) for recipe, one in zip(recipes, made, strict=True)]
+
+    def _proved(self, recipe: Recipe, made: Made) -> Trial:
+        setting = self._setting
         folder = self._folder / f"trial_{len(self._trials)}"
         folder.mkdir()
-        done = len(self._trials)
-        self._on_progress("quantize", done, done + 1)
-        quantized = quantize(self._simplified, self._activations, recipe, folder / "int8.onnx")
-        converted = convert(quantized.path, self._target, folder)
-        self._on_progress("quantize", done + 1, done + 1)
-        proof = prove(self._spec, self._fp32, quantized.macs, converted, self._images.evaluation, self._on_progress)
-        trial = Trial(quantized, converted, proof, shortfall_of(proof, self._spec.gates))
+        path, converted = made.unpack(folder)
+        quantized = Quantized(path, recipe, made.float_nodes, made.macs)
+        proof = prove(made.measured, setting.spec, setting.fp32, converted, setting.on_progress)
+        trial = Trial(quantized, converted, proof, shortfall_of(proof, setting.spec.gates))
         self._trials.append(trial)
         return trial
 
     def _tensors(self) -> list[Tensor]:
-        prepare = Prepare(self._spec.input)
-        files = self._images.calibration.spread(_JUDGED_IMAGES).images
+        prepare = Prepare(self._setting.spec.input)
+        files = self._calibration.spread(_JUDGED_IMAGES).images
         return [prepare.normalise(prepare.resize(file.read())).copy() for file in files]
+
+
+def _is_worth_trying(ranked: list[Sensitivity]) -> bool:
+    return sum(one.macs_share for one in ranked) <= _MOST_FLOAT
 
 
 def _float(recipe: Recipe, ranked: list[Sensitivity]) -> Recipe:

@@ -5,7 +5,8 @@ Owns the ranking by which layers return to float: most noise for least work firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -14,7 +15,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edge_sdk.frame import Tensor
-from edge_sdk_tools.quantize import WEIGHTED, Activations, Recipe, Simplified, quantized_proto, ranges_of
+from edge_sdk_tools.candidates import Workshop, encoded, package_versions, source_digest
+from edge_sdk_tools.evaluate import OnProgress
+from edge_sdk_tools.quantize import WEIGHTED, Recipe, Simplified, quantized_proto
 
 _CHEAP = 0.002  # of all work: what a layer costs in float at least, however small it is
 _TELLING = 0.01  # of all noise: who puts in less is left alone
@@ -42,34 +45,70 @@ class Sensitivity(msgspec.Struct, frozen=True):
         return self.noise / (self.macs_share + _CHEAP)
 
 
-def rank_layers(
-    model: Simplified,
-    activations: Activations,
-    recipe: Recipe,
-    tensors: Sequence[Tensor],
-    on_layer: Callable[[int, int], None] = lambda _done, _total: None,
-) -> list[Sensitivity]:
-    """Layers whose integers cost quality, those first whose return to float is worth most.
+class Ranking:
+    """What judging each layer needs.
 
     Args:
         model: simplified.
-        activations: of calibration images.
         recipe: in whose integers.
+        ranges: low and high of every activation.
         tensors: a few prepared images.
-        on_layer: called with layers done and layers in all.
     """
-    groups = _groups(model.proto, set(model.tail))
-    everything = [node.name for node in model.proto.graph.node]
-    expected = _outputs(model.proto, tensors)
-    ranges = ranges_of(activations.histograms, recipe.calibration)
+
+    def __init__(
+        self,
+        model: Simplified,
+        recipe: Recipe,
+        ranges: Mapping[str, tuple[float, float]],
+        tensors: Sequence[Tensor],
+    ) -> None:
+        self.model, self.recipe, self.ranges, self.tensors = model, recipe, dict(ranges), list(tensors)
+        self.expected = _outputs(model.proto, tensors)
+        parts = [
+            source_digest().encode(),
+            encoded([package_versions(), recipe, self.ranges]),
+            model.proto.SerializeToString(deterministic=True),
+            *(tensor.tobytes() for tensor in tensors),
+        ]
+        self.digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """What is judged together: the operators' type and the nodes' names."""
+
+    operator: str
+    nodes: tuple[str, ...]
+
+    def key(self, ranking: Ranking) -> str:
+        """Names it by all that decides its noise."""
+        return f"layer-{hashlib.sha256(ranking.digest.encode() + encoded(self)).hexdigest()}"
+
+
+def noise_of(layer: Layer, ranking: Ranking) -> float:
+    """The noise of one layer's integers in the outputs, as `Sensitivity` has it."""
+    proto, inside = ranking.model.proto, set(layer.nodes)
+    outside = [node.name for node in proto.graph.node if node.name not in inside]
+    alone = _outputs(quantized_proto(proto, ranking.ranges, ranking.recipe, outside), ranking.tensors)
+    return float(np.mean([_noise(a, b) for a, b in zip(alone, ranking.expected, strict=True)]))
+
+
+def rank_layers(ranking: Ranking, workshop: Workshop, on_progress: OnProgress) -> list[Sensitivity]:
+    """Layers whose integers cost quality, those first whose return to float is worth most."""
+    model = ranking.model
+    layers = [Layer(operator, nodes) for operator, nodes in _groups(model.proto, set(model.tail))]
+    noises = workshop.run(
+        noise_of,
+        layers,
+        shared=ranking,
+        key=lambda layer: layer.key(ranking),
+        result=float,
+        on_done=lambda one: on_progress("rank layers", one.done, one.total),
+    )
     total = max(1, sum(model.macs.values()))
-    found = []
-    for done, (operator, nodes) in enumerate(groups, start=1):
-        inside = set(nodes)
-        alone = quantized_proto(model.proto, ranges, recipe, [name for name in everything if name not in inside])
-        noise = float(np.mean([_noise(a, b) for a, b in zip(_outputs(alone, tensors), expected, strict=True)]))
-        found.append(Sensitivity(nodes, operator, noise, sum(model.macs.get(name, 0) for name in nodes) / total))
-        on_layer(done, len(groups))
+    found = [
+        Sensitivity(layer.nodes, layer.operator, noise, sum(model.macs.get(name, 0) for name in layer.nodes) / total)
+        for layer, noise in zip(layers, noises, strict=True)
+    ]
     telling = _TELLING * sum(one.noise for one in found)
     return sorted((one for one in found if one.noise > telling), key=lambda one: -one.worth)
 

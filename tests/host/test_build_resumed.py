@@ -1,0 +1,99 @@
+"""Builds that were interrupted or are repeated: what is finished is not done again, and only then."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk_tools.build import BuildReport, build
+from edge_sdk_tools.candidates import Workshop
+from tests.device import tiny
+from tests.host.labelled import write_labelled
+from tests.host.projects import write_project
+
+
+def _build(model: Path, bundle: Path, store: Path, **arguments: object) -> BuildReport:
+    with Workshop(store=store) as workshop:
+        return build(model, "x86_64", bundle, bundle_version=1, workshop=workshop, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_second_build_does_nothing_twice_and_comes_to_the_same(tmp_path: Path) -> None:
+    model, store = write_project(tmp_path, pictures=16), tmp_path / "store"
+    first = _build(model, tmp_path / "a.edge", store)
+    second = _build(model, tmp_path / "b.edge", store)
+    assert first.remembered_steps == 0
+    assert second.remembered_steps == 2  # the calibration and the model
+    assert (second.agreement, second.samples, second.int8_mb) == (first.agreement, first.samples, first.int8_mb)
+    file = Bundle.open(tmp_path / "a.edge").manifest.variants[0].file
+    assert (tmp_path / "a.edge" / file).read_bytes() == (tmp_path / "b.edge" / file).read_bytes()
+
+
+def test_what_decides_a_result_is_part_of_its_name(tmp_path: Path) -> None:
+    proto = tiny.classifier()
+    model, store = write_project(tmp_path, model=proto, pictures=16), tmp_path / "store"
+    data = write_labelled(tmp_path / "data", proto, 30)
+    _build(model, tmp_path / "a.edge", store, evaluation=[data])
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 2
+    # Another label: the calibration is what it was, the measurement is not.
+    labels = data / "labels.csv"
+    lines = labels.read_text().splitlines()
+    name, class_id = lines[-1].split(",")
+    lines[-1] = f"{name},{(int(class_id) + 1) % 3}"
+    labels.write_text("\n".join(lines) + "\n")
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1
+    # One calibration image less: other ranges.
+    sorted((tmp_path / "pictures").iterdir())[0].unlink()
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 0
+
+
+def test_a_damaged_result_is_computed_again(tmp_path: Path) -> None:
+    model, store = write_project(tmp_path), tmp_path / "store"
+    _build(model, tmp_path / "a.edge", store)
+    for path in store.iterdir():
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    assert _build(model, tmp_path / "a.edge", store).remembered_steps == 0
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_project(tmp_path)
+    (tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path / "cache"))
+    assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]) == 0
+    assert "results cannot be kept: Not a directory; an interrupted build will begin anew" in capsys.readouterr().err
+
+
+def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, cache = write_project(tmp_path, pictures=400), tmp_path / "cache"
+    monkeypatch.setenv("EDGE_SDK_CACHE", str(cache))
+    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]
+    process = subprocess.Popen([sys.executable, "-m", "edge_sdk", *command], stderr=subprocess.PIPE, text=True)
+    try:
+        while process.poll() is None and not list(cache.glob("builds/calibration-*.msgpack")):
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130, stderr
+    assert stderr.strip() == "edge-sdk: interrupted"
+    assert not list(tmp_path.glob(".a.edge*"))
+    assert not (tmp_path / "a.edge").exists()
+    assert not list(cache.glob("builds/.*"))
+    assert run(command) == 0
+    assert "finished step" in capsys.readouterr().out
+    assert Bundle.open(tmp_path / "a.edge").manifest.variants[0].precision == "int8"
+    assert run([*command, "--fresh"]) == 0
+    assert "finished step" not in capsys.readouterr().out

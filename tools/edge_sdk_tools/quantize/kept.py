@@ -1,0 +1,76 @@
+"""Kept: what calibration saw, remembered between builds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import cv2
+import msgspec
+import numpy as np
+
+from edge_sdk.model_spec import InputSpec
+from edge_sdk_tools.candidates import Workshop, encoded, package_versions, source_digest
+from edge_sdk_tools.dataset import ImageSet, Skipped
+from edge_sdk_tools.quantize.activations import Activations, watch_activations
+from edge_sdk_tools.quantize.histogram import Counted, Histogram
+from edge_sdk_tools.quantize.simplified import Simplified
+
+
+class _KeptHistogram(msgspec.Struct, frozen=True, array_like=True):
+    """The bins that are not empty: their places as uint16, their counts as int64."""
+
+    low: float
+    high: float
+    places: bytes
+    counts: bytes
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    histograms: dict[str, _KeptHistogram]
+    images: int
+    different: int
+    skipped: tuple[Skipped, ...]
+
+
+def watch_once(
+    workshop: Workshop,
+    model: Simplified,
+    images: ImageSet,
+    spec: InputSpec,
+    *,
+    symmetric: bool,
+    on_image: Callable[[int], None] = lambda _: None,
+) -> Activations:
+    """As `watch_activations`, unless the workshop's store remembers it of the same model and images."""
+    kept = workshop.once(
+        lambda: _packed(watch_activations(model, images, spec, symmetric=symmetric, on_image=on_image)),
+        key=_key(model, images, spec, symmetric=symmetric),
+        result=_Kept,
+    )
+    return Activations(
+        {name: _unpacked(one) for name, one in kept.histograms.items()}, kept.images, kept.different, kept.skipped
+    )
+
+
+def _key(model: Simplified, images: ImageSet, spec: InputSpec, *, symmetric: bool) -> str:
+    whole = encoded([source_digest(), package_versions(), cv2.__version__, spec, symmetric, images, model.tail])
+    model_digest = hashlib.sha256(model.proto.SerializeToString(deterministic=True)).digest()
+    return f"calibration-{hashlib.sha256(whole + model_digest).hexdigest()}"
+
+
+def _packed(seen: Activations) -> _Kept:
+    histograms = {}
+    for name, one in seen.histograms.items():
+        places = one.counts.nonzero()[0]
+        counts = one.counts[places].tobytes()
+        histograms[name] = _KeptHistogram(one.low, one.high, places.astype(np.uint16).tobytes(), counts)
+    return _Kept(histograms, seen.images, seen.different, seen.skipped)
+
+
+def _unpacked(kept: _KeptHistogram) -> Histogram:
+    histogram = Histogram()
+    counts = np.zeros_like(histogram.counts)
+    counts[np.frombuffer(kept.places, np.uint16)] = np.frombuffer(kept.counts, np.int64)
+    histogram.add(Counted(counts, kept.low, kept.high))
+    return histogram

@@ -1,0 +1,106 @@
+"""Attempt: one model made and measured, all but its time; a job that may be done anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from edge_sdk.errors import OutputError
+from edge_sdk_tools.candidates import encoded
+from edge_sdk_tools.convert import Converted, convert
+from edge_sdk_tools.disk import is_full
+from edge_sdk_tools.prove import Measured, measure
+from edge_sdk_tools.quantize import Recipe, quantize
+from edge_sdk_tools.search.setting import Setting
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """What to make.
+
+    Attributes:
+        recipe: how to quantize; None for the float model as it is.
+        ranges: low and high of every activation, by its name.
+    """
+
+    recipe: Recipe | None
+    ranges: dict[str, tuple[float, float]] = {}
+
+    def key(self, setting: Setting) -> str:
+        """Names it by all that decides what comes of it."""
+        return f"attempt-{hashlib.sha256(setting.digest.encode() + encoded(self)).hexdigest()}"
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What came of it.
+
+    Attributes:
+        onnx: the model before conversion.
+        ort, operators_config: the files of the conversion.
+        operators: as `Converted` has them.
+        float_nodes, macs: as `Quantized` has them.
+        measured: all but its time.
+    """
+
+    onnx: bytes
+    ort: bytes
+    operators_config: bytes
+    operators: tuple[str, ...]
+    float_nodes: tuple[str, ...]
+    macs: dict[str, int]
+    measured: Measured
+
+    def unpack(self, folder: Path) -> tuple[Path, Converted]:
+        """Write the files into a folder, which must exist: the model before conversion and after it.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        model, ort, config = folder / "model.onnx", folder / "model.ort", folder / "operators.config"
+        model.write_bytes(self.onnx)
+        ort.write_bytes(self.ort)
+        config.write_bytes(self.operators_config)
+        return model, Converted(ort, config, self.operators)
+
+
+def make(attempt: Attempt, setting: Setting) -> Made:
+    """Quantize, convert and measure.
+
+    Raises:
+        EdgeError: as these do.
+        OutputError: the disk is full, or refuses.
+    """
+    setting.check_here(attempt.recipe)
+    try:
+        with tempfile.TemporaryDirectory(prefix="attempt-") as name:
+            return _make(attempt, setting, Path(name))
+    except OSError as cause:
+        why = "no space left on the disk" if is_full(cause) else cause.strerror or str(cause)
+        raise OutputError(f"{tempfile.gettempdir()}: {why}; nothing was changed") from cause
+
+
+def _make(attempt: Attempt, setting: Setting, folder: Path) -> Made:
+    path = folder / "model.onnx"
+    float_nodes: tuple[str, ...] = ()
+    macs: dict[str, int] = {}
+    if attempt.recipe is None:
+        onnx.save(setting.simplified.proto, path)
+    else:
+        quantized = quantize(setting.simplified, attempt.ranges, attempt.recipe, path)
+        float_nodes, macs = quantized.float_nodes, quantized.macs
+    converted = convert(path, setting.target, folder)
+    measured = measure(
+        setting.spec, setting.fp32, macs, converted, setting.evaluation, setting.on_progress, setting.threads
+    )
+    return Made(
+        path.read_bytes(),
+        converted.model.read_bytes(),
+        converted.operators_config.read_bytes(),
+        converted.operators,
+        float_nodes,
+        macs,
+        measured,
+    )
