@@ -16,7 +16,7 @@ from edge_sdk_tools.build import BuildReport, build
 from edge_sdk_tools.candidates import Workshop
 from tests.device import tiny
 from tests.host.labelled import write_labelled
-from tests.host.projects import write_project
+from tests.host.projects import CLASSIFIER, write_project
 
 
 def _build(model: Path, bundle: Path, store: Path, **arguments: object) -> BuildReport:
@@ -51,6 +51,18 @@ def test_what_decides_a_result_is_part_of_its_name(tmp_path: Path) -> None:
     # One calibration image less: other ranges.
     sorted((tmp_path / "pictures").iterdir())[0].unlink()
     assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 0
+
+
+def test_the_comparison_with_a_teacher_is_remembered_too(tmp_path: Path) -> None:
+    write_project(tmp_path / "teacher", pictures=0)
+    text = CLASSIFIER + '[teacher]\nmodel = "../teacher/model.toml"\n'
+    model, store = write_project(tmp_path / "student", text, pictures=16), tmp_path / "store"
+    reports = [_build(model, tmp_path / "a.edge", store) for _ in range(2)]
+    assert [report.remembered_steps for report in reports] == [0, 3]
+    assert reports[0].distillation == reports[1].distillation
+    # Another limit: judged anew.
+    model.write_text(text + "[gates]\ndistill_min_agreement = 0.5\n")
+    assert _build(model, tmp_path / "a.edge", store).remembered_steps == 1
 
 
 def test_a_damaged_result_is_computed_again(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def _take_steps(
     checked = check_model(spec, target)
     on_progress("check", 1, 1)
     images = split_images(spec, checked.labels, calibration, evaluation)
-    distillation = check_distillation(spec, checked, images.evaluation, on_progress)
+    distillation = check_distillation(spec, checked, images.evaluation, workshop, on_progress)
     fp32 = from_checked("the FP32 model", spec, checked)
     recipe = first_recipe(target, reduce_range=target.reduce_range or host_saturates())
     simplified = simplify(checked.proto, work)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
+
+import cv2
 
 from edge_sdk.errors import AccuracyGateError, DataError
 from edge_sdk.manifest import Distillation
-from edge_sdk.model_spec import ModelSpec
+from edge_sdk.model_spec import Gates, ModelSpec
+from edge_sdk_tools.candidates import Workshop, encoded, package_versions, source_digest
 from edge_sdk_tools.check import CheckedModel
-from edge_sdk_tools.dataset import Dataset
+from edge_sdk_tools.dataset import Dataset, MaskTruth
 from edge_sdk_tools.distill_check.gate import DistillReport, check_student
-from edge_sdk_tools.evaluate import OnProgress, Subject, from_checked, open_subject, pair_up, without_calibration
+from edge_sdk_tools.evaluate import (
+    OnProgress,
+    Participant,
+    Subject,
+    from_checked,
+    open_subject,
+    pair_up,
+    without_calibration,
+)
 
 
 def check_distillation(
-    spec: ModelSpec, checked: CheckedModel, dataset: Dataset, on_progress: OnProgress
+    spec: ModelSpec, checked: CheckedModel, dataset: Dataset, workshop: Workshop, on_progress: OnProgress
 ) -> Distillation | None:
     """Compare a checked model with the teacher that its model.toml names.
 
@@ -22,6 +35,7 @@ def check_distillation(
         spec: names the teacher, and the gates.
         checked: the float model.
         dataset: images that calibrate nothing here.
+        workshop: may remember it of an earlier build.
         on_progress: for progress bars.
 
     Returns:
@@ -41,13 +55,29 @@ def check_distillation(
     if not len(images):
         raise DataError(f"every evaluation image calibrated {teacher.name}, the teacher; give others with --evaluation")
     participants = pair_up([student, teacher], spec.teacher.labels)
-    report = check_student(participants, images, spec.gates, on_progress=on_progress)
+    report = workshop.once(
+        lambda: check_student(participants, images, spec.gates, on_progress=on_progress),
+        key=_key(participants, images, spec.gates),
+        result=DistillReport,
+    )
     if not report.verdict.passed:
         raise AccuracyGateError(
             f"{student.name} is not its teacher's equal: {report.verdict.line}; `edge-sdk distill-check` shows "
             "where, gates.distill_max_drop_points and distill_min_agreement set the limit"
         )
     return _promise(report, teacher)
+
+
+def _key(participants: Sequence[Participant], images: Dataset, gates: Gates) -> str:
+    """Names the comparison by all that decides it."""
+    masks = [hashlib.sha256(t.data()).digest() for t in images.truths or () if isinstance(t, MaskTruth)]
+    models = [
+        (s.digest, s.labels, s.spec.input, s.spec.decoder, s.spec.thresholds, p.class_ids.tolist())
+        for p in participants
+        for s in [p.subject]
+    ]
+    whole = encoded([source_digest(), package_versions(), cv2.__version__, models, gates, images, masks])
+    return f"distillation-{hashlib.sha256(whole).hexdigest()}"
 
 
 def _promise(report: DistillReport, teacher: Subject) -> Distillation:
