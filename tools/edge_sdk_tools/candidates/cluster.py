@@ -12,10 +12,12 @@ import contextlib
 import importlib.metadata
 import logging
 import os
+import pickle
 import queue
 import re
 import socket
 import uuid
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -95,8 +97,7 @@ class Cluster:
     def _round(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
         """Yield what was finished; what was cancelled because its data is gone is left for another round."""
         self._wait_for_workers()
-        # In a list: Dask would take a list or a dict apart. Without a hash: it would be one over all bytes.
-        [sent] = [None] if shared is None else self._client.scatter([shared], broadcast=True, hash=False)
+        sent = self._send(shared)
         environment = (package_versions(), source_digest())
         # A queue, because the callbacks come in Dask's own threads.
         done: queue.SimpleQueue[Future] = queue.SimpleQueue()
@@ -118,6 +119,19 @@ class Cluster:
                     yield key, outcome
         finally:
             self._cancel([future for future in futures if future.key in waiting])
+
+    def _send(self, shared: object) -> Future | None:
+        """What all jobs share, as a result that they depend on: made again by the scheduler when it dies with a worker.
+
+        `scatter` would do less: sending to a worker that has just died waits for ever.
+        """
+        if shared is None:
+            return None
+        with warnings.catch_warnings():
+            # Dask would rather have large things read by the workers, who cannot read this machine's files.
+            warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
+            packed = pickle.dumps(shared, protocol=pickle.HIGHEST_PROTOCOL)
+            return self._client.submit(_unpacked, packed, key=f"edge-sdk-shared-{uuid.uuid4().hex}", pure=False)
 
     def _next(self, done: queue.SimpleQueue[Future]) -> Future:
         """Wait for a job, and for the connection to be lost, which not every job is told of."""
@@ -201,6 +215,10 @@ class Cluster:
 
     def _lost(self, why: str) -> EdgeError:
         return EdgeError(f"scheduler {self._address}: lost: {why}; run again when it is back")
+
+
+def _unpacked(packed: bytes) -> object:
+    return pickle.loads(packed)  # noqa: S301 - from the process whose functions run here anyway
 
 
 def _on_worker(
