@@ -1,0 +1,107 @@
+"""resize: the checked model with another input size, or the reason why it cannot have one.
+
+Owns what is set free and the words of the refusal. That the result is a model, and that its outputs are still what the
+decoder reads, is for the export gate to say: inference of all shapes and a run, in its limited process.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from edge_sdk.errors import ModelError
+from edge_sdk.model_spec import ModelSpec
+from edge_sdk.target import Target
+from edge_sdk_tools.check import CheckedModel, check_model, examine
+from edge_sdk_tools.check.values import graph_values
+from edge_sdk_tools.variants.request import size_text
+
+_SPATIAL = ("AveragePool", "Conv", "MaxPool")
+
+
+class Resized(msgspec.Struct, frozen=True, eq=False):
+    """The model at another size.
+
+    Attributes:
+        spec: model.toml with that size.
+        checked: passed the export gate at that size.
+    """
+
+    spec: ModelSpec
+    checked: CheckedModel
+
+
+def resize(spec: ModelSpec, checked: CheckedModel, target: Target, size_wh: tuple[int, int], path: Path) -> Resized:
+    """Give a checked model another input size.
+
+    Args:
+        spec: says how its outputs are read.
+        checked: the model at the size of `spec`.
+        target: what must run it.
+        size_wh: the new size, pixels.
+        path: of a file to write.
+
+    Raises:
+        ModelError: it is made for one size only, or its outputs at this size are not what the decoder reads.
+    """
+    onnx.save(_set_free(checked.proto, spec), path)
+    sized = msgspec.structs.replace(
+        spec, model=str(path), input=msgspec.structs.replace(spec.input, size_wh=size_wh), teacher=None
+    )
+    try:
+        return Resized(sized, check_model(sized, target))
+    except ModelError as cause:
+        raise ModelError(_refusal(spec, checked, sized, target)) from cause
+
+
+def stride_of(checked: CheckedModel, size_wh: tuple[int, int]) -> int:
+    """By how much the layers divide the input's sides at most; 1 where none divides them evenly."""
+    values = graph_values(checked.proto.graph)
+    names = [name for node in checked.proto.graph.node if node.op_type in _SPATIAL for name in node.output]
+    shapes = [values[name].shape for name in names if name in values]
+    strides = [
+        side // cells
+        for shape in shapes
+        if shape is not None and len(shape) == 4
+        for side, cells in zip(size_wh, (shape[3], shape[2]), strict=True)
+        if isinstance(cells, int) and cells > 1 and side % cells == 0
+    ]
+    return max(strides, default=1)
+
+
+def _set_free(proto: onnx.ModelProto, spec: ModelSpec) -> onnx.ModelProto:
+    """Forget the sides of input and outputs, and all shapes between them."""
+    free = onnx.ModelProto()
+    free.CopyFrom(proto)
+    weights = {w.name for w in free.graph.initializer}
+    [image] = [i for i in free.graph.input if i.name not in weights]
+    rows = 2 if spec.input.layout == "NCHW" else 1
+    for axis in (rows, rows + 1):
+        image.type.tensor_type.shape.dim[axis].Clear()
+    for output in free.graph.output:
+        for side in output.type.tensor_type.shape.dim:
+            side.Clear()
+    del free.graph.value_info[:]
+    return free
+
+
+def _refusal(spec: ModelSpec, checked: CheckedModel, sized: ModelSpec, target: Target) -> str:
+    size = size_text(sized.input.size_wh)
+    errors = examine(sized, target).of("error")
+    why = errors[0].what.removeprefix(f"{sized.model}: ") if errors else "it does not pass the export gate"
+    said = f"{spec.model}: --sizes {size}: the model cannot have this input size: {why}"
+    stride = stride_of(checked, spec.input.size_wh)
+    if any(side % stride for side in sized.input.size_wh):
+        nearest = size_text(_nearest(sized.input.size_wh, stride))
+        return f"{said}; its layers divide the input by {stride}: try {nearest}, a multiple of that"
+    return (
+        f"{said}; it is made for {size_text(spec.input.size_wh)}: export it with dynamic height and width, or leave "
+        f"{size} out"
+    )
+
+
+def _nearest(size_wh: tuple[int, int], stride: int) -> tuple[int, int]:
+    width, height = (max(1, round(side / stride)) * stride for side in size_wh)
+    return width, height
