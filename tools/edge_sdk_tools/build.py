@@ -40,7 +40,6 @@ from edge_sdk_tools.variants import (
     Workbench,
     add_variants,
     plan_variants,
-    refuse_left_out,
     row_of,
 )
 
@@ -149,9 +148,7 @@ def build(
         steps = _take_steps(spec, target, calibration, evaluation, require_int8, folder.work, on_progress)
         check_size(spec.gates, steps.choice.proof.model_mb)
         check_latency(steps.board, target, steps.latency_budget_ms)
-        made = Workbench(steps, folder.work, on_progress).make(plan)
-        if require_int8:
-            refuse_left_out(made)
+        made = Workbench(steps, folder.work, on_progress, requires_int8=require_int8).make(plan)
         carried = _add_files(folder, steps, made)
         manifest = promise(steps, carried, folder.entries, runtimes, bundle_version or int(time.time()))
         # The very files that ship, as a device opens them: what this fails, no device would take.

@@ -5,7 +5,7 @@ from edge_sdk_tools.variants.made import Made
 from edge_sdk_tools.variants.plan import Plan, plan_variants
 from edge_sdk_tools.variants.request import Request, parse_sizes, size_text
 from edge_sdk_tools.variants.row import VariantRow, row_of
-from edge_sdk_tools.variants.workbench import Workbench, refuse_left_out
+from edge_sdk_tools.variants.workbench import Workbench
 
 __all__ = [
     "Made",
@@ -16,7 +16,6 @@ __all__ = [
     "add_variants",
     "parse_sizes",
     "plan_variants",
-    "refuse_left_out",
     "row_of",
     "size_text",
 ]

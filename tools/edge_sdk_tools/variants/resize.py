@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from edge_sdk.errors import ModelError
+from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.target import Target
 from edge_sdk_tools.check import CheckedModel, check_model, examine
@@ -44,8 +44,10 @@ def resize(spec: ModelSpec, checked: CheckedModel, target: Target, size_wh: tupl
         path: of a file to write.
 
     Raises:
+        UsageError: cells of its outputs would not lie evenly on the input.
         ModelError: it is made for one size only, or its outputs at this size are not what the decoder reads.
     """
+    _refuse_uneven(spec, checked, size_wh)
     onnx.save(_set_free(checked.proto, spec), path)
     sized = msgspec.structs.replace(
         spec, model=str(path), input=msgspec.structs.replace(spec.input, size_wh=size_wh), teacher=None
@@ -53,7 +55,7 @@ def resize(spec: ModelSpec, checked: CheckedModel, target: Target, size_wh: tupl
     try:
         return Resized(sized, check_model(sized, target))
     except ModelError as cause:
-        raise ModelError(_refusal(spec, checked, sized, target)) from cause
+        raise ModelError(_refusal(spec, sized, target)) from cause
 
 
 def stride_of(checked: CheckedModel, size_wh: tuple[int, int]) -> int:
@@ -69,6 +71,18 @@ def stride_of(checked: CheckedModel, size_wh: tuple[int, int]) -> int:
         if isinstance(cells, int) and cells > 1 and side % cells == 0
     ]
     return max(strides, default=1)
+
+
+def _refuse_uneven(spec: ModelSpec, checked: CheckedModel, size_wh: tuple[int, int]) -> None:
+    """A box or a class map of such a size would be off by parts of a cell, without any error."""
+    stride = stride_of(checked, spec.input.size_wh)
+    if spec.task == "classification" or not any(side % stride for side in size_wh):
+        return
+    width, height = (max(1, round(side / stride)) * stride for side in size_wh)
+    raise UsageError(
+        f"--sizes {size_text(size_wh)}: the model's layers divide its input by {stride}, expected a multiple of that: "
+        f"try {size_text((width, height))}"
+    )
 
 
 def _set_free(proto: onnx.ModelProto, spec: ModelSpec) -> onnx.ModelProto:
@@ -87,21 +101,11 @@ def _set_free(proto: onnx.ModelProto, spec: ModelSpec) -> onnx.ModelProto:
     return free
 
 
-def _refusal(spec: ModelSpec, checked: CheckedModel, sized: ModelSpec, target: Target) -> str:
+def _refusal(spec: ModelSpec, sized: ModelSpec, target: Target) -> str:
     size = size_text(sized.input.size_wh)
     errors = examine(sized, target).of("error")
     why = errors[0].what.removeprefix(f"{sized.model}: ") if errors else "it does not pass the export gate"
-    said = f"{spec.model}: --sizes {size}: the model cannot have this input size: {why}"
-    stride = stride_of(checked, spec.input.size_wh)
-    if any(side % stride for side in sized.input.size_wh):
-        nearest = size_text(_nearest(sized.input.size_wh, stride))
-        return f"{said}; its layers divide the input by {stride}: try {nearest}, a multiple of that"
     return (
-        f"{said}; it is made for {size_text(spec.input.size_wh)}: export it with dynamic height and width, or leave "
-        f"{size} out"
+        f"{spec.model}: --sizes {size}: the model cannot have this input size: {why}; it is made for "
+        f"{size_text(spec.input.size_wh)}: export it with dynamic height and width, or leave {size} out"
     )
-
-
-def _nearest(size_wh: tuple[int, int], stride: int) -> tuple[int, int]:
-    width, height = (max(1, round(side / stride)) * stride for side in size_wh)
-    return width, height

@@ -32,6 +32,7 @@ from edge_sdk_tools.variants.dynamic import product_work, quantize_products
 from edge_sdk_tools.variants.half import convert_half, with_half_weights
 from edge_sdk_tools.variants.made import Made
 from edge_sdk_tools.variants.plan import Plan
+from edge_sdk_tools.variants.request import size_text
 from edge_sdk_tools.variants.resize import Resized
 
 _SPOKEN: dict[Precision, str] = {"int8": "INT8", "fp32": "FP32", "fp16": "FP16", "int8_dynamic": "dynamic INT8"}
@@ -45,16 +46,19 @@ class Workbench:
         steps: of the build; its first model is made.
         work: a folder for files.
         on_progress: for progress bars.
+        requires_int8: whether a size of which INT8 does not hold fails the build, instead of being left out.
     """
 
-    def __init__(self, steps: Steps, work: Path, on_progress: OnProgress) -> None:
+    def __init__(self, steps: Steps, work: Path, on_progress: OnProgress, *, requires_int8: bool = False) -> None:
         self._steps, self._work, self._on_progress = steps, work, on_progress
+        self._requires_int8 = requires_int8
         self._spec, self._target = steps.spec, steps.target
 
     def make(self, plan: Plan) -> tuple[Made, ...]:
         """The first model and all that the plan names, in its order; those that fall short have a problem.
 
         Raises:
+            AccuracyGateError: INT8 does not hold at a size, and must; or FP32 finds nothing at that size.
             EdgeError: as quantizing, converting and proving do.
         """
         first = _first(self._steps)
@@ -126,7 +130,10 @@ class Workbench:
         def say(step: str, done: int, total: int) -> None:
             self._on_progress(f"{precision}: {step}", done, total)
 
-        proof = prove(spec, same_size, macs, converted, images, say)
+        try:
+            proof = prove(spec, same_size, macs, converted, images, say)
+        except AccuracyGateError as cause:
+            raise AccuracyGateError(f"at {size_text(spec.input.size_wh)}: {cause}; leave that size out") from cause
         evaluation, agreement = proof.evaluation, proof.agreement
         if same_size is not fp32:
             model = converted.model.read_bytes()
@@ -174,6 +181,8 @@ class Workbench:
             return made  # halves are for the disk and the way to the device, not for speed
         if shortfall.may_be_noise:
             return msgspec.structs.replace(made, doubt=f"{shortfall.line}; that may be noise: give more images")
+        if self._requires_int8 and made.precision == "int8":
+            raise AccuracyGateError(f"{made.name}: {shortfall.line}; leave that size out, or leave out --require-int8")
         return msgspec.structs.replace(made, problem=shortfall.line)
 
     def _timed(self, made: Sequence[Made], fp32: Subject) -> tuple[Made, ...]:
@@ -198,17 +207,6 @@ class Workbench:
         folder = self._work / f"variant_{name}"
         folder.mkdir()
         return folder
-
-
-def refuse_left_out(made: Sequence[Made]) -> None:
-    """Refuse a build of which a model in INT8 does not hold.
-
-    Raises:
-        AccuracyGateError: the first of them.
-    """
-    for one in made:
-        if one.precision == "int8" and one.problem is not None:
-            raise AccuracyGateError(f"{one.name}: {one.problem}; leave that size out, or leave out --require-int8")
 
 
 def _first(steps: Steps) -> Made:
