@@ -15,6 +15,7 @@ from edge_sdk.session import Session
 from edge_sdk.tasks import make_task
 from edge_sdk_tools import prove
 from edge_sdk_tools.build import build
+from edge_sdk_tools.ledger import from_json
 from edge_sdk_tools.runtime_replay import replay_variants
 from edge_sdk_tools.variants import Request
 from tests.host import variant_models
@@ -135,6 +136,9 @@ def test_the_command_shows_a_row_each(tmp_path: Path, capsys: pytest.CaptureFixt
     for name in ("int8.32x32", "fp32", "32x32"):
         assert name in out
     assert run([*command, "--json"]) == 0
+    shown = from_json((tmp_path / "a.edge" / "report.json").read_bytes()).variants
+    assert [row.name for row in shown] == ["int8", "fp32"]
+    assert "Models in the bundle" in (tmp_path / "a.edge" / "report.html").read_text()
     rows = msgspec.json.decode(capsys.readouterr().out)["variants"]
     assert [(row["name"], row["problem"]) for row in rows] == [("int8", None), ("fp32", None)]
     assert rows[1]["model_mb"] > 2 * rows[0]["model_mb"]

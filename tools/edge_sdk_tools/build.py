@@ -25,7 +25,7 @@ from edge_sdk_tools.distill_check import check_distillation
 from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.image_split import split_images
-from edge_sdk_tools.ledger import to_json
+from edge_sdk_tools.ledger import VariantRow, to_json
 from edge_sdk_tools.promise import Steps, promise, runtime_range
 from edge_sdk_tools.prove import Sample
 from edge_sdk_tools.quantize import first_recipe, simplify, watch_activations
@@ -36,7 +36,6 @@ from edge_sdk_tools.search import RecipeSearch, Tried, check_size, choose_fp32, 
 from edge_sdk_tools.variants import (
     Made,
     Request,
-    VariantRow,
     Workbench,
     add_variants,
     plan_variants,
@@ -200,7 +199,7 @@ def _take_steps(
 def _add_files(folder: BundleFolder, steps: Steps, made: Sequence[Made]) -> tuple[Variant, ...]:
     variants = add_variants(folder, made)
     folder.add("labels.txt", "".join(f"{label}\n" for label in steps.checked.labels).encode())
-    ledger = record_of(steps)
+    ledger = msgspec.structs.replace(record_of(steps), variants=tuple(row_of(one) for one in made))
     folder.add(HTML_FILE, render_html(ledger).encode())
     folder.add(JSON_FILE, to_json(ledger))
     return variants

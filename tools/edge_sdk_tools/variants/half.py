@@ -38,7 +38,9 @@ def with_half_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
             continue
         values, name = numpy_helper.to_array(weight), weight.name
         if np.abs(values).max() > _LARGEST:
-            raise ModelError(f"weight {name!r} holds values beyond {_LARGEST:g}, which float16 cannot")
+            raise ModelError(
+                f"--with-fp16: weight {name!r} holds values beyond {_LARGEST:g}, which float16 cannot; leave it out"
+            )
         stored = f"{name}_float16"
         weight.CopyFrom(numpy_helper.from_array(values.astype(np.float16), stored))
         casts.append(helper.make_node("Cast", [stored], [name], name=f"{name}_float32", to=TensorProto.FLOAT))

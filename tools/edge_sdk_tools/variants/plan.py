@@ -12,6 +12,7 @@ from edge_sdk_tools.check import check_model
 from edge_sdk_tools.evaluate import OnProgress
 from edge_sdk_tools.quantize import simplify
 from edge_sdk_tools.variants.dynamic import refuse_without_products
+from edge_sdk_tools.variants.half import with_half_weights
 from edge_sdk_tools.variants.request import Request, size_text
 from edge_sdk_tools.variants.resize import Resized, resize
 
@@ -29,7 +30,7 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
 
 
 def plan_variants(spec: ModelSpec, target: Target, request: Request, work: Path, on_progress: OnProgress) -> Plan:
-    """Try every size, and look at whether dynamic quantization fits.
+    """Try every size, and look at whether half weights and dynamic quantization fit.
 
     Args:
         spec: describes the model.
@@ -39,16 +40,19 @@ def plan_variants(spec: ModelSpec, target: Target, request: Request, work: Path,
         on_progress: for a progress bar.
 
     Raises:
-        ModelError: the model does not pass the export gate, or cannot have one of the sizes.
+        ModelError: the model does not pass the export gate, cannot have one of the sizes, or has weights too large
+            for half.
         UsageError: dynamic quantization would only make it slower.
     """
     sizes = [size for size in request.sizes if size != spec.input.size_wh]
-    if not sizes and not request.dynamic:
+    if not (sizes or request.fp16 or request.dynamic):
         return Plan(request)
     on_progress("try sizes", 0, len(sizes))
     checked = check_model(spec, target)
     folder = work / "plan"
     folder.mkdir()
+    if request.fp16:
+        with_half_weights(checked.proto)
     if request.dynamic:
         refuse_without_products(simplify(checked.proto, folder).proto)
     resized = []

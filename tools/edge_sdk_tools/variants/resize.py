@@ -59,18 +59,21 @@ def resize(spec: ModelSpec, checked: CheckedModel, target: Target, size_wh: tupl
 
 
 def stride_of(checked: CheckedModel, size_wh: tuple[int, int]) -> int:
-    """By how much the layers divide the input's sides at most; 1 where none divides them evenly."""
+    """By how much the layers divide the input's sides at most; 1 where none divides both of them evenly."""
     values = graph_values(checked.proto.graph)
     names = [name for node in checked.proto.graph.node if node.op_type in _SPATIAL for name in node.output]
     shapes = [values[name].shape for name in names if name in values]
-    strides = [
-        side // cells
-        for shape in shapes
-        if shape is not None and len(shape) == 4
-        for side, cells in zip(size_wh, (shape[3], shape[2]), strict=True)
-        if isinstance(cells, int) and cells > 1 and side % cells == 0
-    ]
-    return max(strides, default=1)
+    return max((_stride(shape, size_wh) for shape in shapes if shape is not None), default=1)
+
+
+def _stride(shape: tuple[int | str | None, ...], size_wh: tuple[int, int]) -> int:
+    """Of one map of cells; 1 where it is none: a single cell tells nothing, and unequal strides are no picture's."""
+    rows, columns = shape[2:] if len(shape) == 4 else (None, None)
+    width, height = size_wh
+    if not isinstance(rows, int) or not isinstance(columns, int) or min(rows, columns) < 2:
+        return 1
+    even = width % columns == 0 and height % rows == 0 and width // columns == height // rows
+    return width // columns if even else 1
 
 
 def _refuse_uneven(spec: ModelSpec, checked: CheckedModel, size_wh: tuple[int, int]) -> None:
