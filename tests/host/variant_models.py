@@ -72,6 +72,17 @@ def adder(size: int = 16, margin: float = 12.0) -> onnx.ModelProto:
     return tiny.model(nodes, [1, 3, size, size], {"probabilities": [1, 2]}, weights)
 
 
+def summer(size: int = 16) -> onnx.ModelProto:
+    """Three classes, one a colour, by sums over all pixels: what it computes grows with the size of the picture."""
+    weights = {"sides": np.array([2, 3], np.int64), "w": (np.eye(3) * 0.05 - 0.02).astype(np.float32)}
+    nodes = [
+        helper.make_node("ReduceSum", ["images", "sides"], ["sums"], keepdims=0),
+        helper.make_node("Gemm", ["sums", "w"], ["logits"], name="colours"),
+        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
+    ]
+    return tiny.model(nodes, [1, 3, size, size], {"probabilities": [1, 3]}, weights)
+
+
 def flat_detector(
     size: int = 64, *, fixed_rows: bool = False, offsets: bool = False, yolov5: bool = False
 ) -> onnx.ModelProto:
