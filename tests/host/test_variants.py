@@ -17,7 +17,7 @@ from edge_sdk_tools import prove
 from edge_sdk_tools.build import build
 from edge_sdk_tools.ledger import from_json
 from edge_sdk_tools.runtime_replay import replay_variants
-from edge_sdk_tools.variants import Request
+from edge_sdk_tools.variants import Request, workbench
 from tests.host import variant_models
 from tests.host.labelled import write_labelled
 from tests.host.projects import CLASSIFIER, write_project
@@ -108,6 +108,20 @@ def test_where_float_is_carried_other_sizes_are_float_too(tmp_path: Path, monkey
     assert [v.name for v in bundle.manifest.variants] == ["fp32", "fp32.24x24"]
     assert bundle.manifest.variants[1].agreement is not None
     replay_variants(bundle)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_is_called_slow_was_timed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool) -> None:
+    # Noise, which nothing real gives on demand: the first proof is of the first model, the second of the other size.
+    times = iter([[5.0, 10.0], [20.0, 10.0]])
+    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: next(times))
+    again = [9.0, 5.0, 20.0, 10.0] if twice else [9.0, 5.0, 4.0, 10.0]
+    monkeypatch.setattr(workbench, "interleaved_latency_ms", lambda _calls, _on_round: again)
+    model = write_project(tmp_path, model=variant_models.wide_classifier())
+    report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(sizes=((24, 24),)))
+    assert (report.variants[1].problem is not None) is twice
+    assert report.variants[1].latency_ratio == again[2] / 9.0
+    assert len(Bundle.open(tmp_path / "a.edge").manifest.variants) == (1 if twice else 2)
 
 
 def test_the_size_gate_is_for_each_model(tmp_path: Path) -> None:

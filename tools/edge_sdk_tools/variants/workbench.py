@@ -25,7 +25,7 @@ from edge_sdk_tools.evaluate import OnProgress, Subject, from_checked, observe, 
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.host_latency import interleaved_latency_ms
 from edge_sdk_tools.promise import Steps
-from edge_sdk_tools.prove import agreement_of, prove
+from edge_sdk_tools.prove import Proof, agreement_of, prove
 from edge_sdk_tools.quantize import quantize, simplify, watch_activations
 from edge_sdk_tools.search import check_size, shortfall_of
 from edge_sdk_tools.variants.dynamic import product_work, quantize_products
@@ -52,6 +52,7 @@ class Workbench:
     def __init__(self, steps: Steps, work: Path, on_progress: OnProgress, *, requires_int8: bool = False) -> None:
         self._steps, self._work, self._on_progress = steps, work, on_progress
         self._requires_int8 = requires_int8
+        self._float_sessions: dict[str, Session] = {}  # FP32 of the size of each model, by the model's name
         self._spec, self._target = steps.spec, steps.target
 
     def make(self, plan: Plan) -> tuple[Made, ...]:
@@ -72,7 +73,7 @@ class Workbench:
             others.append(self._half(fp32))
         if plan.request.dynamic:
             others.append(self._dynamic(fp32))
-        return self._timed((first, *others), fp32)
+        return self._timed(first, others, fp32)
 
     def _resized(self, resized: Resized, fp32: Subject) -> Made:
         """The recipe of the first model, with ranges of its own: a smaller picture gives other activations."""
@@ -157,10 +158,16 @@ class Workbench:
             latency_ratio=proof.latency_ms / proof.fp32_latency_ms,
             estimate=estimate_board(converted.model, self._target, self._counter(), say),
         )
-        return self._judged(made)
+        self._float_sessions[made.name] = same_size.session
+        return made
 
-    def _judged(self, made: Made) -> Made:
-        """With what keeps it from the bundle, or what to doubt."""
+    def _judged(self, made: Made, again: Proof) -> Made:
+        """With what keeps it from the bundle, or what to doubt.
+
+        Args:
+            made: what to judge.
+            again: its proof with times that were taken a second time: what is called slow must be so twice.
+        """
         gates, spoken = self._spec.gates, _SPOKEN[made.precision]
         try:
             check_size(gates, made.proof.model_mb)
@@ -177,6 +184,8 @@ class Workbench:
                 )
                 return msgspec.structs.replace(made, problem=problem)
         shortfall = shortfall_of(made.proof, gates, spoken)
+        if shortfall is not None and shortfall.kind == "slow":
+            shortfall = shortfall_of(again, gates, spoken)
         if shortfall is None or (made.precision == "fp16" and shortfall.kind == "slow"):
             return made  # halves are for the disk and the way to the device, not for speed
         if shortfall.may_be_noise:
@@ -185,20 +194,20 @@ class Workbench:
             raise AccuracyGateError(f"{made.name}: {shortfall.line}; leave that size out, or leave out --require-int8")
         return msgspec.structs.replace(made, problem=shortfall.line)
 
-    def _timed(self, made: Sequence[Made], fp32: Subject) -> tuple[Made, ...]:
-        """All models in turn, so that their ratios mean something."""
-        runs = [(fp32.session, np.zeros(fp32.session.input_shape, np.float32))]
-        for one in made:
-            session = Session(one.converted.model.read_bytes(), SessionSettings(), one.name)
-            runs.append((session, np.zeros(session.input_shape, np.float32)))
-        fp32_ms, *taken_ms = interleaved_latency_ms(
-            [partial(session.run, tensor) for session, tensor in runs],
+    def _timed(self, first: Made, others: Sequence[Made], fp32: Subject) -> tuple[Made, ...]:
+        """All models in turn, so that their ratios mean something; then each is judged."""
+        made = [Session(o.converted.model.read_bytes(), SessionSettings(), o.name) for o in (first, *others)]
+        sessions = [fp32.session, *made, *(self._float_sessions[one.name] for one in others)]
+        fp32_ms, first_ms, *rest_ms = interleaved_latency_ms(
+            [partial(session.run, np.zeros(session.input_shape, np.float32)) for session in sessions],
             lambda done, total: self._on_progress("measure all side by side", done, total),
         )
-        return tuple(
-            msgspec.structs.replace(one, latency_ms=ms, latency_ratio=ms / fp32_ms)
-            for one, ms in zip(made, taken_ms, strict=True)
-        )
+        count = len(others)
+        judged = [_with_time(first, first_ms, fp32_ms)]
+        for one, taken_ms, float_ms in zip(others, rest_ms[:count], rest_ms[count:], strict=True):
+            again = msgspec.structs.replace(one.proof, latency_ms=taken_ms, fp32_latency_ms=float_ms)
+            judged.append(self._judged(_with_time(one, taken_ms, fp32_ms), again))
+        return tuple(judged)
 
     def _counter(self) -> Counter | None:
         return board_counter(self._target)
@@ -207,6 +216,10 @@ class Workbench:
         folder = self._work / f"variant_{name}"
         folder.mkdir()
         return folder
+
+
+def _with_time(made: Made, taken_ms: float, fp32_ms: float) -> Made:
+    return msgspec.structs.replace(made, latency_ms=taken_ms, latency_ratio=taken_ms / fp32_ms)
 
 
 def _first(steps: Steps) -> Made:
