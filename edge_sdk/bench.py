@@ -43,6 +43,7 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         bundle: its name and version.
+        variant: which of its models ran.
         rounds: how often everything ran.
         stages: percentiles of each stage, in the loop's order.
         loop: prepare to publish: what a frame costs once it is decoded.
@@ -55,6 +56,7 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     bundle: str
+    variant: str
     rounds: int
     stages: dict[str, Percentiles]
     loop: Percentiles
@@ -76,7 +78,7 @@ def bench(
     """Measure one bundle.
 
     Args:
-        bundle: verified; its golden inputs are replayed first.
+        bundle: verified; the golden inputs of the variant that runs are replayed first.
         image: the frame to measure with, uint8 (H, W, 3) BGR; by default a golden image enlarged to 1280x720.
         rounds: how often each part runs.
         on_round: called now and then with rounds done and rounds in all.
@@ -164,6 +166,7 @@ def _report(
     height, width = pipeline.image.shape[:2]
     return BenchReport(
         bundle=f"{bundle.manifest.name} {bundle.manifest.version}",
+        variant=bundle.manifest.variants[0].name,
         rounds=len(stage_ns),
         stages={name: _required(stage_ns[:, i]) for i, name in enumerate(STAGES)},
         loop=loop,

@@ -46,7 +46,7 @@ class Bundle:
 
     Attributes:
         path: its folder.
-        manifest: what it promises.
+        manifest: what it promises, the variant that runs in front.
         manifest_bytes: manifest.json as it was read and verified: what a signature is made over.
         digest: SHA-256 of it in hex; it names every file's hash and so the whole bundle.
         signed: whether a trusted key's signature was verified.
@@ -85,6 +85,21 @@ class Bundle:
             bundle.read(entry.name)
         return bundle
 
+    def led_by(self, variant: str) -> Bundle:
+        """The same bundle, of which another variant runs: its file, its input size, its golden inputs.
+
+        Args:
+            variant: its name, such as `int8.320x320`, or its file.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        try:
+            manifest = self.manifest.led_by(variant)
+        except UsageError as cause:
+            raise UsageError(f"{self.path}: {cause}") from cause
+        return Bundle(self.path, manifest, self.manifest_bytes, signed=self.signed)
+
     def read(self, name: str) -> bytes:
         """The bytes of one file, hashed again as they are read, so that what was verified is what is used.
 
@@ -118,12 +133,12 @@ class Bundle:
             raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
 
     def golden(self) -> list[tuple[NDArray[np.uint8], tuple[Tensor, ...]]]:
-        """Golden inputs, uint8 (H, W, 3) after resizing, each with the outputs it must give.
+        """Golden inputs of the variant that runs, uint8 (H, W, 3) after resizing, each with the outputs it must give.
 
         Raises:
             BundleError: when the file does not hold what the manifest promises.
         """
-        promise = self.manifest.golden
+        promise = self.manifest.variants[0].golden
         where = self.path / promise.file
         try:
             with np.load(io.BytesIO(self.read(promise.file)), allow_pickle=False) as arrays:

@@ -67,6 +67,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         duration_s: stop after so many seconds.
         annotate: write an MP4 with the results drawn.
         latency_ms: overrides the bundle's budget.
+        variant: which of the bundle's models runs, by name or file; its first by default.
     """
 
     bundle: Path
@@ -80,6 +81,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float | None = None
     annotate: Path | None = None
     latency_ms: float | None = None
+    variant: str | None = None
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
@@ -169,7 +171,7 @@ class Daemon:
         if not keys:
             self._say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
         bundle.check_device(platform.machine(), onnxruntime_version())
-        return bundle
+        return bundle.led_by(self._settings.variant) if self._settings.variant is not None else bundle
 
     def _warn_if_slow(self, session: Session, prepare: Prepare, budget_ms: float) -> None:
         """Say at start what cannot work; golden has warmed the model up."""

@@ -39,7 +39,7 @@ _LabelsFile = Annotated[
     str, Meta(description="a text file with one label a line, in output order, relative to model.toml")
 ]
 _ImageFolder = Annotated[str, Meta(description="a folder of images, relative to model.toml")]
-_SizeWh = Annotated[tuple[_Side, _Side], Meta(examples=[[416, 416]])]
+SizeWh = Annotated[tuple[_Side, _Side], Meta(examples=[[416, 416]])]
 _Anchors = Annotated[tuple[tuple[tuple[float, float], ...], ...], Meta(examples=[[[[81, 82], [135, 169]]]])]
 
 
@@ -65,7 +65,7 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         layout: order of the tensor's axes.
     """
 
-    size_wh: _SizeWh
+    size_wh: SizeWh
     resize: Literal["letterbox", "stretch", "center_crop"] = "letterbox"
     crop_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
     pad_value: Annotated[int, Meta(ge=0, le=255)] = 114

@@ -75,7 +75,7 @@ class Session:
 
     @classmethod
     def open(cls, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
-        """Load the first variant of a verified bundle, with the settings that it promises unless others are given.
+        """Load the variant of a verified bundle that runs, with the settings that it promises unless others are given.
 
         Raises:
             IncompatibleError: this ONNX Runtime cannot load it.
@@ -131,7 +131,7 @@ class Session:
         return list(self.inference.get_providers())
 
     def replay_golden(self, bundle: Bundle, prepare: Prepare) -> float:
-        """Run the bundle's golden inputs and compare; serves as the warm-up too.
+        """Run the golden inputs of the variant that runs and compare; serves as the warm-up too.
 
         Returns:
             The largest absolute difference found.
@@ -139,15 +139,17 @@ class Session:
         Raises:
             IncompatibleError: when an output differs by more than the manifest allows.
         """
-        promise = bundle.manifest.golden
+        variant = bundle.manifest.variants[0]
+        promise = variant.golden
         worst = 0.0
         for index, (image, expected) in enumerate(bundle.golden()):
             outputs = self.run(prepare.normalise(image))
             problem = _compare(outputs, expected, promise.absolute, promise.relative)
             if isinstance(problem, str):
                 raise IncompatibleError(
-                    f"{bundle.path}: golden input {index} gives other results here ({problem}); this device or its "
-                    f"ONNX Runtime {ort.__version__} computes differently from the machine that built the bundle"
+                    f"{bundle.path}: golden input {index} gives other results here ({variant.file}: {problem}); "
+                    f"this device or its ONNX Runtime {ort.__version__} computes differently from the machine that "
+                    "built the bundle"
                 )
             worst = max(worst, problem)
         return worst

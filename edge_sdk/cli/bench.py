@@ -22,12 +22,17 @@ from edge_sdk.signing import load_public_key
 @click.option(
     "--image", type=click.Path(path_type=Path), help="The frame to measure with.  [default: a golden image at 1280x720]"
 )
+@click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
 @click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True)
 @click.option("--trust", multiple=True, type=click.Path(path_type=Path), help="Public key; demands a signature.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(bundle: Path, image: Path | None, rounds: int, trust: tuple[Path, ...], as_json: bool) -> None:
+def command(
+    bundle: Path, image: Path | None, variant: str | None, rounds: int, trust: tuple[Path, ...], as_json: bool
+) -> None:
     """Time every stage of the loop with BUNDLE, beside a bare InferenceSession.run on the same tensors."""
     opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
+    if variant is not None:
+        opened = opened.led_by(variant)
     report = bench(opened, _read(image) if image else None, rounds)
     if as_json:
         click.echo(msgspec.json.encode(report))
@@ -46,7 +51,7 @@ def _read(path: Path) -> Image:
 
 def _show(report: BenchReport) -> None:
     width, height = report.image_wh
-    click.echo(f"{report.bundle}, frame {width}x{height}, {report.rounds} rounds")
+    click.echo(f"{report.bundle} ({report.variant}), frame {width}x{height}, {report.rounds} rounds")
     click.echo(f"{report.machine}, ONNX Runtime {report.onnxruntime}\n")
     click.echo(f"{'':<28}{'p50':>9}{'p95':>9}{'p99':>9}  ms")
     for name, stage in report.stages.items():

@@ -50,6 +50,18 @@ _METRICS = {
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Models made and measured at once, in processes.")
 @click.option("--scheduler", metavar="URL", help="Make and measure them on this Dask cluster: tcp://HOST:PORT.")
 @click.option("--fresh", is_flag=True, help="Do every step again, whatever an earlier build of the same has finished.")
+@click.option(
+    "--sizes",
+    metavar="SIZES",
+    help="Carry the model at other input sizes too, such as 416,320 or 640x384: same recipe, ranges of their own.",
+)
+@click.option("--with-fp32", is_flag=True, help="Carry the float model beside the INT8 one.")
+@click.option("--with-fp16", is_flag=True, help="Carry the float model with its weights stored in half: half the file.")
+@click.option(
+    "--with-dynamic",
+    is_flag=True,
+    help="Carry INT8 whose ranges are taken from each frame: for models made of matrix products, such as ViT.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
 def command(
     model: Path,
@@ -63,6 +75,10 @@ def command(
     jobs: int,
     scheduler: str | None,
     fresh: bool,
+    sizes: str | None,
+    with_fp32: bool,
+    with_fp16: bool,
+    with_dynamic: bool,
     as_json: bool,
 ) -> None:
     """Check, quantize, convert and prove MODEL (a model.toml) and write a bundle for a device."""
@@ -70,7 +86,11 @@ def command(
         from edge_sdk_tools.build import build
         from edge_sdk_tools.candidates import Workshop
         from edge_sdk_tools.progress import StepProgress
+        from edge_sdk_tools.variants import Request, parse_sizes
         from edge_sdk_tools.wheel import cache_folder
+    variants = Request(
+        sizes=parse_sizes(sizes) if sizes is not None else (), fp32=with_fp32, fp16=with_fp16, dynamic=with_dynamic
+    )
     store = None if fresh else cache_folder() / "builds"
     with StepProgress(quiet=as_json) as progress, Workshop(jobs=jobs, scheduler=scheduler, store=store) as workshop:
         report = build(
@@ -83,6 +103,7 @@ def command(
             prove_runtimes=prove_runtimes,
             require_int8=require_int8,
             workshop=workshop,
+            variants=variants,
             on_progress=progress,
         )
     if as_json:
@@ -134,6 +155,7 @@ def _show(report: BuildReport) -> None:
     for sample in report.samples:
         click.echo(f"{sample.image}\n  FP32 sees {sample.fp32}\n  INT8 sees {sample.int8}")
     _show_trials(report)
+    _show_variants(report)
     distilled = report.distillation
     teacher = f"teacher {distilled.teacher}: {distilled.line}" if distilled else "teacher: none named, not checked"
     click.echo(folded(teacher))
@@ -175,6 +197,33 @@ def _show_trials(report: BuildReport) -> None:
     if report.fallback_reason:
         click.secho("THE BUNDLE CARRIES FP32", bold=True)
         click.echo(folded(f"  because {report.fallback_reason}"))
+
+
+def _show_variants(report: BuildReport) -> None:
+    """All models of the bundle beside FP32 at model.toml's size; nothing where there is one alone."""
+    from edge_sdk_tools.progress import print_table
+
+    if len(report.variants) < 2:
+        return
+    columns = ("variant", "input", "file", "time", report.variants[0].metric, "against FP32", "carried")
+    rows = [
+        (
+            row.name,
+            f"{row.size_wh[0]}x{row.size_wh[1]}",
+            f"{row.model_mb:.2f} MB",
+            f"{row.latency_ratio:.2f}x",
+            f"{row.value:.1%}",
+            points_of(row.change),
+            "no" if row.problem else "yes",
+        )
+        for row in report.variants
+    ]
+    print_table("variants; time against FP32 here, one thread, in turn", columns, rows)
+    for row in report.variants:
+        if row.problem:
+            click.echo(folded(f"{row.name} IS LEFT OUT because {row.problem}"))
+        elif row.doubt:
+            click.echo(folded(f"{row.name}: {row.doubt}"))
 
 
 def _warnings(report: BuildReport) -> list[str]:

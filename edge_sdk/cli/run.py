@@ -46,6 +46,7 @@ def _number(_context: click.Context, option: click.Parameter, value: float | Non
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @click.option("--duration", type=_POSITIVE, callback=_number, help="Stop after so many seconds.")
 @click.option("--latency-ms", type=_POSITIVE, callback=_number, help="Overrides the bundle's budget.")
+@click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
@@ -83,6 +84,7 @@ def _settings(options: dict[str, object]) -> RunSettings:
         duration_s=cast("float | None", options["duration"]),
         annotate=cast("Path | None", options["annotate"]),
         latency_ms=cast("float | None", options["latency_ms"]),
+        variant=cast("str | None", options["variant"]),
     )
 
 

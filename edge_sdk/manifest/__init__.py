@@ -1,8 +1,9 @@
 """What a bundle promises."""
 
-from edge_sdk.manifest.manifest import SCHEMA_VERSION, FileEntry, Golden, Manifest, Provenance
-from edge_sdk.manifest.measured import Agreement, BoardEstimate, Distillation, Variant
+from edge_sdk.manifest.manifest import SCHEMA_VERSION, FileEntry, Manifest, Provenance
+from edge_sdk.manifest.measured import Agreement, BoardEstimate, Distillation, Quality
 from edge_sdk.manifest.reading import MANIFEST_FILE, SIGNATURE_FILE, decode_manifest, encode_manifest, manifest_schema
+from edge_sdk.manifest.variant import Golden, Precision, Variant
 from edge_sdk.manifest.versions import RuntimeRange, parse_version
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     "FileEntry",
     "Golden",
     "Manifest",
+    "Precision",
     "Provenance",
+    "Quality",
     "RuntimeRange",
     "Variant",
     "decode_manifest",

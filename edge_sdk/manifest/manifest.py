@@ -10,14 +10,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from edge_sdk.manifest.measured import Distillation, Variant
+from edge_sdk.errors import UsageError
+from edge_sdk.manifest.measured import Distillation
+from edge_sdk.manifest.variant import Variant
 from edge_sdk.manifest.versions import RuntimeRange
 from edge_sdk.model_spec import ClassificationSpec, Decoder, DetectionSpec, InputSpec, Task, Thresholds
 
 SCHEMA_VERSION = 1
 
 _Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
-_NonNegative = Annotated[float, Meta(ge=0)]
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,22 +27,6 @@ class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     size: Annotated[int, Meta(ge=0)]
     sha256: _Sha256
-
-
-class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Inputs and the outputs they must give.
-
-    Attributes:
-        file: an .npz: `image_I` uint8 (H, W, C) as they are after resizing, `output_I_J` the J-th output for image I.
-        count: number of images.
-        absolute: allowed |got - expected|, in the outputs' own unit ...
-        relative: ... plus this share of |expected|.
-    """
-
-    file: str
-    count: Annotated[int, Meta(ge=1, le=16)]
-    absolute: _NonNegative
-    relative: _NonNegative
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,13 +66,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         memory_mb: memory that the target has, in MiB.
         task, decoder, input, thresholds, classification, detection: as in model.toml.
         labels: name of the labels file.
-        variants: the first one runs.
+        variants: the first one runs unless another is chosen; its input is `input`, theirs differ in size alone.
         opset: ai.onnx opset of the quantized model.
         onnxruntime: versions that may run it.
-        operators: `domain:name` of every operator in the first variant.
+        operators: `domain:name` of every operator in any variant.
         fallback_reason: why the bundle carries FP32; None when it carries INT8.
         distillation: how it compares with its teacher; None when that was not checked.
-        golden: what is replayed before the first frame.
         latency_budget_ms: capture to outbox.
         provenance: where it came from.
         files: every file but the manifest and its signature.
@@ -116,7 +100,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     operators: tuple[str, ...]
     fallback_reason: str | None = None
     distillation: Distillation | None = None
-    golden: Golden
     latency_budget_ms: Annotated[float, Meta(gt=0)]
     provenance: Provenance
     files: tuple[FileEntry, ...]
@@ -124,3 +107,20 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def entry(self, name: str) -> FileEntry | None:
         """The entry of one file, or None when the manifest does not name it."""
         return next((f for f in self.files if f.name == name), None)
+
+    def led_by(self, variant: str) -> Manifest:
+        """The same promise with one variant in front, so that it is the one that runs, and the input in its size.
+
+        Args:
+            variant: its name, such as `int8.320x320`, or its file.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        chosen = next((v for v in self.variants if variant in (v.name, v.file)), None)
+        if chosen is None:
+            names = ", ".join(v.name for v in self.variants)
+            raise UsageError(f"{self.name} has no variant {variant!r}, expected one of: {names}")
+        others = tuple(v for v in self.variants if v is not chosen)
+        sized = msgspec.structs.replace(self.input, size_wh=chosen.size_wh)
+        return msgspec.structs.replace(self, variants=(chosen, *others), input=sized)

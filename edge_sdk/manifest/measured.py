@@ -13,7 +13,7 @@ _NonNegative = Annotated[float, Meta(ge=0)]
 
 
 class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far INT8 agrees with FP32 on images that calibration never saw.
+    """How far a variant agrees with FP32 on images that calibration never saw.
 
     Attributes:
         metric: `top1_agreement` (share of equal top-1 classes), `detection_f1` (same class, matched at IoU .5) or
@@ -32,6 +32,25 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference_count: Annotated[int, Meta(ge=1)]
 
 
+class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How good a variant is by the labels of images that calibration never saw.
+
+    Attributes:
+        metric: `top-1`, `mAP50-95` or `mIoU`.
+        value: 0-1.
+        low, high: its 95 % interval over resampled images.
+        fp32: the float model's at model.toml's own input size, on the same images.
+        images: how many were measured on.
+    """
+
+    metric: str
+    value: _Unit
+    low: _Unit
+    high: _Unit
+    fp32: _Unit
+    images: Annotated[int, Meta(ge=1)]
+
+
 class BoardEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one inference is expected to take on the target, whose instructions were counted under emulation.
 
@@ -47,27 +66,6 @@ class BoardEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency_ms: _NonNegative
     low_ms: _NonNegative
     high_ms: _NonNegative
-
-
-class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One model file that the bundle can run.
-
-    Attributes:
-        file: its name in the bundle.
-        precision: `int8` or `fp32`.
-        host_latency_ms: median of one run on the machine that built it, one thread; not the device's.
-        agreement: with FP32; None for FP32 itself.
-        integer_mac_share: share of the convolutions' multiply-accumulates outside the float tail that ran in integer
-            kernels, read from a profile of this very file; None for FP32.
-        estimate: of its time on the target; None where nothing counted it.
-    """
-
-    file: str
-    precision: Literal["int8", "fp32"]
-    host_latency_ms: _NonNegative
-    agreement: Agreement | None = None
-    integer_mac_share: _Unit | None = None
-    estimate: BoardEstimate | None = None
 
 
 class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -37,6 +37,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     except msgspec.ValidationError as cause:
         raise BundleError(f"{where}: {cause}") from cause
     _check_names(manifest, where)
+    _check_variants(manifest, where)
     return manifest
 
 
@@ -73,6 +74,25 @@ def _check_names(manifest: Manifest, where: str) -> None:
             raise BundleError(f"{where}: file name {name!r} is not allowed, expected a plain name without folders")
     if len(set(names)) != len(names):
         raise BundleError(f"{where}: a file is named twice")
-    for wanted in (manifest.labels, manifest.golden.file, *(v.file for v in manifest.variants)):
+    promised = (name for v in manifest.variants for name in (v.file, v.golden.file))
+    for wanted in (manifest.labels, *promised):
         if wanted not in names:
             raise BundleError(f"{where}: {wanted!r} is promised but not among the files")
+
+
+def _check_variants(manifest: Manifest, where: str) -> None:
+    files = [v.file for v in manifest.variants]
+    if len(set(files)) != len(files):
+        raise BundleError(f"{where}: a variant is there twice")
+    first = manifest.variants[0]
+    if first.size_wh != manifest.input.size_wh:
+        raise BundleError(
+            f"{where}: {first.file} has the size {_size(first.size_wh)}, expected input.size_wh, "
+            f"{_size(manifest.input.size_wh)}"
+        )
+    for name in {name for v in manifest.variants for name in v.operators} - {*manifest.operators}:
+        raise BundleError(f"{where}: a variant has the operator {name!r}, which operators does not name")
+
+
+def _size(size_wh: tuple[int, int]) -> str:
+    return f"{size_wh[0]}x{size_wh[1]}"

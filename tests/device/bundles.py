@@ -31,6 +31,17 @@ def golden_bytes() -> bytes:
 FILES = {"model.int8.ort": b"not really a model", "labels.txt": b"cat\ndog\n", "golden.npz": golden_bytes()}
 
 
+def make_variant(name: str = "int8", *, side: int = 8, golden: str = "golden.npz") -> Variant:
+    return Variant(
+        file=f"model.{name}.ort",
+        precision="int8" if name.startswith("int8") else "fp32",
+        size_wh=(side, side),
+        golden=Golden(file=golden, count=1, absolute=0.0, relative=0.0),
+        operators=("ai.onnx:Conv",),
+        host_latency_ms=1.0,
+    )
+
+
 def make_manifest(files: dict[str, bytes] = FILES, *, side: int = 8) -> Manifest:
     return Manifest(
         name="tiny",
@@ -49,11 +60,10 @@ def make_manifest(files: dict[str, bytes] = FILES, *, side: int = 8) -> Manifest
         classification=ClassificationSpec(),
         detection=DetectionSpec(),
         labels="labels.txt",
-        variants=(Variant(file="model.int8.ort", precision="int8", host_latency_ms=1.0),),
+        variants=(make_variant(side=side),),
         opset=13,
         onnxruntime=RuntimeRange(minimum="1.20.1", maximum="1.31.1"),
         operators=("ai.onnx:Conv",),
-        golden=Golden(file="golden.npz", count=1, absolute=0.0, relative=0.0),
         latency_budget_ms=100.0,
         provenance=Provenance(
             edge_sdk="0.1.0",

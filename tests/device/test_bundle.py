@@ -103,7 +103,7 @@ def _entry(name: str) -> list[dict[str, object]]:
         (lambda f: edit_manifest(f, schema_version=0), "schema_version is 0, expected 1; build the bundle again"),
         (lambda f: edit_manifest(f, schema_version=None), "schema_version is missing"),
         (lambda f: edit_manifest(f, surprise=1), "unknown field `surprise`"),
-        (lambda f: edit_manifest(f, golden=None), "missing required field `golden`"),
+        (lambda f: edit_manifest(f, labels=None), "missing required field `labels`"),
         (lambda f: edit_manifest(f, latency_budget_ms=-1), "latency_budget_ms"),
         (lambda f: edit_manifest(f, files=_entry("../../etc/passwd")), "'../../etc/passwd' is not allowed"),
         (lambda f: edit_manifest(f, files=_entry("/etc/passwd")), "'/etc/passwd' is not allowed"),

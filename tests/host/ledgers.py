@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cv2
+import msgspec
 import numpy as np
 
 from edge_sdk.manifest import BoardEstimate
@@ -14,6 +15,7 @@ from edge_sdk_tools.ledger import (
     Measure,
     OperatorSize,
     Step,
+    VariantRow,
     Verdict,
     WorstImage,
 )
@@ -29,6 +31,25 @@ def top1(value: float) -> Measure:
 
 def change(value: float, reach: float = 0.02) -> Interval:
     return Interval(value, value - reach, value + reach)
+
+
+def variant(name: str, **changes: object) -> VariantRow:
+    row = VariantRow(
+        name=name,
+        precision="int8",
+        size_wh=(320, 320),
+        model_mb=4.99,
+        latency_ms=5.9,
+        latency_ratio=0.62,
+        metric="top-1",
+        value=0.829,
+        change=change(-0.01),
+        integer_mac_share=1.0,
+        estimate=None,
+        problem=None,
+        doubt=None,
+    )
+    return msgspec.structs.replace(row, **changes)
 
 
 def layers(count: int) -> tuple[LayerSensitivity, ...]:
@@ -94,6 +115,7 @@ def full_ledger() -> Ledger:
             WorstImage(image="a.jpg", truth="cat", fp32="cat 90%", int8="dog 51%", picture=jpeg()),
             WorstImage(image="b.jpg", truth=None, fp32="nothing", int8="dog 30%"),
         ),
+        variants=(variant("int8"), variant("int8.64x64", problem="it is too slow"), variant("fp32", doubt="noise")),
         boards=(
             BoardEstimate("cortex-a76", million_instructions=79.0, latency_ms=15.2, low_ms=13.1, high_ms=17.7),
         ),

@@ -15,7 +15,9 @@ from edge_sdk.target import load_target
 from edge_sdk_tools import board
 from edge_sdk_tools.arm_cost import Counter, Counts
 from edge_sdk_tools.arm_cost.instructions import CLASSES
+from edge_sdk_tools.build import build
 from edge_sdk_tools.ledger import from_json
+from edge_sdk_tools.variants import Request
 from tests.host.projects import write_project
 
 
@@ -101,3 +103,24 @@ def test_cores_that_nobody_can_count_are_not_counted(
 ) -> None:
     _use(monkeypatch, _Fixed(1))
     assert board.board_counter(load_target(target)) is None
+
+
+class _BySize(_Fixed):
+    """A counter for which other sizes than the first cost far more."""
+
+    def count(self, model: Path, cpu: str, *, time_limit_s: float) -> Counts:
+        self.million = 100_000 if "variant_" in str(model) else 60
+        return super().count(model, cpu, time_limit_s=time_limit_s)
+
+
+def test_a_further_model_over_the_budget_is_left_out_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_project(tmp_path)
+    _use(monkeypatch, _Fixed(60))
+    build(model, "raspberry_pi_4", tmp_path / "a.edge", variants=Request(sizes=((32, 32),)))
+    estimates = [v.estimate for v in Bundle.open(tmp_path / "a.edge").manifest.variants]
+    assert [e.million_instructions for e in estimates if e] == [60, 60]
+    _use(monkeypatch, _BySize(60))
+    report = build(model, "raspberry_pi_4", tmp_path / "b.edge", variants=Request(sizes=((32, 32),)))
+    assert [v.name for v in Bundle.open(tmp_path / "b.edge").manifest.variants] == ["int8"]
+    assert report.variants[1].problem is not None
+    assert "cannot keep the budget" in report.variants[1].problem

@@ -140,6 +140,15 @@ def test_the_verdict_stands_on_top(carries: str | None, words_there: str, state:
     assert "4.99\u00a0MB" in top
 
 
+def test_models_beside_the_first_have_a_table_of_their_own() -> None:
+    page = render_html(full_ledger())
+    assert "Models in the bundle" in page
+    assert "left out: it is too slow" in page
+    assert "yes; noise" in page
+    alone = msgspec.structs.replace(full_ledger(), variants=full_ledger().variants[:1])
+    assert "Models in the bundle" not in render_html(alone)
+
+
 def test_both_files_are_written_once(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     write_report(full_ledger(), folder)

@@ -16,10 +16,8 @@ import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import UsageError
-from edge_sdk.manifest import Agreement, BoardEstimate, Distillation, Golden, Manifest
+from edge_sdk.manifest import Agreement, BoardEstimate, Distillation, Manifest, Variant
 from edge_sdk.model_spec import ModelSpec, load_model_spec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session
 from edge_sdk.target import Target, load_target
 from edge_sdk_tools.board import board_counter, check_latency, estimate_board
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
@@ -29,13 +27,13 @@ from edge_sdk_tools.distill_check import check_distillation
 from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.image_split import split_images
-from edge_sdk_tools.ledger import to_json
-from edge_sdk_tools.promise import Steps, model_file, promise, runtime_range
-from edge_sdk_tools.prove import Sample, make_golden
+from edge_sdk_tools.ledger import VariantRow, to_json
+from edge_sdk_tools.promise import Steps, promise, runtime_range
+from edge_sdk_tools.prove import Sample
 from edge_sdk_tools.quantize import first_recipe, simplify, watch_once
 from edge_sdk_tools.record import record_of
 from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html
-from edge_sdk_tools.runtime_replay import replay_in
+from edge_sdk_tools.runtime_replay import replay_in, replay_variants
 from edge_sdk_tools.search import (
     RecipeSearch,
     Setting,
@@ -44,6 +42,14 @@ from edge_sdk_tools.search import (
     choose_fp32,
     choose_int8,
     refuse_without_int8,
+)
+from edge_sdk_tools.variants import (
+    Made,
+    Request,
+    Workbench,
+    add_variants,
+    plan_variants,
+    row_of,
 )
 
 
@@ -76,6 +82,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         latency_budget_ms: promised to the device.
         board: an estimate of one inference there; None where nothing counted it.
         remembered_steps: that an earlier build had finished, and that were not done again.
+        variants: all models that were made, the one that runs in front; those with a problem are not in the bundle.
     """
 
     bundle: str
@@ -108,6 +115,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     latency_budget_ms: float
     board: BoardEstimate | None
     remembered_steps: int
+    variants: tuple[VariantRow, ...]
 
 
 def build(
@@ -121,6 +129,7 @@ def build(
     prove_runtimes: Sequence[str] = (),
     require_int8: bool = False,
     workshop: Workshop | None = None,
+    variants: Request = Request(),  # noqa: B008 - frozen
     on_progress: OnProgress = lambda _step, _done, _total: None,
 ) -> BuildReport:
     """Build a bundle.
@@ -137,6 +146,7 @@ def build(
         require_int8: fail where no INT8 model holds, instead of carrying FP32.
         workshop: makes and measures the models, and remembers what is finished; opened by the caller. By default
             everything is done in this process, and nothing remembered.
+        variants: further models for the same bundle.
         on_progress: for progress bars.
 
     Raises:
@@ -149,19 +159,20 @@ def build(
     runtimes = runtime_range(target, prove_runtimes)
     with bundle_folder(output or Path(f"{spec.name}.edge")) as folder, contextlib.ExitStack() as own:
         helped = workshop or own.enter_context(Workshop())
+        plan = plan_variants(spec, target, variants, folder.work, on_progress)
         steps = _take_steps(spec, target, calibration, evaluation, require_int8, helped, folder.work, on_progress)
-        check_size(spec.gates, steps.choice)
+        check_size(spec.gates, steps.choice.proof.model_mb)
         check_latency(steps.board, target, steps.latency_budget_ms)
-        golden = _add_files(folder, steps)
-        manifest = promise(steps, golden, folder.entries, runtimes, bundle_version or int(time.time()))
-        # The very file that ships, as a device opens it: what this fails, no device would take.
-        whole = Bundle.open(folder.preview(manifest))
-        Session.open(whole).replay_golden(whole, Prepare(spec.input))
+        made = Workbench(steps, helped, folder.work, on_progress, requires_int8=require_int8).make(plan)
+        carried = _add_files(folder, steps, made)
+        manifest = promise(steps, carried, folder.entries, runtimes, bundle_version or int(time.time()))
+        # The very files that ship, as a device opens them: what this fails, no device would take.
+        replay_variants(Bundle.open(folder.preview(manifest)))
         for number, wanted in enumerate(prove_runtimes, start=1):
             replay_in(wanted, folder.preview(manifest))
             on_progress("replay golden", number, len(prove_runtimes))
         folder.finish(manifest)
-    return _report(manifest, steps, folder, helped)
+    return _report(manifest, steps, folder, helped, made)
 
 
 def _take_steps(
@@ -210,20 +221,18 @@ def _take_steps(
     return Steps(spec, target, images, checked, distillation, simplified, search, choice, board)
 
 
-def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
-    choice = steps.choice
-    data, golden = make_golden(steps.spec, choice.onnx, choice.proof.images)
-    folder.add(model_file(choice), choice.converted.model.read_bytes())
-    folder.add("required_operators_and_types.config", choice.converted.operators_config.read_bytes())
+def _add_files(folder: BundleFolder, steps: Steps, made: Sequence[Made]) -> tuple[Variant, ...]:
+    variants = add_variants(folder, made)
     folder.add("labels.txt", "".join(f"{label}\n" for label in steps.checked.labels).encode())
-    folder.add(golden.file, data)
-    ledger = record_of(steps)
+    ledger = msgspec.structs.replace(record_of(steps), variants=tuple(row_of(one) for one in made))
     folder.add(HTML_FILE, render_html(ledger).encode())
     folder.add(JSON_FILE, to_json(ledger))
-    return golden
+    return variants
 
 
-def _report(manifest: Manifest, steps: Steps, folder: BundleFolder, workshop: Workshop) -> BuildReport:
+def _report(
+    manifest: Manifest, steps: Steps, folder: BundleFolder, workshop: Workshop, made: Sequence[Made]
+) -> BuildReport:
     choice, search, images = steps.choice, steps.search, steps.images
     int8 = search.chosen or search.best
     proof = int8.proof
@@ -259,6 +268,7 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder, workshop: Wo
         latency_budget_ms=manifest.latency_budget_ms,
         board=steps.board,
         remembered_steps=workshop.remembered,
+        variants=tuple(row_of(one) for one in made),
     )
 
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 from onnxruntime.tools.convert_onnx_models_to_ort import OptimizationStyle, convert_onnx_models_to_ort
+from onnxruntime.tools.ort_format_model import create_config_from_models
 
 from edge_sdk.errors import ModelError
 from edge_sdk.session import Session, SessionSettings
@@ -20,6 +22,8 @@ from edge_sdk.target import Target
 from edge_sdk_tools.disk import raise_if_full
 
 _INTEGER_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose")
+_INTEGER_PRODUCTS = ("DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat")
+_INTEGER_KERNELS = (*_INTEGER_CONVOLUTIONS, *_INTEGER_PRODUCTS)
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -68,19 +72,19 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
         raise ModelError(f"conversion to ORT format failed: {str(cause).splitlines()[0]}") from cause
     [model] = work.glob("*.ort")
     [config] = work.glob("*required_operators_and_types*.config")
-    return Converted(model, config, _operators(config))
+    return Converted(model, config, operators_of(config))
 
 
 def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
-    """Share of the convolutions' multiply-accumulates that run in integer kernels, by a profile of this very file.
+    """Share of multiply-accumulates that run in integer kernels, by a profile of this very file.
 
     Args:
         model: the .ort file.
-        macs: multiply-accumulates by name of each convolution that should run in integers.
+        macs: multiply-accumulates by name of each node that should run in integers.
         folder: for the profile.
 
     Returns:
-        0-1; 1.0 when there is no such convolution.
+        0-1; 1.0 when there is no such node.
     """
     if not macs:
         return 1.0
@@ -93,7 +97,7 @@ def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
     in_integers = {
         _source_node(event.name, macs)
         for event in events
-        if event.name.endswith("_kernel_time") and event.args.get("op_name") in _INTEGER_CONVOLUTIONS
+        if event.name.endswith("_kernel_time") and event.args.get("op_name") in _INTEGER_KERNELS
     }
     return sum(macs[name] for name in in_integers if name) / sum(macs.values())
 
@@ -106,12 +110,26 @@ class _Event(msgspec.Struct):
 
 
 def _source_node(event_name: str, macs: dict[str, int]) -> str | None:
-    """The convolution that a kernel came from: fusions and layout changes append to its name; the longest wins."""
+    """The node that a kernel came from: fusions and layout changes append to its name; the longest wins."""
     return max((name for name in macs if event_name.startswith(f"{name}_")), key=len, default=None)
 
 
-def _operators(config: Path) -> tuple[str, ...]:
-    """Read `domain;opset;Op{types},Op…` lines."""
+def operators_config(models: Sequence[Path], work: Path) -> bytes:
+    """The operators and types that a reduced ONNX Runtime must have for all of these models.
+
+    Args:
+        models: .ort files.
+        work: a folder for a file.
+    """
+    path = work / "operators.config"
+    create_config_from_models(models, path, enable_type_reduction=True)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    # What stands in comments are the paths of this machine.
+    return "".join(f"{line}\n" for line in lines if not line.startswith("#")).encode()
+
+
+def operators_of(config: Path) -> tuple[str, ...]:
+    """`domain:name` of every operator of a file of `domain;opset;Op{types},Op…` lines, sorted."""
     found: set[str] = set()
     for line in config.read_text(encoding="utf-8").splitlines():
         if line.startswith("#") or line.count(";") != 2:

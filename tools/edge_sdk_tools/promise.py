@@ -18,7 +18,6 @@ from edge_sdk.manifest import (
     BoardEstimate,
     Distillation,
     FileEntry,
-    Golden,
     Manifest,
     Provenance,
     RuntimeRange,
@@ -77,13 +76,17 @@ def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
 
 
 def promise(
-    steps: Steps, golden: Golden, files: tuple[FileEntry, ...], runtimes: RuntimeRange, bundle_version: int
+    steps: Steps,
+    variants: tuple[Variant, ...],
+    files: tuple[FileEntry, ...],
+    runtimes: RuntimeRange,
+    bundle_version: int,
 ) -> Manifest:
     """What a device needs to know, from what the steps gave.
 
     Args:
         steps: what was measured.
-        golden: what will be replayed.
+        variants: of the bundle, the one that runs in front.
         files: everything in the bundle.
         runtimes: in which golden was, or is about to be, replayed.
         bundle_version: grows from build to build.
@@ -106,29 +109,16 @@ def promise(
         classification=spec.classification,
         detection=spec.detection,
         labels="labels.txt",
-        variants=(_variant(choice, steps.board),),
+        variants=variants,
         opset=steps.checked.opset,
         onnxruntime=runtimes,
-        operators=choice.converted.operators,
+        operators=tuple(sorted({name for variant in variants for name in variant.operators})),
         fallback_reason=choice.fallback_reason,
         distillation=steps.distillation,
-        golden=golden,
         latency_budget_ms=steps.latency_budget_ms,
         provenance=_provenance(steps),
         files=files,
     )
-
-
-def _variant(choice: Choice, board: BoardEstimate | None) -> Variant:
-    proof = choice.proof
-    if choice.precision == "fp32":
-        return Variant(model_file(choice), "fp32", proof.latency_ms, estimate=board)
-    return Variant(model_file(choice), "int8", proof.latency_ms, proof.agreement, proof.integer_mac_share, board)
-
-
-def model_file(choice: Choice) -> str:
-    """The model's name in the bundle."""
-    return f"model.{choice.precision}.ort"
 
 
 def _provenance(steps: Steps) -> Provenance:

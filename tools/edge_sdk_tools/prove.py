@@ -24,7 +24,6 @@ from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet
 from edge_sdk_tools.distill_check import WorstImage, worst_images
 from edge_sdk_tools.evaluate import (
     Evaluation,
-    Interval,
     Observed,
     OnProgress,
     Subject,
@@ -127,7 +126,7 @@ def measure(
     share = integer_mac_share(converted.model, macs, converted.model.parent)
     return Measured(
         evaluation=evaluation,
-        agreement=_agreement(observed, evaluation.agreement[0].value),
+        agreement=agreement_of(observed, evaluation),
         integer_mac_share=share,
         model_mb=len(model) / 1e6,
         samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
@@ -156,7 +155,9 @@ def prove(measured: Measured, spec: ModelSpec, fp32: Subject, converted: Convert
     return Proof(**msgspec.structs.asdict(measured), fp32_latency_ms=fp32_ms, latency_ms=latency_ms)
 
 
-def _agreement(observed: Observed, value: Interval) -> Agreement:
+def agreement_of(observed: Observed, evaluation: Evaluation) -> Agreement:
+    """What a bundle promises of how far the first of two models agrees with the second."""
+    value = evaluation.agreement[0].value
     images = len(observed.records)
     compared = int(pair_counts(observed)[:, 2].sum()) if observed.task == "detection" else images
     return Agreement(_METRICS[observed.task], value.value, value.low, value.high, images, compared)
@@ -171,23 +172,29 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
     return Sample(file.path.name, fp32, int8)
 
 
-def make_golden(spec: ModelSpec, model: Path, images: ImageSet) -> tuple[bytes, Golden]:
+def make_golden(spec: ModelSpec, model: Path, images: ImageSet, file: str) -> tuple[bytes, Golden]:
     """Golden inputs, as they are after resizing, and the outputs that a model gives for them before its conversion.
 
+    Args:
+        spec: says how images are prepared.
+        model: the ONNX file.
+        images: to choose from.
+        file: what the golden file is called in the bundle.
+
     Returns:
-        The bytes of golden.npz and what the manifest says of it.
+        The bytes of the file and what the manifest says of it.
     """
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
     prepare = Prepare(spec.input)
     arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them
     largest = 0.0
     chosen = images.spread(_GOLDEN_IMAGES).images
-    for index, file in enumerate(chosen):
-        resized = prepare.resize(file.read()).copy()
+    for index, image in enumerate(chosen):
+        resized = prepare.resize(image.read()).copy()
         arrays[f"image_{index}"] = resized
         for number, output in enumerate(session.run(prepare.normalise(resized))):
             arrays[f"output_{index}_{number}"] = output.copy()
             largest = max(largest, float(np.abs(output).max()))
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    return buffer.getvalue(), Golden("golden.npz", len(chosen), largest * _GOLDEN_ABSOLUTE_SHARE, _GOLDEN_RELATIVE)
+    return buffer.getvalue(), Golden(file, len(chosen), largest * _GOLDEN_ABSOLUTE_SHARE, _GOLDEN_RELATIVE)

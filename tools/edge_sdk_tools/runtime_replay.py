@@ -23,6 +23,17 @@ from edge_sdk_tools.wheel import Fetch, cache_folder, pip_download
 _TIMEOUT_S = 300
 
 
+def replay_variants(bundle: Bundle) -> None:
+    """Replay the golden inputs of every variant, as a device does with the one that it runs.
+
+    Raises:
+        IncompatibleError: one does not load, or gives other results.
+    """
+    for variant in bundle.manifest.variants:
+        one = bundle.led_by(variant.file)
+        Session.open(one).replay_golden(one, Prepare(one.manifest.input))
+
+
 def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
     """Replay `bundle` with `onnxruntime==version`.
 
@@ -76,7 +87,7 @@ def _runtime_folder(version: str, cache: Path, fetch: Fetch) -> Path:
 
 def _replay(bundle_path: Path) -> None:
     bundle = Bundle.open(bundle_path)
-    Session.open(bundle).replay_golden(bundle, Prepare(bundle.manifest.input))
+    replay_variants(bundle)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from edge_sdk_tools.ledger.ledger import (
 )
 from edge_sdk_tools.ledger.operator_size import operator_sizes, size_by_operator
 from edge_sdk_tools.ledger.picture import PANEL_PX, side_by_side
+from edge_sdk_tools.ledger.variant import VariantRow
 
 __all__ = [
     "PANEL_PX",
@@ -31,6 +32,7 @@ __all__ = [
     "Precision",
     "Step",
     "StepKind",
+    "VariantRow",
     "Verdict",
     "WorstImage",
     "from_json",

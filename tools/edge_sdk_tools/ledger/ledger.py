@@ -14,6 +14,7 @@ from msgspec import Meta
 from edge_sdk.manifest import BoardEstimate
 from edge_sdk_tools.evaluate import Interval
 from edge_sdk_tools.ledger.sound import check_bounds, check_one, check_order, settle
+from edge_sdk_tools.ledger.variant import VariantRow
 
 SCHEMA_VERSION = 1
 
@@ -195,6 +196,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         sizes: weights by type of operator.
         worst_images: the worst first.
         boards: estimates.
+        variants: all models that were made for the bundle, the one that runs in front.
         warnings: what a reader should know before believing.
         command: the program and its arguments, as they were given.
         libraries: versions by name.
@@ -215,6 +217,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[OperatorSize, ...] = ()
     worst_images: tuple[WorstImage, ...] = ()
     boards: tuple[BoardEstimate, ...] = ()
+    variants: tuple[VariantRow, ...] = ()
     warnings: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     libraries: dict[str, str] = {}

@@ -98,5 +98,6 @@ def quantized_proto(
     return result
 
 
-# The quantizer advises on the root logger to do what was done above.
-logging.getLogger().addFilter(lambda record: "pre-processing before quantization" not in record.getMessage())
+# On the root logger the quantizer advises to do what was done above, and says of weights of one axis that it is one.
+_ADVICE = ("pre-processing before quantization", "is out-of-range for weight")
+logging.getLogger().addFilter(lambda record: not any(words in record.getMessage() for words in _ADVICE))

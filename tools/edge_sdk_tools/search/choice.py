@@ -83,13 +83,12 @@ def refuse_without_int8(search: Search) -> None:
     )
 
 
-def check_size(gates: Gates, choice: Choice) -> None:
+def check_size(gates: Gates, size_mb: float) -> None:
     """Refuse a model that is too large.
 
     Raises:
         SizeGateError: exit code 5.
     """
-    size_mb = choice.proof.model_mb
     if gates.max_size_mb is not None and size_mb > gates.max_size_mb:
         raise SizeGateError(f"the model has {size_mb:.2f} MB, gates.max_size_mb allows {gates.max_size_mb}")
 

@@ -35,14 +35,15 @@ class Shortfall(msgspec.Struct, frozen=True):
     may_be_noise: bool = False
 
 
-def shortfall_of(proof: Proof, gates: Gates) -> Shortfall | None:
+def shortfall_of(proof: Proof, gates: Gates, name: str = "INT8") -> Shortfall | None:
     """What keeps a model from its gates, the gravest first; None when nothing does.
 
     Args:
-        proof: of an INT8 model.
+        proof: of a model beside FP32.
         gates: of model.toml.
+        name: what the lines call the model's precision.
     """
-    return _float_work(proof) or _agreement(proof, gates) or _drop(proof, gates) or _time(proof)
+    return _float_work(proof) or _agreement(proof, gates, name) or _drop(proof, gates) or _time(proof, name)
 
 
 def relative_drop(proof: Proof) -> float:
@@ -65,14 +66,14 @@ def _float_work(proof: Proof) -> Shortfall | None:
     )
 
 
-def _agreement(proof: Proof, gates: Gates) -> Shortfall | None:
+def _agreement(proof: Proof, gates: Gates, name: str) -> Shortfall | None:
     agreement = proof.agreement
     if agreement.value >= gates.int8_min_agreement - _ROUNDING:
         return None
     found = f"{agreement.value:.1%} of {agreement.reference_count} {NOUNS[agreement.metric]}"
     return Shortfall(
         "agreement",
-        f"INT8 agrees with FP32 on {found} in {agreement.images} images, expected "
+        f"{name} agrees with FP32 on {found} in {agreement.images} images, expected "
         f"{gates.int8_min_agreement:.1%} or more",
     )
 
@@ -92,8 +93,8 @@ def _drop(proof: Proof, gates: Gates) -> Shortfall | None:
     )
 
 
-def _time(proof: Proof) -> Shortfall | None:
+def _time(proof: Proof, name: str) -> Shortfall | None:
     int8, fp32 = proof.latency_ms, proof.fp32_latency_ms
     if int8 <= fp32 * _SLOWER or int8 - fp32 < NOTICEABLE_MS:
         return None
-    return Shortfall("slow", f"INT8 takes {int8:.2f} ms and FP32 {fp32:.2f} ms here, one thread: it gains nothing")
+    return Shortfall("slow", f"{name} takes {int8:.2f} ms and FP32 {fp32:.2f} ms here, one thread: it gains nothing")

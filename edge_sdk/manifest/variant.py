@@ -1,0 +1,70 @@
+"""Variant: one model file of a bundle, and all that a device needs to choose it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from edge_sdk.manifest.measured import Agreement, BoardEstimate, Quality
+from edge_sdk.model_spec import SizeWh
+
+Precision: TypeAlias = Literal["int8", "fp32", "fp16", "int8_dynamic"]
+"""What a variant holds: INT8 by calibrated ranges; float; float of which the weights are stored in half; INT8 weights
+with ranges of activations that are taken from each frame."""
+
+_Unit = Annotated[float, Meta(ge=0, le=1)]
+_NonNegative = Annotated[float, Meta(ge=0)]
+
+
+class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Inputs and the outputs they must give.
+
+    Attributes:
+        file: an .npz: `image_I` uint8 (H, W, C) as they are after resizing, `output_I_J` the J-th output for image I.
+        count: number of images.
+        absolute: allowed |got - expected|, in the outputs' own unit ...
+        relative: ... plus this share of |expected|.
+    """
+
+    file: str
+    count: Annotated[int, Meta(ge=1, le=16)]
+    absolute: _NonNegative
+    relative: _NonNegative
+
+
+class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model file that the bundle can run.
+
+    Attributes:
+        file: its name in the bundle: `model.NAME.ort`.
+        precision: of what it computes with.
+        size_wh: of its input, in pixels; everything else about the input is the manifest's.
+        golden: what is replayed before its first frame.
+        operators: `domain:name` of each of its operators, sorted.
+        host_latency_ms: median of one run on the machine that built it, one thread; not the device's. Those of one
+            bundle were taken in turn, so that their ratios mean something.
+        quality: by labels; None where the images have none.
+        agreement: with FP32 at the manifest's own input size; None for that model itself.
+        integer_mac_share: share of the multiply-accumulates that should run in integer kernels and did, read from a
+            profile of this very file; None for float. Of convolutions outside the float tail; for `int8_dynamic` of
+            products with weights.
+        estimate: of its time on the target; None where nothing counted it.
+    """
+
+    file: str
+    precision: Precision
+    size_wh: SizeWh
+    golden: Golden
+    operators: tuple[str, ...]
+    host_latency_ms: _NonNegative
+    quality: Quality | None = None
+    agreement: Agreement | None = None
+    integer_mac_share: _Unit | None = None
+    estimate: BoardEstimate | None = None
+
+    @property
+    def name(self) -> str:
+        """The part of the file's name that differs, such as `int8` or `int8.320x320`."""
+        return self.file.removeprefix("model.").removesuffix(".ort")

@@ -1,0 +1,37 @@
+"""The files of all models that a bundle carries: each model, its golden inputs, and the operators of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edge_sdk.manifest import Variant
+from edge_sdk_tools.bundle_folder import BundleFolder
+from edge_sdk_tools.convert import operators_config
+from edge_sdk_tools.prove import make_golden
+from edge_sdk_tools.variants.made import Made
+
+OPERATORS_FILE = "required_operators_and_types.config"
+
+
+def add_variants(folder: BundleFolder, made: Sequence[Made]) -> tuple[Variant, ...]:
+    """Write the models that have no problem.
+
+    Returns:
+        What the manifest says of them, in the same order.
+    """
+    carried = [one for one in made if one.problem is None]
+    variants = tuple(_add(folder, one, is_first=index == 0) for index, one in enumerate(carried))
+    folder.add(OPERATORS_FILE, operators_config([one.converted.model for one in carried], folder.work))
+    return variants
+
+
+def _add(folder: BundleFolder, one: Made, *, is_first: bool) -> Variant:
+    data, golden = make_golden(one.spec, one.onnx, one.proof.images, "golden.npz" if is_first else _golden_file(one))
+    variant = one.promised(golden)
+    folder.add(variant.file, one.converted.model.read_bytes())
+    folder.add(golden.file, data)
+    return variant
+
+
+def _golden_file(one: Made) -> str:
+    return f"golden.{one.name}.npz"

@@ -1,0 +1,247 @@
+"""Workbench: makes the models that a plan names, and measures them as the first one was measured.
+
+Owns which of them hold: what falls short of a gate is left out of the bundle, and said to be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+
+from edge_sdk.errors import AccuracyGateError, LatencyGateError, SizeGateError
+from edge_sdk.manifest import Precision
+from edge_sdk.model_spec import ModelSpec
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk_tools.arm_cost import Counter
+from edge_sdk_tools.board import board_counter, check_latency, estimate_board
+from edge_sdk_tools.candidates import Workshop
+from edge_sdk_tools.convert import Converted, convert
+from edge_sdk_tools.evaluate import OnProgress, OutputMemory, Subject, from_checked, observe, pair_up, summarise
+from edge_sdk_tools.host_cpu import host_saturates
+from edge_sdk_tools.host_latency import interleaved_latency_ms
+from edge_sdk_tools.promise import Steps
+from edge_sdk_tools.prove import Proof, agreement_of, measure, prove
+from edge_sdk_tools.quantize import quantize, ranges_of, simplify, watch_once
+from edge_sdk_tools.search import check_size, shortfall_of
+from edge_sdk_tools.variants.dynamic import product_work, quantize_products
+from edge_sdk_tools.variants.half import convert_half, with_half_weights
+from edge_sdk_tools.variants.made import Made
+from edge_sdk_tools.variants.plan import Plan
+from edge_sdk_tools.variants.request import size_text
+from edge_sdk_tools.variants.resize import Resized
+
+_SPOKEN: dict[Precision, str] = {"int8": "INT8", "fp32": "FP32", "fp16": "FP16", "int8_dynamic": "dynamic INT8"}
+_HALVES = 0.75  # of FP32's file at most, or storing halves is not worth a cast each
+
+
+class Workbench:
+    """Where further models of one build are made.
+
+    Args:
+        steps: of the build; its first model is made.
+        workshop: may remember a calibration of an earlier build.
+        work: a folder for files.
+        on_progress: for progress bars.
+        requires_int8: whether a size of which INT8 does not hold fails the build, instead of being left out.
+    """
+
+    def __init__(
+        self, steps: Steps, workshop: Workshop, work: Path, on_progress: OnProgress, *, requires_int8: bool = False
+    ) -> None:
+        self._steps, self._workshop, self._work, self._on_progress = steps, workshop, work, on_progress
+        self._requires_int8 = requires_int8
+        self._float_sessions: dict[str, Session] = {}  # FP32 of the size of each model, by the model's name
+        self._spec, self._target = steps.spec, steps.target
+
+    def make(self, plan: Plan) -> tuple[Made, ...]:
+        """The first model and all that the plan names, in its order; those that fall short have a problem.
+
+        Raises:
+            AccuracyGateError: INT8 does not hold at a size, and must; or FP32 finds nothing at that size.
+            EdgeError: as quantizing, converting and proving do.
+        """
+        first = _first(self._steps)
+        if plan.request.is_empty:
+            return (first,)
+        fp32 = from_checked("the FP32 model", self._spec, self._steps.checked)
+        fp32.memory = OutputMemory()
+        others = [self._resized(resized, fp32) for resized in plan.resized]
+        if plan.request.fp32 and first.precision != "fp32":
+            others.append(self._float(fp32))
+        if plan.request.fp16:
+            others.append(self._half(fp32))
+        if plan.request.dynamic:
+            others.append(self._dynamic(fp32))
+        return self._timed(first, others, fp32)
+
+    def _resized(self, resized: Resized, fp32: Subject) -> Made:
+        """The recipe of the first model, with ranges of its own: a smaller picture gives other activations."""
+        size, recipe = resized.spec.input.size_wh, self._steps.choice.recipe
+        folder = self._folder(f"{size[0]}x{size[1]}")
+        same_size = from_checked("the FP32 model", resized.spec, resized.checked)
+        simplified = simplify(resized.checked.proto, folder)
+        if recipe is None:
+            converted = convert(simplified.path, self._target, folder)
+            return self._made("fp32", resized.spec, same_size, fp32, simplified.path, converted, {})
+        images = self._steps.images.calibration
+        activations = watch_once(
+            self._workshop,
+            simplified,
+            images,
+            resized.spec.input,
+            symmetric=recipe.is_symmetric,
+            on_image=lambda done: self._on_progress(f"{folder.name}: calibrate", done, len(images)),
+        )
+        ranges = ranges_of(activations.histograms, recipe.calibration)
+        quantized = quantize(simplified, ranges, recipe, folder / "int8.onnx")
+        converted = convert(quantized.path, self._target, folder)
+        return self._made("int8", resized.spec, same_size, fp32, quantized.path, converted, quantized.macs)
+
+    def _float(self, fp32: Subject) -> Made:
+        source = self._steps.simplified.path
+        converted = convert(source, self._target, self._folder("fp32"))
+        return self._made("fp32", self._spec, fp32, fp32, source, converted, {})
+
+    def _half(self, fp32: Subject) -> Made:
+        folder = self._folder("fp16")
+        path = folder / "fp16.onnx"
+        onnx.save(with_half_weights(self._steps.simplified.proto), path)
+        return self._made("fp16", self._spec, fp32, fp32, path, convert_half(path, folder), {})
+
+    def _dynamic(self, fp32: Subject) -> Made:
+        simplified, folder = self._steps.simplified, self._folder("int8_dynamic")
+        path = folder / "dynamic.onnx"
+        quantize_products(simplified.path, path, reduce_range=self._target.reduce_range or host_saturates())
+        macs = product_work(simplified.proto).macs
+        return self._made("int8_dynamic", self._spec, fp32, fp32, path, convert(path, self._target, folder), macs)
+
+    def _made(
+        self,
+        precision: Precision,
+        spec: ModelSpec,
+        same_size: Subject,
+        fp32: Subject,
+        source: Path,
+        converted: Converted,
+        macs: dict[str, int],
+    ) -> Made:
+        """Measure a model beside FP32 of its own size, which tells what its numbers lose, and of the first's size."""
+        images = self._steps.images.evaluation
+        folder = converted.model.parent.name
+
+        def say(step: str, done: int, total: int) -> None:
+            self._on_progress(f"{precision}: {step}", done, total)
+
+        try:
+            measured = measure(spec, same_size, macs, converted, images, say)
+            proof = prove(measured, spec, same_size, converted, say)
+        except AccuracyGateError as cause:
+            raise AccuracyGateError(f"at {size_text(spec.input.size_wh)}: {cause}; leave that size out") from cause
+        evaluation, agreement = proof.evaluation, proof.agreement
+        if same_size is not fp32:
+            model = converted.model.read_bytes()
+            session = Session(model, SessionSettings(), "the converted model")
+            subject = Subject(folder, spec, fp32.labels, session, hashlib.sha256(model).hexdigest())
+            observed = observe(
+                pair_up([subject, fp32]), images, lambda done: say("compare with the first size", done, len(images))
+            )
+            evaluation = summarise(observed, "the evaluation images")
+            agreement = agreement_of(observed, evaluation)
+        made = Made(
+            precision=precision,
+            spec=spec,
+            is_resized=same_size is not fp32,
+            onnx=source,
+            converted=converted,
+            proof=proof,
+            evaluation=evaluation,
+            agreement=agreement,
+            latency_ms=proof.latency_ms,
+            latency_ratio=proof.latency_ms / proof.fp32_latency_ms,
+            estimate=estimate_board(converted.model, self._target, self._counter(), say),
+        )
+        self._float_sessions[made.name] = same_size.session
+        return made
+
+    def _judged(self, made: Made, again: Proof) -> Made:
+        """With what keeps it from the bundle, or what to doubt.
+
+        Args:
+            made: what to judge.
+            again: its proof with times that were taken a second time: what is called slow must be so twice.
+        """
+        gates, spoken = self._spec.gates, _SPOKEN[made.precision]
+        try:
+            check_size(gates, made.proof.model_mb)
+            check_latency(made.estimate, self._target, self._steps.latency_budget_ms)
+        except (SizeGateError, LatencyGateError) as cause:
+            return msgspec.structs.replace(made, problem=str(cause))
+        if made.precision == "fp32":
+            return made
+        if made.precision == "fp16":
+            whole_mb = self._steps.simplified.path.stat().st_size / 1e6
+            if made.proof.model_mb > _HALVES * whole_mb:
+                problem = (
+                    f"the model has {made.proof.model_mb:.2f} MB, and {whole_mb:.2f} in float: halves save nothing"
+                )
+                return msgspec.structs.replace(made, problem=problem)
+        shortfall = shortfall_of(made.proof, gates, spoken)
+        if shortfall is not None and shortfall.kind == "slow":
+            shortfall = shortfall_of(again, gates, spoken)
+        if shortfall is None or (made.precision == "fp16" and shortfall.kind == "slow"):
+            return made  # halves are for the disk and the way to the device, not for speed
+        if shortfall.may_be_noise:
+            return msgspec.structs.replace(made, doubt=f"{shortfall.line}; that may be noise: give more images")
+        if self._requires_int8 and made.precision == "int8":
+            raise AccuracyGateError(f"{made.name}: {shortfall.line}; leave that size out, or leave out --require-int8")
+        return msgspec.structs.replace(made, problem=shortfall.line)
+
+    def _timed(self, first: Made, others: Sequence[Made], fp32: Subject) -> tuple[Made, ...]:
+        """All models in turn, so that their ratios mean something; then each is judged."""
+        made = [Session(o.converted.model.read_bytes(), SessionSettings(), o.name) for o in (first, *others)]
+        sessions = [fp32.session, *made, *(self._float_sessions[one.name] for one in others)]
+        fp32_ms, first_ms, *rest_ms = interleaved_latency_ms(
+            [partial(session.run, np.zeros(session.input_shape, np.float32)) for session in sessions],
+            lambda done, total: self._on_progress("measure all side by side", done, total),
+        )
+        count = len(others)
+        judged = [_with_time(first, first_ms, fp32_ms)]
+        for one, taken_ms, float_ms in zip(others, rest_ms[:count], rest_ms[count:], strict=True):
+            again = msgspec.structs.replace(one.proof, latency_ms=taken_ms, fp32_latency_ms=float_ms)
+            judged.append(self._judged(_with_time(one, taken_ms, fp32_ms), again))
+        return tuple(judged)
+
+    def _counter(self) -> Counter | None:
+        return board_counter(self._target)
+
+    def _folder(self, name: str) -> Path:
+        folder = self._work / f"variant_{name}"
+        folder.mkdir()
+        return folder
+
+
+def _with_time(made: Made, taken_ms: float, fp32_ms: float) -> Made:
+    return msgspec.structs.replace(made, latency_ms=taken_ms, latency_ratio=taken_ms / fp32_ms)
+
+
+def _first(steps: Steps) -> Made:
+    choice = steps.choice
+    proof = choice.proof
+    return Made(
+        precision=choice.precision,
+        spec=steps.spec,
+        onnx=choice.onnx,
+        converted=choice.converted,
+        proof=proof,
+        evaluation=proof.evaluation,
+        agreement=proof.agreement,
+        latency_ms=proof.latency_ms,
+        latency_ratio=proof.latency_ms / proof.fp32_latency_ms,
+        estimate=steps.board,
+    )
