@@ -202,7 +202,7 @@ def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape
     """The message for a labels file that does not belong to the model."""
     classes = "1 class" if class_count == 1 else f"{class_count} classes"
     said = f"labels has {_lines(label_count)}, the model has {classes} (output {_show([got])}"
-    if spec.task == "detection":
+    if spec.task == "detection" and expected.others:
         said = f"{said}, {expected.sum_of(class_count)} for {spec.decoder}"
     return f"{said}); {labels_hint(spec, label_count, class_count)}"
 
@@ -243,6 +243,8 @@ def _reads(task: TaskName, decoder: Decoder, spec: TaskSpec, label_count: int, g
         known = all(isinstance(d, int) for shape in got for d in shape)
         layouts = _layouts(spec, decoder, label_count, got)
         return known and any(arrange(layout, got) is not None for layout in layouts)
+    if task == "segmentation" and label_count < 2:
+        return False
     if decoder != "yolov4":
         choices = outputs_of(task, decoder, spec.input, label_count)
         return bool(got) and any(c.resembles(got[0], spec.input.size_wh) for c in choices)
