@@ -30,9 +30,10 @@ class CenterFace:
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Read heatmap, scale and offset."""
         heat, scale, offset = (output[0].reshape(output.shape[1], -1) for output in outputs)
-        class_ids, found = (heat >= self._confidence).nonzero()
-        if not len(found):
+        places = np.flatnonzero(heat >= self._confidence)
+        if not len(places):
             return NO_CANDIDATES
+        class_ids, found = np.divmod(places, heat.shape[1])
         row, column = np.divmod(found, outputs[0].shape[3])
         boxes = np.empty((len(found), 4), np.float32)
         boxes[:, 0] = column + offset[1, found]
