@@ -210,6 +210,11 @@ def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape
 def labels_hint(spec: TaskSpec, label_count: int, class_count: int) -> str:
     """The next step where labels are too many or too few, as far as their number says it."""
     missing = class_count - label_count
+    if spec.decoder == "ssd" and spec.detection.background_class and missing == -1:
+        return (
+            'is the first line "background"? Then take it out, ssd never reports it; is no score the background\'s? '
+            "Then set background_class = false under [detection]"
+        )
     if spec.task == "detection" or abs(missing) != 1:
         return "expected one line a class, in output order"
     if spec.task == "classification" and spec.classification.background_class:
