@@ -49,8 +49,8 @@ def layouts_of(
 
 
 def is_plus(layout: Layout, input_wh: tuple[int, int]) -> bool:
-    """Whether one of nanodet's layouts is NanoDet-Plus: by its fourth level."""
-    return layout[0].shape[1] == cell_count(input_wh, *nanodet.PLUS_STRIDES)
+    """Whether one of nanodet's layouts is NanoDet-Plus: one output of four levels."""
+    return len(layout) == 1 and layout[0].shape[1] == cell_count(input_wh, *nanodet.PLUS_STRIDES)
 
 
 def arrange(layout: Layout, got: Sequence[Shape]) -> tuple[int, ...] | None:

@@ -84,10 +84,12 @@ def test_nanodet_finds_its_six_outputs_by_their_shapes(order: list[int], batched
     check_found(got, _nanodet(scores, sides, (8, 16, 32), 0.5), SIZE)
 
 
-def test_nanodet_of_as_many_classes_as_bins_takes_the_first_for_scores() -> None:
-    scores, sides = _nanodet_parts(126, 32)
+@pytest.mark.parametrize("classes", [32, 128])
+def test_nanodet_of_as_many_classes_as_bins_or_cells_takes_the_first_for_scores(classes: int) -> None:
+    """128 is the number of all cells of NanoDet-Plus."""
+    scores, sides = _nanodet_parts(126, classes)
     outputs = [o for pair in zip(np.split(scores, [96, 120]), np.split(sides, [96, 120]), strict=True) for o in pair]
-    check_found(detect(spec_of("nanodet"), 32, *outputs), _nanodet(scores, sides, (8, 16, 32), 0.5), SIZE)
+    check_found(detect(spec_of("nanodet"), classes, *outputs), _nanodet(scores, sides, (8, 16, 32), 0.5), SIZE)
 
 
 @pytest.mark.parametrize(
