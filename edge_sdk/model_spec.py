@@ -17,13 +17,13 @@ from edge_sdk.errors import ModelError
 from edge_sdk.toml_file import read_toml
 
 Task = Literal["classification", "detection", "segmentation"]
-Decoder = Literal["logits", "softmax", "argmax", "yolov4", "yolov5", "yolov8"]
+Decoder = Literal["logits", "softmax", "argmax", "yolov4", "yolov5", "yolov8", "yolox", "nanodet", "centerface", "ssd"]
 DECODERS: dict[Task, tuple[Decoder, ...]] = {
     "classification": ("logits", "softmax"),
-    "detection": ("yolov4", "yolov5", "yolov8"),
+    "detection": ("yolov4", "yolox", "yolov5", "yolov8", "nanodet", "centerface", "ssd"),
     "segmentation": ("logits", "argmax"),
 }
-"""Decoders by task. YOLO11 heads have YOLOv8's layout."""
+"""Decoders by task, in the order in which outputs are compared with them. YOLO11 heads have YOLOv8's layout."""
 
 _Side = Annotated[int, Meta(ge=8, le=8192)]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
@@ -40,6 +40,7 @@ _LabelsFile = Annotated[
 ]
 _ImageFolder = Annotated[str, Meta(description="a folder of images, relative to model.toml")]
 SizeWh = Annotated[tuple[_Side, _Side], Meta(examples=[[416, 416]])]
+_Stride = Annotated[int, Meta(ge=1, le=8192)]
 _Anchors = Annotated[tuple[tuple[tuple[float, float], ...], ...], Meta(examples=[[[[81, 82], [135, 169]]]])]
 
 
@@ -120,16 +121,34 @@ class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How raw heads are read.
 
     Attributes:
-        anchors: for `yolov4`: one list an output, of (width, height) in input pixels.
+        anchors: for `yolov4`: one list an output, of (width, height) in input pixels. For `ssd`: one list a level, the
+            sizes of its priors; empty where the model decodes its boxes itself.
         scale_xy: for `yolov4`: Darknet's `scale_x_y`, one an output.
+        strides: for `ssd`: one a list of anchors, in input pixels.
+        variances: for `ssd` with anchors: what offsets and logarithms of sizes were divided by.
+        box_order: for `ssd`: x or y first.
+        box_unit: for `ssd` without anchors: parts of the input's width and height, or its pixels.
+        background_class: for `ssd`: the first score is the background's, which no label names.
+        scores: for `ssd`: whether they lie between 0 and 1 already.
+        reg_max: for `nanodet`: the largest distance of a box's side, in strides.
     """
 
     anchors: _Anchors = ()
     scale_xy: tuple[float, ...] = ()
+    strides: tuple[_Stride, ...] = ()
+    variances: tuple[float, float] = (0.1, 0.2)
+    box_order: Literal["xyxy", "yxyx"] = "xyxy"
+    box_unit: Literal["fraction", "pixel"] = "fraction"
+    background_class: bool = True
+    scores: Literal["probabilities", "logits"] = "probabilities"
+    reg_max: Annotated[int, Meta(ge=1, le=64)] = 7
 
     def __post_init__(self) -> None:
         _check_finite("anchors", [side for head in self.anchors for anchor in head for side in anchor], positive=True)
         _check_finite("scale_xy", self.scale_xy, positive=True)
+        _check_finite("variances", self.variances, positive=True)
+        if len(self.strides) not in (0, len(self.anchors)):
+            raise ValueError("strides: expected as many numbers as anchors has lists")
 
 
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -217,6 +236,8 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 )
             if len(self.detection.scale_xy) not in (0, len(self.detection.anchors)):
                 raise ValueError("detection.scale_xy: expected as many numbers as detection.anchors has lists")
+        if self.decoder == "ssd" and self.detection.anchors and not self.detection.strides:
+            raise ValueError("detection.strides is missing, expected one number a list of detection.anchors for ssd")
 
 
 def load_model_spec(path: Path) -> ModelSpec:

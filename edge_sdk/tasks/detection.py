@@ -17,6 +17,9 @@ from edge_sdk.model_spec import Thresholds
 _MAX_CANDIDATES = 1000  # the strongest go on; a frame of noise must not cost a second of suppression
 _MAX_DETECTIONS = 300
 _NONE = np.empty(0, np.int64)
+# exp(20) is beyond any picture; larger logits are noise that would overflow.
+MAX_SIZE_LOGIT = np.float32(20)
+_HALF = np.float32(0.5)
 
 
 class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -33,11 +36,14 @@ class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
     class_ids: NDArray[np.int64]
 
 
+NO_CANDIDATES = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), _NONE)
+
+
 class Decode(Protocol):
     """Reads one family of heads."""
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Candidates of batch 1."""
+        """Candidates of batch 1, from the outputs in the decoder's own order."""
         ...
 
 
@@ -46,17 +52,20 @@ class Detect:
 
     Args:
         decode: reads this model's heads.
+        places: which of the model's outputs it reads, in its own order.
         thresholds: confidence, and iou, above which the weaker box of a class goes.
     """
 
-    def __init__(self, decode: Decode, thresholds: Thresholds) -> None:
+    def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds) -> None:
         self._decode = decode
+        self._places = tuple(places)
         self._thresholds = thresholds
 
     def __call__(self, inferred: Inferred, /) -> Detections:
         """Read the heads of one frame."""
         prepared = inferred.prepared
-        candidates = self._decode(inferred.outputs)
+        outputs = inferred.outputs
+        candidates = self._decode([outputs[place] for place in self._places])
         keep = suppress(candidates, self._thresholds)
         boxes = candidates.boxes_xywh[keep]
         boxes[:, 2:] += boxes[:, :2]
@@ -72,6 +81,28 @@ class Detect:
             candidates.confidences[keep],
             candidates.class_ids[keep],
         )
+
+
+def rows_of(counts: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Which rows of bool (N, classes), C-contiguous, hold a True.
+
+    Its cost is that of one pass and of the Trues: in a quarter of the time of each row's maximum.
+    """
+    rows = np.flatnonzero(counts) // counts.shape[1]
+    return rows if len(rows) < 2 else np.unique(rows)
+
+
+def sizes_of(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The exponential, of what would overflow a very large number."""
+    sizes: NDArray[np.float32] = np.exp(np.minimum(logits, MAX_SIZE_LOGIT))
+    return sizes
+
+
+def corner_boxes(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Float32 (N, 4+), centre and size first -> (N, 4), left, top, width, height."""
+    boxes: NDArray[np.float32] = rows[:, :4].copy()
+    boxes[:, :2] -= boxes[:, 2:] * _HALF
+    return boxes
 
 
 def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:

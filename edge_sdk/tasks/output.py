@@ -1,6 +1,7 @@
 """Output: what a decoder reads from one output of a model.
 
-Owns the shapes, by task and decoder. Which one a model has, and the words where none fits, are not here.
+Owns the shapes, by task and decoder; those of detectors are in `layout`. Which one a model has, and the words where
+none fits, are not here.
 """
 
 from __future__ import annotations
@@ -69,16 +70,10 @@ class Output(msgspec.Struct, frozen=True):
 
 
 def outputs_of(task: Task, decoder: Decoder, spec: InputSpec, label_count: int) -> tuple[Output, ...]:
-    """The shapes that a decoder but yolov4 takes for its one output: for segmentation two, the likelier first."""
+    """The shapes that a decoder of another task than detection takes for its one output; the likelier first."""
     if task == "segmentation":
         return _maps(decoder, spec, label_count)
-    if task == "classification":
-        return (Output((1, label_count)),)
-    width, height = spec.size_wh
-    cells = sum((width // s) * (height // s) for s in (8, 16, 32))
-    if decoder == "yolov5":
-        return (Output((1, 3 * cells, 5 + label_count), class_axis=2, others=5),)
-    return (Output((1, 4 + label_count, cells), others=4),)
+    return (Output((1, label_count)),)
 
 
 def _maps(decoder: Decoder, spec: InputSpec, label_count: int) -> tuple[Output, ...]:

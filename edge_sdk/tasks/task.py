@@ -15,11 +15,16 @@ from edge_sdk.manifest import Manifest
 from edge_sdk.model_spec import DECODERS, Decoder, ModelSpec
 from edge_sdk.model_spec import Task as TaskName
 from edge_sdk.protocols import Stage
+from edge_sdk.tasks.centerface import CenterFace
 from edge_sdk.tasks.classification import Classify
 from edge_sdk.tasks.detection import Decode, Detect
+from edge_sdk.tasks.layout import Layout, arrange, is_plus, layouts_of, other_counts
+from edge_sdk.tasks.nanodet import NanoDet
 from edge_sdk.tasks.output import Output, Shape, outputs_of
 from edge_sdk.tasks.segmentation import ClassIds, HighestScore, Segment
+from edge_sdk.tasks.ssd import Ssd
 from edge_sdk.tasks.yolo import YoloV4, YoloV5, YoloV8
+from edge_sdk.tasks.yolox import YoloX
 
 Task: TypeAlias = Stage[Inferred, Result]
 
@@ -62,16 +67,48 @@ def make_task(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) 
 
 
 def _make_detect(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) -> Detect:
-    decode: Decode
+    confidence = spec.thresholds.confidence
     if spec.decoder == "yolov4":
         grids = _expect_heads(spec, label_count, output_shapes)
         anchors, scale_xy = spec.detection.anchors, spec.detection.scale_xy
-        decode = YoloV4(anchors, scale_xy, spec.input.size_wh, grids, spec.thresholds.confidence)
-    else:
-        _expect(spec, label_count, output_shapes)
-        confidence = spec.thresholds.confidence
-        decode = YoloV5(confidence) if spec.decoder == "yolov5" else YoloV8(confidence)
-    return Detect(decode, spec.thresholds)
+        heads = YoloV4(anchors, scale_xy, spec.input.size_wh, grids, confidence)
+        return Detect(heads, range(len(grids)), spec.thresholds)
+    layout, places = _expect_layout(spec, label_count, output_shapes)
+    return Detect(_decoder_of(spec, label_count, layout), places, spec.thresholds)
+
+
+def _decoder_of(spec: TaskSpec, label_count: int, layout: Layout) -> Decode:
+    size_wh, detection, confidence = spec.input.size_wh, spec.detection, spec.thresholds.confidence
+    if spec.decoder == "nanodet":
+        return NanoDet(size_wh, label_count, detection.reg_max, confidence, is_plus=is_plus(layout, size_wh))
+    if spec.decoder == "ssd":
+        return Ssd(detection, size_wh, confidence)
+    if spec.decoder == "yolox":
+        return YoloX(size_wh, confidence)
+    if spec.decoder == "centerface":
+        return CenterFace(confidence)
+    return YoloV5(confidence) if spec.decoder == "yolov5" else YoloV8(confidence)
+
+
+def _expect_layout(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]]:
+    """How a detector's outputs are read, and which is which."""
+    layouts = _layouts(spec, spec.decoder, label_count, got)
+    for layout in layouts:
+        places = arrange(layout, got)
+        if places is not None:
+            return layout, places
+    for count in other_counts(layouts, got):
+        for layout in _layouts(spec, spec.decoder, count, got):
+            places = arrange(layout, got)
+            if places is not None:
+                classes, place = next((o, p) for o, p in zip(layout, places, strict=True) if o.class_axis is not None)
+                raise WrongLabelsError(_wrong_labels(spec, label_count, count, got[place], classes), count)
+    shown = " or ".join(_show([output.shape for output in layout]) for layout in layouts)
+    raise _misfit(spec, label_count, got, shown)
+
+
+def _layouts(spec: TaskSpec, decoder: Decoder, label_count: int, got: Sequence[Shape]) -> tuple[Layout, ...]:
+    return layouts_of(decoder, spec.detection, spec.input.size_wh, label_count, got)
 
 
 def _make_segment(spec: TaskSpec, label_count: int, output_shapes: Sequence[Shape]) -> Segment:
@@ -147,9 +184,13 @@ def _check(
     count = counts.pop()
     if not counts and count is not None and count > 0:
         raise WrongLabelsError(_wrong_labels(spec, label_count, count, got[0], expected[0]), count)
-    raise ModelError(
-        f"decoder {spec.decoder}: the model's outputs have shapes {_show(got)}, "
-        f"expected {shown or _show([output.shape for output in expected])}"
+    raise _misfit(spec, label_count, got, shown or _show([output.shape for output in expected]))
+
+
+def _misfit(spec: TaskSpec, label_count: int, got: Sequence[Shape], expected: str) -> ModelError:
+    """The refusal of outputs that are of other shapes."""
+    return ModelError(
+        f"decoder {spec.decoder}: the model's outputs have shapes {_show(got)}, expected {expected}"
         + (
             _looks_like(spec, label_count, got)
             or "; check decoder, input.size_wh and the number of labels in model.toml"
@@ -161,7 +202,7 @@ def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape
     """The message for a labels file that does not belong to the model."""
     classes = "1 class" if class_count == 1 else f"{class_count} classes"
     said = f"labels has {_lines(label_count)}, the model has {classes} (output {_show([got])}"
-    if spec.task == "detection":
+    if spec.task == "detection" and expected.others:
         said = f"{said}, {expected.sum_of(class_count)} for {spec.decoder}"
     return f"{said}); {labels_hint(spec, label_count, class_count)}"
 
@@ -169,6 +210,11 @@ def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape
 def labels_hint(spec: TaskSpec, label_count: int, class_count: int) -> str:
     """The next step where labels are too many or too few, as far as their number says it."""
     missing = class_count - label_count
+    if spec.decoder == "ssd" and spec.detection.background_class and missing == -1:
+        return (
+            'is the first line "background"? Then take it out, ssd never reports it; is no score the background\'s? '
+            "Then set background_class = false under [detection]"
+        )
     if spec.task == "detection" or abs(missing) != 1:
         return "expected one line a class, in output order"
     if spec.task == "classification" and spec.classification.background_class:
@@ -198,6 +244,12 @@ def _looks_like(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> str:
 
 
 def _reads(task: TaskName, decoder: Decoder, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> bool:
+    if decoder != "yolov4" and task == "detection":
+        known = all(isinstance(d, int) for shape in got for d in shape)
+        layouts = _layouts(spec, decoder, label_count, got)
+        return known and any(arrange(layout, got) is not None for layout in layouts)
+    if task == "segmentation" and label_count < 2:
+        return False
     if decoder != "yolov4":
         choices = outputs_of(task, decoder, spec.input, label_count)
         return bool(got) and any(c.resembles(got[0], spec.input.size_wh) for c in choices)

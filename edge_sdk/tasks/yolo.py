@@ -13,14 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.frame import Tensor
-from edge_sdk.tasks.detection import Candidates
+from edge_sdk.tasks.detection import MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes
 
 Floats = NDArray[np.float32]
 
-# exp(20) pixels is beyond any picture; larger logits are noise that would overflow.
-_MAX_SIZE_LOGIT = np.float32(20)
 _HALF, _MINUS_HALF = np.float32(0.5), np.float32(-0.5)
-_NOTHING = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
 
 
 class YoloV4:
@@ -63,7 +60,7 @@ class YoloV4:
                 anchor, cell = np.divmod(found, head.shape[2])
                 parts.append((rows[anchor, :, cell], head.cells[found]))
         if not parts:
-            return _NOTHING
+            return NO_CANDIDATES
         values, cells = (np.concatenate(part) for part in zip(*parts, strict=True))
         return self._read(values, cells)
 
@@ -73,7 +70,7 @@ class YoloV4:
         activated = values[:, :5].copy()
         activated[:, 3] = values[:, 5:].max(axis=1)  # the height is read from `values`; its column is free
         _sigmoid(activated)
-        boxes = np.minimum(values[:, :4], _MAX_SIZE_LOGIT)
+        boxes = np.minimum(values[:, :4], MAX_SIZE_LOGIT)
         sizes = boxes[:, 2:]
         np.exp(sizes, out=sizes)
         sizes *= cells[:, 4:]
@@ -123,7 +120,7 @@ class YoloV5:
         """Read the one output."""
         rows: Floats = outputs[0][0]
         rows = rows[rows[:, 4] >= self._confidence]
-        return Candidates(_corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
+        return Candidates(corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
 
 
 class YoloV8:
@@ -142,14 +139,7 @@ class YoloV8:
         best = columns[4:].max(axis=0)
         strong = (best >= self._confidence).nonzero()[0]
         rows = columns[:, strong].T
-        return Candidates(_corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))
-
-
-def _corner_boxes(rows: Floats) -> Floats:
-    """Float32 (N, 4+), centre and size first -> (N, 4), left, top, width, height."""
-    boxes: Floats = rows[:, :4].copy()
-    boxes[:, :2] -= boxes[:, 2:] * _HALF
-    return boxes
+        return Candidates(corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))
 
 
 def _sigmoid(x: Floats) -> None:

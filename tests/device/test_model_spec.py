@@ -65,12 +65,12 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
         (
             'decoder = "yolov8"',
             'decoder = "yolo9000"',
-            "decoder: 'yolo9000', expected logits, softmax, argmax, yolov4, yolov5 or yolov8",
+            "'yolo9000', expected logits, softmax, argmax, yolov4, yolov5, yolov8, yolox, nanodet, centerface or ssd",
         ),
         (
             'decoder = "yolov8"',
             'decoder = "YoloV8"',
-            "'YoloV8', expected logits, softmax, argmax, yolov4, yolov5 or yolov8; did you",
+            "expected logits, softmax, argmax, yolov4, yolov5, yolov8, yolox, nanodet, centerface or ssd; did you",
         ),
         ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
         ('decoder = "yolov8"', 'decodr = "yolov8"', "unknown key decodr; did you mean decoder?"),
@@ -158,9 +158,9 @@ def test_wrong_spec_names_file_and_key(tmp_path: Path, old: str, new: str, expec
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize("decoder", ["yolov7", "yolov3", "yolox", "yolo", "nanodet"])
+@pytest.mark.parametrize("decoder", ["yolov7", "yolov3", "yolo11", "nanodet2"])
 def test_another_number_is_another_decoder_and_no_slip(tmp_path: Path, decoder: str) -> None:
-    with pytest.raises(ModelError, match=rf"'{decoder}', expected logits, .*, yolov5 or yolov8$"):
+    with pytest.raises(ModelError, match=rf"'{decoder}', expected logits, .*, centerface or ssd$"):
         load_model_spec(_write(tmp_path, GOOD.replace("yolov8", decoder)))
 
 
@@ -232,6 +232,15 @@ def test_every_example_of_the_reference_loads(tmp_path: Path, example: str) -> N
 
 def test_the_reference_has_an_example_of_each_kind() -> None:
     examples = [tomllib.loads(e) for e in re.findall(r"^```toml\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)]
-    assert {e["decoder"] for e in examples} == {"logits", "softmax", "yolov4", "yolov8"}
+    assert {e["decoder"] for e in examples} == {
+        "logits",
+        "softmax",
+        "yolov4",
+        "yolov8",
+        "yolox",
+        "nanodet",
+        "centerface",
+        "ssd",
+    }
     assert {e["task"] for e in examples} == set(DECODERS)
     assert all("model" in e for e in examples)

@@ -24,6 +24,7 @@ from edge_sdk_tools.evaluate import Figure, Interval, evaluate
 from edge_sdk_tools.prove import Proof
 from edge_sdk_tools.quantize import Quantized, first_recipe, ranges_of, simplify, watch_activations
 from edge_sdk_tools.search import Ranking, Search, Trial, rank_layers, search, shortfall_of
+from edge_sdk_tools.search.search import closest_to_fp32
 from tests.device import tiny
 from tests.host.evaluations import evaluation_of
 from tests.host.images import write_pictures
@@ -187,6 +188,17 @@ def test_what_may_be_noise_is_carried_and_said() -> None:
     assert doubt is not None
     assert doubt.startswith("top-1 fell from 80.0% to 79.0%, by 1.3% of what FP32 has")
     assert doubt.endswith("that may be noise, as the interval of the difference holds zero: give more images")
+
+
+def test_of_those_that_may_be_noise_the_closest_to_fp32_is_carried() -> None:
+    """A figure .004 higher says nothing inside its noise; 5 points of agreement do."""
+    proofs = [
+        _proof(0.786, -0.03, 0.01, agreement=Agreement("top1_agreement", 0.93, 0.9, 0.97, 650, 650)),
+        _proof(0.790, -0.03, 0.01, agreement=Agreement("top1_agreement", 0.88, 0.8, 0.97, 650, 650)),
+        _proof(0.770, -0.04, -0.01, agreement=Agreement("top1_agreement", 0.99, 0.9, 1.0, 650, 650)),  # a loss, surely
+    ]
+    trials = [Trial(_QUANTIZED, _CONVERTED, proof, shortfall_of(proof, Gates())) for proof in proofs]
+    assert closest_to_fp32(trials) is trials[0]
 
 
 _QUANTIZED = Quantized(Path("a.onnx"), first_recipe(load_target("x86_64"), reduce_range=False), (), {})

@@ -107,6 +107,10 @@ def _advice_for_more(spec: ModelSpec, lines: Lines, surplus: int) -> Advice:
         those = "that label" if surplus == 1 else "those labels"
         step = f"take out {_numbered(again)}, if the model has {those} once: an earlier line has the same"
         return Advice(step, frozenset(["twice"]))
+    if surplus == 1 and spec.decoder == "ssd" and spec.detection.background_class:
+        return Advice(
+            f"if no score is the background's, set background_class = false under [detection]; else {ONE_A_CLASS}"
+        )
     return Advice(ONE_A_CLASS)
 
 

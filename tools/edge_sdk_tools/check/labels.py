@@ -14,6 +14,7 @@ import msgspec
 from edge_sdk.errors import ModelError
 from edge_sdk.model_spec import ModelSpec, read_labels
 from edge_sdk.tasks import make_task
+from edge_sdk.tasks.layout import class_outputs, layouts_of
 from edge_sdk.tasks.output import Output, Shape, outputs_of
 from edge_sdk.tasks.task import WrongLabelsError
 from edge_sdk_tools.check.label_lines import (
@@ -112,7 +113,12 @@ def _wrong_count(spec: ModelSpec, lines: Lines, what: str, class_count: int) -> 
 
 def _readings(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]) -> Iterator[tuple[Output, TensorInfo]]:
     """What the decoder may read, each with the output that it reads it from."""
-    if spec.decoder != "yolov4":
+    if spec.decoder != "yolov4" and spec.task == "detection":
+        shapes = [output.shape or () for output in outputs]
+        layouts = layouts_of(spec.decoder, spec.detection, spec.input.size_wh, label_count, shapes)
+        for expected, place in class_outputs(layouts, shapes):
+            yield expected, outputs[place]
+    elif spec.decoder != "yolov4":
         for expected in outputs_of(spec.task, spec.decoder, spec.input, label_count):
             yield expected, outputs[0]
     elif len(outputs) == len(spec.detection.anchors):

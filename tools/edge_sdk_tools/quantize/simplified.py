@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import onnx
+import onnxruntime as ort
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -81,5 +82,7 @@ def _refuse_integers(proto: onnx.ModelProto) -> None:
         raise ModelError(f"the model is quantized already ({named}), expected float: build from what it was made of")
 
 
+# Of its own accord ONNX Runtime remarks on standard error on every weight that nobody reads.
+ort.set_default_logger_severity(3)
 # What goes wrong in the pre-processing goes wrong in the next step too, and is said there in one line.
 logging.getLogger("onnxruntime.quantization.shape_inference").setLevel(logging.CRITICAL)

@@ -1,0 +1,44 @@
+"""The heads of CenterFace: a heatmap of the faces' middles, and the size and place of the face around each.
+
+The landmarks that it has too are not read: a result holds boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edge_sdk.frame import Tensor
+from edge_sdk.tasks.detection import NO_CANDIDATES, Candidates, corner_boxes, sizes_of
+
+STRIDE = 4
+
+
+class CenterFace:
+    """Heatmap float (1, 1, H, W), 0-1; scale float (1, 2, H, W), height then width; offset (1, 2, H, W), y then x.
+
+    Box centre = (cell + offset + 0.5) * 4, size = exp(scale) * 4. A heatmap of several classes is read as well.
+
+    Args:
+        confidence: lowest heat that counts.
+    """
+
+    def __init__(self, confidence: float) -> None:
+        self._confidence = np.float32(confidence)
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        """Read heatmap, scale and offset."""
+        heat, scale, offset = (output[0].reshape(output.shape[1], -1) for output in outputs)
+        places = np.flatnonzero(heat >= self._confidence)
+        if not len(places):
+            return NO_CANDIDATES
+        class_ids, found = np.divmod(places, heat.shape[1])
+        row, column = np.divmod(found, outputs[0].shape[3])
+        boxes = np.empty((len(found), 4), np.float32)
+        boxes[:, 0] = column + offset[1, found]
+        boxes[:, 1] = row + offset[0, found]
+        boxes[:, :2] += np.float32(0.5)
+        boxes[:, 2:] = sizes_of(scale[::-1, found].T)
+        boxes *= np.float32(STRIDE)
+        return Candidates(corner_boxes(boxes), heat[class_ids, found], class_ids)

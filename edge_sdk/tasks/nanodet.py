@@ -1,0 +1,79 @@
+"""The heads of NanoDet and NanoDet-Plus: scores, and for each side of a box a distribution of its distance.
+
+The sides are those of generalized focal loss: the distance is the mean of a softmax over 0, 1, ..., reg_max strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.frame import Tensor
+from edge_sdk.tasks.detection import NO_CANDIDATES, Candidates, rows_of
+from edge_sdk.tasks.grid import cell_count, cells_of
+
+STRIDES = (8, 16, 32)
+PLUS_STRIDES = (8, 16, 32, 64)
+
+Floats = NDArray[np.float32]
+
+
+class NanoDet:
+    """Scores 0-1 of every class, and 4 * (reg_max + 1) logits: distances to the left, top, right and bottom.
+
+    Either one output a kind and level, scores of all levels first: float (N, classes) or (1, N, classes), then
+    (N, 4 * (reg_max + 1)); or one of all: float (1, N, classes + 4 * (reg_max + 1)). NanoDet-Plus has a
+    fourth level and measures from a cell's corner, the first NanoDet from its middle.
+
+    Args:
+        size_wh: the model's input in pixels.
+        is_plus: whether it is NanoDet-Plus.
+        class_count: classes of the model.
+        reg_max: the largest distance, in strides.
+        confidence: lowest score that counts.
+    """
+
+    def __init__(
+        self, size_wh: tuple[int, int], class_count: int, reg_max: int, confidence: float, *, is_plus: bool
+    ) -> None:
+        strides = PLUS_STRIDES if is_plus else STRIDES
+        self._confidence = np.float32(confidence)
+        self._classes = class_count
+        self._cells = cells_of(size_wh, strides)
+        self._cells[:, :2] += 0.0 if is_plus else 0.5
+        self._cells[:, :2] *= self._cells[:, 2:]
+        self._steps = np.arange(reg_max + 1, dtype=np.float32)
+        counts = [cell_count(size_wh, stride) for stride in strides]
+        self._first = np.cumsum([0, *counts[:-1]]).tolist()
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        """Gather what counts from each level, then compute on all of it at once."""
+        parts = []
+        for first, scores, sides in self._levels(outputs):
+            found = rows_of(scores >= self._confidence)
+            if len(found):
+                parts.append((scores[found], sides[found], self._cells[first + found]))
+        if not parts:
+            return NO_CANDIDATES
+        scores, sides, cells = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Candidates(self._boxes(sides, cells), scores.max(axis=1), scores.argmax(axis=1))
+
+    def _levels(self, outputs: Sequence[Tensor]) -> list[tuple[int, Floats, Floats]]:
+        """The first cell of each level, its scores (N, classes) and its sides (N, 4 * (reg_max + 1))."""
+        if len(outputs) == 1:
+            rows = outputs[0][0]
+            return [(0, rows[:, : self._classes], rows[:, self._classes :])]
+        levels = len(outputs) // 2
+        rows = [output.reshape(-1, output.shape[-1]) for output in outputs]
+        return list(zip(self._first, rows[:levels], rows[levels:], strict=True))
+
+    def _boxes(self, sides: Floats, cells: Floats) -> Floats:
+        logits = sides.reshape(len(sides), 4, -1)
+        powers = np.exp(logits - logits.max(axis=2, keepdims=True))
+        distances = (powers @ self._steps) / powers.sum(axis=2) * cells[:, 2:]
+        boxes: Floats = np.empty((len(sides), 4), np.float32)
+        np.subtract(cells[:, :2], distances[:, :2], out=boxes[:, :2])
+        np.add(distances[:, :2], distances[:, 2:], out=boxes[:, 2:])
+        return boxes

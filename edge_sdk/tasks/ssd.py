@@ -1,0 +1,103 @@
+"""The heads of SSD and its kin (RetinaFace, Ultra-Light face detectors): one box a prior, and its scores.
+
+Exporters write boxes in two ways: corners, decoded in the graph, or offsets from priors that only code outside knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.frame import Tensor
+from edge_sdk.model_spec import DetectionSpec
+from edge_sdk.tasks.detection import NO_CANDIDATES, Candidates, corner_boxes, rows_of, sizes_of
+from edge_sdk.tasks.grid import cell_count, cells_of
+
+Floats = NDArray[np.float32]
+
+_XY, _YX = [0, 1, 2, 3], [1, 0, 3, 2]
+_SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
+
+
+class Ssd:
+    """Boxes float (1, N, 4) and scores float (1, N, classes), one more class where the first is the background.
+
+    With priors, box centre = prior's centre + xy * variances[0] * prior's size, size = prior's size * exp(wh *
+    variances[1]). Of logits the probability is a softmax over all classes where one is the background, else a sigmoid.
+
+    Args:
+        spec: how boxes and scores are written.
+        size_wh: the model's input in pixels.
+        confidence: lowest probability that counts.
+    """
+
+    def __init__(self, spec: DetectionSpec, size_wh: tuple[int, int], confidence: float) -> None:
+        self._columns = _YX if spec.box_order == "yxyx" else _XY
+        self._to_pixels = np.array(size_wh * 2 if spec.box_unit == "fraction" else (1, 1, 1, 1), np.float32)
+        self._priors = priors_of(spec, size_wh) if spec.strides else None
+        self._variances = np.array(spec.variances, np.float32).repeat(2)
+        self._background = int(spec.background_class)
+        self._are_logits = spec.scores == "logits"
+        self._lowest = np.float32(_logit(confidence) - _SLACK if self._are_logits else confidence)
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        """Read boxes and scores."""
+        boxes, scores = outputs[0][0], outputs[1][0]
+        # A class is likelier than this only if its logit lies so far above the background's.
+        lowest = scores[:, :1] + self._lowest if self._are_logits and self._background else self._lowest
+        may_count = scores >= lowest
+        may_count[:, : self._background] = False
+        found = rows_of(may_count)
+        if not len(found):
+            return NO_CANDIDATES
+        classes = self._probabilities(scores[found])[:, self._background :]
+        return Candidates(self._boxes(boxes[found], found), classes.max(axis=1), classes.argmax(axis=1))
+
+    def _probabilities(self, scores: Floats) -> Floats:
+        if not self._are_logits:
+            return scores
+        if not self._background:
+            sigmoid: Floats = np.tanh(scores * np.float32(0.5)) * np.float32(0.5) + np.float32(0.5)
+            return sigmoid
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        softmax: Floats = powers / powers.sum(axis=1, keepdims=True)
+        return softmax
+
+    def _boxes(self, values: Floats, found: NDArray[np.int64]) -> Floats:
+        values = values[:, self._columns]
+        if self._priors is None:
+            values *= self._to_pixels
+            values[:, 2:] -= values[:, :2]
+            return values
+        values *= self._variances
+        priors = self._priors[found]
+        values[:, :2] *= priors[:, 2:]
+        values[:, :2] += priors[:, :2]
+        values[:, 2:] = sizes_of(values[:, 2:]) * priors[:, 2:]
+        return corner_boxes(values)
+
+
+def prior_count(spec: DetectionSpec, size_wh: tuple[int, int]) -> int:
+    """Priors of all levels."""
+    return sum(len(a) * cell_count(size_wh, s) for a, s in zip(spec.anchors, spec.strides, strict=True))
+
+
+def priors_of(spec: DetectionSpec, size_wh: tuple[int, int]) -> Floats:
+    """Float32 (N, 4): centre x, y, width and height in input pixels; by level, then by cell, then by anchor."""
+    levels = []
+    for anchors, stride in zip(spec.anchors, spec.strides, strict=True):
+        cells = cells_of(size_wh, [stride])
+        centres = (cells[:, None, :2] + 0.5) * stride
+        sizes = np.array(anchors)[None]
+        shape = (len(cells), len(anchors), 2)
+        both = np.concatenate([np.broadcast_to(centres, shape), np.broadcast_to(sizes, shape)], axis=2)
+        levels.append(both.reshape(-1, 4))
+    return np.concatenate(levels).astype(np.float32)
+
+
+def _logit(probability: float) -> float:
+    bounded = min(max(probability, 1e-9), 1 - 1e-9)
+    return math.log(bounded / (1 - bounded))

@@ -1,0 +1,42 @@
+"""The head of YOLOX as its exporter writes it by default: activated, but boxes still relative to their cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.frame import Tensor
+from edge_sdk.tasks.detection import Candidates, corner_boxes, sizes_of
+from edge_sdk.tasks.grid import cells_of
+
+STRIDES = (8, 16, 32)
+
+
+class YoloX:
+    """Rows a cell: float (1, N, 5 + classes), as x, y, w, h, objectness 0-1, classes 0-1.
+
+    Box centre = (xy + cell) * stride, size = exp(wh) * stride, confidence = objectness * class.
+
+    Args:
+        size_wh: the model's input in pixels.
+        confidence: lowest confidence that counts.
+    """
+
+    def __init__(self, size_wh: tuple[int, int], confidence: float) -> None:
+        self._confidence = confidence
+        self._cells = cells_of(size_wh, STRIDES)
+
+    def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
+        """Read the one output."""
+        rows: NDArray[np.float32] = outputs[0][0]
+        found = (rows[:, 4] >= self._confidence).nonzero()[0]
+        rows, cells = rows[found], self._cells[found]
+        strides = cells[:, 2:]
+        boxes = rows[:, :4].copy()
+        boxes[:, :2] += cells[:, :2]
+        boxes[:, :2] *= strides
+        boxes[:, 2:] = sizes_of(rows[:, 2:4]) * strides
+        classes = rows[:, 5:]
+        return Candidates(corner_boxes(boxes), rows[:, 4] * classes.max(axis=1), classes.argmax(axis=1))
