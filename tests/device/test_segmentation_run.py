@@ -32,7 +32,7 @@ def _write_segmenter(folder: Path, *, argmax: bool, labels: str = "background\nr
     golden = io.BytesIO()
     np.savez_compressed(golden, image_0=image, output_0_0=output)
     files = {**FILES, "model.int8.ort": model, "labels.txt": labels.encode(), "golden.npz": golden.getvalue()}
-    manifest = make_manifest(files)
+    manifest = make_manifest(files, side=SIDE)
     manifest = msgspec.structs.replace(
         manifest,
         task="segmentation",
