@@ -1,6 +1,7 @@
 """Float ONNX -> INT8 ONNX, by a recipe."""
 
-from edge_sdk_tools.quantize.activations import Activations, doubts_about_calibration, watch_activations
+from edge_sdk_tools.quantize.activations import Activations, watch_activations
+from edge_sdk_tools.quantize.doubts import doubts_about_calibration
 from edge_sdk_tools.quantize.macs import convolution_macs
 from edge_sdk_tools.quantize.quantize import Quantized, quantize, quantized_proto
 from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration, ranges_of

@@ -106,7 +106,9 @@ class RecipeSearch:
             EdgeError: as quantizing, converting and proving do.
         """
         chosen = self._chosen(first)
-        return Search(tuple(self._trials), chosen, self._sensitivities, doubts_about_calibration(self._activations))
+        labels = self._fp32.labels if self._spec.task == "classification" else ()
+        doubts = doubts_about_calibration(self._activations, labels, self._images.calibration_classes)
+        return Search(tuple(self._trials), chosen, self._sensitivities, doubts)
 
     def _chosen(self, first: Recipe) -> Trial | None:
         trial = self._try(first)
