@@ -16,12 +16,12 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import onnx
+import onnxruntime as ort
 
 from edge_sdk.errors import DataError, ModelError
 from edge_sdk.frame import Image
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
 from edge_sdk_tools.dataset import ImageSet, Skipped
 from edge_sdk_tools.evaluate.workers import look_at
 from edge_sdk_tools.quantize.histogram import Histogram, count_values
@@ -74,12 +74,12 @@ def watch_activations(
         ModelError: a tensor holds what is no number.
     """
     names, followed = _tensors(model, symmetric=symmetric)
-    session = Session(_with_outputs(model.proto, names).SerializeToString(), SessionSettings(), "the simplified model")
+    session = _open(_with_outputs(model.proto, names))
     histograms = {name: Histogram() for name in names}
     adding = threading.Lock()
     seen = look_at(
         images,
-        lambda: _Watcher(session.twin(), spec, histograms, adding),
+        lambda: _Watcher(session, spec, histograms, adding),
         on_image,
         _threads(model.proto, names, jobs),
     )
@@ -92,22 +92,33 @@ def watch_activations(
     return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped)
 
 
+def _open(proto: onnx.ModelProto) -> ort.InferenceSession:
+    """One session for all threads."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    # One level below the highest, which lays tensors out in blocks: where all are outputs, each would exist twice.
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
 class _Watcher:
-    """What one thread works with. The session's own buffers hold each tensor once."""
+    """What one thread works with."""
 
     def __init__(
-        self, session: Session, spec: InputSpec, histograms: dict[str, Histogram], adding: threading.Lock
+        self, session: ort.InferenceSession, spec: InputSpec, histograms: dict[str, Histogram], adding: threading.Lock
     ) -> None:
         self._session = session
-        self._names = [output.name for output in session.inference.get_outputs()]
+        self._input = session.get_inputs()[0].name
+        self._names = [output.name for output in session.get_outputs()]
         self._prepare = Prepare(spec)
         self._histograms, self._adding = histograms, adding
 
     def __call__(self, _index: int, image: Image) -> tuple[int, int]:
         tensor = self._prepare.normalise(self._prepare.resize(image))
-        outputs = self._session.run(tensor)
+        outputs = self._session.run(None, {self._input: tensor})
         values = dict(zip(self._names, outputs, strict=True))
-        values[self._session.input_name] = tensor
+        values[self._input] = tensor
         for name, histogram in self._histograms.items():
             counted = count_values(values[name])
             if not math.isfinite(counted.low) or not math.isfinite(counted.high):
