@@ -208,5 +208,5 @@ def test_what_may_be_noise_is_carried_and_said() -> None:
     assert doubt.endswith("that may be noise, as the interval of the difference holds zero: give more images")
 
 
-_QUANTIZED = Quantized(Path("a.onnx"), first_recipe(load_target("x86_64"), reduce_range=False), (), {})
+_QUANTIZED = Quantized(Path("a.onnx"), first_recipe(load_target("x86_64"), reduce_range=False), (), {}, True)
 _CONVERTED = Converted(Path("a.ort"), Path("a.config"), ())

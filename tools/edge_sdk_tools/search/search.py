@@ -27,7 +27,7 @@ from edge_sdk_tools.quantize import (
     quantize,
 )
 from edge_sdk_tools.search.sensitivity import Sensitivity, rank_layers
-from edge_sdk_tools.search.shortfall import relative_drop, shortfall_of
+from edge_sdk_tools.search.shortfall import nothing_in_integers, relative_drop, shortfall_of
 from edge_sdk_tools.search.trial import Trial
 
 _JUDGED_IMAGES = 4  # by which layers are ranked
@@ -60,7 +60,9 @@ class Search(msgspec.Struct, frozen=True, eq=False):
     @property
     def doubts(self) -> tuple[str, ...]:
         """All that a reader should know before believing."""
-        return (*self.calibration_doubts, *([self.doubt] if self.doubt else []))
+        unproved = self.chosen is not None and not self.chosen.quantized.macs
+        lines = ("it has no convolutions, by whose kernels integers are proved" if unproved else None, self.doubt)
+        return (*self.calibration_doubts, *(line for line in lines if line))
 
     @property
     def best(self) -> Trial:
@@ -167,7 +169,8 @@ class RecipeSearch:
         converted = convert(quantized.path, self._target, folder)
         self._on_progress("quantize", done + 1, done + 1)
         proof = prove(self._spec, self._fp32, quantized.macs, converted, self._images.evaluation, self._on_progress)
-        trial = Trial(quantized, converted, proof, shortfall_of(proof, self._spec.gates))
+        shortfall = nothing_in_integers(quantized) or shortfall_of(proof, self._spec.gates)
+        trial = Trial(quantized, converted, proof, shortfall)
         self._trials.append(trial)
         return trial
 
