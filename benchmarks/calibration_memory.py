@@ -13,21 +13,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
-import numpy as np
 import onnx
 from onnxruntime.quantization import CalibrationMethod, create_calibrator
 
+from benchmarks.by_hand import Reader
 from edge_sdk.errors import EdgeError
-from edge_sdk.model_spec import ModelSpec, load_model_spec
-from edge_sdk.prepare import Prepare
+from edge_sdk.model_spec import load_model_spec
 from edge_sdk.target import load_target
 from edge_sdk_tools.build import build
 from edge_sdk_tools.check import check_model
-from edge_sdk_tools.dataset import ImageSet, find_images
+from edge_sdk_tools.dataset import find_images
 from edge_sdk_tools.quantize import CALIBRATIONS, ranges_of, simplify, watch_activations
 
 MB = 1e6
@@ -155,22 +154,6 @@ def _build(model: Path, data: Path, target: str) -> dict[str, object]:
     return {"peak_mb": highest, "above_mb": steps.get("calibrate", 0.0) - peak.before, "steps": steps}
 
 
-class _Reader:
-    """What ONNX Runtime's calibrators read from: one prepared image at a time."""
-
-    def __init__(self, images: ImageSet, spec: ModelSpec, name: str) -> None:
-        self._tensors = self._prepared(images, spec, name)
-
-    @staticmethod
-    def _prepared(images: ImageSet, spec: ModelSpec, name: str) -> Iterator[dict[str, np.ndarray]]:
-        prepare = Prepare(spec.input)
-        for file in images.images:
-            yield {name: prepare.normalise(prepare.resize(file.read())).copy()}
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._tensors, None)
-
-
 def _theirs(method: CalibrationMethod) -> Callable[[Path, Path, str], dict[str, object]]:
     def run(model: Path, data: Path, target: str) -> dict[str, object]:
         spec = load_model_spec(model)
@@ -181,7 +164,7 @@ def _theirs(method: CalibrationMethod) -> Callable[[Path, Path, str], dict[str, 
             calibrator = create_calibrator(
                 simplified.path, augmented_model_path=f"{folder}/augmented.onnx", calibrate_method=method
             )
-            calibrator.collect_data(_Reader(find_images([data]), spec, name))
+            calibrator.collect_data(Reader(data, spec, name))
             calibrator.compute_data()
         return _grown(peak)
 

@@ -107,9 +107,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _fail_for_memory() -> int:
     # Libraries that got no memory may wait for ever for threads that never started: leave without their clean-up.
     atexit.register(os._exit, 1)
-    return _fail(
-        "out of memory: end other programs, or take a machine or a container with more of it", 1
-    )
+    return _fail("out of memory: end other programs, or take a machine or a container with more of it", 1)
 
 
 def _fail(message: str, exit_code: int) -> int:

@@ -172,6 +172,49 @@ def tiny_values() -> onnx.ModelProto:
     return _with(nodes, **weights)
 
 
+def old(opset: int) -> onnx.ModelProto:
+    """What exporters wrote at opsets 7 to 12: bounds, pads and scales as attributes at first, and as inputs later."""
+    node = helper.make_node
+    weights = {
+        "w1": _values(8, 3, 3, 3),
+        "s": np.abs(_values(8, scale=1.0)) + 0.5,
+        "o": _values(8),
+        "m": _values(8),
+        "v": np.abs(_values(8, scale=1.0)) + 0.5,
+        "w2": _values(4, 8, 1, 1, scale=1.0),
+        "w3": _values(4, 3, scale=1.0),
+        "b3": _values(3),
+        "shape": np.array([1, 4]),
+    }
+    clip, pad, twice = ["n"], ["k"], ["d"]
+    bounds: dict[str, object] = {"min": 0.0, "max": 6.0}
+    pads: dict[str, object] = {"pads": [0, 0, 1, 1, 0, 0, 1, 1]}
+    scales: dict[str, object] = {"mode": "nearest"}
+    if opset >= 11:
+        weights |= {"low": np.array(0, np.float32), "high": np.array(6, np.float32), "roi": np.zeros(0, np.float32)}
+        weights["pads"] = np.array([0, 0, 1, 1, 0, 0, 1, 1])
+        bounds, pads, clip, pad, twice = {}, {}, ["n", "low", "high"], ["k", "pads"], ["d", "roi"]
+    if opset >= 9:
+        weights["scales"] = np.array([1, 1, 2, 2], np.float32)
+        twice.append("scales")
+    else:
+        scales["scales"] = [1.0, 1.0, 2.0, 2.0]
+    nodes = [
+        _conv(["images", "w1"], "a", "first"),
+        node("BatchNormalization", ["a", "s", "o", "m", "v"], ["n"]),
+        node("Clip", clip, ["k"], **bounds),
+        node("Pad", pad, ["p"], **pads),
+        node("Dropout", ["p"], ["d"], **({"ratio": 0.3} if opset < 12 else {})),
+        node("Resize" if opset >= 11 else "Upsample", twice, ["u"], **scales),
+        _conv(["u", "w2"], "c", "second"),
+        node("GlobalAveragePool", ["c"], ["g"]),
+        node("Reshape", ["g", "shape"], ["f"]),
+        node("Gemm", ["f", "w3", "b3"], ["logits"]),
+        node("Softmax", ["logits"], ["probabilities"], axis=1),
+    ]
+    return tiny.model(nodes, _IMAGE, _SCORES, weights, opset=opset)
+
+
 def unread_nodes() -> onnx.ModelProto:
     """Two nodes whose results nobody reads, one of them a convolution; and a second result of a Split."""
     proto = tiny.classifier()
