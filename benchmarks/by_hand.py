@@ -62,12 +62,12 @@ class Reader:
         return next(self._tensors, None)
 
 
-def quantize_by_hand(spec: ModelSpec, images: Path, folder: Path, settings: ByHand) -> Path:
-    """Write the quantized .onnx; what the quantizer prints is swallowed."""
+def quantize_by_hand(model: Path, spec: ModelSpec, images: Path, folder: Path, settings: ByHand) -> Path:
+    """Write the quantized .onnx of a float one; what the quantizer prints is swallowed."""
     prepared, result = folder / "prepared.onnx", folder / "int8.onnx"
     with contextlib.redirect_stdout(io.StringIO()):
         if not prepared.exists():
-            quant_pre_process(spec.model, str(prepared), skip_symbolic_shape=True)
+            quant_pre_process(str(model), str(prepared), skip_symbolic_shape=True)
         name = onnx.load(prepared, load_external_data=False).graph.input[0].name
         quantize_static(
             prepared,
@@ -92,4 +92,4 @@ def convert_by_hand(model: Path) -> None:
 if __name__ == "__main__":
     described = load_model_spec(Path(sys.argv[1]))
     wanted = msgspec.json.decode(sys.argv[4], type=ByHand)
-    convert_by_hand(quantize_by_hand(described, Path(sys.argv[2]), Path(sys.argv[3]), wanted))
+    convert_by_hand(quantize_by_hand(Path(described.model), described, Path(sys.argv[2]), Path(sys.argv[3]), wanted))
