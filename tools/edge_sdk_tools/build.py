@@ -30,7 +30,7 @@ from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.ledger import to_json
 from edge_sdk_tools.promise import Steps, model_file, promise, runtime_range
 from edge_sdk_tools.prove import Sample, make_golden
-from edge_sdk_tools.quantize import first_recipe, simplify, watch_activations
+from edge_sdk_tools.quantize import first_recipe, refuse_quantized, simplify, watch_activations
 from edge_sdk_tools.record import record_of
 from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.runtime_replay import replay_in
@@ -159,6 +159,7 @@ def _take_steps(
 ) -> Steps:
     on_progress("check", 0, 1)
     checked = check_model(spec, target)
+    refuse_quantized(checked.proto)
     on_progress("check", 1, 1)
     images = split_images(spec, checked.labels, calibration, evaluation)
     distillation = check_distillation(spec, checked, images.evaluation, on_progress)

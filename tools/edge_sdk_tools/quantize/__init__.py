@@ -6,7 +6,7 @@ from edge_sdk_tools.quantize.macs import convolution_macs
 from edge_sdk_tools.quantize.quantize import Quantized, quantize, quantized_proto
 from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration, ranges_of
 from edge_sdk_tools.quantize.recipe import Recipe, first_recipe
-from edge_sdk_tools.quantize.simplified import Simplified, simplify
+from edge_sdk_tools.quantize.simplified import Simplified, refuse_quantized, simplify
 from edge_sdk_tools.quantize.tail import WEIGHTED, decoding_tail
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "quantize",
     "quantized_proto",
     "ranges_of",
+    "refuse_quantized",
     "simplify",
     "watch_activations",
 ]
