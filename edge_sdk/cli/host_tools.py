@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from edge_sdk.cli.memory import is_want_of_memory
 from edge_sdk.errors import MissingDependencyError
 
 
@@ -18,6 +19,8 @@ def host_tools(verb: str, extra: str = "host") -> Iterator[None]:
     try:
         yield
     except ImportError as cause:
+        if is_want_of_memory(cause):
+            raise
         missing = cause.name or "a package"
         raise MissingDependencyError(
             f"`edge-sdk {verb}` runs on the workstation and needs {missing}; in the checkout: "

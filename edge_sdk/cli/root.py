@@ -5,6 +5,7 @@ Verbs are imported when they are called, so that `edge-sdk --help` does not pay 
 
 from __future__ import annotations
 
+import atexit
 import difflib
 import importlib
 import os
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 import click
 
 import edge_sdk
+from edge_sdk.cli.memory import is_want_of_memory
 from edge_sdk.errors import EdgeError
 
 _VERBS = {
@@ -82,7 +84,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         cli.main(args=arguments, prog_name="edge-sdk", standalone_mode=False)
     except EdgeError as error:
-        return _fail(str(error), error.exit_code)
+        return _fail_for_memory() if is_want_of_memory(error) else _fail(str(error), error.exit_code)
     except click.UsageError as error:
         hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
         return _fail(f"{error.format_message()}{hint}", 2)
@@ -95,9 +97,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence: a user never sees a bare traceback
         if os.environ.get("EDGE_SDK_DEBUG"):
             traceback.print_exc()
+        if is_want_of_memory(error):
+            return _fail_for_memory()
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
         return _fail(f"this is a bug in edge-sdk: {detail}; set EDGE_SDK_DEBUG=1 to see where", 1)
     return 0
+
+
+def _fail_for_memory() -> int:
+    # Libraries that got no memory may wait for ever for threads that never started: leave without their clean-up.
+    atexit.register(os._exit, 1)
+    return _fail("out of memory: end other programs, or take a machine or a container with more of it", 1)
 
 
 def _fail(message: str, exit_code: int) -> int:

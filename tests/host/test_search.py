@@ -201,5 +201,5 @@ def test_of_those_that_may_be_noise_the_closest_to_fp32_is_carried() -> None:
     assert closest_to_fp32(trials) is trials[0]
 
 
-_QUANTIZED = Quantized(Path("a.onnx"), first_recipe(load_target("x86_64"), reduce_range=False), (), {})
+_QUANTIZED = Quantized(Path("a.onnx"), first_recipe(load_target("x86_64"), reduce_range=False), (), {}, True)
 _CONVERTED = Converted(Path("a.ort"), Path("a.config"), ())

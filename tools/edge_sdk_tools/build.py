@@ -30,7 +30,7 @@ from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.ledger import VariantRow, to_json
 from edge_sdk_tools.promise import Steps, promise, runtime_range
 from edge_sdk_tools.prove import Sample
-from edge_sdk_tools.quantize import first_recipe, simplify, watch_once
+from edge_sdk_tools.quantize import first_recipe, refuse_quantized, simplify, watch_once
 from edge_sdk_tools.record import record_of
 from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.runtime_replay import replay_in, replay_variants
@@ -187,6 +187,7 @@ def _take_steps(
 ) -> Steps:
     on_progress("check", 0, 1)
     checked = check_model(spec, target)
+    refuse_quantized(checked.proto)
     on_progress("check", 1, 1)
     images = split_images(spec, checked.labels, calibration, evaluation)
     distillation = check_distillation(spec, checked, images.evaluation, workshop, on_progress)
@@ -212,7 +213,7 @@ def _take_steps(
         elsewhere=workshop.is_elsewhere,
         on_progress=on_progress,
     )
-    search = RecipeSearch(setting, activations, images.calibration, workshop, work).run(recipe)
+    search = RecipeSearch(setting, activations, images, workshop, work).run(recipe)
     if wants_int8:
         refuse_without_int8(search)
     choice = choose_int8(search.chosen) if search.chosen else choose_fp32(search, setting, workshop, work)

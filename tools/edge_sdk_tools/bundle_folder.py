@@ -18,6 +18,9 @@ from edge_sdk.errors import BundleError, OutputError, UsageError
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest, encode_manifest
 from edge_sdk_tools.disk import is_full
 from edge_sdk_tools.interruption import interrupted_by_sigterm
+from edge_sdk_tools.janitor import janitor
+
+_OLD = "old"  # what is replaced, between two renames
 
 Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
 
@@ -61,7 +64,7 @@ class BundleFolder:
         _sync_folder(self._content)
         # Again: a build takes a while, and what somebody put there meanwhile is theirs.
         _refuse_other_things(self.output)
-        old = self._partial / "old"
+        old = self._partial / _OLD
         if self.output.exists():
             self.output.rename(old)
         try:
@@ -87,14 +90,14 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     except OSError as cause:
         raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
     try:
-        with _temporary_files_in(partial), interrupted_by_sigterm():
+        with janitor(partial, partial / _OLD, output), _temporary_files_in(partial), interrupted_by_sigterm():
             yield BundleFolder(output, partial)
     except OSError as cause:
         if is_full(cause):
             raise OutputError(f"{output}: no space left on the disk; nothing was changed") from cause
         raise OutputError(f"{cause.filename or output}: {cause.strerror or cause}; {output} was not changed") from cause
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)  # where no janitor could be started
 
 
 def _refuse_other_things(output: Path) -> None:

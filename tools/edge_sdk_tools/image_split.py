@@ -9,7 +9,7 @@ import msgspec
 
 from edge_sdk.errors import DataError, UsageError
 from edge_sdk.model_spec import ModelSpec
-from edge_sdk_tools.dataset import Dataset, ImageSet, find_images, read_dataset
+from edge_sdk_tools.dataset import ClassTruth, Dataset, ImageSet, find_images, read_dataset
 
 MAX_CALIBRATION_IMAGES = 300
 MAX_EVALUATION_IMAGES = 500
@@ -22,11 +22,13 @@ class ImageSplit(msgspec.Struct, frozen=True):
         found: how many could have calibrated.
         calibration: what sets the scales of the INT8 model.
         evaluation: what measures, labelled or not.
+        calibration_classes: the label of every calibration image, where labels.csv or class folders say them of all.
     """
 
     found: int
     calibration: ImageSet
     evaluation: Dataset
+    calibration_classes: tuple[str, ...] = ()
 
 
 def split_images(
@@ -58,7 +60,25 @@ def split_images(
     else:
         chosen, held_out = found.hold_out()
         measuring = Dataset(held_out, None, "images")
-    return ImageSplit(len(chosen), chosen.spread(MAX_CALIBRATION_IMAGES), measuring.spread(MAX_EVALUATION_IMAGES))
+    calibrating = chosen.spread(MAX_CALIBRATION_IMAGES)
+    classes = _classes(spec, labels, calibration, calibrating) if spec.task == "classification" else ()
+    return ImageSplit(len(chosen), calibrating, measuring.spread(MAX_EVALUATION_IMAGES), classes)
+
+
+def _classes(spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path], images: ImageSet) -> tuple[str, ...]:
+    """Labels of the images; none where one is not known, for calibration needs no labels and takes wrong ones."""
+    first = int(spec.classification.background_class)
+    known: dict[str, str] = {}
+    for folder in folders:
+        try:
+            dataset = _read(spec, labels, [folder])
+        except DataError:
+            return ()
+        for image, truth in zip(dataset.images.images, dataset.truths or (), strict=False):
+            if isinstance(truth, ClassTruth):
+                known[image.sha256] = labels[truth.class_id + first]
+    found = tuple(known[image.sha256] for image in images.images if image.sha256 in known)
+    return found if len(found) == len(images) else ()
 
 
 def _read(spec: ModelSpec, labels: Sequence[str], folders: Sequence[Path]) -> Dataset:

@@ -170,7 +170,8 @@ class _Examination:
     def _infer(self) -> None:
         self._proto, found = infer(self._proto)
         self._values = graph_values(self._proto.graph)
-        self._findings += [*found, *check_sizes(self._proto), *check_outputs(self._proto)]
+        weights = {weight.name for weight in self._file.weights}
+        self._findings += [*found, *check_sizes(self._proto), *check_outputs(self._proto, weights)]
 
     def _judge(self, report: CheckReport) -> CheckReport:
         self._findings += check_control_flow(self._proto)

@@ -6,6 +6,7 @@ Owns the rules for inputs and outputs. Works on a skeleton, whose weights are in
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -127,10 +128,10 @@ def check_sizes(proto: onnx.ModelProto) -> list[Finding]:
     return findings[:_SHOWN]
 
 
-def check_outputs(proto: onnx.ModelProto) -> list[Finding]:
-    """Name outputs whose shape depends on what is in the picture."""
+def check_outputs(proto: onnx.ModelProto, weights: Collection[str]) -> list[Finding]:
+    """Name outputs whose shape depends on what is in the picture, and those that no node fills."""
     sources = {name: node for node in proto.graph.node for name in node.output}
-    findings = []
+    findings = _unfilled(proto.graph, {*weights, *(t.name for t in proto.graph.initializer)})
     for output in proto.graph.output:
         value = declared_value(output)
         if value.count is not None:
@@ -147,6 +148,24 @@ def check_outputs(proto: onnx.ModelProto) -> list[Finding]:
             Finding(severity="error", rule="dynamic", where=output.name, what=what, next_step=_advice(maker.op_type))
         )
     return findings
+
+
+def _unfilled(graph: onnx.GraphProto, weights: Collection[str]) -> list[Finding]:
+    """Outputs that are the image itself, or there twice: ONNX Runtime leaves a buffer of theirs as it was."""
+    times = Counter(output.name for output in graph.output)
+    problems = {name: f"is there {count} times" for name, count in times.items() if count > 1}
+    images = {value.name for value in graph.input} - set(weights)
+    problems |= {name: "is the input itself" for name in times if name in images}
+    return [
+        Finding(
+            severity="error",
+            rule="output",
+            where=name,
+            what=f"output {name!r} {problem}, expected a result of its nodes, once",
+            next_step="export it without this output",
+        )
+        for name, problem in problems.items()
+    ]
 
 
 def depends_on_values(proto: onnx.ModelProto) -> bool:

@@ -1,12 +1,13 @@
 """Float ONNX -> INT8 ONNX, by a recipe."""
 
-from edge_sdk_tools.quantize.activations import Activations, doubts_about_calibration, watch_activations
+from edge_sdk_tools.quantize.activations import Activations, watch_activations
+from edge_sdk_tools.quantize.doubts import doubts_about_calibration
 from edge_sdk_tools.quantize.kept import watch_once
 from edge_sdk_tools.quantize.macs import convolution_macs
 from edge_sdk_tools.quantize.quantize import Quantized, quantize, quantized_proto
 from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration, ranges_of
 from edge_sdk_tools.quantize.recipe import Recipe, first_recipe
-from edge_sdk_tools.quantize.simplified import Simplified, simplify
+from edge_sdk_tools.quantize.simplified import Simplified, refuse_quantized, simplify
 from edge_sdk_tools.quantize.tail import WEIGHTED, decoding_tail
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "quantize",
     "quantized_proto",
     "ranges_of",
+    "refuse_quantized",
     "simplify",
     "watch_activations",
     "watch_once",

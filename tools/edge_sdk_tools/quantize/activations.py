@@ -27,7 +27,6 @@ from edge_sdk_tools.evaluate.workers import look_at
 from edge_sdk_tools.quantize.histogram import Histogram, count_values
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 
-ENOUGH_IMAGES = 10
 _FUSED = ("Relu", "Clip")
 _MEMORY_MB = 600
 """Activations of all threads together; a model that holds more is looked at by fewer of them."""
@@ -40,12 +39,14 @@ class Activations(msgspec.Struct, frozen=True, eq=False):
         histograms: by tensor name.
         images: how many images were looked at.
         different: how many of them were different after preparation.
+        answers: where the model's first output is largest, one an image: a classifier's class.
         skipped: images that cannot be read.
     """
 
     histograms: dict[str, Histogram]
     images: int
     different: int
+    answers: tuple[int, ...]
     skipped: tuple[Skipped, ...]
 
 
@@ -73,50 +74,50 @@ def watch_activations(
         ModelError: a tensor holds what is no number.
     """
     names, followed = _tensors(model, symmetric=symmetric)
-    augmented = _with_outputs(model.proto, names).SerializeToString()
+    session = _open(_with_outputs(model.proto, names))
     histograms = {name: Histogram() for name in names}
     adding = threading.Lock()
     seen = look_at(
-        images, lambda: _Watcher(augmented, spec, histograms, adding), on_image, _threads(model.proto, names, jobs)
+        images,
+        lambda: _Watcher(session, spec, histograms, adding),
+        on_image,
+        _threads(model.proto, names, jobs),
     )
     if not seen.values:
         skipped = seen.skipped[0]
         raise DataError(f"none of {len(seen.skipped)} calibration images can be read; {skipped.path}: {skipped.reason}")
     for before, after in followed.items():
         histograms[before] = histograms[after]
-    return Activations(histograms, len(seen.values), len(set(seen.values)), seen.skipped)
+    digests, answers = zip(*seen.values, strict=True)
+    return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped)
 
 
-def doubts_about_calibration(activations: Activations) -> tuple[str, ...]:
-    """What a reader should know of the images that calibrated: one line each."""
-    doubts = []
-    lows, highs = zip(*((h.low, h.high) for h in activations.histograms.values()), strict=True)
-    if activations.images > 1 and activations.different == 1:
-        doubts.append(
-            f"all {activations.images} calibration images are the same once prepared, so ranges (from {min(lows):.3g} "
-            f"to {max(highs):.3g}) are those of one picture: give images like those that the camera sees"
-        )
-    elif activations.images < ENOUGH_IMAGES:
-        doubts.append(f"few images calibrate: {activations.images}, give {ENOUGH_IMAGES} or more, better 100")
-    return tuple(doubts)
+def _open(proto: onnx.ModelProto) -> ort.InferenceSession:
+    """One session for all threads."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    # One level below the highest, which lays tensors out in blocks: where all are outputs, each would exist twice.
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 class _Watcher:
     """What one thread works with."""
 
-    def __init__(self, model: bytes, spec: InputSpec, histograms: dict[str, Histogram], adding: threading.Lock) -> None:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 4
-        self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        self._input = self._session.get_inputs()[0].name
-        self._names = [output.name for output in self._session.get_outputs()]
+    def __init__(
+        self, session: ort.InferenceSession, spec: InputSpec, histograms: dict[str, Histogram], adding: threading.Lock
+    ) -> None:
+        self._session = session
+        self._input = session.get_inputs()[0].name
+        self._names = [output.name for output in session.get_outputs()]
         self._prepare = Prepare(spec)
         self._histograms, self._adding = histograms, adding
 
-    def __call__(self, _index: int, image: Image) -> int:
+    def __call__(self, _index: int, image: Image) -> tuple[int, int]:
         tensor = self._prepare.normalise(self._prepare.resize(image))
-        values = dict(zip(self._names, self._session.run(None, {self._input: tensor}), strict=True))
+        outputs = self._session.run(None, {self._input: tensor})
+        values = dict(zip(self._names, outputs, strict=True))
         values[self._input] = tensor
         for name, histogram in self._histograms.items():
             counted = count_values(values[name])
@@ -127,7 +128,7 @@ class _Watcher:
                 )
             with self._adding:
                 histogram.add(counted)
-        return zlib.crc32(tensor.tobytes())
+        return zlib.crc32(tensor.data), int(outputs[0].argmax())
 
 
 def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str, str]]:
@@ -162,13 +163,14 @@ def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str
 
 
 def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
-    """A copy whose outputs are these tensors."""
+    """A copy whose outputs are the model's first one, and these tensors."""
     augmented = onnx.ModelProto()
     augmented.CopyFrom(proto)
     known = {v.name: v for v in (*proto.graph.value_info, *proto.graph.output)}
-    inputs = {v.name for v in proto.graph.input}
-    del augmented.graph.output[:]
-    augmented.graph.output.extend(known[name] for name in names if name not in inputs)
+    first = proto.graph.output[0]
+    there = {first.name, *(v.name for v in proto.graph.input)}
+    del augmented.graph.output[1:]
+    augmented.graph.output.extend(known[name] for name in names if name not in there)
     return augmented
 
 

@@ -30,6 +30,7 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     histograms: dict[str, _KeptHistogram]
     images: int
     different: int
+    answers: tuple[int, ...]
     skipped: tuple[Skipped, ...]
 
 
@@ -48,9 +49,8 @@ def watch_once(
         key=_key(model, images, spec, symmetric=symmetric),
         result=_Kept,
     )
-    return Activations(
-        {name: _unpacked(one) for name, one in kept.histograms.items()}, kept.images, kept.different, kept.skipped
-    )
+    histograms = {name: _unpacked(one) for name, one in kept.histograms.items()}
+    return Activations(histograms, kept.images, kept.different, kept.answers, kept.skipped)
 
 
 def _key(model: Simplified, images: ImageSet, spec: InputSpec, *, symmetric: bool) -> str:
@@ -65,7 +65,7 @@ def _packed(seen: Activations) -> _Kept:
         places = one.counts.nonzero()[0]
         counts = one.counts[places].tobytes()
         histograms[name] = _KeptHistogram(one.low, one.high, places.astype(np.uint16).tobytes(), counts)
-    return _Kept(histograms, seen.images, seen.different, seen.skipped)
+    return _Kept(histograms, seen.images, seen.different, seen.answers, seen.skipped)
 
 
 def _unpacked(kept: _KeptHistogram) -> Histogram:

@@ -33,12 +33,14 @@ class Quantized(msgspec.Struct, frozen=True):
         recipe: how it was made.
         float_nodes: names of all nodes that were left float on purpose, the tail's first.
         macs: multiply-accumulates of every convolution outside the float nodes, by node name.
+        has_integers: whether any tensor was quantized at all.
     """
 
     path: Path
     recipe: Recipe
     float_nodes: tuple[str, ...]
     macs: dict[str, int]
+    has_integers: bool
 
 
 def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, path: Path) -> Quantized:
@@ -62,7 +64,8 @@ def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recip
         raise_if_full(path.parent)
         raise ModelError(f"quantization failed: {str(cause).splitlines()[0]}") from cause
     macs = {name: count for name, count in model.macs.items() if name not in set(recipe.float_nodes)}
-    return Quantized(path, recipe, float_nodes, macs)
+    has_integers = any(node.op_type == "QuantizeLinear" for node in proto.graph.node)
+    return Quantized(path, recipe, float_nodes, macs, has_integers)
 
 
 def quantized_proto(

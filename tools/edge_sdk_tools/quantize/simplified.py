@@ -25,7 +25,11 @@ _INTEGER_TYPES = (
     "ConvInteger",
     "DequantizeLinear",
     "DynamicQuantizeLinear",
+    "DynamicQuantizeMatMul",
     "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "MatMulNBits",
+    "QGemm",
     "QLinearConv",
     "QLinearMatMul",
     "QuantizeLinear",
@@ -53,14 +57,13 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     """Simplify a checked model.
 
     Args:
-        proto: with fixed shapes.
+        proto: with fixed shapes, float.
         folder: for the file; must exist.
 
     Raises:
-        ModelError: it is quantized already, or ONNX Runtime cannot.
+        ModelError: ONNX Runtime cannot.
         OSError: the disk is full.
     """
-    _refuse_integers(proto)
     source, result = folder / "fp32.onnx", folder / "simplified.onnx"
     onnx.save(proto, source)
     try:
@@ -75,7 +78,12 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     return Simplified(simplified, result, tail, macs)
 
 
-def _refuse_integers(proto: onnx.ModelProto) -> None:
+def refuse_quantized(proto: onnx.ModelProto) -> None:
+    """Refuse a model that has integers already, before anything else is said of it: it rounds in ways of its own.
+
+    Raises:
+        ModelError: with the operators that show it.
+    """
     found = Counter(node.op_type for node in proto.graph.node if node.op_type in _INTEGER_TYPES)
     if found:
         named = ", ".join(f"{count} {kind}" for kind, count in found.most_common(_NAMED))

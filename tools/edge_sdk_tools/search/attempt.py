@@ -41,7 +41,7 @@ class Made(msgspec.Struct, frozen=True):
         onnx: the model before conversion.
         ort, operators_config: the files of the conversion.
         operators: as `Converted` has them.
-        float_nodes, macs: as `Quantized` has them.
+        float_nodes, macs, has_integers: as `Quantized` has them.
         measured: all but its time.
     """
 
@@ -51,6 +51,7 @@ class Made(msgspec.Struct, frozen=True):
     operators: tuple[str, ...]
     float_nodes: tuple[str, ...]
     macs: dict[str, int]
+    has_integers: bool
     measured: Measured
 
     def unpack(self, folder: Path) -> tuple[Path, Converted]:
@@ -86,11 +87,12 @@ def _make(attempt: Attempt, setting: Setting, folder: Path) -> Made:
     path = folder / "model.onnx"
     float_nodes: tuple[str, ...] = ()
     macs: dict[str, int] = {}
+    has_integers = False
     if attempt.recipe is None:
         onnx.save(setting.simplified.proto, path)
     else:
         quantized = quantize(setting.simplified, attempt.ranges, attempt.recipe, path)
-        float_nodes, macs = quantized.float_nodes, quantized.macs
+        float_nodes, macs, has_integers = quantized.float_nodes, quantized.macs, quantized.has_integers
     converted = convert(path, setting.target, folder)
     measured = measure(
         setting.spec, setting.fp32, macs, converted, setting.evaluation, setting.on_progress, setting.threads
@@ -102,5 +104,6 @@ def _make(attempt: Attempt, setting: Setting, folder: Path) -> Made:
         converted.operators,
         float_nodes,
         macs,
+        has_integers,
         measured,
     )

@@ -15,7 +15,7 @@ import msgspec
 from edge_sdk.frame import Tensor
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.candidates import Workshop
-from edge_sdk_tools.dataset import ImageSet
+from edge_sdk_tools.image_split import ImageSplit
 from edge_sdk_tools.prove import prove
 from edge_sdk_tools.quantize import (
     CALIBRATIONS,
@@ -28,7 +28,7 @@ from edge_sdk_tools.quantize import (
 from edge_sdk_tools.search.attempt import Attempt, Made, make
 from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers
 from edge_sdk_tools.search.setting import Setting
-from edge_sdk_tools.search.shortfall import relative_drop, shortfall_of
+from edge_sdk_tools.search.shortfall import nothing_in_integers, relative_drop, shortfall_of
 from edge_sdk_tools.search.trial import Trial
 
 T = TypeVar("T")
@@ -63,7 +63,9 @@ class Search(msgspec.Struct, frozen=True, eq=False):
     @property
     def doubts(self) -> tuple[str, ...]:
         """All that a reader should know before believing."""
-        return (*self.calibration_doubts, *([self.doubt] if self.doubt else []))
+        unproved = self.chosen is not None and not self.chosen.quantized.macs
+        lines = ("it has no convolutions, by whose kernels integers are proved" if unproved else None, self.doubt)
+        return (*self.calibration_doubts, *(line for line in lines if line))
 
     @property
     def best(self) -> Trial:
@@ -77,15 +79,15 @@ class RecipeSearch:
     Args:
         setting: what all attempts share.
         activations: of the calibration images.
-        calibration: those images.
+        images: those, and the ones that measure.
         workshop: makes and measures the models.
         folder: for the models; must exist.
     """
 
     def __init__(
-        self, setting: Setting, activations: Activations, calibration: ImageSet, workshop: Workshop, folder: Path
+        self, setting: Setting, activations: Activations, images: ImageSplit, workshop: Workshop, folder: Path
     ) -> None:
-        self._setting, self._activations, self._calibration = setting, activations, calibration
+        self._setting, self._activations, self._images = setting, activations, images
         self._workshop, self._folder = workshop, folder
         self._trials: list[Trial] = []
         self._sensitivities: tuple[Sensitivity, ...] = ()
@@ -97,7 +99,10 @@ class RecipeSearch:
             EdgeError: as quantizing, converting and proving do.
         """
         chosen = self._chosen(first)
-        return Search(tuple(self._trials), chosen, self._sensitivities, doubts_about_calibration(self._activations))
+        setting = self._setting
+        labels = setting.fp32.labels if setting.spec.task == "classification" else ()
+        doubts = doubts_about_calibration(self._activations, labels, self._images.calibration_classes)
+        return Search(tuple(self._trials), chosen, self._sensitivities, doubts)
 
     def _chosen(self, first: Recipe) -> Trial | None:
         [trial] = self._try([first])
@@ -172,15 +177,16 @@ class RecipeSearch:
         folder = self._folder / f"trial_{len(self._trials)}"
         folder.mkdir()
         path, converted = made.unpack(folder)
-        quantized = Quantized(path, recipe, made.float_nodes, made.macs)
+        quantized = Quantized(path, recipe, made.float_nodes, made.macs, made.has_integers)
         proof = prove(made.measured, setting.spec, setting.fp32, converted, setting.on_progress)
-        trial = Trial(quantized, converted, proof, shortfall_of(proof, setting.spec.gates))
+        shortfall = nothing_in_integers(quantized) or shortfall_of(proof, setting.spec.gates)
+        trial = Trial(quantized, converted, proof, shortfall)
         self._trials.append(trial)
         return trial
 
     def _tensors(self) -> list[Tensor]:
         prepare = Prepare(self._setting.spec.input)
-        files = self._calibration.spread(_JUDGED_IMAGES).images
+        files = self._images.calibration.spread(_JUDGED_IMAGES).images
         return [prepare.normalise(prepare.resize(file.read())).copy() for file in files]
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from edge_sdk.model_spec import Gates
 from edge_sdk_tools.prove import NOUNS, Proof
+from edge_sdk_tools.quantize import Quantized
 
 MIN_INTEGER_MAC_SHARE = 0.9
 NOTICEABLE_MS = 0.5
@@ -44,6 +45,13 @@ def shortfall_of(proof: Proof, gates: Gates, name: str = "INT8") -> Shortfall | 
         name: what the lines call the model's precision.
     """
     return _float_work(proof) or _agreement(proof, gates, name) or _drop(proof, gates) or _time(proof, name)
+
+
+def nothing_in_integers(quantized: Quantized) -> Shortfall | None:
+    """What keeps a model from INT8 in which the quantizer found nothing to do."""
+    if quantized.has_integers:
+        return None
+    return Shortfall("float", "nothing before its decoding tail has weights, so that nothing of it can be in integers")
 
 
 def relative_drop(proof: Proof) -> float:
