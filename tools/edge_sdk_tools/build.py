@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import onnx
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import UsageError
@@ -22,6 +23,7 @@ from edge_sdk.session import Session
 from edge_sdk.target import Target, load_target
 from edge_sdk_tools.board import board_counter, check_latency, estimate_board
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
+from edge_sdk_tools.chain import measure_chain
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.distill_check import check_distillation
 from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
@@ -30,11 +32,19 @@ from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.ledger import to_json
 from edge_sdk_tools.promise import Steps, model_file, promise, runtime_range
 from edge_sdk_tools.prove import Sample, make_golden
-from edge_sdk_tools.quantize import first_recipe, simplify, watch_activations
+from edge_sdk_tools.quantize import first_recipe, local_noise, simplify, watch_activations
 from edge_sdk_tools.record import record_of
 from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.runtime_replay import replay_in
-from edge_sdk_tools.search import RecipeSearch, Tried, check_size, choose_fp32, choose_int8, refuse_without_int8
+from edge_sdk_tools.search import (
+    RecipeSearch,
+    Tried,
+    check_size,
+    choose_fp32,
+    choose_int8,
+    forms_of,
+    refuse_without_int8,
+)
 
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +171,7 @@ def _take_steps(
     checked = check_model(spec, target)
     on_progress("check", 1, 1)
     images = split_images(spec, checked.labels, calibration, evaluation)
-    distillation = check_distillation(spec, checked, images.evaluation, on_progress)
+    distilled = check_distillation(spec, checked, images.evaluation, on_progress)
     fp32 = from_checked("the FP32 model", spec, checked)
     recipe = first_recipe(target, reduce_range=target.reduce_range or host_saturates())
     simplified = simplify(checked.proto, work)
@@ -181,8 +191,12 @@ def _take_steps(
         else choose_fp32(search, spec, target, fp32, simplified, images.evaluation, work, on_progress)
     )
     counter = board_counter(target)
-    board = estimate_board(choice.converted.model, target, counter, on_progress)
-    return Steps(spec, target, images, checked, distillation, simplified, search, choice, board)
+    forms = forms_of(spec, fp32, distilled, simplified, search, choice)
+    with measure_chain(forms, choice.proof.images, spec, target, counter) as finish:
+        board = estimate_board(choice.converted.model, target, counter, on_progress)
+        noise = local_noise(simplified, activations, onnx.load(forms.files["int8"]))
+        chain = finish()
+    return Steps(spec, target, images, checked, distilled, simplified, search, choice, chain, noise, board)
 
 
 def _add_files(folder: BundleFolder, steps: Steps) -> Golden:

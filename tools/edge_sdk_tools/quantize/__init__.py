@@ -1,6 +1,7 @@
 """Float ONNX -> INT8 ONNX, by a recipe."""
 
 from edge_sdk_tools.quantize.activations import Activations, doubts_about_calibration, watch_activations
+from edge_sdk_tools.quantize.local_noise import LocalNoise, local_noise
 from edge_sdk_tools.quantize.macs import convolution_macs
 from edge_sdk_tools.quantize.quantize import Quantized, quantize, quantized_proto
 from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration, ranges_of
@@ -13,6 +14,7 @@ __all__ = [
     "WEIGHTED",
     "Activations",
     "Calibration",
+    "LocalNoise",
     "Quantized",
     "Recipe",
     "Simplified",
@@ -20,6 +22,7 @@ __all__ = [
     "decoding_tail",
     "doubts_about_calibration",
     "first_recipe",
+    "local_noise",
     "quantize",
     "quantized_proto",
     "ranges_of",

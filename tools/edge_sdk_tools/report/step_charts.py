@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from edge_sdk_tools.chain import StepKind
 from edge_sdk_tools.evaluate import Interval
-from edge_sdk_tools.ledger import Measure, Step, StepKind
+from edge_sdk_tools.ledger import Measure, Step
 from edge_sdk_tools.report.axis import Axis, axis_over
 from edge_sdk_tools.report.bar_chart import BarChart, Row, Tone, bar_between, whisker_over
 from edge_sdk_tools.report.words import measure, points
