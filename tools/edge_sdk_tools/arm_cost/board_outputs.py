@@ -35,7 +35,7 @@ class BoardOutputs:
     def __init__(self, counter: Counter, model: Path, cpu: Cpu, tensors: Sequence[Tensor], seconds: float) -> None:
         self._seconds, self._cpu = seconds, cpu
         self._scratch = tempfile.TemporaryDirectory(prefix="edge-sdk-board-")
-        self._folder, self._count = Path(self._scratch.name), len(tensors)
+        self._folder, self._count = Path(self._scratch.name).absolute(), len(tensors)
         for number, tensor in enumerate(tensors):
             np.save(self._folder / f"input_{number}.npy", tensor)
         self._process = subprocess.Popen(
@@ -69,16 +69,14 @@ class BoardOutputs:
         """
         try:
             _, said = self._process.communicate(timeout=self._seconds + _SPARE_S)
+            words = (said.strip().splitlines() or ["it said nothing"])[-1]
+            problem = f"the emulated {self._cpu} ended with {self._process.returncode}: {words}"
         except subprocess.TimeoutExpired:
-            said = ""
-        else:
-            if self._process.returncode:
-                words = (said.strip().splitlines() or ["it said nothing"])[-1]
-                raise EdgeError(f"the emulated {self._cpu} ended with {self._process.returncode}: {words}")
+            problem = f"one image takes the emulated {self._cpu} more than {self._seconds + _SPARE_S:g} s"
         paths = [self._folder / f"output_{number}.npz" for number in range(self._count)]
         outputs = [_read(path) for path in paths if path.is_file()]
-        if not outputs:
-            raise EdgeError(f"one image takes the emulated {self._cpu} more than {self._seconds + _SPARE_S:g} s")
+        if not outputs or self._process.returncode:  # None after a time-out, where some may be there
+            raise EdgeError(problem)
         return outputs
 
 

@@ -119,7 +119,7 @@ class Counter:
     def _run(self, cpu: str, model: Path | None, time_limit_s: float) -> Counts:
         what = model.name if model else "a trial"
         with tempfile.TemporaryDirectory(prefix="edge-sdk-count-") as scratch:
-            record = Path(scratch) / "counts"
+            record = Path(scratch).absolute() / "counts"  # the emulator runs in another folder
             try:
                 done = subprocess.run(
                     [*self.board_python(cpu, record), str(_GUEST), *([str(model.absolute())] if model else [])],
