@@ -34,7 +34,8 @@ class OutputChange(msgspec.Struct, frozen=True, kw_only=True):
         largest: the largest difference of two values, in units of the output.
         largest_share: the same, over the largest value of the output on that input.
         relative_error: root of the differences' energy over that of FP32's outputs, 0 or more: .1 is an SQNR of 20 dB.
-            The mean over outputs, of the energies; boxes and scores in one tensor count as two outputs.
+            The mean over outputs, of the energies; boxes and scores in one tensor count as two outputs. None where
+            outputs are whole numbers, such as classes, which have no energy.
         total_error: the same against FP32 itself: of all steps so far together.
         cosine: mean over images and outputs of the cosine between both, -1 to 1.
         top1_agreement: share of the images on which both have the same first class, 0-1; None for other tasks.
@@ -85,9 +86,9 @@ def compare_forms(forms: Sequence[Form], tensors: Sequence[Tensor], parts: Parts
     """
     sums: dict[StepKind, list[_Sums | None]] = {form.kind: [] for form in forms if form.against}
     for tensor in tensors:
-        said: dict[StepKind, tuple[NDArray[np.float64], ...]] = {}
+        said: dict[StepKind, list[NDArray[np.generic]]] = {}
         for form in forms:
-            said[form.kind] = tuple(parts.of(form.run(tensor)))
+            said[form.kind] = parts.of(form.run(tensor))
             if form.against:
                 first = said[forms[0].kind]
                 sums[form.kind].append(_sums(said[form.kind], said[form.against], first, parts))
@@ -108,16 +109,19 @@ class _Sums(msgspec.Struct, frozen=True, eq=False):
     cosine: NDArray[np.float64]
     largest: float
     same_class: bool | None
+    are_real: bool
 
 
 def _sums(
-    got: Sequence[NDArray[np.float64]],
-    before: Sequence[NDArray[np.float64]],
-    first: Sequence[NDArray[np.float64]],
+    got: Sequence[NDArray[np.generic]],
+    before: Sequence[NDArray[np.generic]],
+    first: Sequence[NDArray[np.generic]],
     parts: Parts,
 ) -> _Sums | None:
     if [a.shape for a in got] != [b.shape for b in before] or [a.shape for a in got] != [c.shape for c in first]:
         return None
+    are_real = all(np.issubdtype(values.dtype, np.floating) for values in (*got, *before, *first))
+    got, before, first = ([values.astype(np.float64) for values in of] for of in (got, before, first))
     if not got or not all(np.isfinite(values).all() for values in (*got, *before, *first)):
         return None
     return _Sums(
@@ -127,6 +131,7 @@ def _sums(
         np.array([_cosine(a, b) for a, b in zip(got, before, strict=True)]),
         max(float(np.abs(a - b).max(initial=0.0)) for a, b in zip(got, before, strict=True)),
         bool(got[0].argmax() == before[0].argmax()) if parts.is_classifier else None,
+        are_real,
     )
 
 
@@ -134,15 +139,16 @@ def _change(against: StepKind, found: Sequence[_Sums]) -> OutputChange:
     own, total, signal = (np.sum([getattr(one, name) for one in found], axis=0) for name in ("own", "total", "signal"))
     same = [one.same_class for one in found if one.same_class is not None]
     largest = max(one.largest for one in found)
+    are_real = all(one.are_real for one in found)
     return OutputChange(
         against=against,
         images=len(found),
         inputs=len(found),
         identical=largest == 0,
         largest=largest,
-        relative_error=_root(own, signal),
-        total_error=_root(total, signal),
-        cosine=float(np.mean([one.cosine for one in found])),
+        relative_error=_root(own, signal) if are_real else None,
+        total_error=_root(total, signal) if are_real else None,
+        cosine=float(np.mean([one.cosine for one in found])) if are_real else None,
         top1_agreement=sum(same) / len(same) if same else None,
     )
 

@@ -27,9 +27,9 @@ class Parts(msgspec.Struct, frozen=True):
     box_axis: int | None
     is_classifier: bool
 
-    def of(self, outputs: Sequence[Tensor]) -> list[NDArray[np.float64]]:
-        """The parts, float64, copied; those of whole numbers too."""
-        values = [np.array(output, np.float64) for output in outputs]
+    def of(self, outputs: Sequence[Tensor]) -> list[NDArray[np.generic]]:
+        """The parts, copied."""
+        values = [output.copy() for output in outputs]
         if self.box_axis is None:
             return values
         axis = self.box_axis

@@ -47,7 +47,7 @@ def record_of(steps: Steps) -> Ledger:
         worst_images=tuple(pictured(int8.proof.worst[:_PICTURES], steps, int8)),
         boards=(steps.board,) if steps.board else (),
         warnings=(*evaluation.warnings, *search.doubts),
-        command=(Path(sys.argv[0]).name, *sys.argv[1:]),
+        command=(_program(Path(sys.argv[0]).name), *sys.argv[1:]),
         libraries={name: version(name) for name in _LIBRARIES},
         created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         host_cpu=_host_cpu(),
@@ -118,6 +118,11 @@ def _noise(layer: LocalNoise) -> LayerNoise:
 def _decibels(noise: float | None) -> float | None:
     """Signal over noise; none where there is no noise."""
     return -10 * math.log10(noise) if noise else None
+
+
+def _program(name: str) -> str:
+    """As people start it; `python -m edge_sdk` has the name of a file inside."""
+    return "edge-sdk" if name == "__main__.py" else name
 
 
 def _host_cpu() -> str:
