@@ -13,6 +13,7 @@ from onnx import helper
 
 from edge_sdk.frame import Tensor
 from edge_sdk.target import load_target
+from edge_sdk_tools.chain import Chain
 from edge_sdk_tools.chain.output_change import Form, OutputChange, compare_forms
 from edge_sdk_tools.chain.output_parts import Parts
 from edge_sdk_tools.chain.peak_memory import PeakMemory
@@ -83,6 +84,15 @@ def test_classes_have_no_energy() -> None:
 def test_a_figure_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match=r"OutputChange\.largest is nan, expected a finite number"):
         OutputChange(against="fp32", images=1, inputs=1, largest=math.nan)
+
+
+@pytest.mark.parametrize(("error", "doubts"), [(None, 0), (0.0, 0), (1.3e-6, 0), (0.036, 1)])
+def test_a_board_that_computes_something_else_is_a_doubt(error: float | None, doubts: int) -> None:
+    change = OutputChange(against="ort", images=1, inputs=1, largest=0.074, relative_error=error)
+    found = Chain({"arm": change}, {}, "cortex-a76", "").doubts
+    assert len(found) == doubts
+    assert all("emulated cortex-a76" in line and "3.6% of their size, by 0.074 at most" in line for line in found)
+    assert Chain({}, {}, None, "").doubts == ()
 
 
 def _convolutions(path: Path, channels: int) -> Path:

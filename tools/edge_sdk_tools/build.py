@@ -232,7 +232,7 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         int8_latency_ms=proof.latency_ms,
         agreement=proof.agreement,
         quality=proof.evaluation.quality,
-        doubts=(*proof.evaluation.warnings, *search.doubts),
+        doubts=(*proof.evaluation.warnings, *search.doubts, *steps.chain.doubts),
         distillation=steps.distillation,
         integer_mac_share=proof.integer_mac_share,
         float_nodes=len(manifest.provenance.float_nodes),

@@ -27,6 +27,7 @@ from edge_sdk_tools.dataset import ImageSet
 
 CHAIN_IMAGES = 8
 _BOARD_IMAGES = 4
+_SAME_ON_BOARD = 1e-3  # as golden outputs are compared; float tails differ by less, integers by a step or not at all
 
 
 class Forms(msgspec.Struct, frozen=True, eq=False):
@@ -57,6 +58,18 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
     peak_memory_mb: dict[StepKind, float]
     core: str | None
     arm_left_out: str
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What a reader should know before a device gets the file: one line each."""
+        arm = self.changes.get("arm")
+        if arm is None or arm.relative_error is None or arm.relative_error <= _SAME_ON_BOARD:
+            return ()
+        return (
+            f"the file says something else on an emulated {self.core} than here: its outputs differ by "
+            f"{arm.relative_error:.1%} of their size, by {arm.largest:.2g} at most; a device compares golden outputs "
+            "before its first frame and may refuse this bundle: try `edge-sdk run` on one before you roll it out",
+        )
 
 
 Finish: TypeAlias = Callable[[], Chain]

@@ -14,7 +14,15 @@ from edge_sdk.model_spec import ModelSpec
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.dataset import Dataset
 from edge_sdk_tools.distill_check.gate import DistillReport, check_student
-from edge_sdk_tools.evaluate import OnProgress, Subject, from_checked, open_subject, pair_up, without_calibration
+from edge_sdk_tools.evaluate import (
+    Interval,
+    OnProgress,
+    Subject,
+    from_checked,
+    open_subject,
+    pair_up,
+    without_calibration,
+)
 from edge_sdk_tools.host_latency import interleaved_latency_ms
 
 
@@ -23,12 +31,14 @@ class Distilled(msgspec.Struct, frozen=True):
 
     Attributes:
         promise: what the bundle says of it.
+        teacher_quality: the teacher's figure against labels, with its interval; None without labels.
         teacher_file: the teacher's .onnx or .ort file.
         teacher_mb: its size with all weights, MB of 1e6 bytes.
         latency_ratio: median latency of the teacher over the student's, in one run here, one thread.
     """
 
     promise: Distillation
+    teacher_quality: Interval | None
     teacher_file: Path
     teacher_mb: float
     latency_ratio: float
@@ -69,7 +79,14 @@ def check_distillation(
             "where, gates.distill_max_drop_points and distill_min_agreement set the limit"
         )
     file = _file_of(Path(spec.teacher.model), teacher)
-    return Distilled(_promise(report, teacher), file, _size_mb(file), _latency_ratio(teacher, student, on_progress))
+    quality = report.evaluation.quality
+    return Distilled(
+        promise=_promise(report, teacher),
+        teacher_quality=quality[0].reference if quality else None,
+        teacher_file=file,
+        teacher_mb=_size_mb(file),
+        latency_ratio=_latency_ratio(teacher, student, on_progress),
+    )
 
 
 def _file_of(path: Path, teacher: Subject) -> Path:

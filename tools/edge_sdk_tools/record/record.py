@@ -46,7 +46,7 @@ def record_of(steps: Steps) -> Ledger:
         sizes=operator_sizes(onnx.load(steps.simplified.path), onnx.load(int8.quantized.path)),
         worst_images=tuple(pictured(int8.proof.worst[:_PICTURES], steps, int8)),
         boards=(steps.board,) if steps.board else (),
-        warnings=(*evaluation.warnings, *search.doubts),
+        warnings=(*evaluation.warnings, *search.doubts, *steps.chain.doubts),
         command=(_program(Path(sys.argv[0]).name), *sys.argv[1:]),
         libraries={name: version(name) for name in _LIBRARIES},
         created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -55,15 +55,14 @@ def _source(imported: ImportRecord | None) -> list[Step]:
 def _teacher(distilled: Distilled | None) -> list[Step]:
     if distilled is None:
         return []
-    promise = distilled.promise
-    value = promise.teacher_value
+    promise, quality = distilled.promise, distilled.teacher_quality
     return [
         Step(
             kind="teacher",
             name="teacher",
             what=promise.teacher,
             size_mb=distilled.teacher_mb,
-            quality=None if value is None else Measure(promise.metric, Interval(value, value, value)),
+            quality=Measure(promise.metric, quality) if quality else None,
             latency_ratio=distilled.latency_ratio,
         )
     ]

@@ -9,7 +9,7 @@ from edge_sdk_tools.chain import OutputChange
 from edge_sdk_tools.ledger import Step
 from edge_sdk_tools.report.axis import Axis, axis_over
 from edge_sdk_tools.report.bar_chart import Bar, BarChart, Row, Tone, bar_between
-from edge_sdk_tools.report.words import megabytes, relative
+from edge_sdk_tools.report.words import images, megabytes, relative
 
 _TICKS = 6
 _LEAST_ERROR = 0.01
@@ -76,7 +76,7 @@ def _bar(axis: Axis, name: str, detail: str, error: float, tone: Tone) -> Row:
 
 def _inputs(change: OutputChange) -> str:
     if change.images == change.inputs:
-        return f"{change.images} images"
+        return images(change.images)
     return f"{change.inputs} inputs, {change.images} of them images"
 
 

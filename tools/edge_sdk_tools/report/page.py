@@ -42,6 +42,7 @@ def render_html(ledger: Ledger) -> str:
             bare={step.kind: _in_place_of_figures(step) for step in ledger.steps if _is_bare(step)},
             left_float=any(not layer.is_integer for layer in ledger.sensitivity),
             labelled=is_labelled(ledger.steps),
+            names={step.kind: step.name for step in ledger.steps},
             ladder=ladder(ledger.steps),
             waterfall=waterfall(ledger.steps),
             errors=errors(ledger.steps),
@@ -108,10 +109,12 @@ def _in_place_of_figures(step: Step) -> str | None:
         return step.left_out or "where it comes from"
     if step.outputs is None:
         return None
-    images = f"on {step.outputs.images} images"
-    if step.outputs.identical:
+    change = step.outputs
+    images = f"on {words.images(change.images)}"
+    if change.identical:
         return f"not a bit of its outputs differs, {images}"
-    return f"its outputs differ by {step.outputs.largest:.2g} at most, {images}"
+    error = f"{words.relative(change.relative_error)}, " if change.relative_error is not None else ""
+    return f"its outputs differ by {error}{change.largest:.2g} at most, {images}"
 
 
 def _data_url(jpeg: bytes) -> str | None:

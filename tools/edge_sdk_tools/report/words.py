@@ -80,6 +80,11 @@ def relative(error: float | None) -> str | None:
     return f"{shown} ({decibels(-20 * math.log10(error))})"
 
 
+def images(count: int) -> str:
+    """`1 image`, `8 images`."""
+    return f"{count} image{'' if count == 1 else 's'}"
+
+
 def millions(count: float | None) -> str | None:
     """`79.0 M`."""
     return None if count is None else f"{count:,.1f}{_SPACE}M"
