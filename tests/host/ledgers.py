@@ -7,9 +7,11 @@ import msgspec
 import numpy as np
 
 from edge_sdk.manifest import BoardEstimate
+from edge_sdk_tools.chain import OutputChange, StepKind
 from edge_sdk_tools.evaluate import Interval
 from edge_sdk_tools.ledger import (
     Candidate,
+    LayerNoise,
     LayerSensitivity,
     Ledger,
     Measure,
@@ -65,6 +67,34 @@ def layers(count: int) -> tuple[LayerSensitivity, ...]:
     )
 
 
+def noisy_layers(count: int) -> tuple[LayerNoise, ...]:
+    return tuple(
+        LayerNoise(
+            node=f"noisy_{index}",
+            operator="Conv",
+            activation_sqnr_db=40.0 + index % 9,
+            weight_sqnr_db=None if index == 3 else 35.0 + index % 5,
+            sqnr_db=30.0 + index,
+            macs_share=1 / count,
+        )
+        for index in range(count)
+    )
+
+
+def output_change(against: StepKind, own: float, total: float) -> OutputChange:
+    return OutputChange(
+        against=against,
+        images=8,
+        inputs=8,
+        identical=own == 0,
+        largest=own,
+        relative_error=own,
+        total_error=total,
+        cosine=1 - own,
+        top1_agreement=1.0,
+    )
+
+
 def empty_ledger() -> Ledger:
     return Ledger(
         name="tiny", target="arm64", task="classification", data="photographs", verdict=Verdict(carries=None, why="no")
@@ -89,17 +119,22 @@ def full_ledger() -> Ledger:
             Step(
                 kind="fp32", name="FP32", what="tiny.onnx", size_mb=18.5, quality=top1(0.83), change=change(-0.02),
                 latency_ratio=1.0, peak_memory_mb=141.0,
+                outputs=OutputChange(against="source", images=16, inputs=24, largest=1.2e-6, largest_share=1e-7),
             ),
-            Step(kind="simplified", name="simplified", size_mb=18.0, latency_ratio=0.0),
+            Step(
+                kind="simplified", name="simplified", size_mb=18.0, latency_ratio=0.0,
+                outputs=output_change("fp32", 0.0, 0.0),
+            ),
             Step(
                 kind="int8", name="INT8", what="QDQ", size_mb=5.0, quality=top1(0.825), agreement=top1(0.96),
                 change=change(-0.005), against="fp32", latency_ratio=0.54,
+                outputs=output_change("simplified", 0.09, 0.09),
             ),
             Step(
                 kind="ort", name="ORT file", size_mb=4.99, quality=top1(0.825), change=change(0.0, 0.0),
-                latency_ratio=0.53, peak_memory_mb=88.4, shipped=True,
+                latency_ratio=0.53, peak_memory_mb=88.4, outputs=output_change("int8", 0.01, 0.0907), shipped=True,
             ),
-            Step(kind="arm", name="ARM"),
+            Step(kind="arm", name="ARM", left_out="not run: too large"),
         ),
         candidates=(
             Candidate(
@@ -110,6 +145,7 @@ def full_ledger() -> Ledger:
             Candidate(recipe="entropy", held=False, why="stopped early"),
         ),
         sensitivity=layers(30),
+        local_noise=noisy_layers(30),
         sizes=(OperatorSize("Conv", 13_400_000, 3_690_000), OperatorSize("Clip", 8, 0), OperatorSize("Gemm", 9, None)),
         worst_images=(
             WorstImage(image="a.jpg", truth="cat", fp32="cat 90%", int8="dog 51%", picture=jpeg()),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 
 from edge_sdk.bundle import Bundle
@@ -13,11 +19,12 @@ from edge_sdk.errors import EdgeError, LatencyGateError, ModelError
 from edge_sdk.manifest import BoardEstimate
 from edge_sdk.target import load_target
 from edge_sdk_tools import board
-from edge_sdk_tools.arm_cost import Counter, Counts
+from edge_sdk_tools.arm_cost import BoardOutputs, Counter, Counts
 from edge_sdk_tools.arm_cost.instructions import CLASSES
 from edge_sdk_tools.build import build
 from edge_sdk_tools.ledger import from_json
 from edge_sdk_tools.variants import Request
+from tests.device import tiny
 from tests.host.projects import write_project
 
 
@@ -26,6 +33,11 @@ class _Fixed:
 
     def __init__(self, million: float, fault: EdgeError | None = None) -> None:
         self.million, self.fault = million, fault
+        self.environment = dict(os.environ)
+
+    def board_python(self, _cpu: str) -> list[str]:
+        """This machine's own stands for the board's."""
+        return [sys.executable]
 
     def count(self, model: Path, cpu: str, *, time_limit_s: float) -> Counts:
         if self.fault is not None:
@@ -52,8 +64,13 @@ def test_an_estimate_is_promised_reported_and_called_one(
     assert promised.million_instructions == 60
     assert promised.low_ms == pytest.approx(promised.latency_ms / 1.35)
     assert promised.high_ms == pytest.approx(promised.latency_ms * 1.35)
-    [shown] = from_json((bundle / "report.json").read_bytes()).boards
-    assert shown == promised
+    ledger = from_json((bundle / "report.json").read_bytes())
+    assert ledger.boards == (promised,)
+    arm = ledger.steps[-1]
+    assert (arm.kind, arm.what, arm.left_out) == ("arm", "the same file on an emulated cortex-a76", "")
+    assert arm.outputs is not None
+    assert (arm.outputs.against, arm.outputs.images, arm.outputs.identical) == ("ort", 3, True)
+    assert "not a bit of its outputs differs, on 3 images" in (bundle / "report.html").read_text()
 
 
 def test_without_a_counter_nothing_is_claimed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +78,10 @@ def test_without_a_counter_nothing_is_claimed(tmp_path: Path, capsys: pytest.Cap
     assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
     assert "estimate" not in capsys.readouterr().out
     assert Bundle.open(bundle).manifest.variants[0].estimate is None
-    assert from_json((bundle / "report.json").read_bytes()).boards == ()
+    ledger = from_json((bundle / "report.json").read_bytes())
+    assert ledger.boards == ()
+    assert (ledger.steps[-1].kind, ledger.steps[-1].outputs) == ("arm", None)
+    assert ledger.steps[-1].left_out == "not run: `edge-sdk arm-cost setup` installs an emulator"
 
 
 def test_a_budget_that_the_board_clearly_cannot_keep_fails_with_4(
@@ -97,12 +117,20 @@ def test_an_emulator_that_fails_says_nothing_of_the_model(tmp_path: Path, monkey
     assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(tmp_path / "b.edge")]) == 2
 
 
-@pytest.mark.parametrize("target", ["x86_64", "arm64", "jetson_orin_nano"])
+@pytest.mark.parametrize("target", ["x86_64", "arm64", "raspberry_pi_zero_2w"])
 def test_cores_that_nobody_can_count_are_not_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     _use(monkeypatch, _Fixed(1))
-    assert board.board_counter(load_target(target)) is None
+    assert board.board_counter(load_target(target)) is board.board_counter(load_target("jetson_orin_nano")) is None
+    assert build(write_project(tmp_path), target, tmp_path / "a.edge").board is None
+    left_out = {
+        step.kind: step.left_out for step in from_json((tmp_path / "a.edge" / "report.json").read_bytes()).steps
+    }
+    if target == "x86_64":
+        assert "arm" not in left_out
+    else:
+        assert left_out["arm"].startswith("not run: nothing here emulates ")
 
 
 class _BySize(_Fixed):
@@ -124,3 +152,29 @@ def test_a_further_model_over_the_budget_is_left_out_alone(tmp_path: Path, monke
     assert [v.name for v in Bundle.open(tmp_path / "b.edge").manifest.variants] == ["int8"]
     assert report.variants[1].problem is not None
     assert "cannot keep the budget" in report.variants[1].problem
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_outputs_of_a_board_are_those_of_its_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, relative: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", "." if relative else str(tmp_path))
+    onnx.save(tiny.classifier(), "model.onnx")
+    tensors = [np.full((1, 3, 16, 16), value, np.float32) for value in (0.1, 0.5, 0.9)]
+    session = ort.InferenceSession("model.onnx")
+    counter = cast("Counter", _Fixed(1))
+    with BoardOutputs(counter, Path("model.onnx"), "cortex-a76", tensors, 60) as board_outputs:
+        outputs = board_outputs.finish()
+    for (got,), tensor in zip(outputs, tensors, strict=True):
+        np.testing.assert_array_equal(got, session.run(None, {"images": tensor})[0])
+    with BoardOutputs(counter, Path("model.onnx"), "cortex-a76", tensors, 0) as board_outputs:
+        assert len(board_outputs.finish()) == 1
+    Path("junk.onnx").write_bytes(b"junk")
+    with (
+        BoardOutputs(counter, Path("junk.onnx"), "cortex-a76", tensors, 60) as board_outputs,
+        pytest.raises(EdgeError, match="the emulated cortex-a76 ended with 3: ") as caught,
+    ):
+        board_outputs.finish()
+    assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["junk.onnx", "model.onnx"]

@@ -16,8 +16,10 @@ pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch
 import torch
 
 from edge_sdk.errors import ModelError
+from edge_sdk_tools.build import build
 from edge_sdk_tools.importing.import_report import ImportReport
 from edge_sdk_tools.importing.pytorch import import_pytorch
+from edge_sdk_tools.ledger import from_json
 from tests.host import torch_models
 from tests.host.images import write_pictures
 from tests.host.torch_projects import MODEL_TOML, MODELS, is_documented, line_of, write_target, write_toml
@@ -169,3 +171,14 @@ def test_what_torch_export_lacks_is_traced_and_said(tmp_path: Path) -> None:
     assert report.warnings[0] == (
         "the model was traced, because torch.export could not take it: not made for torch.export"
     )
+
+
+def test_a_build_shows_how_far_the_model_is_from_pytorch(tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path / "pictures", 16)
+    imported, _ = import_function(tmp_path, "net", images=[pictures])
+    build(tmp_path / "model.toml", "x86_64", tmp_path / "net.edge", calibration=[pictures], bundle_version=1)
+    source, fp32 = from_json((tmp_path / "net.edge" / "report.json").read_bytes()).steps[:2]
+    assert (source.kind, source.name, source.what) == ("source", "PyTorch", f"imported by {imported.exporter}")
+    assert fp32.outputs is not None
+    assert (fp32.outputs.against, fp32.outputs.inputs, fp32.outputs.images) == ("source", 24, 16)
+    assert fp32.outputs.largest == max(output.absolute for output in imported.outputs) > 0

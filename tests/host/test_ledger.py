@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import cv2
+import jsonschema
 import msgspec
 import numpy as np
 import onnx
@@ -27,6 +29,7 @@ from edge_sdk_tools.ledger import (
     WorstImage,
     from_json,
     operator_sizes,
+    report_schema,
     side_by_side,
     size_by_operator,
     to_json,
@@ -171,6 +174,29 @@ def test_weights_in_control_flow_count() -> None:
     node = helper.make_node("If", ["c"], ["out"], then_branch=then, else_branch=other)
     proto = tiny.model([node], [1, 10], {"out": [1, 10]}, {"c": np.array(True)})
     assert size_by_operator(proto) == {"Add": 20, "If": 1}
+
+
+def _unordered(schema: object) -> object:
+    """A JSON Schema without the order of its alternatives, which differs between versions of msgspec."""
+    if isinstance(schema, dict):
+        return {key: _unordered(value) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return sorted((_unordered(item) for item in schema), key=repr)
+    return schema
+
+
+def test_the_documented_schema_is_the_code_s_and_fits_a_record() -> None:
+    path = Path(__file__).parents[2] / "docs" / "report.schema.json"
+    assert _unordered(json.loads(path.read_bytes())) == _unordered(json.loads(report_schema())), (
+        "write it again: python -c 'import pathlib; from edge_sdk_tools.ledger import report_schema; "
+        'pathlib.Path("docs/report.schema.json").write_bytes(report_schema())\''
+    )
+    validator = jsonschema.Draft202012Validator(json.loads(report_schema()))
+    for ledger in (full_ledger(), empty_ledger()):
+        document = json.loads(to_json(ledger))
+        validator.validate(document)
+        assert not validator.is_valid({**document, "steps": [{"kind": "fp32", "name": "FP32", "size_mb": -1}]})
+        assert not validator.is_valid({**document, "steps": [{"kind": "magic", "name": "FP32"}]})
 
 
 @pytest.mark.parametrize("size_wh", [(640, 480), (100, 60), (480, 640), (2000, 3), (1, 1)])

@@ -14,6 +14,7 @@ from edge_sdk.manifest import BoardEstimate
 from edge_sdk_tools.evaluate import Interval
 from edge_sdk_tools.ledger import (
     Candidate,
+    LayerNoise,
     LayerSensitivity,
     Ledger,
     Measure,
@@ -25,7 +26,7 @@ from edge_sdk_tools.ledger import (
 )
 from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html, write_report
 from tests.host.html_page import Page
-from tests.host.ledgers import change, empty_ledger, full_ledger, jpeg
+from tests.host.ledgers import change, empty_ledger, full_ledger, jpeg, output_change
 
 
 def _hostile(text: str) -> Ledger:
@@ -35,12 +36,16 @@ def _hostile(text: str) -> Ledger:
         verdict=Verdict(carries="int8", why=text, next_steps=(text,)),
         steps=(
             Step(kind="fp32", name=text, what=text, quality=Measure(text, Interval(0.5, 0.4, 0.6)), shipped=True),
-            Step(kind="int8", name=text, what=text, change=change(-0.1)),
+            Step(
+                kind="int8", name=text, what=text, change=change(-0.1), outputs=output_change("fp32", 0.1, 0.1),
+            ),
+            Step(kind="arm", name=text, what=text, left_out=text),
         ),
         candidates=(
             Candidate(recipe=text, change=change(-0.1), latency_ratio=0.5, held=False, why=text),
         ),
         sensitivity=(LayerSensitivity(node=text, operator=text, sqnr_db=20.0, is_integer=True),),
+        local_noise=(LayerNoise(node=text, operator=text, sqnr_db=20.0),),
         sizes=(OperatorSize(text, 5, 1),),
         worst_images=(WorstImage(image=text, truth=text, fp32=text, int8=text, picture=jpeg()),),
         boards=(BoardEstimate(text, 79.0, 15.2, 13.1, 17.7),),
@@ -112,10 +117,12 @@ def test_what_was_not_measured_says_so_and_a_zero_is_a_zero() -> None:
     assert "0.00x" in text  # simplified
     bare = msgspec.structs.replace(empty_ledger(), steps=(Step(kind="int8", name="INT8", size_mb=0.0),))
     row = Page(render_html(bare)).text.split("peak memory")[1].split("How good")[0]
-    assert row.split("INT8")[1].count("not measured") == 5
+    assert row.split("INT8")[1].count("–") == 4 + 1  # cells, and what the sign means
     assert "0.00 MB" in row
     unmeasured = msgspec.structs.replace(empty_ledger(), steps=(Step(kind="arm", name="ARM"),))
-    assert Page(render_html(unmeasured)).text.split("peak memory")[1].split("How good")[0].count("not measured") == 1
+    assert Page(render_html(unmeasured)).text.split("peak memory")[1].split("–")[0].count("not measured") == 1
+    left_out = (Step(kind="arm", name="ARM", left_out="not run: too slow"),)
+    assert "not run: too slow" in Page(render_html(msgspec.structs.replace(empty_ledger(), steps=left_out))).text
 
 
 @pytest.mark.parametrize(

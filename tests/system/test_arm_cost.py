@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_sdk.errors import MissingDependencyError, ModelError
 from edge_sdk.target import load_target
-from edge_sdk_tools.arm_cost import Counter, estimate, set_up
+from edge_sdk_tools.arm_cost import BoardOutputs, Counter, estimate, set_up
 from edge_sdk_tools.arm_cost.counter import CPUS, Cpu
 
 pytestmark = [pytest.mark.system, pytest.mark.arm64]
@@ -92,3 +94,21 @@ def test_a_file_that_is_no_model_is_one_line(counter: Counter, tmp_path: Path) -
     with pytest.raises(ModelError, match=r"junk\.onnx: ONNX Runtime on an emulated cortex-a76 cannot run it") as caught:
         counter.count(junk, "cortex-a76")
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_says_the_same_there_as_here(counter: Counter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = convolution(tmp_path / "int8.onnx", integer=True)
+    random = np.random.default_rng(1)
+    tensors = [random.integers(0, 256, (1, CHANNELS, SIDE, SIDE)).astype(np.uint8) for _ in range(2)]
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    with BoardOutputs(counter, model, "cortex-a76", tensors, 60) as board:
+        outputs = board.finish()
+    for (got,), tensor in zip(outputs, tensors, strict=True):
+        np.testing.assert_array_equal(got, session.run(None, {"x": tensor})[0])
+    # A build keeps its files in a folder that may be named relatively.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", ".")
+    assert counter.count(Path("int8.onnx"), "cortex-a76").total > 0
+    with BoardOutputs(counter, Path("int8.onnx"), "cortex-a76", tensors[:1], 60) as board:
+        np.testing.assert_array_equal(board.finish()[0][0], outputs[0][0])
+    assert [path.name for path in tmp_path.iterdir()] == ["int8.onnx"]

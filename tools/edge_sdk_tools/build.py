@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+import onnx
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import UsageError
@@ -22,6 +23,7 @@ from edge_sdk.target import Target, load_target
 from edge_sdk_tools.board import board_counter, check_latency, estimate_board
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
 from edge_sdk_tools.candidates import Workshop
+from edge_sdk_tools.chain import measure_chain
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.distill_check import check_distillation
 from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
@@ -30,7 +32,7 @@ from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.ledger import VariantRow, to_json
 from edge_sdk_tools.promise import Steps, promise, runtime_range
 from edge_sdk_tools.prove import Sample
-from edge_sdk_tools.quantize import first_recipe, refuse_quantized, simplify, watch_once
+from edge_sdk_tools.quantize import first_recipe, local_noise, refuse_quantized, simplify, watch_once
 from edge_sdk_tools.record import record_of
 from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.runtime_replay import replay_in, replay_variants
@@ -41,6 +43,7 @@ from edge_sdk_tools.search import (
     check_size,
     choose_fp32,
     choose_int8,
+    forms_of,
     refuse_without_int8,
 )
 from edge_sdk_tools.variants import (
@@ -190,7 +193,7 @@ def _take_steps(
     refuse_quantized(checked.proto)
     on_progress("check", 1, 1)
     images = split_images(spec, checked.labels, calibration, evaluation)
-    distillation = check_distillation(spec, checked, images.evaluation, workshop, on_progress)
+    distilled = check_distillation(spec, checked, images.evaluation, workshop, on_progress)
     fp32 = from_checked("the FP32 model", spec, checked)
     recipe = first_recipe(target, reduce_range=target.reduce_range or host_saturates())
     simplified = simplify(checked.proto, work)
@@ -218,8 +221,12 @@ def _take_steps(
         refuse_without_int8(search)
     choice = choose_int8(search.chosen) if search.chosen else choose_fp32(search, setting, workshop, work)
     counter = board_counter(target)
-    board = estimate_board(choice.converted.model, target, counter, on_progress)
-    return Steps(spec, target, images, checked, distillation, simplified, search, choice, board)
+    forms = forms_of(spec, fp32, distilled, simplified, search, choice)
+    with measure_chain(forms, choice.proof.images, spec, target, counter) as finish:
+        board = estimate_board(choice.converted.model, target, counter, on_progress)
+        noise = local_noise(simplified, activations, onnx.load(forms.files["int8"]))
+        chain = finish()
+    return Steps(spec, target, images, checked, distilled, simplified, search, choice, chain, noise, board)
 
 
 def _add_files(folder: BundleFolder, steps: Steps, made: Sequence[Made]) -> tuple[Variant, ...]:
@@ -253,7 +260,7 @@ def _report(
         int8_latency_ms=proof.latency_ms,
         agreement=proof.agreement,
         quality=proof.evaluation.quality,
-        doubts=(*proof.evaluation.warnings, *search.doubts, *_unkept(workshop)),
+        doubts=(*proof.evaluation.warnings, *search.doubts, *steps.chain.doubts, *_unkept(workshop)),
         distillation=steps.distillation,
         integer_mac_share=proof.integer_mac_share,
         float_nodes=len(manifest.provenance.float_nodes),

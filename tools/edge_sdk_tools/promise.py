@@ -26,10 +26,12 @@ from edge_sdk.manifest import (
 )
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.target import Target
+from edge_sdk_tools.chain import Chain
 from edge_sdk_tools.check import CheckedModel
+from edge_sdk_tools.distill_check import Distilled
 from edge_sdk_tools.evaluate import DIGEST_LENGTH
 from edge_sdk_tools.image_split import ImageSplit
-from edge_sdk_tools.quantize import Simplified
+from edge_sdk_tools.quantize import LocalNoise, Simplified
 from edge_sdk_tools.search import Choice, Search
 
 
@@ -40,11 +42,18 @@ class Steps(msgspec.Struct, frozen=True):
     target: Target
     images: ImageSplit
     checked: CheckedModel
-    distillation: Distillation | None
+    distilled: Distilled | None
     simplified: Simplified
     search: Search
     choice: Choice
+    chain: Chain
+    noise: tuple[LocalNoise, ...]
     board: BoardEstimate | None = None
+
+    @property
+    def distillation(self) -> Distillation | None:
+        """What the bundle says of its teacher; None where none is named."""
+        return self.distilled.promise if self.distilled else None
 
     @property
     def latency_budget_ms(self) -> float:

@@ -119,12 +119,11 @@ class Counter:
     def _run(self, cpu: str, model: Path | None, time_limit_s: float) -> Counts:
         what = model.name if model else "a trial"
         with tempfile.TemporaryDirectory(prefix="edge-sdk-count-") as scratch:
-            record = Path(scratch) / "counts"
+            record = Path(scratch).absolute() / "counts"  # the emulator runs in another folder
             try:
                 done = subprocess.run(
-                    [*self._emulated(cpu, record), str(_GUEST), *([str(model.absolute())] if model else [])],
-                    # Only the emulator itself needs these libraries; -U takes them from the guest, whose are others.
-                    env={"LD_LIBRARY_PATH": str(self.libraries)},
+                    [*self.board_python(cpu, record), str(_GUEST), *([str(model.absolute())] if model else [])],
+                    env=self.environment,
                     cwd=scratch,
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
@@ -142,13 +141,23 @@ class Counter:
             by_class = count_classes(record.read_bytes())
         return Counts(what, cpu, done.stdout.strip(), sum(by_class.values()), by_class)
 
-    def _emulated(self, cpu: str, record: Path) -> list[str]:
-        """The command that starts the board's Python."""
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the emulator: only it needs these libraries; -U takes them from the guest, whose are others."""
+        return {"LD_LIBRARY_PATH": str(self.libraries)}
+
+    def board_python(self, cpu: str, record: Path | None = None) -> list[str]:
+        """The command that starts the board's Python.
+
+        Args:
+            cpu: the core.
+            record: where instructions are counted; None counts none and is some times faster.
+        """
         environment = {**_GUEST_ENVIRONMENT, "PYTHONPATH": str(self.site)}
         return [
             *(str(self.emulator), "-cpu", cpu, "-L", str(self.root(cpu)), "-seed", "0", "-U", "LD_LIBRARY_PATH"),
             # A comma ends a value there, unless there are two of them.
-            *("-plugin", f"{_escaped(self.plugin)},counts={_escaped(record)}"),
+            *(("-plugin", f"{_escaped(self.plugin)},counts={_escaped(record)}") if record else ()),
             *(part for name, value in environment.items() for part in ("-E", f"{name}={value}")),
             str(self.system / "usr" / "bin" / f"python{self.recipe.python}"),
         ]

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
+import msgspec
+import numpy as np
+import onnx
 
 from edge_sdk.errors import AccuracyGateError, DataError
-from edge_sdk.manifest import Distillation
+from edge_sdk.manifest import Distillation, Manifest
 from edge_sdk.model_spec import Gates, ModelSpec
 from edge_sdk_tools.candidates import Workshop, encoded, package_versions, source_digest
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.dataset import Dataset, MaskTruth
 from edge_sdk_tools.distill_check.gate import DistillReport, check_student
 from edge_sdk_tools.evaluate import (
+    Interval,
     OnProgress,
     Participant,
     Subject,
@@ -24,11 +28,30 @@ from edge_sdk_tools.evaluate import (
     pair_up,
     without_calibration,
 )
+from edge_sdk_tools.host_latency import interleaved_latency_ms
+
+
+class Distilled(msgspec.Struct, frozen=True):
+    """A student that is good enough, and what its teacher would cost in its place.
+
+    Attributes:
+        promise: what the bundle says of it.
+        teacher_quality: the teacher's figure against labels, with its interval; None without labels.
+        teacher_file: the teacher's .onnx or .ort file.
+        teacher_mb: its size with all weights, MB of 1e6 bytes.
+        latency_ratio: median latency of the teacher over the student's, in one run here, one thread.
+    """
+
+    promise: Distillation
+    teacher_quality: Interval | None
+    teacher_file: Path
+    teacher_mb: float
+    latency_ratio: float
 
 
 def check_distillation(
     spec: ModelSpec, checked: CheckedModel, dataset: Dataset, workshop: Workshop, on_progress: OnProgress
-) -> Distillation | None:
+) -> Distilled | None:
     """Compare a checked model with the teacher that its model.toml names.
 
     Args:
@@ -39,7 +62,7 @@ def check_distillation(
         on_progress: for progress bars.
 
     Returns:
-        What the bundle promises of it; None when no teacher is named: not checked.
+        What was found; None when no teacher is named: not checked.
 
     Raises:
         AccuracyGateError: the student is not good enough.
@@ -65,7 +88,34 @@ def check_distillation(
             f"{student.name} is not its teacher's equal: {report.verdict.line}; `edge-sdk distill-check` shows "
             "where, gates.distill_max_drop_points and distill_min_agreement set the limit"
         )
-    return _promise(report, teacher)
+    file = _file_of(Path(spec.teacher.model), teacher)
+    quality = report.evaluation.quality
+    return Distilled(
+        promise=_promise(report, teacher),
+        teacher_quality=quality[0].reference if quality else None,
+        teacher_file=file,
+        teacher_mb=_size_mb(file),
+        latency_ratio=_latency_ratio(teacher, student, on_progress),
+    )
+
+
+def _file_of(path: Path, teacher: Subject) -> Path:
+    if isinstance(teacher.spec, Manifest):
+        return path / teacher.spec.variants[0].file
+    return Path(teacher.spec.model)
+
+
+def _size_mb(file: Path) -> float:
+    return (file.stat().st_size if file.suffix == ".ort" else onnx.load(file).ByteSize()) / 1e6
+
+
+def _latency_ratio(teacher: Subject, student: Subject, on_progress: OnProgress) -> float:
+    tensors = [np.zeros(subject.session.input_shape, np.float32) for subject in (teacher, student)]
+    theirs, mine = interleaved_latency_ms(
+        [lambda: teacher.session.run(tensors[0]), lambda: student.session.run(tensors[1])],
+        lambda done, total: on_progress("measure latency", done, total),
+    )
+    return theirs / mine
 
 
 def _key(participants: Sequence[Participant], images: Dataset, gates: Gates) -> str:

@@ -12,6 +12,7 @@ from edge_sdk.model_spec import ModelSpec
 from edge_sdk.target import Target, load_target
 from edge_sdk_tools.dataset import Skipped
 from edge_sdk_tools.importing.comparison import OutputDifference
+from edge_sdk_tools.importing.import_record import Origin, embed_record
 from edge_sdk_tools.importing.import_report import ImportReport, make_report
 from edge_sdk_tools.importing.model_file import load_destination, write_model
 from edge_sdk_tools.importing.probe import Probe, make_probes, probe_images
@@ -39,12 +40,18 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
         return min(preferred, self.target.max_opset) if self.target else preferred
 
     def finish(
-        self, proto: onnx.ModelProto, exporter: str, outputs: tuple[OutputDifference, ...], warnings: Sequence[str] = ()
+        self,
+        proto: onnx.ModelProto,
+        origin: Origin,
+        exporter: str,
+        outputs: tuple[OutputDifference, ...],
+        warnings: Sequence[str] = (),
     ) -> ImportReport:
-        """Write the file and report.
+        """Write the file, with a record of the comparison inside, and report.
 
         Args:
             proto: the model, compared already.
+            origin: where it comes from.
             exporter: what made it.
             outputs: how far it is from the source.
             warnings: what the user should know.
@@ -53,6 +60,8 @@ class ImportPlan(msgspec.Struct, frozen=True, eq=False):
             ModelError: the export gate refuses it.
             OutputError: the disk refuses.
         """
+        images = sum(probe.is_image for probe in self.probes)
+        embed_record(proto, origin, exporter, outputs, inputs=len(self.probes), images=images)
         replaced = write_model(proto, self.spec, self.target)
         return make_report(
             self.spec,

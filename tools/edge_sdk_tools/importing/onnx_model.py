@@ -55,4 +55,4 @@ def import_onnx(
         remedy = "" if comparison.is_explained else "; export it again where it was trained, with opset 17"
         raise ModelError(f"{source}: with its opset raised and its shapes fixed {comparison.problem}{remedy}")
     on_progress("compare", 1, 1)
-    return plan.finish(proto, "the export gate", comparison.outputs)
+    return plan.finish(proto, "ONNX", "the export gate", comparison.outputs)

@@ -60,6 +60,6 @@ def import_pytorch(
     del model, order  # the gate loads the ONNX model again
     on_progress("export", 1, 1)
     on_progress("check", 0, 1)
-    report = plan.finish(made.exported.proto, made.exported.exporter, made.comparison.outputs, notes)
+    report = plan.finish(made.exported.proto, "PyTorch", made.exported.exporter, made.comparison.outputs, notes)
     on_progress("check", 1, 1)
     return report

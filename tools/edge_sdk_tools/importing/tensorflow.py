@@ -65,7 +65,7 @@ def import_tensorflow(
     on_progress("convert", 1, 1)
     turned = f", its {model.layout} input turned to {model.wanted}" if model.turns else ""
     del model  # the gate loads the ONNX model again
-    return plan.finish(proto, f"tf2onnx {version('tf2onnx')}{turned}", comparison.outputs)
+    return plan.finish(proto, "TensorFlow", f"tf2onnx {version('tf2onnx')}{turned}", comparison.outputs)
 
 
 def _convert(model: TensorflowModel, opset: int) -> onnx.ModelProto:

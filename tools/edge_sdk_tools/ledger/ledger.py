@@ -12,69 +12,16 @@ import msgspec
 from msgspec import Meta
 
 from edge_sdk.manifest import BoardEstimate
+from edge_sdk_tools.chain import STEP_ORDER
 from edge_sdk_tools.evaluate import Interval
-from edge_sdk_tools.ledger.sound import check_bounds, check_one, check_order, settle
+from edge_sdk_tools.ledger.layer import LayerNoise, LayerSensitivity
+from edge_sdk_tools.ledger.sound import check_one, check_order, settle
+from edge_sdk_tools.ledger.step import Step
 from edge_sdk_tools.ledger.variant import VariantRow
 
 SCHEMA_VERSION = 1
 
-StepKind: TypeAlias = Literal["source", "teacher", "fp32", "simplified", "int8", "ort", "arm"]
-"""In the order of a build: where the model was trained (PyTorch); its teacher; the model as given; after the graph was
-simplified; quantized (QDQ ONNX); the file in ORT format; the same file on an emulated ARM."""
-
-STEP_ORDER: tuple[StepKind, ...] = ("source", "teacher", "fp32", "simplified", "int8", "ort", "arm")
-
 Precision: TypeAlias = Literal["int8", "fp32"]
-
-
-class Measure(msgspec.Struct, frozen=True):
-    """One figure.
-
-    Attributes:
-        name: such as `top-1`, `mAP50-95`, `mIoU`, `top-1 agreement`.
-        value: a share, 0-1, with its 95 % interval.
-    """
-
-    name: str
-    value: Interval
-
-    def __post_init__(self) -> None:
-        settle(self)
-        check_bounds("Measure.value", self.value.value, 0, 1)
-
-
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One form of the model on its way.
-
-    Attributes:
-        kind: which step it is.
-        name: as the report has it: `PyTorch`, `teacher`, `FP32`, `INT8`, `ORT file`.
-        what: one line about it: the model's name, the recipe, the optimisation style.
-        size_mb: of its file or files, MB of 1e6 bytes.
-        quality: against labels.
-        agreement: with FP32, where that was compared.
-        change: its quality less that of the step before on the same images, paired, -1 to 1: what is below 0 was lost.
-            Of the agreement with FP32 where there are no labels.
-        against: which step `change` is measured from; None for the one before.
-        latency_ratio: median latency over that of FP32, in one run on the machine that built; FP32 itself has 1.
-        peak_memory_mb: resident memory of a process that runs it, at its peak, MB of 1e6 bytes.
-        shipped: the bundle carries this step's file; of one step at most.
-    """
-
-    kind: StepKind
-    name: str
-    what: str = ""
-    size_mb: float | None = None
-    quality: Measure | None = None
-    agreement: Measure | None = None
-    change: Interval | None = None
-    against: StepKind | None = None
-    latency_ratio: float | None = None
-    peak_memory_mb: float | None = None
-    shipped: bool = False
-
-    def __post_init__(self) -> None:
-        settle(self)
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,30 +44,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     held: bool
     why: str = ""
     chosen: bool = False
-
-    def __post_init__(self) -> None:
-        settle(self)
-
-
-class LayerSensitivity(msgspec.Struct, frozen=True, kw_only=True):
-    """What one layer loses when it computes in integers.
-
-    Attributes:
-        node: its name.
-        operator: its type.
-        sqnr_db: signal to quantization noise of the model's outputs, decibels, when this layer alone computes in
-            integers; None where it was not measured, or not a bit differs.
-        loss: of the whole model's quality, when this layer alone computes in integers, -1 to 1; below 0 it gained.
-        macs_share: of the model's multiply-accumulates, 0-1.
-        is_integer: it computes in integers; False for one that was left float.
-    """
-
-    node: str
-    operator: str
-    sqnr_db: float | None = None
-    loss: float | None = None
-    macs_share: float | None = None
-    is_integer: bool
 
     def __post_init__(self) -> None:
         settle(self)
@@ -192,7 +115,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         verdict: what came out.
         steps: in the order of `STEP_ORDER`, each kind once; those that were not taken are missing.
         candidates: recipes, in the order in which they were tried; empty when nothing was searched.
-        sensitivity: layers, in the order of the graph.
+        sensitivity: layers by what their integers do to the outputs, where the search had to rank them.
+        local_noise: layers by the noise at their own inputs and weights, in the order of the graph.
         sizes: weights by type of operator.
         worst_images: the worst first.
         boards: estimates.
@@ -214,6 +138,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
     candidates: tuple[Candidate, ...] = ()
     sensitivity: tuple[LayerSensitivity, ...] = ()
+    local_noise: tuple[LayerNoise, ...] = ()
     sizes: tuple[OperatorSize, ...] = ()
     worst_images: tuple[WorstImage, ...] = ()
     boards: tuple[BoardEstimate, ...] = ()

@@ -16,7 +16,7 @@ from edge_sdk_tools.evaluate import Interval
 _UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML has no way to write them, UTF-8 for some none
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
-_BOUNDS = {
+BOUNDS = {
     "size_mb": (0.0, math.inf),
     "latency_ratio": (0.0, math.inf),
     "peak_memory_mb": (0.0, math.inf),
@@ -29,7 +29,15 @@ _BOUNDS = {
     "fp32_bytes": (0.0, math.inf),
     "int8_bytes": (0.0, math.inf),
     "images": (0.0, math.inf),
+    "inputs": (0.0, math.inf),
+    "largest": (0.0, math.inf),
+    "largest_share": (0.0, math.inf),
+    "relative_error": (0.0, math.inf),
+    "total_error": (0.0, math.inf),
+    "cosine": (-1.0, 1.0),
+    "top1_agreement": (0.0, 1.0),
 }
+"""Of every number of a record, by the name of its field."""
 
 
 def settle(record: msgspec.Struct) -> None:
@@ -86,7 +94,7 @@ def check_one(where: str, flags: Sequence[bool]) -> None:
 
 
 def _check_number(where: str, field: str, value: float | Interval) -> None:
-    low, high = _BOUNDS.get(field, (-math.inf, math.inf))
+    low, high = BOUNDS.get(field, (-math.inf, math.inf))
     if not isinstance(value, Interval):
         check_bounds(where, value, low, high)
         return

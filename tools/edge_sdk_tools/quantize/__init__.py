@@ -3,6 +3,7 @@
 from edge_sdk_tools.quantize.activations import Activations, watch_activations
 from edge_sdk_tools.quantize.doubts import doubts_about_calibration
 from edge_sdk_tools.quantize.kept import watch_once
+from edge_sdk_tools.quantize.local_noise import LocalNoise, local_noise
 from edge_sdk_tools.quantize.macs import convolution_macs
 from edge_sdk_tools.quantize.quantize import Quantized, quantize, quantized_proto
 from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration, ranges_of
@@ -15,6 +16,7 @@ __all__ = [
     "WEIGHTED",
     "Activations",
     "Calibration",
+    "LocalNoise",
     "Quantized",
     "Recipe",
     "Simplified",
@@ -22,6 +24,7 @@ __all__ = [
     "decoding_tail",
     "doubts_about_calibration",
     "first_recipe",
+    "local_noise",
     "quantize",
     "quantized_proto",
     "ranges_of",

@@ -107,6 +107,13 @@ class Histogram:
         high = _inside(last, until[-1] - cut - (until[last] - counts[last]), counts[last])
         return float(max(low, self.low)), float(min(high, self.high))
 
+    def values(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The middles of all bins that hold values, float64 in rising order, and how many each holds."""
+        counts = self._counts[_ORDER]
+        known = counts.nonzero()[0]
+        bounds = np.clip(np.stack([_EDGES[known], _EDGES[known + 1]]), self.low, self.high)
+        return bounds.mean(axis=0), counts[known]
+
     def linear(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
         """Counts between other edges, each bin's values taken for evenly spread over it; float64 (len(edges) - 1,)."""
         counts = self._counts[_ORDER]

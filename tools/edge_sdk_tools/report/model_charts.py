@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edge_sdk_tools.ledger import LayerSensitivity, OperatorSize
+from edge_sdk_tools.ledger import LayerNoise, LayerSensitivity, OperatorSize
 from edge_sdk_tools.report.axis import Axis, axis_over
 from edge_sdk_tools.report.bar_chart import Bar, BarChart, Row, Tone, bar_between
 from edge_sdk_tools.report.words import decibels, octets, percent, points_alone
 
 MOST_ROWS = 20
 """Layers that are shown at once; a network has fifty to a few hundred, and few of them matter."""
+
+MOST_NOISY = 12
+"""The same for noise that says nothing yet of the outputs."""
 
 _TICKS = 6
 _LEAST_LOSS = 0.005
@@ -34,6 +37,19 @@ def sensitivity(layers: Sequence[LayerSensitivity]) -> BarChart:
     )  # fmt: skip
 
 
+def noise(layers: Sequence[LayerNoise]) -> BarChart:
+    """Layers by the noise that they read, the worst first: that of activations above, that of weights below."""
+    ordered = sorted(layers, key=lambda layer: (layer.sqnr_db is None, layer.sqnr_db or 0.0, layer.node))
+    both = [_noise(db) for layer in layers for db in (layer.activation_sqnr_db, layer.weight_sqnr_db)]
+    axis = axis_over([one for one in both if one is not None], least=_LEAST_NOISE)
+    rows = tuple(_noise_row(axis, layer) for layer in ordered)
+    in_percent = Axis(100 * axis.low, 100 * axis.high)
+    return BarChart(
+        "noise that each layer reads", "noise over signal", rows[:MOST_NOISY], in_percent.ticks(_TICKS, "{:g}%"),
+        axis.at(0.0), rows[MOST_NOISY:],
+    )  # fmt: skip
+
+
 def sizes(operators: Sequence[OperatorSize]) -> BarChart:
     """Bytes of weights by type of operator, FP32 above INT8."""
     known = [size for op in operators for size in (op.fp32_bytes, op.int8_bytes) if size is not None]
@@ -52,6 +68,17 @@ def _layer_row(axis: Axis, layer: LayerSensitivity, harm: float | None, *, by_lo
     change = points_alone(None if layer.loss is None else -layer.loss)
     words = (change and f"{change} points") if by_loss else decibels(layer.sqnr_db)
     return Row(layer.node, detail, words, bars)
+
+
+def _noise_row(axis: Axis, layer: LayerNoise) -> Row:
+    work = percent(layer.macs_share)
+    pairs: tuple[tuple[float | None, Tone, float], ...] = (
+        (_noise(layer.activation_sqnr_db), "int8", 4.0),
+        (_noise(layer.weight_sqnr_db), "float", 15.0),
+    )
+    bars = tuple(Bar(0.0, axis.at(harm), tone, y_px, 9.0) for harm, tone, y_px in pairs if harm is not None)
+    detail = layer.operator + (f", {work} of MACs" if work else "")
+    return Row(layer.node, detail, decibels(layer.sqnr_db), bars)
 
 
 def _noise(sqnr_db: float | None) -> float | None:

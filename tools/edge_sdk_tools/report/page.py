@@ -17,7 +17,8 @@ from markupsafe import Markup
 
 from edge_sdk_tools.ledger import Ledger, Step
 from edge_sdk_tools.report import words
-from edge_sdk_tools.report.model_charts import sensitivity, sizes
+from edge_sdk_tools.report.model_charts import noise, sensitivity, sizes
+from edge_sdk_tools.report.output_charts import costs, errors
 from edge_sdk_tools.report.scatter import HEIGHT_PX, scatter
 from edge_sdk_tools.report.step_charts import is_labelled, ladder, waterfall
 
@@ -38,14 +39,21 @@ def render_html(ledger: Ledger) -> str:
         .render(
             ledger=ledger,
             facts=_facts(ledger),
-            bare=[step for step in ledger.steps if _is_bare(step)],
+            bare={step.kind: _in_place_of_figures(step) for step in ledger.steps if _is_bare(step)},
             left_float=any(not layer.is_integer for layer in ledger.sensitivity),
             labelled=is_labelled(ledger.steps),
+            names={step.kind: step.name for step in ledger.steps},
             ladder=ladder(ledger.steps),
             waterfall=waterfall(ledger.steps),
-            scatter=scatter(ledger.candidates, ledger.verdict.least_change),
+            errors=errors(ledger.steps),
+            costs=costs(ledger.steps),
+            # One dot says no more than its row in the table.
+            scatter=scatter(ledger.candidates, ledger.verdict.least_change) if len(ledger.candidates) > 1 else None,
+            counted=any(candidate.board_minstructions is not None for candidate in ledger.candidates),
+            compared=any(step.agreement for step in ledger.steps),
             scatter_px=HEIGHT_PX,
             sensitivity=sensitivity(ledger.sensitivity),
+            noise=noise(ledger.local_noise),
             sizes=sizes(ledger.sizes),
             pictures=[_data_url(worst.picture) for worst in ledger.worst_images],
             latencies=[words.milliseconds(b.low_ms, b.high_ms) for b in ledger.boards],
@@ -94,6 +102,19 @@ def _is_bare(step: Step) -> bool:
     """Whether nothing of it was measured."""
     told = (step.size_mb, step.quality, step.agreement, step.change, step.latency_ratio, step.peak_memory_mb)
     return all(value is None for value in told)
+
+
+def _in_place_of_figures(step: Step) -> str | None:
+    if step.left_out or step.kind == "source":
+        return step.left_out or "where it comes from"
+    if step.outputs is None:
+        return None
+    change = step.outputs
+    images = f"on {words.images(change.images)}"
+    if change.identical:
+        return f"not a bit of its outputs differs, {images}"
+    error = f"{words.relative(change.relative_error)}, " if change.relative_error is not None else ""
+    return f"its outputs differ by {error}{change.largest:.2g} at most, {images}"
 
 
 def _data_url(jpeg: bytes) -> str | None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from edge_sdk_tools.chain import StepKind
 from edge_sdk_tools.evaluate import Interval
-from edge_sdk_tools.ledger import Measure, Step, StepKind
+from edge_sdk_tools.ledger import Measure, Step
 from edge_sdk_tools.report.axis import Axis, axis_over
 from edge_sdk_tools.report.bar_chart import BarChart, Row, Tone, bar_between, whisker_over
 from edge_sdk_tools.report.words import measure, points
@@ -39,11 +40,13 @@ def is_labelled(steps: Sequence[Step]) -> bool:
 def ladder(steps: Sequence[Step]) -> BarChart:
     """How good each step is, from 0 to 100 %, with its interval."""
     axis, labelled = Axis(0.0, 1.0), is_labelled(steps)
+    shown = [step for step in steps if figure_of(step, labelled=labelled) or not _is_told_elsewhere(step, steps)]
     rows = []
     names = [figure.name for step in steps if (figure := figure_of(step, labelled=labelled))]
-    for step in steps:
+    for step in shown:
         figure = figure_of(step, labelled=labelled)
-        row = Row(step.name, step.what, measure(figure))
+        is_reference = figure is None and not labelled and step.kind == "fp32" and names
+        row = Row(step.name, step.what, "compared with" if is_reference else measure(figure))
         if figure:
             bars = (bar_between(axis, 0.0, figure.value.value, _TONES[step.kind]),)
             row = msgspec.structs.replace(row, bars=bars, whisker=whisker_over(axis, figure.value))
@@ -70,8 +73,15 @@ def waterfall(steps: Sequence[Step]) -> BarChart:
         if step.change
         else Row(step.name, "", "where it starts" if step.kind == base else None)
         for step, start in zip(steps, starts, strict=True)
+        if step.change or step.kind == base or not _is_told_elsewhere(step, steps)
     )
     return BarChart("what each step changed", "points", rows, in_points.ticks(_TICKS, "{:+g}"), axis.at(0.0))
+
+
+def _is_told_elsewhere(step: Step, steps: Sequence[Step]) -> bool:
+    """Whether the chart of raw outputs, or a reason, stands for a step that has no quality of its own."""
+    against = {other.outputs.against for other in steps if other.outputs}
+    return bool(step.outputs or step.left_out or step.kind in against)
 
 
 def _starts(steps: Sequence[Step]) -> list[float]:

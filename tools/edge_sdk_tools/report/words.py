@@ -5,11 +5,16 @@ Every function passes None on: what was not measured has no words here, the page
 
 from __future__ import annotations
 
+import math
+
 from edge_sdk_tools.evaluate import Interval
 from edge_sdk_tools.ledger import Measure
 
 _SPACE = "\N{NO-BREAK SPACE}"
 """A figure and its unit stay on one line, and so do the ends of an interval."""
+
+_HUNDREDTH = 0.01
+_NEGLIGIBLE = 1e-5
 
 
 def percent(share: float | None) -> str | None:
@@ -62,6 +67,22 @@ def octets(size: int | None) -> str | None:
 def decibels(ratio_db: float | None) -> str | None:
     """`31.2 dB`."""
     return None if ratio_db is None else f"{_settled(ratio_db):.1f}{_SPACE}dB"
+
+
+def relative(error: float | None) -> str | None:
+    """`9.1% (20.9 dB)`: an amplitude over the signal's, and the signal over it."""
+    if error is None:
+        return None
+    if error <= 0:
+        return "0%"
+    share = f"{100 * error:.2g}%" if error < _HUNDREDTH else f"{_settled(100 * error):.1f}%"
+    shown = f"below{_SPACE}0.001%" if error < _NEGLIGIBLE else share
+    return f"{shown} ({decibels(-20 * math.log10(error))})"
+
+
+def images(count: int) -> str:
+    """`1 image`, `8 images`."""
+    return f"{count} image{'' if count == 1 else 's'}"
 
 
 def millions(count: float | None) -> str | None:

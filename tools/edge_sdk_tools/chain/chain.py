@@ -1,0 +1,140 @@
+"""Chain: all forms of a model beside each other, on the same few images: what each adds to the error, and its memory.
+
+Owns the order: what runs in other processes is begun first, and looked at last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from edge_sdk.frame import Tensor
+from edge_sdk.model_spec import ModelSpec
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk.target import Target
+from edge_sdk_tools.arm_cost import Counter
+from edge_sdk_tools.chain.emulated import begin_emulation, core_of, outputs_of
+from edge_sdk_tools.chain.output_change import Form, OutputChange, compare_forms
+from edge_sdk_tools.chain.output_parts import Parts, parts_of
+from edge_sdk_tools.chain.peak_memory import PeakMemory
+from edge_sdk_tools.chain.step_kind import StepKind
+from edge_sdk_tools.dataset import ImageSet
+
+CHAIN_IMAGES = 8
+_BOARD_IMAGES = 4
+_SAME_ON_BOARD = 1e-3  # as golden outputs are compared; float tails differ by less, integers by a step or not at all
+
+
+class Forms(msgspec.Struct, frozen=True, eq=False):
+    """What there is of a model when a build has made its choice.
+
+    Attributes:
+        fp32: runs the float model; its outputs are overwritten by the next call.
+        files: of all forms, .onnx or .ort; `ort` is the one that ships.
+        ships_int8: whether that was made of `int8`, else of `simplified`.
+    """
+
+    fp32: Session
+    files: Mapping[StepKind, Path]
+    ships_int8: bool
+
+
+class Chain(msgspec.Struct, frozen=True, eq=False):
+    """What was measured, by step; a step that is missing was not.
+
+    Attributes:
+        changes: of the raw outputs.
+        peak_memory_mb: of one process that loads the form and runs it once, MB of 1e6 bytes above those without it.
+        core: that the emulated ARM has; None where none was tried.
+        arm_left_out: why there is no `arm` among the changes; empty where there is, or where the target is no ARM.
+    """
+
+    changes: dict[StepKind, OutputChange]
+    peak_memory_mb: dict[StepKind, float]
+    core: str | None
+    arm_left_out: str
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What a reader should know before a device gets the file: one line each."""
+        arm = self.changes.get("arm")
+        if arm is None or arm.relative_error is None or arm.relative_error <= _SAME_ON_BOARD:
+            return ()
+        return (
+            f"the file says something else on an emulated {self.core} than here: its outputs differ by "
+            f"{arm.relative_error:.1%} of their size, by {arm.largest:.2g} at most; a device compares golden outputs "
+            "before its first frame and may refuse this bundle: try `edge-sdk run` on one before you roll it out",
+        )
+
+
+Finish: TypeAlias = Callable[[], Chain]
+
+
+@contextmanager
+def measure_chain(
+    forms: Forms, images: ImageSet, spec: ModelSpec, target: Target, counter: Counter | None
+) -> Iterator[Finish]:
+    """Measure while something else is done; latencies must not be measured meanwhile.
+
+    Args:
+        forms: what is measured.
+        images: some of which are looked at; all can be read.
+        spec: how they are prepared, and what the outputs are.
+        target: whose core is emulated.
+        counter: what emulates it; None where nothing is set up.
+
+    Yields:
+        What waits for the end, and gives the result.
+    """
+    tensors = _prepared(images.spread(CHAIN_IMAGES), spec)
+    few = tensors[:: max(1, len(tensors) // _BOARD_IMAGES)][:_BOARD_IMAGES]
+    parts, kinds = parts_of(spec), list(forms.files)
+    with (
+        begin_emulation(forms.files["ort"], target, counter, few) as emulated,
+        PeakMemory([forms.files[kind] for kind in kinds]) as memory,
+    ):
+        here = _forms_here(forms)
+        changes = compare_forms(here, tensors, parts)
+
+        def finish() -> Chain:
+            peaks = {kind: peak for kind, peak in zip(kinds, memory.finish(), strict=True) if peak is not None}
+            found = outputs_of(emulated)
+            left_out = found if isinstance(found, str) else ""
+            arm = {} if isinstance(found, str) else _on_board(here, found, few, parts)
+            if not left_out and not arm and target.machine == "aarch64":
+                left_out = "not compared: its outputs have other shapes, or are no finite numbers"
+            return Chain({**changes, **arm}, peaks, core_of(target), left_out)
+
+        yield finish
+
+
+def _prepared(images: ImageSet, spec: ModelSpec) -> list[Tensor]:
+    prepare = Prepare(spec.input)
+    return [prepare.normalise(prepare.resize(image.read())).copy() for image in images.images]
+
+
+def _forms_here(forms: Forms) -> list[Form]:
+    before: StepKind = "int8" if forms.ships_int8 else "simplified"
+    steps: tuple[tuple[StepKind, StepKind], ...] = (("simplified", "fp32"), ("int8", "simplified"), ("ort", before))
+    return [
+        Form("fp32", None, forms.fp32.twin().run),
+        *(Form(kind, against, _open(forms.files[kind])) for kind, against in steps),
+    ]
+
+
+def _open(path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
+    return Session(path.read_bytes(), SessionSettings(), path.name).run
+
+
+def _on_board(
+    here: Sequence[Form], said: Sequence[tuple[Tensor, ...]], tensors: Sequence[Tensor], parts: Parts
+) -> dict[StepKind, OutputChange]:
+    answers = iter(said)
+    arm = Form("arm", "ort", lambda _: next(answers))
+    first, ort = here[0], msgspec.structs.replace(here[-1], against=None)
+    return compare_forms((first, ort, arm), tensors[: len(said)], parts)

@@ -1,0 +1,76 @@
+"""Runs as a process of its own: how much memory each of some models takes at its peak.
+
+Usage: peak_memory_child.py MODEL...; writes one line a model, in their order: bytes, or nothing where it is not known.
+Imports numpy and ONNX Runtime once and then forks for every model, so that none finds what another one left. Nothing of
+edge-sdk is imported here, because it would be counted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+
+sys.path.pop(0)  # the folder of this file, whose modules are no libraries
+
+import numpy as np
+import onnxruntime as ort
+
+_STATUS = Path("/proc/self/status")
+
+
+def _main(models: list[str]) -> None:
+    warnings.simplefilter("ignore")  # the threads that ONNX Runtime has by now only wait
+    for model in models:
+        reading, writing = os.pipe()
+        process = os.fork()
+        if not process:
+            os.close(reading)
+            _answer(writing, model)
+        os.close(writing)
+        with os.fdopen(reading) as answer:
+            sys.stdout.write(f"{answer.read()}\n")
+            sys.stdout.flush()
+        os.waitpid(process, 0)
+
+
+def _answer(writing: int, model: str) -> None:
+    """Measure in this fork, and end it whatever happens: it must never go on with the other models."""
+    try:
+        os.write(writing, str(_peak_bytes(model)).encode())
+    finally:
+        os._exit(0)
+
+
+def _peak_bytes(model: str) -> int:
+    """Load a model as the device does and run it once; bytes above those of this process before.
+
+    Pages of files do not count: they are code of ONNX Runtime, of which a fork has mapped nothing in the beginning.
+    """
+    before = _status("RssAnon")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    # A device reads and hashes its .ort; an .onnx may have weights beside it and is opened by its path.
+    source = Path(model).read_bytes() if model.endswith(".ort") else model
+    session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    inputs = {
+        spec.name: np.zeros([side if isinstance(side, int) else 1 for side in spec.shape], np.float32)
+        for spec in session.get_inputs()
+    }
+    session.run(None, inputs)
+    return max(0, _status("VmHWM") - _status("RssFile") - _status("RssShmem") - before)
+
+
+def _status(name: str) -> int:
+    """Of this process, bytes."""
+    found = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(encoding="ascii"), re.MULTILINE)
+    if found is None:
+        raise OSError(f"{_STATUS} has no {name}")
+    return 1024 * int(found.group(1))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
