@@ -1,5 +1,6 @@
 """What a bundle promises."""
 
+from edge_sdk.manifest.input_tensor import InputTensor, InputType
 from edge_sdk.manifest.manifest import SCHEMA_VERSION, FileEntry, Golden, Manifest, Provenance
 from edge_sdk.manifest.measured import Agreement, BoardEstimate, Distillation, Variant
 from edge_sdk.manifest.reading import MANIFEST_FILE, SIGNATURE_FILE, decode_manifest, encode_manifest, manifest_schema
@@ -14,6 +15,8 @@ __all__ = [
     "Distillation",
     "FileEntry",
     "Golden",
+    "InputTensor",
+    "InputType",
     "Manifest",
     "Provenance",
     "RuntimeRange",

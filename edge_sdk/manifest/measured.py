@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from edge_sdk.manifest.input_tensor import InputTensor
+
 _Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 _NonNegative = Annotated[float, Meta(ge=0)]
@@ -60,6 +62,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         integer_mac_share: share of the convolutions' multiply-accumulates outside the float tail that ran in integer
             kernels, read from a profile of this very file; None for FP32.
         estimate: of its time on the target; None where nothing counted it.
+        tensor: what it takes; None where that is what `input` says, in float32.
     """
 
     file: str
@@ -68,6 +71,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agreement: Agreement | None = None
     integer_mac_share: _Unit | None = None
     estimate: BoardEstimate | None = None
+    tensor: InputTensor | None = None
 
 
 class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

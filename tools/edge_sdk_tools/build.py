@@ -140,7 +140,7 @@ def build(
         manifest = promise(steps, golden, folder.entries, runtimes, bundle_version or int(time.time()))
         # The very file that ships, as a device opens it: what this fails, no device would take.
         whole = Bundle.open(folder.preview(manifest))
-        Session.open(whole).replay_golden(whole, Prepare(spec.input))
+        Session.open(whole).replay_golden(whole, Prepare.of(manifest))
         for number, wanted in enumerate(prove_runtimes, start=1):
             replay_in(wanted, folder.preview(manifest))
             on_progress("replay golden", number, len(prove_runtimes))

@@ -76,7 +76,7 @@ def _runtime_folder(version: str, cache: Path, fetch: Fetch) -> Path:
 
 def _replay(bundle_path: Path) -> None:
     bundle = Bundle.open(bundle_path)
-    Session.open(bundle).replay_golden(bundle, Prepare(bundle.manifest.input))
+    Session.open(bundle).replay_golden(bundle, Prepare.of(bundle.manifest))
 
 
 if __name__ == "__main__":

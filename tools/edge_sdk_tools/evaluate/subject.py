@@ -44,7 +44,8 @@ class Model:
     """A session with its prepare and decode stages: image in, answer out; for one thread."""
 
     def __init__(self, session: Session, spec: ModelSpec | Manifest, label_count: int) -> None:
-        self._session, self._prepare = session, Prepare(spec.input)
+        self._session = session
+        self._prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
         self._task = make_task(spec, label_count, session.output_shapes)
 
     def __call__(self, image: Image) -> Answer:
