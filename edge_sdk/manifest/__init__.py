@@ -1,6 +1,6 @@
 """What a bundle promises."""
 
-from edge_sdk.manifest.input_tensor import InputTensor, InputType
+from edge_sdk.manifest.input_tensor import InputTensor, InputType, as_taken
 from edge_sdk.manifest.manifest import SCHEMA_VERSION, FileEntry, Golden, Manifest, Provenance
 from edge_sdk.manifest.measured import Agreement, BoardEstimate, Distillation, Variant
 from edge_sdk.manifest.reading import MANIFEST_FILE, SIGNATURE_FILE, decode_manifest, encode_manifest, manifest_schema
@@ -21,6 +21,7 @@ __all__ = [
     "Provenance",
     "RuntimeRange",
     "Variant",
+    "as_taken",
     "decode_manifest",
     "encode_manifest",
     "manifest_schema",

@@ -6,6 +6,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from edge_sdk.model_spec import InputSpec
+
 InputType: TypeAlias = Literal["float32", "uint8"]
 
 
@@ -21,3 +23,10 @@ class InputTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: InputType
     layout: Literal["NCHW", "NHWC"]
     color: Literal["RGB", "BGR", "GRAY"]
+
+
+def as_taken(spec: InputSpec, tensor: InputTensor | None) -> tuple[InputSpec, InputType]:
+    """`spec` in the file's own layout and colour order, and the tensor's type."""
+    if tensor is None:
+        return spec, "float32"
+    return msgspec.structs.replace(spec, layout=tensor.layout, color=tensor.color), tensor.dtype

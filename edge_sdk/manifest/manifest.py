@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from edge_sdk.manifest.input_tensor import InputType
+from edge_sdk.manifest.input_tensor import InputType, as_taken
 from edge_sdk.manifest.measured import Distillation, Variant
 from edge_sdk.manifest.versions import RuntimeRange
 from edge_sdk.model_spec import ClassificationSpec, Decoder, DetectionSpec, InputSpec, Task, Thresholds
@@ -124,10 +124,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     def prepared(self) -> tuple[InputSpec, InputType]:
         """What the first variant takes: `input` in that file's own layout and colour, and the tensor's type."""
-        tensor = self.variants[0].tensor
-        if tensor is None:
-            return self.input, "float32"
-        return msgspec.structs.replace(self.input, layout=tensor.layout, color=tensor.color), tensor.dtype
+        return as_taken(self.input, self.variants[0].tensor)
 
     def entry(self, name: str) -> FileEntry | None:
         """The entry of one file, or None when the manifest does not name it."""

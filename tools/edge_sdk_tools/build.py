@@ -15,7 +15,7 @@ import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import UsageError
-from edge_sdk.manifest import Agreement, BoardEstimate, Distillation, Golden, Manifest
+from edge_sdk.manifest import Agreement, BoardEstimate, Distillation, Golden, Manifest, as_taken
 from edge_sdk.model_spec import ModelSpec, load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session
@@ -28,6 +28,7 @@ from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.ledger import to_json
+from edge_sdk_tools.pixel_input import InputTrial, choose_input
 from edge_sdk_tools.promise import Steps, model_file, promise, runtime_range
 from edge_sdk_tools.prove import Sample, make_golden
 from edge_sdk_tools.quantize import first_recipe, simplify, watch_activations
@@ -64,6 +65,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         background_unsaid: the first label is "background" and model.toml does not say so.
         reduced_for_host: the weights have 7 bits only because this machine's CPU would saturate with 8.
         latency_budget_ms: promised to the device.
+        input: whether the model takes levels or normalised floats, and why.
         board: an estimate of one inference there; None where nothing counted it.
     """
 
@@ -95,6 +97,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     background_unsaid: bool
     reduced_for_host: bool
     latency_budget_ms: float
+    input: InputTrial
     board: BoardEstimate | None
 
 
@@ -180,14 +183,15 @@ def _take_steps(
         if search.chosen
         else choose_fp32(search, spec, target, fp32, simplified, images.evaluation, work, on_progress)
     )
+    choice, input_trial = choose_input(choice, spec.input, target, work)
     counter = board_counter(target)
     board = estimate_board(choice.converted.model, target, counter, on_progress)
-    return Steps(spec, target, images, checked, distillation, simplified, search, choice, board)
+    return Steps(spec, target, images, checked, distillation, simplified, search, choice, input_trial, board)
 
 
 def _add_files(folder: BundleFolder, steps: Steps) -> Golden:
     choice = steps.choice
-    data, golden = make_golden(steps.spec, choice.onnx, choice.proof.images)
+    data, golden = make_golden(Prepare(*as_taken(steps.spec.input, choice.tensor)), choice.onnx, choice.proof.images)
     folder.add(model_file(choice), choice.converted.model.read_bytes())
     folder.add("required_operators_and_types.config", choice.converted.operators_config.read_bytes())
     folder.add("labels.txt", "".join(f"{label}\n" for label in steps.checked.labels).encode())
@@ -232,6 +236,7 @@ def _report(manifest: Manifest, steps: Steps, folder: BundleFolder) -> BuildRepo
         background_unsaid=_background_unsaid(steps.spec, steps.checked.labels),
         reduced_for_host=int8.quantized.recipe.reduce_range and not steps.target.reduce_range,
         latency_budget_ms=manifest.latency_budget_ms,
+        input=steps.input,
         board=steps.board,
     )
 

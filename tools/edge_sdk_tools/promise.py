@@ -30,6 +30,7 @@ from edge_sdk.target import Target
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.evaluate import DIGEST_LENGTH
 from edge_sdk_tools.image_split import ImageSplit
+from edge_sdk_tools.pixel_input import InputTrial
 from edge_sdk_tools.quantize import Simplified
 from edge_sdk_tools.search import Choice, Search
 
@@ -45,6 +46,7 @@ class Steps(msgspec.Struct, frozen=True):
     simplified: Simplified
     search: Search
     choice: Choice
+    input: InputTrial
     board: BoardEstimate | None = None
 
     @property
@@ -123,7 +125,8 @@ def _variant(choice: Choice, board: BoardEstimate | None) -> Variant:
     proof = choice.proof
     if choice.precision == "fp32":
         return Variant(model_file(choice), "fp32", proof.latency_ms, estimate=board)
-    return Variant(model_file(choice), "int8", proof.latency_ms, proof.agreement, proof.integer_mac_share, board)
+    share = proof.integer_mac_share
+    return Variant(model_file(choice), "int8", proof.latency_ms, proof.agreement, share, board, choice.tensor)
 
 
 def model_file(choice: Choice) -> str:
@@ -141,7 +144,7 @@ def _provenance(steps: Steps) -> Provenance:
             "opencv": cv2.__version__,
         },
         source_sha256=steps.checked.sha256,
-        recipe=steps.choice.recipe.settings if steps.choice.recipe else {},
+        recipe={**steps.choice.recipe.settings, "input": steps.input.text} if steps.choice.recipe else {},
         float_nodes=steps.choice.float_nodes,
         calibration_digests=tuple(i.sha256[:DIGEST_LENGTH] for i in steps.images.calibration.images),
     )

@@ -156,14 +156,18 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
     return Sample(file.path.name, fp32, int8)
 
 
-def make_golden(spec: ModelSpec, model: Path, images: ImageSet) -> tuple[bytes, Golden]:
+def make_golden(prepare: Prepare, model: Path, images: ImageSet) -> tuple[bytes, Golden]:
     """Golden inputs, as they are after resizing, and the outputs that a model gives for them before its conversion.
+
+    Args:
+        prepare: the stage before this very model.
+        model: an ONNX file.
+        images: to choose from.
 
     Returns:
         The bytes of golden.npz and what the manifest says of it.
     """
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
-    prepare = Prepare(spec.input)
     arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them
     largest = 0.0
     chosen = images.spread(_GOLDEN_IMAGES).images

@@ -2,8 +2,9 @@
 
 from edge_sdk_tools.quantize.activations import Activations, doubts_about_calibration, watch_activations
 from edge_sdk_tools.quantize.macs import convolution_macs
+from edge_sdk_tools.quantize.pixel_range import pixel_range
 from edge_sdk_tools.quantize.quantize import Quantized, quantize, quantized_proto
-from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration, ranges_of
+from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration
 from edge_sdk_tools.quantize.recipe import Recipe, first_recipe
 from edge_sdk_tools.quantize.simplified import Simplified, simplify
 from edge_sdk_tools.quantize.tail import WEIGHTED, decoding_tail
@@ -20,9 +21,9 @@ __all__ = [
     "decoding_tail",
     "doubts_about_calibration",
     "first_recipe",
+    "pixel_range",
     "quantize",
     "quantized_proto",
-    "ranges_of",
     "simplify",
     "watch_activations",
 ]

@@ -25,6 +25,8 @@ from edge_sdk.prepare import Prepare
 from edge_sdk_tools.dataset import ImageSet, Skipped
 from edge_sdk_tools.evaluate.workers import look_at
 from edge_sdk_tools.quantize.histogram import Histogram, count_values
+from edge_sdk_tools.quantize.pixel_range import pixel_range
+from edge_sdk_tools.quantize.ranges import Calibration, ranges_of
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 
 ENOUGH_IMAGES = 10
@@ -41,12 +43,18 @@ class Activations(msgspec.Struct, frozen=True, eq=False):
         images: how many images were looked at.
         different: how many of them were different after preparation.
         skipped: images that cannot be read.
+        known: ranges that need no images, by tensor name.
     """
 
     histograms: dict[str, Histogram]
     images: int
     different: int
     skipped: tuple[Skipped, ...]
+    known: dict[str, tuple[float, float]] = {}
+
+    def ranges(self, calibration: Calibration) -> dict[str, tuple[float, float]]:
+        """Low and high of every activation."""
+        return {**ranges_of(self.histograms, calibration), **self.known}
 
 
 def watch_activations(
@@ -84,7 +92,10 @@ def watch_activations(
         raise DataError(f"none of {len(seen.skipped)} calibration images can be read; {skipped.path}: {skipped.reason}")
     for before, after in followed.items():
         histograms[before] = histograms[after]
-    return Activations(histograms, len(seen.values), len(set(seen.values)), seen.skipped)
+    levels = pixel_range(spec)
+    image = model.proto.graph.input[0].name
+    known = {} if symmetric or isinstance(levels, str) or image not in histograms else {image: levels}
+    return Activations(histograms, len(seen.values), len(set(seen.values)), seen.skipped, known)
 
 
 def doubts_about_calibration(activations: Activations) -> tuple[str, ...]:

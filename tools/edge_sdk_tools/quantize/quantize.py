@@ -22,7 +22,6 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.quantize.activations import Activations
-from edge_sdk_tools.quantize.ranges import ranges_of
 from edge_sdk_tools.quantize.recipe import Recipe
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 
@@ -58,7 +57,7 @@ def quantize(model: Simplified, activations: Activations, recipe: Recipe, path: 
     """
     float_nodes = (*model.tail, *(name for name in recipe.float_nodes if name not in set(model.tail)))
     try:
-        ranges = ranges_of(activations.histograms, recipe.calibration)
+        ranges = activations.ranges(recipe.calibration)
         proto = quantized_proto(model.proto, ranges, recipe, float_nodes)
         onnx.save(proto, path)
     except Exception as cause:  # the quantizer raises whatever its parts raise

@@ -14,7 +14,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edge_sdk.frame import Tensor
-from edge_sdk_tools.quantize import WEIGHTED, Activations, Recipe, Simplified, quantized_proto, ranges_of
+from edge_sdk_tools.quantize import WEIGHTED, Activations, Recipe, Simplified, quantized_proto
 
 _CHEAP = 0.002  # of all work: what a layer costs in float at least, however small it is
 _TELLING = 0.01  # of all noise: who puts in less is left alone
@@ -61,7 +61,7 @@ def rank_layers(
     groups = _groups(model.proto, set(model.tail))
     everything = [node.name for node in model.proto.graph.node]
     expected = _outputs(model.proto, tensors)
-    ranges = ranges_of(activations.histograms, recipe.calibration)
+    ranges = activations.ranges(recipe.calibration)
     total = max(1, sum(model.macs.values()))
     found = []
     for done, (operator, nodes) in enumerate(groups, start=1):

@@ -1,0 +1,144 @@
+"""Levels or floats: which of the two the bundle's model takes.
+
+Owns the conditions: equal to the last bit, nothing more to run, and faster in the race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import cv2
+import msgspec
+import numpy as np
+import onnx
+
+from edge_sdk.frame import Image
+from edge_sdk.manifest import InputTensor, InputType, as_taken
+from edge_sdk.model_spec import InputSpec
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk.target import Target
+from edge_sdk_tools.convert import Converted, convert
+from edge_sdk_tools.pixel_input.level_graph import LevelGraph, level_graphs
+from edge_sdk_tools.pixel_input.race import Race, Way, race
+from edge_sdk_tools.search import Choice
+
+_COMPARED_IMAGES = 4
+_CAMERA_WH = (1280, 720)
+
+
+class InputTrial(msgspec.Struct, frozen=True):
+    """Which input was chosen.
+
+    Attributes:
+        dtype: `uint8` where the model takes levels, `float32` where the device normalises.
+        layout, color: of the tensor.
+        line: why, for people.
+        floats, levels: what a frame of 1280x720 takes here either way; None where there was nothing to compare.
+        saved_ms: of a frame, by levels; None likewise.
+    """
+
+    dtype: InputType
+    layout: str
+    color: str
+    line: str
+    floats: Way | None = None
+    levels: Way | None = None
+    saved_ms: float | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it but the figures, in one line."""
+        return f"{self.dtype} {self.layout} {self.color}: {self.line}"
+
+
+class LevelModel(msgspec.Struct, frozen=True, eq=False):
+    """A model that takes levels.
+
+    Attributes:
+        onnx: before conversion.
+        converted: the .ort file.
+        tensor: what it takes.
+    """
+
+    onnx: Path
+    converted: Converted
+    tensor: InputTensor
+
+
+_Attempt: TypeAlias = tuple[LevelModel, Race] | str
+
+
+def choose_input(choice: Choice, spec: InputSpec, target: Target, folder: Path) -> tuple[Choice, InputTrial]:
+    """Find out whether the model had better take levels.
+
+    Args:
+        choice: the model that a bundle would carry.
+        spec: of the model's own input.
+        target: what is built for.
+        folder: for files; must exist.
+
+    Returns:
+        The same choice, with the model that takes levels where that is better; and why.
+    """
+    floats = InputTrial("float32", spec.layout, spec.color, "")
+    if choice.precision == "fp32":
+        return choice, _said(floats, "an FP32 model computes with normalised floats")
+    graphs = level_graphs(onnx.load(choice.onnx), spec)
+    if isinstance(graphs, str):
+        return choice, _said(floats, graphs)
+    pictures = [file.read() for file in choice.proof.images.spread(_COMPARED_IMAGES).images]
+    reason = ""
+    for number, graph in enumerate(graphs):
+        work = folder / f"levels_{number}"
+        work.mkdir()
+        attempt = _attempt(graph, choice.converted, spec, target, pictures, work)
+        if isinstance(attempt, str):
+            reason = attempt
+            continue
+        model, outcome = attempt
+        ways = (outcome.floats, outcome.levels, outcome.saved_ms)
+        if outcome.clear:
+            tensor = model.tensor
+            line = f"the first QuantizeLinear gave every level back; {outcome.saved_ms:.2f} ms a frame less here"
+            trial = InputTrial(tensor.dtype, tensor.layout, tensor.color, line, *ways)
+            return _taking_levels(choice, model, outcome), trial
+        floats = InputTrial("float32", spec.layout, spec.color, "", *ways)
+        reason = f"levels are not clearly faster here ({outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds)"
+    return choice, _said(floats, reason)
+
+
+def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
+    """Convert a graph that takes levels, in `folder`, which must exist."""
+    path = folder / "levels.onnx"
+    onnx.save(graph.proto, path)
+    return LevelModel(path, convert(path, target, folder), graph.tensor)
+
+
+def _attempt(
+    graph: LevelGraph, converted: Converted, spec: InputSpec, target: Target, pictures: Sequence[Image], folder: Path
+) -> _Attempt:
+    model = level_model(graph, target, folder)
+    floats = (converted.model, Prepare(spec))
+    levels = (model.converted.model, Prepare(*as_taken(spec, model.tensor)))
+    ways = [(Session(file.read_bytes(), SessionSettings(), file.name), prepare) for file, prepare in (floats, levels)]
+    for number, picture in enumerate(pictures):
+        expected, got = (session.run(prepare.normalise(prepare.resize(picture))) for session, prepare in ways)
+        if [output.tobytes() for output in got] != [output.tobytes() for output in expected]:
+            return f"levels give other results on image {number} of {len(pictures)}"
+    outcome = race(floats, levels, np.asarray(cv2.resize(pictures[0], _CAMERA_WH), np.uint8), folder)
+    if outcome.more:
+        return f"a graph that takes levels runs more of {', '.join(outcome.more)}"
+    return model, outcome
+
+
+def _taking_levels(choice: Choice, model: LevelModel, outcome: Race) -> Choice:
+    size_mb = model.converted.model.stat().st_size / 1e6
+    proof = msgspec.structs.replace(choice.proof, latency_ms=outcome.levels.run_ms, model_mb=size_mb)
+    return msgspec.structs.replace(choice, onnx=model.onnx, converted=model.converted, proof=proof, tensor=model.tensor)
+
+
+def _said(trial: InputTrial, line: str) -> InputTrial:
+    return msgspec.structs.replace(trial, line=line)
