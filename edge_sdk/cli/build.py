@@ -129,6 +129,7 @@ def _show(report: BuildReport) -> None:
     click.echo(folded(teacher))
     of = f" of {report.found_images}" if report.found_images > report.calibration_images else ""
     click.echo(f"calibrated with {report.calibration_images}{of} images; {report.float_nodes} nodes left float")
+    click.echo(folded(f"takes {report.input.text}"))
     replaced = "" if report.replaced == "nothing" else ", replacing what was there"
     click.echo(f"wrote {report.bundle} (version {report.version}, budget {report.latency_budget_ms:g} ms){replaced}")
     board = report.board

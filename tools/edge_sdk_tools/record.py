@@ -120,9 +120,12 @@ def _steps(steps: Steps, int8: Trial) -> list[Step]:
     ]
     recipe = int8.quantized.recipe.text
     size_mb = int8.quantized.path.stat().st_size / 1e6
+    taken = f"{steps.input.dtype} {steps.input.layout} {steps.input.color}"
     if choice.precision == "int8":
         found.append(Step(kind="int8", name="INT8", what=recipe, size_mb=size_mb))
-        found.append(_measured(Step(kind="ort", name="ORT file", what="style Fixed", shipped=True), int8.proof))
+        found.append(
+            _measured(Step(kind="ort", name="ORT file", what=f"style Fixed, takes {taken}", shipped=True), int8.proof)
+        )
     else:
         found.append(_measured(Step(kind="int8", name="INT8", what=f"{recipe}, not carried"), int8.proof))
         found.append(_measured(Step(kind="ort", name="ORT file", what="FP32, style Fixed", shipped=True), choice.proof))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -15,10 +16,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.manifest import InputTensor
+from edge_sdk.manifest import InputTensor, as_taken
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
-from edge_sdk_tools.quantize import pixel_range
+from edge_sdk_tools.quantize import TO_PLANES, Entrance, entrance, pixel_range
 
 _LEVELS = 256
 _ROWS = 8  # the least height of an input
@@ -44,20 +45,22 @@ def level_graphs(proto: onnx.ModelProto, spec: InputSpec) -> list[LevelGraph] | 
     """
     if isinstance(why := pixel_range(spec), str):
         return why
-    found = _quantizers(proto)
+    door = entrance(proto.graph)
+    found = _quantizers(proto.graph, door)
     if isinstance(found, str):
         return found
     if why := _difference(found[0], proto, spec):
         return why
-    # One plane lies in memory as one pixel after the other.
-    layouts = [spec.layout] if spec.color == "GRAY" or spec.layout == "NHWC" else ["NHWC", "NCHW"]
+    if spec.color == "GRAY":
+        layouts = [spec.layout]  # one plane lies in memory as one pixel after the other
+    else:
+        layouts = ["NHWC", "NCHW"] if door.transpose is not None or spec.layout == "NCHW" else ["NHWC"]
     return [_graph(proto, spec, layout) for layout in layouts]
 
 
-def _quantizers(proto: onnx.ModelProto) -> list[onnx.NodeProto] | str:
-    """The nodes that make integers of the input, all with the same scale and zero point."""
-    name = proto.graph.input[0].name
-    readers = [node for node in proto.graph.node if name in node.input]
+def _quantizers(graph: onnx.GraphProto, door: Entrance) -> list[onnx.NodeProto] | str:
+    """The nodes that make integers of the picture, all with the same scale and zero point."""
+    readers = [node for node in graph.node if door.tensor in node.input]
     others = sorted({node.op_type for node in readers} - {"QuantizeLinear"})
     if others or not readers:
         return f"{others[0] if others else 'nothing'} reads the input in float"
@@ -85,33 +88,44 @@ def _normalised_levels(spec: InputSpec) -> NDArray[np.float32]:
     return normalised
 
 
-def _graph(proto: onnx.ModelProto, spec: InputSpec, layout: str) -> LevelGraph:
+def _graph(proto: onnx.ModelProto, spec: InputSpec, layout: Literal["NCHW", "NHWC"]) -> LevelGraph:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     graph = copy.graph
-    [image] = graph.input
-    quantizers = [node for node in graph.node if image.name in node.input]
+    door = entrance(graph)
+    quantizers = [node for node in graph.node if door.tensor in node.input]
     integers = {name for node in quantizers for name in node.output}
-    for node in quantizers:
-        graph.node.remove(node)
     convolutions = _only_convolutions(graph, integers)
     swaps = layout == "NHWC" and spec.color == "RGB" and bool(convolutions)
     if swaps:
         _reverse_channels(graph, convolutions)
-    levels = f"{image.name}_levels" if layout != spec.layout else image.name
-    for node in graph.node:
-        for index, name in enumerate(node.input):
-            if name in integers:
-                node.input[index] = levels
-    if layout != spec.layout:
-        graph.node.insert(0, helper.make_node("Transpose", [image.name], [levels], name=levels, perm=[0, 3, 1, 2]))
-    tensor = InputTensor("uint8", "NHWC" if layout == "NHWC" else "NCHW", "BGR" if swaps else spec.color)
-    shape = msgspec.structs.replace(spec, layout=tensor.layout).tensor_shape
+    tensor = InputTensor("uint8", layout, "BGR" if swaps else spec.color)
+    has_planes = spec.layout == "NCHW" or door.transpose is not None
+    _enter_with_levels(graph, door, quantizers, transposed=layout == "NHWC" and has_planes)
+    [image] = graph.input
+    shape = as_taken(spec, tensor)[0].tensor_shape
     image.CopyFrom(helper.make_tensor_value_info(image.name, TensorProto.UINT8, shape))
-    known = [value for value in graph.value_info if value.name not in integers]
+    return LevelGraph(copy, tensor)
+
+
+def _enter_with_levels(
+    graph: onnx.GraphProto, door: Entrance, quantizers: Sequence[onnx.NodeProto], *, transposed: bool
+) -> None:
+    """Let the layers read the input where they read its integers."""
+    gone = {door.tensor, *(name for node in quantizers for name in node.output)}
+    name = graph.input[0].name
+    levels = f"{name}_levels" if transposed else name
+    for node in (*quantizers, *([door.transpose] if door.transpose is not None else [])):
+        graph.node.remove(node)
+    for node in graph.node:
+        for index, read in enumerate(node.input):
+            if read in gone:
+                node.input[index] = levels
+    if transposed:
+        graph.node.insert(0, helper.make_node("Transpose", [name], [levels], name=levels, perm=TO_PLANES))
+    known = [value for value in graph.value_info if value.name not in gone]
     del graph.value_info[:]
     graph.value_info.extend(known)
-    return LevelGraph(copy, tensor)
 
 
 def _only_convolutions(graph: onnx.GraphProto, integers: set[str]) -> list[onnx.NodeProto]:

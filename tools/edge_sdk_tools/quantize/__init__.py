@@ -1,6 +1,7 @@
 """Float ONNX -> INT8 ONNX, by a recipe."""
 
 from edge_sdk_tools.quantize.activations import Activations, doubts_about_calibration, watch_activations
+from edge_sdk_tools.quantize.entrance import TO_PLANES, Entrance, entrance
 from edge_sdk_tools.quantize.macs import convolution_macs
 from edge_sdk_tools.quantize.pixel_range import pixel_range
 from edge_sdk_tools.quantize.quantize import Quantized, quantize, quantized_proto
@@ -11,15 +12,18 @@ from edge_sdk_tools.quantize.tail import WEIGHTED, decoding_tail
 
 __all__ = [
     "CALIBRATIONS",
+    "TO_PLANES",
     "WEIGHTED",
     "Activations",
     "Calibration",
+    "Entrance",
     "Quantized",
     "Recipe",
     "Simplified",
     "convolution_macs",
     "decoding_tail",
     "doubts_about_calibration",
+    "entrance",
     "first_recipe",
     "pixel_range",
     "quantize",

@@ -24,6 +24,7 @@ from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.dataset import ImageSet, Skipped
 from edge_sdk_tools.evaluate.workers import look_at
+from edge_sdk_tools.quantize.entrance import entrance
 from edge_sdk_tools.quantize.histogram import Histogram, count_values
 from edge_sdk_tools.quantize.pixel_range import pixel_range
 from edge_sdk_tools.quantize.ranges import Calibration, ranges_of
@@ -93,7 +94,7 @@ def watch_activations(
     for before, after in followed.items():
         histograms[before] = histograms[after]
     levels = pixel_range(spec)
-    image = model.proto.graph.input[0].name
+    image = entrance(model.proto.graph).tensor
     known = {} if symmetric or isinstance(levels, str) or image not in histograms else {image: levels}
     return Activations(histograms, len(seen.values), len(set(seen.values)), seen.skipped, known)
 
