@@ -15,20 +15,30 @@ from edge_sdk.bench import bench
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.frame import Frame
-from edge_sdk.manifest import InputTensor
+from edge_sdk.manifest import Agreement, InputTensor
+from edge_sdk.model_spec import load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session
-from edge_sdk_tools.build import BuildReport, build
+from edge_sdk.target import load_target
+from edge_sdk_tools.build import build
+from edge_sdk_tools.convert import convert
+from edge_sdk_tools.dataset import find_images
 from edge_sdk_tools.evaluate import evaluate
-from edge_sdk_tools.pixel_input import Way, judged
+from edge_sdk_tools.host_cpu import host_saturates
+from edge_sdk_tools.pixel_input import Way, choose_input, judged
 from edge_sdk_tools.pixel_input.kernels import KernelClock, KernelRun
+from edge_sdk_tools.prove import Proof
+from edge_sdk_tools.quantize import first_recipe, quantize, simplify, watch_activations
+from edge_sdk_tools.search import Choice
 from tests.device import tiny
+from tests.host.evaluations import evaluation_of
 from tests.host.images import picture, write_pictures
 from tests.host.projects import CLASSIFIER, DETECTOR, write_project
 from tests.host.test_evaluate_segmentation import SEGMENTER
 
 SIDE = 128  # large enough that an operator and a pass over the picture cannot hide in noise
 _WIDE = 33
+_ATTEMPTS = 3  # a machine busy enough hides any gain, and then floats stay
 LEVELS = InputTensor("uint8", "NHWC", "BGR")
 
 
@@ -36,34 +46,29 @@ def _run(ms: float, **counts: int) -> KernelRun:
     return KernelRun(Counter(counts), dict.fromkeys(counts, ms))
 
 
-def _rounds(floats_ms: list[float], levels_ms: list[float]) -> np.ndarray:
-    """Preparation as given, a run of 50 ms."""
-    return np.array([[[a, 50.0], [b, 50.0]] for a, b in zip(floats_ms, levels_ms, strict=True)])
-
-
 @pytest.mark.parametrize(
     ("levels_ms", "saved_ms", "clear"),
     [
-        ([1.0, 1.0, 1.0, 1.0, 1.0], 1.5, True),
-        ([1.0, 1.0, 1.0, 1.0, 9.0], 1.5, True),  # one round was disturbed
-        ([1.0, 1.0, 1.0, 9.0, 9.0], 1.5, False),
-        ([2.0, 3.0, 2.6, 2.4, 2.5], 0.0, False),
-        ([3.0, 3.0, 3.0, 3.0, 3.0], -0.5, False),
+        ([1.0] * 20, 1.5, True),
+        ([1.0] * 15 + [9.0] * 5, 1.5, True),  # every fourth frame was disturbed
+        ([1.0] * 11 + [9.0] * 9, 1.5, False),
+        ([2.4, 2.6] * 10, 0.0, False),
+        ([3.0] * 20, -0.5, False),
     ],
 )
-def test_levels_win_where_three_rounds_of_four_are_faster(levels_ms: list[float], saved_ms: float, clear: bool) -> None:
-    floats = [_run(0.5, QuantizeLinear=1, QLinearConv=3)] * 5
-    levels = [_run(0.5, QLinearConv=3)] * 5
-    found = judged(_rounds([2.0] * 5, levels_ms), floats, levels)
-    assert (found.saved_ms, found.clear, found.more, found.rounds) == (saved_ms, clear, (), 5)
+def test_levels_win_where_noise_cannot_have_made_the_gain(levels_ms: list[float], saved_ms: float, clear: bool) -> None:
+    floats = [_run(0.5, QuantizeLinear=1, QLinearConv=3)] * 3
+    levels = [_run(0.5, QLinearConv=3)] * 3
+    found = judged(np.array([[2.0, ms] for ms in levels_ms]), np.full((3, 2), 50.0), floats, levels)
+    assert (found.saved_ms, found.clear, found.more, found.rounds) == (saved_ms, clear, (), 3)
     assert found.floats == Way(2.0, 0.5, 50.0)
     assert found.levels.kernels_ms == 0
 
 
 def test_operators_that_both_run_are_left_out_and_new_ones_named() -> None:
-    floats = [_run(7.0, QuantizeLinear=1, Transpose=2, QLinearConv=3)] * 5
-    levels = [_run(4.0, Cast=1, Transpose=1, QLinearConv=3)] * 5
-    found = judged(_rounds([2.0] * 5, [2.0] * 5), floats, levels)
+    floats = [_run(7.0, QuantizeLinear=1, Transpose=2, QLinearConv=3)] * 3
+    levels = [_run(4.0, Cast=1, Transpose=1, QLinearConv=3)] * 3
+    found = judged(np.full((5, 2), 2.0), np.full((3, 2), 50.0), floats, levels)
     assert (found.floats.kernels_ms, found.levels.kernels_ms, found.saved_ms) == (14.0, 8.0, 6.0)
     assert found.more == ("Cast",)
 
@@ -116,7 +121,11 @@ def _project(folder: Path, task: str) -> Path:
 @pytest.mark.parametrize("task", ["classification", "detection", "segmentation"])
 def test_a_build_of_every_task_takes_levels(tmp_path: Path, task: str) -> None:
     model, output = _project(tmp_path / "p", task), tmp_path / "a.edge"
-    report = build(model, "x86_64", output, evaluation=[write_pictures(tmp_path / "e", 6, first=50)])
+    write_pictures(tmp_path / "e", 6, first=50)
+    for _ in range(_ATTEMPTS):
+        report = build(model, "x86_64", output, evaluation=[tmp_path / "e"])
+        if report.input.dtype == "uint8":
+            break
     assert report.precision == "int8", report.fallback_reason
     assert (report.input.dtype, report.input.layout, report.input.color) == ("uint8", "NHWC", "BGR")
     assert report.input.saved_ms is not None
@@ -136,16 +145,40 @@ def test_a_build_of_every_task_takes_levels(tmp_path: Path, task: str) -> None:
     assert "takes uint8 NHWC BGR" in (output / "report.html").read_text()
 
 
-def test_a_mean_decides_what_a_bundle_takes(tmp_path: Path) -> None:
+def test_a_normalisation_that_is_not_exact_is_left_to_the_device(tmp_path: Path) -> None:
     text = CLASSIFIER.replace("[16, 16]", f"[{SIDE}, {SIDE}]")
-    reports: list[BuildReport] = []
-    for name, mean in (("a", 0.0), ("b", 0.5)):
-        changed = text.replace("std = ", f"mean = [{mean}, {mean}, {mean}]\nstd = ")
-        model = write_project(tmp_path / name, changed, _with_layers(tiny.classifier(size=SIDE)))
-        reports.append(build(model, "x86_64", tmp_path / f"{name}.edge"))
-    assert [report.input.dtype for report in reports] == ["uint8", "float32"]
-    assert reports[1].input.line == "input.mean is 0.5, and a zero point is a whole number of 0-255"
-    assert Bundle.open(tmp_path / "b.edge").manifest.variants[0].tensor is None
+    text = CLASSIFIER.replace("std = ", "mean = [0.5, 0.5, 0.5]\nstd = ")
+    report = build(write_project(tmp_path / "p", text), "x86_64", tmp_path / "a.edge")
+    assert report.precision == "int8"
+    expected = "input.mean is 0.5, and a zero point is a whole number of 0-255"
+    assert (report.input.dtype, report.input.line, report.input.floats) == ("float32", expected, None)
+    manifest = Bundle.open(tmp_path / "a.edge").manifest
+    assert manifest.variants[0].tensor is None
+    assert manifest.provenance.recipe["input"] == f"float32 NCHW RGB: {expected}"
+
+
+def test_a_model_whose_outputs_would_differ_stays_as_it_is(tmp_path: Path) -> None:
+    """The file that was proved came of other weights than the ONNX model that would take levels."""
+    model = write_project(tmp_path / "p")
+    spec, target = load_model_spec(model), load_target("x86_64")
+    images = find_images([tmp_path / "p" / "pictures"])
+    quantized, converted = [], []
+    for name, scale in (("a", 1.0), ("b", 1.5)):
+        proto = tiny.classifier()
+        first = proto.graph.initializer[0]
+        first.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(first) * np.float32(scale), first.name))
+        folder = tmp_path / name
+        folder.mkdir()
+        simplified = simplify(proto, folder)
+        activations = watch_activations(simplified, images, spec.input, symmetric=False)
+        recipe = first_recipe(target, reduce_range=host_saturates())
+        quantized.append(quantize(simplified, activations, recipe, folder / "int8.onnx").path)
+        converted.append(convert(quantized[-1], target, folder))
+    proof = Proof(evaluation_of((), ()), Agreement("top1_agreement", 1, 1, 1, 1, 1), 1.0, 1.0, 1.0, 1.0, (), (), images)
+    choice = Choice("int8", quantized[0], converted[1], proof)
+    unchanged, trial = choose_input(choice, spec.input, target, tmp_path)
+    assert unchanged is choice
+    assert (trial.dtype, trial.line) == ("float32", "levels give other results on image 0 of 2")
 
 
 def test_the_command_says_what_the_model_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

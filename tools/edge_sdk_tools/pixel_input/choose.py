@@ -18,14 +18,14 @@ from edge_sdk.frame import Image
 from edge_sdk.manifest import InputTensor, InputType, as_taken
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import Target
 from edge_sdk_tools.convert import Converted, convert
+from edge_sdk_tools.pixel_input.kernels import KernelClock
 from edge_sdk_tools.pixel_input.level_graph import LevelGraph, level_graphs
 from edge_sdk_tools.pixel_input.race import Race, Way, race
 from edge_sdk_tools.search import Choice
 
-_COMPARED_IMAGES = 4
+_COMPARED_IMAGES = 2  # all levels were compared one by one; these are for the rest of the graph
 _CAMERA_WH = (1280, 720)
 
 
@@ -121,14 +121,13 @@ def _attempt(
     graph: LevelGraph, converted: Converted, spec: InputSpec, target: Target, pictures: Sequence[Image], folder: Path
 ) -> _Attempt:
     model = level_model(graph, target, folder)
-    floats = (converted.model, Prepare(spec))
-    levels = (model.converted.model, Prepare(*as_taken(spec, model.tensor)))
-    ways = [(Session(file.read_bytes(), SessionSettings(), file.name), prepare) for file, prepare in (floats, levels)]
+    floats = (KernelClock(converted.model, folder), Prepare(spec))
+    levels = (KernelClock(model.converted.model, folder), Prepare(*as_taken(spec, model.tensor)))
     for number, picture in enumerate(pictures):
-        expected, got = (session.run(prepare.normalise(prepare.resize(picture))) for session, prepare in ways)
+        expected, got = (clock.run(prepare.normalise(prepare.resize(picture))) for clock, prepare in (floats, levels))
         if [output.tobytes() for output in got] != [output.tobytes() for output in expected]:
             return f"levels give other results on image {number} of {len(pictures)}"
-    outcome = race(floats, levels, np.asarray(cv2.resize(pictures[0], _CAMERA_WH), np.uint8), folder)
+    outcome = race(floats, levels, np.asarray(cv2.resize(pictures[0], _CAMERA_WH), np.uint8))
     if outcome.more:
         return f"a graph that takes levels runs more of {', '.join(outcome.more)}"
     return model, outcome

@@ -37,15 +37,15 @@ class KernelClock:
 
     def __init__(self, model: Path, folder: Path) -> None:
         settings = SessionSettings(profile_prefix=str(folder / "kernels"))
-        self.session = Session(model.read_bytes(), settings, model.name)
+        self._session = Session(model.read_bytes(), settings, model.name)
 
     def run(self, tensor: Tensor) -> tuple[Tensor, ...]:
         """Run once; outputs are overwritten by the next call."""
-        return self.session.run(tensor)
+        return self._session.run(tensor)
 
     def stop(self) -> list[KernelRun]:
         """All runs so far, in their order; nothing is noted any more."""
-        profile = Path(self.session.inference.end_profiling())
+        profile = Path(self._session.inference.end_profiling())
         events = msgspec.json.decode(profile.read_bytes(), type=list[_Event])
         profile.unlink()
         kernels = [event for event in events if event.name.endswith(_KERNEL) and "op_name" in event.args]
