@@ -95,18 +95,9 @@ def choose_input(choice: Choice, spec: InputSpec, target: Target, folder: Path) 
         work = folder / f"levels_{number}"
         work.mkdir()
         attempt = _attempt(graph, choice.converted, spec, target, pictures, work)
-        if isinstance(attempt, str):
-            reason = attempt
-            continue
-        model, outcome = attempt
-        ways = (outcome.floats, outcome.levels, outcome.saved_ms)
-        if outcome.clear:
-            tensor = model.tensor
-            line = f"the first QuantizeLinear gave every level back; {outcome.saved_ms:.2f} ms a frame less here"
-            trial = InputTrial(tensor.dtype, tensor.layout, tensor.color, line, *ways)
-            return _taking_levels(choice, model, outcome), trial
-        floats = InputTrial("float32", spec.layout, spec.color, "", *ways)
-        reason = f"levels are not clearly faster here ({outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds)"
+        if not isinstance(attempt, str):
+            return _faster_of(choice, floats, *attempt)
+        reason = attempt
     return choice, _said(floats, reason)
 
 
@@ -131,6 +122,17 @@ def _attempt(
     if outcome.more:
         return f"a graph that takes levels runs more of {', '.join(outcome.more)}"
     return model, outcome
+
+
+def _faster_of(choice: Choice, floats: InputTrial, model: LevelModel, outcome: Race) -> tuple[Choice, InputTrial]:
+    figures = (outcome.floats, outcome.levels, outcome.saved_ms)
+    if outcome.clear:
+        tensor = model.tensor
+        line = f"the first QuantizeLinear gave every level back; {outcome.saved_ms:.2f} ms a frame less here"
+        trial = InputTrial(tensor.dtype, tensor.layout, tensor.color, line, *figures)
+        return _taking_levels(choice, model, outcome), trial
+    line = f"levels are not clearly faster here ({outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds)"
+    return choice, InputTrial(floats.dtype, floats.layout, floats.color, line, *figures)
 
 
 def _taking_levels(choice: Choice, model: LevelModel, outcome: Race) -> Choice:
