@@ -58,6 +58,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         file: its name in the bundle.
         precision: `int8` or `fp32`.
         host_latency_ms: median of one run on the machine that built it, one thread; not the device's.
+            Where the file takes levels, less the operators that it runs no more.
         agreement: with FP32; None for FP32 itself.
         integer_mac_share: share of the convolutions' multiply-accumulates outside the float tail that ran in integer
             kernels, read from a profile of this very file; None for FP32.

@@ -124,7 +124,7 @@ def _steps(steps: Steps, int8: Trial) -> list[Step]:
     if choice.precision == "int8":
         found.append(Step(kind="int8", name="INT8", what=recipe, size_mb=size_mb))
         found.append(
-            _measured(Step(kind="ort", name="ORT file", what=f"style Fixed, takes {taken}", shipped=True), int8.proof)
+            _measured(Step(kind="ort", name="ORT file", what=f"style Fixed, takes {taken}", shipped=True), choice.proof)
         )
     else:
         found.append(_measured(Step(kind="int8", name="INT8", what=f"{recipe}, not carried"), int8.proof))
