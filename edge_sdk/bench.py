@@ -118,7 +118,7 @@ class _Pipeline:
     def __init__(self, bundle: Bundle, image: Image) -> None:
         manifest = bundle.manifest
         self.image = image
-        self.prepare = Prepare(manifest.input)
+        self.prepare = Prepare.of(manifest)
         self.session = Session.open(bundle)
         self.session.replay_golden(bundle, self.prepare)
         self._task = make_task(manifest, len(bundle.labels()), self.session.output_shapes)

@@ -141,7 +141,7 @@ class Daemon:
         for what, name in (("camera", settings.camera), ("device", settings.device)):
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
         bundle = self._open_bundle()
-        prepare = Prepare(bundle.manifest.input)
+        prepare = Prepare.of(bundle.manifest)
         session = Session.open(bundle)
         task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
         session.replay_golden(bundle, prepare)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError
 from edge_sdk.frame import Frame, Geometry, Image, Prepared, Tensor
+from edge_sdk.manifest import InputType, Manifest
 from edge_sdk.model_spec import InputSpec
 
 _Region: TypeAlias = tuple[slice, slice]
@@ -28,16 +29,19 @@ class Prepare:
 
     Args:
         spec: what the model's input wants.
+        dtype: `uint8` where the model takes levels as they are; `spec.mean` and `spec.std` are its own then.
 
     Attributes:
-        tensor: float32, `spec.tensor_shape`; every call fills and returns this one array.
+        tensor: `dtype`, `spec.tensor_shape`; every call fills and returns this one array.
     """
 
-    def __init__(self, spec: InputSpec) -> None:
+    def __init__(self, spec: InputSpec, dtype: InputType = "float32") -> None:
         width, height = spec.size_wh
         self.spec = spec
-        self.tensor: NDArray[np.float32] = np.zeros(spec.tensor_shape, np.float32)
-        self._canvas: Image = np.empty((height, width, 3), np.uint8)
+        self.tensor: Tensor = np.zeros(spec.tensor_shape, dtype)
+        # What the model takes as the camera gives it is resized straight into the tensor.
+        is_whole = dtype == "uint8" and spec.layout == "NHWC" and spec.color == "BGR"
+        self._canvas: Image = self.tensor[0] if is_whole else np.empty((height, width, 3), np.uint8)
         self._tables = _normalisation_tables(spec)
         self._fill_whole = self._fill_of(_WHOLE)
         self._frame_shape: tuple[int, ...] = ()
@@ -45,6 +49,11 @@ class Prepare:
         self._inner: Image = self._canvas
         self._fill_inner = self._fill_whole
         self._geometry = Geometry(1.0, 1.0, 0.0, 0.0)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Prepare:
+        """The stage before a bundle's first variant."""
+        return cls(*manifest.prepared())
 
     def __call__(self, frame: Frame, /) -> Prepared:
         """Fill the tensor from a frame of any size; the padding was painted with the first frame of that size."""
@@ -62,7 +71,7 @@ class Prepare:
         return self._canvas
 
     def normalise(self, resized: Image) -> Tensor:
-        """Fill the whole tensor from a picture that has the model's input size: (x - mean) / std by table.
+        """Fill the whole tensor from a picture that has the model's input size: (x - mean) / std by table, or as it is.
 
         Raises:
             ModelError: when the picture has another size.
@@ -92,6 +101,8 @@ class Prepare:
 
     def _fill_of(self, region: _Region) -> _Fill:
         """What normalises a picture into this region of the tensor, with all its buffers made beforehand."""
+        if self.tensor.dtype == np.uint8:
+            return _levels(self.tensor, self._canvas, region, self.spec)
         spec, shape = self.spec, self._canvas[region].shape[:2]
         if spec.layout == "NHWC" and spec.color != "GRAY":
             table = np.stack(self._tables, axis=-1).reshape(1, 256, 3)
@@ -143,6 +154,33 @@ def _interleaved(output: NDArray[np.float32], table: NDArray[np.float32], *, swa
         if swap:
             cv2.cvtColor(resized, cv2.COLOR_BGR2RGB, dst=swapped)
         cv2.LUT(swapped if swap else resized, table, dst=output)
+
+    return fill
+
+
+def _levels(tensor: NDArray[np.uint8], canvas: Image, region: _Region, spec: InputSpec) -> _Fill:
+    """What lays a picture's levels into this region of a uint8 tensor."""
+    if spec.layout == "NCHW" and spec.color != "GRAY":
+        planes = [plane[region] for plane in (tensor[0, ::-1] if spec.color == "RGB" else tensor[0])]
+
+        def fill_planes(resized: Image) -> None:
+            cv2.split(resized, planes)
+
+        return fill_planes
+    width, height = spec.size_wh
+    pixels = tensor.reshape(height, width, spec.channels)[region]
+    if spec.color != "BGR":
+        code = cv2.COLOR_BGR2RGB if spec.color == "RGB" else cv2.COLOR_BGR2GRAY
+
+        def fill_converted(resized: Image) -> None:
+            cv2.cvtColor(resized, code, dst=pixels)
+
+        return fill_converted
+
+    def fill(resized: Image) -> None:
+        # A frame was resized into the tensor itself; a golden picture comes from elsewhere.
+        if resized.base is not canvas.base:
+            np.copyto(pixels, resized)
 
     return fill
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import onnxruntime as ort
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import IncompatibleError, SessionError
+from edge_sdk.errors import BundleError, IncompatibleError, SessionError
 from edge_sdk.frame import Inferred, Prepared, Tensor
 from edge_sdk.prepare import Prepare
 
@@ -28,6 +29,7 @@ _DTYPES: dict[str, type[np.generic]] = {
     "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
 }
+_INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
 _QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, once
 
 
@@ -59,15 +61,16 @@ class Session:
 
     Attributes:
         inference: ONNX Runtime's own session, for measuring against.
+        input_name, input_shape, input_dtype: of its one input; float32, or uint8 where levels are taken as they are.
 
     Raises:
-        SessionError: when ONNX Runtime cannot load it, or it has not exactly one input of fixed shape.
+        SessionError: when ONNX Runtime cannot load it, or it has not one input, float32 or uint8, of fixed shape.
     """
 
     def __init__(self, model: bytes, settings: SessionSettings, where: str) -> None:
         self._where = where
         self.inference = _load(model, settings, where)
-        self.input_name, self.input_shape = _only_input(self.inference, where)
+        self.input_name, self.input_shape, self.input_dtype = _only_input(self.inference, where)
         self._binding = self.inference.io_binding()
         self._names = [output.name for output in self.inference.get_outputs()]
         self._outputs = self._bind_outputs()
@@ -79,14 +82,22 @@ class Session:
 
         Raises:
             IncompatibleError: this ONNX Runtime cannot load it.
+            BundleError: it takes another tensor than the manifest says.
         """
         promise = bundle.manifest
         chosen = settings or SessionSettings(promise.providers, promise.intra_op_num_threads, promise.allow_spinning)
         file = promise.variants[0].file
         try:
-            return cls(bundle.read(file), chosen, str(bundle.path / file))
+            session = cls(bundle.read(file), chosen, str(bundle.path / file))
         except SessionError as cause:
             raise IncompatibleError(str(cause)) from cause
+        spec, dtype = promise.prepared()
+        if (session.input_dtype, session.input_shape) != (np.dtype(dtype), spec.tensor_shape):
+            raise BundleError(
+                f"{bundle.path / file}: takes {session.input_dtype} {session.input_shape}, the manifest says "
+                f"{dtype} {spec.tensor_shape}; build the bundle again"
+            )
+        return session
 
     def twin(self) -> Session:
         """Another session on the same loaded model, with buffers of its own, so that another thread may run it."""
@@ -103,7 +114,7 @@ class Session:
         return Inferred(outputs, time.perf_counter_ns() - start_ns, prepared)
 
     def run(self, tensor: Tensor) -> tuple[Tensor, ...]:
-        """Run the model on a tensor of the input's shape, float32 and C-contiguous.
+        """Run the model on a tensor of the input's shape and type, C-contiguous.
 
         Returns:
             One array an output; overwritten by the next call where shapes are fixed.
@@ -155,12 +166,12 @@ class Session:
         return worst
 
     def _bind_input(self, tensor: Tensor) -> None:
-        if tensor.shape != self.input_shape or tensor.dtype != np.float32 or not tensor.flags.c_contiguous:
+        if (tensor.shape, tensor.dtype) != (self.input_shape, self.input_dtype) or not tensor.flags.c_contiguous:
             raise SessionError(
-                f"{self._where}: input {self.input_name!r} is float32 {self.input_shape}, "
+                f"{self._where}: input {self.input_name!r} is {self.input_dtype} {self.input_shape}, "
                 f"got {tensor.dtype} {tensor.shape}"
             )
-        self._binding.bind_input(self.input_name, "cpu", 0, np.float32, tensor.shape, tensor.ctypes.data)
+        self._binding.bind_input(self.input_name, "cpu", 0, tensor.dtype.type, tensor.shape, tensor.ctypes.data)
         self._bound = tensor
 
     def _bind_outputs(self) -> tuple[Tensor, ...] | None:
@@ -201,16 +212,16 @@ def _load(model: bytes, settings: SessionSettings, where: str) -> ort.InferenceS
         raise SessionError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {_first_line(cause)}") from cause
 
 
-def _only_input(session: ort.InferenceSession, where: str) -> tuple[str, tuple[int, ...]]:
+def _only_input(session: ort.InferenceSession, where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
     inputs = session.get_inputs()
     if len(inputs) != 1:
         raise SessionError(f"{where}: has {len(inputs)} inputs, expected one image input")
     [image] = inputs
-    if image.type != "tensor(float)" or not all(isinstance(d, int) for d in image.shape):
+    if image.type not in _INPUT_TYPES or not all(isinstance(d, int) for d in image.shape):
         raise SessionError(
-            f"{where}: input {image.name!r} is {image.type} {image.shape}, expected float32 of fixed shape"
+            f"{where}: input {image.name!r} is {image.type} {image.shape}, expected float32 or uint8 of fixed shape"
         )
-    return image.name, tuple(image.shape)
+    return image.name, tuple(image.shape), np.dtype(_DTYPES[image.type])
 
 
 def _compare(got: Sequence[Tensor], expected: Sequence[Tensor], absolute: float, relative: float) -> float | str:

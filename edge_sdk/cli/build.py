@@ -163,6 +163,7 @@ def _show(report: BuildReport) -> None:
     click.echo(f"calibrated with {report.calibration_images}{of} images; {report.float_nodes} nodes left float")
     if report.remembered_steps:
         click.echo(f"{report.remembered_steps} finished steps came from an earlier build; --fresh does them again")
+    click.echo(folded(f"takes {report.input.text}"))
     replaced = "" if report.replaced == "nothing" else ", replacing what was there"
     click.echo(f"wrote {report.bundle} (version {report.version}, budget {report.latency_budget_ms:g} ms){replaced}")
     board = report.board

@@ -1,5 +1,6 @@
 """What a bundle promises."""
 
+from edge_sdk.manifest.input_tensor import InputTensor, InputType, as_taken
 from edge_sdk.manifest.manifest import SCHEMA_VERSION, FileEntry, Manifest, Provenance
 from edge_sdk.manifest.measured import Agreement, BoardEstimate, Distillation, Quality
 from edge_sdk.manifest.reading import MANIFEST_FILE, SIGNATURE_FILE, decode_manifest, encode_manifest, manifest_schema
@@ -15,12 +16,15 @@ __all__ = [
     "Distillation",
     "FileEntry",
     "Golden",
+    "InputTensor",
+    "InputType",
     "Manifest",
     "Precision",
     "Provenance",
     "Quality",
     "RuntimeRange",
     "Variant",
+    "as_taken",
     "decode_manifest",
     "encode_manifest",
     "manifest_schema",

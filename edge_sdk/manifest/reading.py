@@ -38,6 +38,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
         raise BundleError(f"{where}: {cause}") from cause
     _check_names(manifest, where)
     _check_variants(manifest, where)
+    _check_tensors(manifest, where)
     return manifest
 
 
@@ -65,6 +66,15 @@ def _check_schema_version(loose: Any, where: str) -> None:
             f"{where}: schema_version is {version}, expected {SCHEMA_VERSION}; "
             + ("update edge-sdk on this device" if version > SCHEMA_VERSION else "build the bundle again")
         )
+
+
+def _check_tensors(manifest: Manifest, where: str) -> None:
+    """Gray pictures have one channel and coloured ones three, whatever a variant likes."""
+    color = manifest.input.color
+    for variant in manifest.variants:
+        tensor = variant.tensor
+        if tensor is not None and (tensor.color == "GRAY") != (color == "GRAY"):
+            raise BundleError(f"{where}: {variant.file!r} takes {tensor.color} pictures and input.color is {color}")
 
 
 def _check_names(manifest: Manifest, where: str) -> None:

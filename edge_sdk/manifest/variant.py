@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from edge_sdk.manifest.input_tensor import InputTensor
 from edge_sdk.manifest.measured import Agreement, BoardEstimate, Quality
 from edge_sdk.model_spec import SizeWh
 
@@ -44,13 +45,15 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         golden: what is replayed before its first frame.
         operators: `domain:name` of each of its operators, sorted.
         host_latency_ms: median of one run on the machine that built it, one thread; not the device's. Those of one
-            bundle were taken in turn, so that their ratios mean something.
+            bundle were taken in turn, so that their ratios mean something. Where there is one model only, and it takes
+            levels, less the operators that it runs no more.
         quality: by labels; None where the images have none.
         agreement: with FP32 at the manifest's own input size; None for that model itself.
         integer_mac_share: share of the multiply-accumulates that should run in integer kernels and did, read from a
             profile of this very file; None for float. Of convolutions outside the float tail; for `int8_dynamic` of
             products with weights.
         estimate: of its time on the target; None where nothing counted it.
+        tensor: what it takes; None where that is what `input` says, in float32.
     """
 
     file: str
@@ -63,6 +66,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     agreement: Agreement | None = None
     integer_mac_share: _Unit | None = None
     estimate: BoardEstimate | None = None
+    tensor: InputTensor | None = None
 
     @property
     def name(self) -> str:

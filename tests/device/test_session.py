@@ -124,7 +124,7 @@ def _unknown_operator() -> bytes:
         (tiny.classifier().SerializeToString()[:400], "cannot load it"),
         (_unknown_operator(), "Frobnicate"),
         (_two_inputs(), "has 2 inputs, expected one image input"),
-        (tiny.classifier(batch="n").SerializeToString(), "expected float32 of fixed shape"),
+        (tiny.classifier(batch="n").SerializeToString(), "expected float32 or uint8 of fixed shape"),
     ],
 )
 def test_models_that_cannot_be_used(model: bytes, expected: str) -> None:

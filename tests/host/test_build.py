@@ -44,7 +44,7 @@ def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
         "required_operators_and_types.config",
     }
     session = Session.open(bundle)
-    session.replay_golden(bundle, Prepare(manifest.input))
+    session.replay_golden(bundle, Prepare.of(manifest))
     make_task(manifest, len(bundle.labels()), session.output_shapes)
 
 

@@ -21,7 +21,7 @@ from edge_sdk.target import load_target
 from edge_sdk_tools.build import build
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.dataset import find_images
-from edge_sdk_tools.quantize import first_recipe, quantize, ranges_of, simplify, watch_activations
+from edge_sdk_tools.quantize import first_recipe, quantize, simplify, watch_activations
 from tests.host.images import picture, write_pictures
 from tests.host.projects import write_detector, write_project
 
@@ -253,7 +253,7 @@ def test_a_model_that_is_quantized_already_is_named(tmp_path: Path, capsys: pyte
     images = find_images([tmp_path / "float" / "pictures"])
     activations = watch_activations(simplified, images, spec.input, symmetric=False)
     recipe = first_recipe(load_target("x86_64"), reduce_range=False)
-    quantized = quantize(simplified, ranges_of(activations.histograms, recipe.calibration), recipe, work / "int8.onnx")
+    quantized = quantize(simplified, activations.ranges(recipe.calibration), recipe, work / "int8.onnx")
     onnx.checker.check_model(str(quantized.path))
     model = write_project(tmp_path / "again", model=onnx.load(quantized.path))
     assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]) == 2

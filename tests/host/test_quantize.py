@@ -23,7 +23,6 @@ from edge_sdk_tools.quantize import (
     decoding_tail,
     first_recipe,
     quantize,
-    ranges_of,
     simplify,
     watch_activations,
 )
@@ -39,7 +38,7 @@ def _quantize(folder: Path, target: str, model: onnx.ModelProto | None = None, t
     simplified = simplify(check_model(spec, load_target(target)).proto, work)
     activations = watch_activations(simplified, find_images([folder / "pictures"]), spec.input, symmetric=False)
     recipe = first_recipe(load_target(target), reduce_range=load_target(target).reduce_range)
-    return quantize(simplified, ranges_of(activations.histograms, recipe.calibration), recipe, work / "int8.onnx")
+    return quantize(simplified, activations.ranges(recipe.calibration), recipe, work / "int8.onnx")
 
 
 def _weights(quantized: Quantized) -> list[np.ndarray]:
@@ -124,7 +123,7 @@ def test_scores_survive_beside_boxes_because_the_tail_is_float(tmp_path: Path) -
     simplified = simplify(proto, work)
     activations = watch_activations(simplified, find_images([tmp_path / "pictures"]), spec.input, symmetric=False)
     recipe = first_recipe(load_target("arm64"), reduce_range=True)
-    quantized = quantize(simplified, ranges_of(activations.histograms, recipe.calibration), recipe, work / "int8.onnx")
+    quantized = quantize(simplified, activations.ranges(recipe.calibration), recipe, work / "int8.onnx")
     converted = convert(quantized.path, load_target("arm64"), work)
     assert integer_mac_share(converted.model, quantized.macs, tmp_path) == 1.0
     int8 = Session(converted.model.read_bytes(), SessionSettings(), "int8")

@@ -22,7 +22,7 @@ from edge_sdk_tools.convert import Converted
 from edge_sdk_tools.dataset import ImageSet, find_images
 from edge_sdk_tools.evaluate import Figure, Interval, evaluate
 from edge_sdk_tools.prove import Proof
-from edge_sdk_tools.quantize import Quantized, first_recipe, ranges_of, simplify, watch_activations
+from edge_sdk_tools.quantize import Quantized, first_recipe, simplify, watch_activations
 from edge_sdk_tools.search import Ranking, Search, Trial, rank_layers, search, shortfall_of
 from edge_sdk_tools.search.search import closest_to_fp32
 from tests.device import tiny
@@ -72,7 +72,7 @@ def test_layers_are_ranked_by_their_noise_for_their_work(tmp_path: Path) -> None
     prepare = Prepare(spec.input)
     tensors = [prepare.normalise(prepare.resize(file.read())).copy() for file in images.images[:3]]
     recipe = first_recipe(load_target("x86_64"), reduce_range=False)
-    ranking = Ranking(simplified, recipe, ranges_of(activations.histograms, recipe.calibration), tensors)
+    ranking = Ranking(simplified, recipe, activations.ranges(recipe.calibration), tensors)
     with Workshop() as workshop:
         ranked = rank_layers(ranking, workshop, lambda _step, _done, _total: None)
     assert ranked[0].nodes[0] in ("uneven", "even")

@@ -10,7 +10,6 @@ import pytest
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.errors import AccuracyGateError, SizeGateError
-from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session
 from edge_sdk.tasks import make_task
 from edge_sdk_tools import prove
@@ -52,8 +51,9 @@ def test_each_is_carried_with_what_the_device_needs_to_choose(tmp_path: Path) ->
         one = bundle.led_by(name)
         session = Session.open(one)
         make_task(one.manifest, len(bundle.labels()), session.output_shapes)
-        assert session.input_shape == one.manifest.input.tensor_shape
-        assert Prepare(one.manifest.input).tensor.shape[2:] == variant.size_wh[::-1]
+        taken, dtype = one.manifest.prepared()
+        assert (session.input_shape, session.input_dtype) == (taken.tensor_shape, dtype)
+        assert taken.size_wh == variant.size_wh
 
 
 def test_a_size_has_ranges_of_its_own(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.ledger import VariantRow, to_json
+from edge_sdk_tools.pixel_input import InputTrial, choose_input
 from edge_sdk_tools.promise import Steps, promise, runtime_range
 from edge_sdk_tools.prove import Sample
 from edge_sdk_tools.quantize import first_recipe, local_noise, refuse_quantized, simplify, watch_once
@@ -83,6 +84,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
         background_unsaid: the first label is "background" and model.toml does not say so.
         reduced_for_host: the weights have 7 bits only because this machine's CPU would saturate with 8.
         latency_budget_ms: promised to the device.
+        input: whether the model takes levels or normalised floats, and why.
         board: an estimate of one inference there; None where nothing counted it.
         remembered_steps: that an earlier build had finished, and that were not done again.
         variants: all models that were made, the one that runs in front; those with a problem are not in the bundle.
@@ -116,6 +118,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     background_unsaid: bool
     reduced_for_host: bool
     latency_budget_ms: float
+    input: InputTrial
     board: BoardEstimate | None
     remembered_steps: int
     variants: tuple[VariantRow, ...]
@@ -220,13 +223,14 @@ def _take_steps(
     if wants_int8:
         refuse_without_int8(search)
     choice = choose_int8(search.chosen) if search.chosen else choose_fp32(search, setting, workshop, work)
+    choice, taken = choose_input(choice, spec.input, target, work)
     counter = board_counter(target)
     forms = forms_of(spec, fp32, distilled, simplified, search, choice)
     with measure_chain(forms, choice.proof.images, spec, target, counter) as finish:
         board = estimate_board(choice.converted.model, target, counter, on_progress)
         noise = local_noise(simplified, activations, onnx.load(forms.files["int8"]))
         chain = finish()
-    return Steps(spec, target, images, checked, distilled, simplified, search, choice, chain, noise, board)
+    return Steps(spec, target, images, checked, distilled, simplified, search, choice, taken, chain, noise, board)
 
 
 def _add_files(folder: BundleFolder, steps: Steps, made: Sequence[Made]) -> tuple[Variant, ...]:
@@ -274,6 +278,7 @@ def _report(
         background_unsaid=_background_unsaid(steps.spec, steps.checked.labels),
         reduced_for_host=int8.quantized.recipe.reduce_range and not steps.target.reduce_range,
         latency_budget_ms=manifest.latency_budget_ms,
+        input=steps.input,
         board=steps.board,
         remembered_steps=workshop.remembered,
         variants=tuple(row_of(one) for one in made),

@@ -31,6 +31,7 @@ from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.distill_check import Distilled
 from edge_sdk_tools.evaluate import DIGEST_LENGTH
 from edge_sdk_tools.image_split import ImageSplit
+from edge_sdk_tools.pixel_input import InputTrial
 from edge_sdk_tools.quantize import LocalNoise, Simplified
 from edge_sdk_tools.search import Choice, Search
 
@@ -46,6 +47,7 @@ class Steps(msgspec.Struct, frozen=True):
     simplified: Simplified
     search: Search
     choice: Choice
+    input: InputTrial
     chain: Chain
     noise: tuple[LocalNoise, ...]
     board: BoardEstimate | None = None
@@ -140,7 +142,7 @@ def _provenance(steps: Steps) -> Provenance:
             "opencv": cv2.__version__,
         },
         source_sha256=steps.checked.sha256,
-        recipe=steps.choice.recipe.settings if steps.choice.recipe else {},
+        recipe={**steps.choice.recipe.settings, "input": steps.input.text} if steps.choice.recipe else {},
         float_nodes=steps.choice.float_nodes,
         calibration_digests=tuple(i.sha256[:DIGEST_LENGTH] for i in steps.images.calibration.images),
     )

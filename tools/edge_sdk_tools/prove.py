@@ -172,11 +172,11 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
     return Sample(file.path.name, fp32, int8)
 
 
-def make_golden(spec: ModelSpec, model: Path, images: ImageSet, file: str) -> tuple[bytes, Golden]:
+def make_golden(prepare: Prepare, model: Path, images: ImageSet, file: str) -> tuple[bytes, Golden]:
     """Golden inputs, as they are after resizing, and the outputs that a model gives for them before its conversion.
 
     Args:
-        spec: says how images are prepared.
+        prepare: the stage before this very model.
         model: the ONNX file.
         images: to choose from.
         file: what the golden file is called in the bundle.
@@ -185,7 +185,6 @@ def make_golden(spec: ModelSpec, model: Path, images: ImageSet, file: str) -> tu
         The bytes of the file and what the manifest says of it.
     """
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
-    prepare = Prepare(spec.input)
     arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them
     largest = 0.0
     chosen = images.spread(_GOLDEN_IMAGES).images

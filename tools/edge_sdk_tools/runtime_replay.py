@@ -31,7 +31,7 @@ def replay_variants(bundle: Bundle) -> None:
     """
     for variant in bundle.manifest.variants:
         one = bundle.led_by(variant.file)
-        Session.open(one).replay_golden(one, Prepare(one.manifest.input))
+        Session.open(one).replay_golden(one, Prepare.of(one.manifest))
 
 
 def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:

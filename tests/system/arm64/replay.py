@@ -47,7 +47,7 @@ def replay(path: Path) -> dict[str, np.ndarray]:
     """The model's input and outputs for each golden picture of a bundle."""
     bundle = Bundle.open(path)
     session = Session.open(bundle)
-    prepare = Prepare(bundle.manifest.input)
+    prepare = Prepare.of(bundle.manifest)
     tensors: dict[str, np.ndarray] = {}
     for index, (image, expected) in enumerate(bundle.golden()):
         tensor = prepare.normalise(image)

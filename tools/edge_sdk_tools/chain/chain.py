@@ -13,13 +13,14 @@ from typing import TypeAlias
 import msgspec
 
 from edge_sdk.frame import Tensor
+from edge_sdk.manifest import InputTensor, as_taken
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import Target
 from edge_sdk_tools.arm_cost import Counter
 from edge_sdk_tools.chain.emulated import begin_emulation, core_of, outputs_of
-from edge_sdk_tools.chain.output_change import Form, OutputChange, compare_forms
+from edge_sdk_tools.chain.output_change import Form, Inputs, OutputChange, compare_forms
 from edge_sdk_tools.chain.output_parts import Parts, parts_of
 from edge_sdk_tools.chain.peak_memory import PeakMemory
 from edge_sdk_tools.chain.step_kind import StepKind
@@ -37,11 +38,13 @@ class Forms(msgspec.Struct, frozen=True, eq=False):
         fp32: runs the float model; its outputs are overwritten by the next call.
         files: of all forms, .onnx or .ort; `ort` is the one that ships.
         ships_int8: whether that was made of `int8`, else of `simplified`.
+        taken: what the one that ships takes; None where that is what all take.
     """
 
     fp32: Session
     files: Mapping[StepKind, Path]
     ships_int8: bool
+    taken: InputTensor | None = None
 
 
 class Chain(msgspec.Struct, frozen=True, eq=False):
@@ -91,11 +94,13 @@ def measure_chain(
     Yields:
         What waits for the end, and gives the result.
     """
-    tensors = _prepared(images.spread(CHAIN_IMAGES), spec)
+    chosen = images.spread(CHAIN_IMAGES)
+    floats, taken = Prepare(spec.input), Prepare(*as_taken(spec.input, forms.taken))
+    tensors = list(zip(_prepared(chosen, floats), _prepared(chosen, taken), strict=True))
     few = tensors[:: max(1, len(tensors) // _BOARD_IMAGES)][:_BOARD_IMAGES]
     parts, kinds = parts_of(spec), list(forms.files)
     with (
-        begin_emulation(forms.files["ort"], target, counter, few) as emulated,
+        begin_emulation(forms.files["ort"], target, counter, [own for _, own in few]) as emulated,
         PeakMemory([forms.files[kind] for kind in kinds]) as memory,
     ):
         here = _forms_here(forms)
@@ -113,8 +118,7 @@ def measure_chain(
         yield finish
 
 
-def _prepared(images: ImageSet, spec: ModelSpec) -> list[Tensor]:
-    prepare = Prepare(spec.input)
+def _prepared(images: ImageSet, prepare: Prepare) -> list[Tensor]:
     return [prepare.normalise(prepare.resize(image.read())).copy() for image in images.images]
 
 
@@ -122,17 +126,21 @@ def _forms_here(forms: Forms) -> list[Form]:
     before: StepKind = "int8" if forms.ships_int8 else "simplified"
     steps: tuple[tuple[StepKind, StepKind], ...] = (("simplified", "fp32"), ("int8", "simplified"), ("ort", before))
     return [
-        Form("fp32", None, forms.fp32.twin().run),
-        *(Form(kind, against, _open(forms.files[kind])) for kind, against in steps),
+        Form("fp32", None, _taking(forms.fp32.twin(), "fp32")),
+        *(Form(kind, against, _taking(_open(forms.files[kind]), kind)) for kind, against in steps),
     ]
 
 
-def _open(path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
-    return Session(path.read_bytes(), SessionSettings(), path.name).run
+def _open(path: Path) -> Session:
+    return Session(path.read_bytes(), SessionSettings(), path.name)
+
+
+def _taking(session: Session, kind: StepKind) -> Callable[[Inputs], Sequence[Tensor]]:
+    return lambda inputs: session.run(inputs[kind == "ort"])
 
 
 def _on_board(
-    here: Sequence[Form], said: Sequence[tuple[Tensor, ...]], tensors: Sequence[Tensor], parts: Parts
+    here: Sequence[Form], said: Sequence[tuple[Tensor, ...]], tensors: Sequence[Inputs], parts: Parts
 ) -> dict[StepKind, OutputChange]:
     answers = iter(said)
     arm = Form("arm", "ort", lambda _: next(answers))

@@ -17,7 +17,10 @@ from edge_sdk.frame import Tensor
 from edge_sdk_tools.chain.output_parts import Parts
 from edge_sdk_tools.chain.step_kind import StepKind
 
-Run: TypeAlias = Callable[[Tensor], Sequence[Tensor]]
+Inputs: TypeAlias = tuple[Tensor, Tensor]
+"""One prepared image: as all forms take it, and as the one that ships does."""
+
+Run: TypeAlias = Callable[[Inputs], Sequence[Tensor]]
 """One form of a model: a prepared image in, its raw outputs out, which it may overwrite with the next call."""
 
 _TINY = 1e-30
@@ -73,12 +76,12 @@ class Form(msgspec.Struct, frozen=True, eq=False):
     run: Run
 
 
-def compare_forms(forms: Sequence[Form], tensors: Sequence[Tensor], parts: Parts) -> dict[StepKind, OutputChange]:
+def compare_forms(forms: Sequence[Form], tensors: Sequence[Inputs], parts: Parts) -> dict[StepKind, OutputChange]:
     """Run every form on every tensor, one tensor after another, and compare.
 
     Args:
         forms: the float model first, by whose energy errors are measured.
-        tensors: prepared images.
+        tensors: prepared images, for all forms and for the one that ships.
         parts: how raw outputs are taken apart.
 
     Returns:

@@ -18,6 +18,7 @@ sys.path.pop(0)  # the folder of this file, whose modules are no libraries
 import numpy as np
 import onnxruntime as ort
 
+_DTYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
 _STATUS = Path("/proc/self/status")
 
 
@@ -57,7 +58,7 @@ def _peak_bytes(model: str) -> int:
     source = Path(model).read_bytes() if model.endswith(".ort") else model
     session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     inputs = {
-        spec.name: np.zeros([side if isinstance(side, int) else 1 for side in spec.shape], np.float32)
+        spec.name: np.zeros([side if isinstance(side, int) else 1 for side in spec.shape], _DTYPES[spec.type])
         for spec in session.get_inputs()
     }
     session.run(None, inputs)

@@ -110,7 +110,7 @@ def _size_mb(file: Path) -> float:
 
 
 def _latency_ratio(teacher: Subject, student: Subject, on_progress: OnProgress) -> float:
-    tensors = [np.zeros(subject.session.input_shape, np.float32) for subject in (teacher, student)]
+    tensors = [np.zeros(subject.session.input_shape, subject.session.input_dtype) for subject in (teacher, student)]
     theirs, mine = interleaved_latency_ms(
         [lambda: teacher.session.run(tensors[0]), lambda: student.session.run(tensors[1])],
         lambda done, total: on_progress("measure latency", done, total),

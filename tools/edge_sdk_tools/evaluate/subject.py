@@ -47,7 +47,8 @@ class Model:
     def __init__(
         self, session: Session, spec: ModelSpec | Manifest, label_count: int, memory: OutputMemory | None = None
     ) -> None:
-        self._session, self._prepare, self._memory = session, Prepare(spec.input), memory
+        self._session, self._memory = session, memory
+        self._prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
         self._task = make_task(spec, label_count, session.output_shapes)
 
     def __call__(self, image: Image) -> Answer:

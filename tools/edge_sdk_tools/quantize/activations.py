@@ -24,7 +24,10 @@ from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.dataset import ImageSet, Skipped
 from edge_sdk_tools.evaluate.workers import look_at
+from edge_sdk_tools.quantize.entrance import entrance
 from edge_sdk_tools.quantize.histogram import Histogram, count_values
+from edge_sdk_tools.quantize.pixel_range import pixel_range
+from edge_sdk_tools.quantize.ranges import Calibration, ranges_of
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 
 _FUSED = ("Relu", "Clip")
@@ -41,6 +44,7 @@ class Activations(msgspec.Struct, frozen=True, eq=False):
         different: how many of them were different after preparation.
         answers: where the model's first output is largest, one an image: a classifier's class.
         skipped: images that cannot be read.
+        known: ranges that need no images, by tensor name.
     """
 
     histograms: dict[str, Histogram]
@@ -48,6 +52,11 @@ class Activations(msgspec.Struct, frozen=True, eq=False):
     different: int
     answers: tuple[int, ...]
     skipped: tuple[Skipped, ...]
+    known: dict[str, tuple[float, float]] = {}
+
+    def ranges(self, calibration: Calibration) -> dict[str, tuple[float, float]]:
+        """Low and high of every activation."""
+        return {**ranges_of(self.histograms, calibration), **self.known}
 
 
 def watch_activations(
@@ -89,7 +98,10 @@ def watch_activations(
     for before, after in followed.items():
         histograms[before] = histograms[after]
     digests, answers = zip(*seen.values, strict=True)
-    return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped)
+    levels = pixel_range(spec)
+    image = entrance(model.proto.graph).tensor
+    known = {} if symmetric or isinstance(levels, str) or image not in histograms else {image: levels}
+    return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped, known)
 
 
 def _open(proto: onnx.ModelProto) -> ort.InferenceSession:

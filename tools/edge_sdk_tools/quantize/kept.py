@@ -32,6 +32,7 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     different: int
     answers: tuple[int, ...]
     skipped: tuple[Skipped, ...]
+    known: dict[str, tuple[float, float]]
 
 
 def watch_once(
@@ -50,7 +51,7 @@ def watch_once(
         result=_Kept,
     )
     histograms = {name: _unpacked(one) for name, one in kept.histograms.items()}
-    return Activations(histograms, kept.images, kept.different, kept.answers, kept.skipped)
+    return Activations(histograms, kept.images, kept.different, kept.answers, kept.skipped, kept.known)
 
 
 def _key(model: Simplified, images: ImageSet, spec: InputSpec, *, symmetric: bool) -> str:
@@ -65,7 +66,7 @@ def _packed(seen: Activations) -> _Kept:
         places = one.counts.nonzero()[0]
         counts = one.counts[places].tobytes()
         histograms[name] = _KeptHistogram(one.low, one.high, places.astype(np.uint16).tobytes(), counts)
-    return _Kept(histograms, seen.images, seen.different, seen.answers, seen.skipped)
+    return _Kept(histograms, seen.images, seen.different, seen.answers, seen.skipped, seen.known)
 
 
 def _unpacked(kept: _KeptHistogram) -> Histogram:

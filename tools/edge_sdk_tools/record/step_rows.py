@@ -108,10 +108,11 @@ def _import_change(imported: ImportRecord | None) -> OutputChange | None:
 
 def _converted(steps: Steps, int8: Trial) -> list[Step]:
     choice, recipe = steps.choice, int8.quantized.recipe.text
+    taken = f"{steps.input.dtype} {steps.input.layout} {steps.input.color}"
     if choice.precision == "int8":
         return [
             Step(kind="int8", name="INT8", what=recipe, size_mb=_megabytes(int8.quantized.path)),
-            _measured("ort", "ORT file", "style Fixed", int8.proof, shipped=True),
+            _measured("ort", "ORT file", f"style Fixed, takes {taken}", choice.proof, shipped=True),
         ]
     return [
         _measured("int8", "INT8", f"{recipe}, not carried", int8.proof),

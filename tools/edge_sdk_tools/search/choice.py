@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from edge_sdk.errors import AccuracyGateError, SizeGateError
+from edge_sdk.manifest import InputTensor
 from edge_sdk.model_spec import Gates
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.convert import Converted
@@ -32,6 +33,7 @@ class Choice(msgspec.Struct, frozen=True, eq=False):
         recipe: how it was quantized; None for FP32.
         float_nodes: nodes left float on purpose; none for FP32, which has no others.
         fallback_reason: why it is FP32; None for INT8.
+        tensor: what it takes; None where that is what model.toml says, in float32.
     """
 
     precision: Literal["int8", "fp32"]
@@ -41,6 +43,7 @@ class Choice(msgspec.Struct, frozen=True, eq=False):
     recipe: Recipe | None = None
     float_nodes: tuple[str, ...] = ()
     fallback_reason: str | None = None
+    tensor: InputTensor | None = None
 
 
 def choose_int8(trial: Trial) -> Choice:

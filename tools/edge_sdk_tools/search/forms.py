@@ -29,4 +29,4 @@ def forms_of(
     files: dict[StepKind, Path] = {"teacher": distilled.teacher_file} if distilled else {}
     int8 = (search.chosen or search.best).quantized.path
     files |= {"fp32": Path(spec.model), "simplified": simplified.path, "int8": int8, "ort": choice.converted.model}
-    return Forms(fp32.session, files, choice.precision == "int8")
+    return Forms(fp32.session, files, choice.precision == "int8", choice.tensor)

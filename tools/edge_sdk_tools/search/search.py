@@ -23,7 +23,6 @@ from edge_sdk_tools.quantize import (
     Quantized,
     Recipe,
     doubts_about_calibration,
-    ranges_of,
 )
 from edge_sdk_tools.search.attempt import Attempt, Made, make
 from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers
@@ -122,7 +121,7 @@ class RecipeSearch:
 
     def _with_float_layers(self, recipe: Recipe) -> Trial | None:
         """Twice as many each time, until it holds; then as few as do."""
-        ranges = ranges_of(self._activations.histograms, recipe.calibration)
+        ranges = self._activations.ranges(recipe.calibration)
         ranking = Ranking(self._setting.simplified, recipe, ranges, self._tensors())
         ranked = rank_layers(ranking, self._workshop, self._setting.on_progress)
         self._sensitivities = tuple(ranked)
@@ -160,7 +159,7 @@ class RecipeSearch:
         setting = self._setting
         done = len(self._trials)
         setting.on_progress("try recipes", done, done + len(recipes))
-        attempts = [Attempt(r, ranges_of(self._activations.histograms, r.calibration)) for r in recipes]
+        attempts = [Attempt(r, self._activations.ranges(r.calibration)) for r in recipes]
         made = self._workshop.run(
             make,
             attempts,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edge_sdk.manifest import Variant
+from edge_sdk.manifest import Variant, as_taken
+from edge_sdk.prepare import Prepare
 from edge_sdk_tools.bundle_folder import BundleFolder
 from edge_sdk_tools.convert import operators_config
 from edge_sdk_tools.prove import make_golden
@@ -26,7 +27,8 @@ def add_variants(folder: BundleFolder, made: Sequence[Made]) -> tuple[Variant, .
 
 
 def _add(folder: BundleFolder, one: Made, *, is_first: bool) -> Variant:
-    data, golden = make_golden(one.spec, one.onnx, one.proof.images, "golden.npz" if is_first else _golden_file(one))
+    prepare = Prepare(*as_taken(one.spec.input, one.tensor))
+    data, golden = make_golden(prepare, one.onnx, one.proof.images, "golden.npz" if is_first else _golden_file(one))
     variant = one.promised(golden)
     folder.add(variant.file, one.converted.model.read_bytes())
     folder.add(golden.file, data)

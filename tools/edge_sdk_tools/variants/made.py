@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.manifest import Agreement, BoardEstimate, Golden, Precision, Quality, Variant
+from edge_sdk.manifest import Agreement, BoardEstimate, Golden, InputTensor, Precision, Quality, Variant
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk_tools.convert import Converted
 from edge_sdk_tools.evaluate import Evaluation, Figure
@@ -23,6 +23,7 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         is_resized: whether that is another size than model.toml's own.
         onnx: the model before conversion, by which golden outputs are computed.
         converted: the .ort file.
+        tensor: what it takes; None where that is what `spec` says, in float32.
         proof: what was measured beside FP32 of the same size.
         evaluation: beside FP32 of model.toml's own size.
         agreement: with the same.
@@ -38,6 +39,7 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     is_resized: bool = False
     onnx: Path
     converted: Converted
+    tensor: InputTensor | None = None
     proof: Proof
     evaluation: Evaluation
     agreement: Agreement
@@ -71,6 +73,7 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             agreement=None if is_reference else self.agreement,
             integer_mac_share=self.proof.integer_mac_share if self.precision.startswith("int8") else None,
             estimate=self.estimate,
+            tensor=self.tensor,
         )
 
     def _quality(self) -> Quality | None:

@@ -27,7 +27,7 @@ from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.host_latency import interleaved_latency_ms
 from edge_sdk_tools.promise import Steps
 from edge_sdk_tools.prove import Proof, agreement_of, measure, prove
-from edge_sdk_tools.quantize import quantize, ranges_of, simplify, watch_once
+from edge_sdk_tools.quantize import quantize, simplify, watch_once
 from edge_sdk_tools.search import check_size, shortfall_of
 from edge_sdk_tools.variants.dynamic import product_work, quantize_products
 from edge_sdk_tools.variants.half import convert_half, with_half_weights
@@ -98,8 +98,7 @@ class Workbench:
             symmetric=recipe.is_symmetric,
             on_image=lambda done: self._on_progress(f"{folder.name}: calibrate", done, len(images)),
         )
-        ranges = ranges_of(activations.histograms, recipe.calibration)
-        quantized = quantize(simplified, ranges, recipe, folder / "int8.onnx")
+        quantized = quantize(simplified, activations.ranges(recipe.calibration), recipe, folder / "int8.onnx")
         converted = convert(quantized.path, self._target, folder)
         return self._made("int8", resized.spec, same_size, fp32, quantized.path, converted, quantized.macs)
 
@@ -207,7 +206,7 @@ class Workbench:
         made = [Session(o.converted.model.read_bytes(), SessionSettings(), o.name) for o in (first, *others)]
         sessions = [fp32.session, *made, *(self._float_sessions[one.name] for one in others)]
         fp32_ms, first_ms, *rest_ms = interleaved_latency_ms(
-            [partial(session.run, np.zeros(session.input_shape, np.float32)) for session in sessions],
+            [partial(session.run, np.zeros(session.input_shape, session.input_dtype)) for session in sessions],
             lambda done, total: self._on_progress("measure all side by side", done, total),
         )
         count = len(others)
@@ -238,6 +237,7 @@ def _first(steps: Steps) -> Made:
         spec=steps.spec,
         onnx=choice.onnx,
         converted=choice.converted,
+        tensor=choice.tensor,
         proof=proof,
         evaluation=proof.evaluation,
         agreement=proof.agreement,

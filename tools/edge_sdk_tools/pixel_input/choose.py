@@ -1,0 +1,148 @@
+"""Levels or floats: which of the two the bundle's model takes.
+
+Owns the conditions: equal to the last bit, nothing more to run, and faster in the race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import cv2
+import msgspec
+import numpy as np
+import onnx
+
+from edge_sdk.frame import Image
+from edge_sdk.manifest import InputTensor, InputType, as_taken
+from edge_sdk.model_spec import InputSpec
+from edge_sdk.prepare import Prepare
+from edge_sdk.target import Target
+from edge_sdk_tools.convert import Converted, convert
+from edge_sdk_tools.pixel_input.kernels import KernelClock
+from edge_sdk_tools.pixel_input.level_graph import LevelGraph, level_graphs
+from edge_sdk_tools.pixel_input.race import Race, Way, race
+from edge_sdk_tools.search import Choice
+
+_COMPARED_IMAGES = 2  # all levels were compared one by one; these are for the rest of the graph
+_CAMERA_WH = (1280, 720)
+
+
+class InputTrial(msgspec.Struct, frozen=True):
+    """Which input was chosen.
+
+    Attributes:
+        dtype: `uint8` where the model takes levels, `float32` where the device normalises.
+        layout, color: of the tensor.
+        line: why, for people.
+        floats, levels: what a frame of 1280x720 takes here either way; None where there was nothing to compare.
+        saved_ms: of a frame, by levels; None likewise.
+    """
+
+    dtype: InputType
+    layout: str
+    color: str
+    line: str
+    floats: Way | None = None
+    levels: Way | None = None
+    saved_ms: float | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it but the figures, in one line."""
+        return f"{self.dtype} {self.layout} {self.color}: {self.line}"
+
+
+class LevelModel(msgspec.Struct, frozen=True, eq=False):
+    """A model that takes levels.
+
+    Attributes:
+        onnx: before conversion.
+        converted: the .ort file.
+        tensor: what it takes.
+    """
+
+    onnx: Path
+    converted: Converted
+    tensor: InputTensor
+
+
+_Attempt: TypeAlias = tuple[LevelModel, Race] | str
+
+
+def choose_input(choice: Choice, spec: InputSpec, target: Target, folder: Path) -> tuple[Choice, InputTrial]:
+    """Find out whether the model had better take levels.
+
+    Args:
+        choice: the model that a bundle would carry.
+        spec: of the model's own input.
+        target: what is built for.
+        folder: for files; must exist.
+
+    Returns:
+        The same choice, with the model that takes levels where that is better; and why.
+    """
+    floats = InputTrial("float32", spec.layout, spec.color, "")
+    if choice.precision == "fp32":
+        return choice, _said(floats, "an FP32 model computes with normalised floats")
+    graphs = level_graphs(onnx.load(choice.onnx), spec)
+    if isinstance(graphs, str):
+        return choice, _said(floats, graphs)
+    pictures = [file.read() for file in choice.proof.images.spread(_COMPARED_IMAGES).images]
+    reason = ""
+    for number, graph in enumerate(graphs):
+        work = folder / f"levels_{number}"
+        work.mkdir()
+        attempt = _attempt(graph, choice.converted, spec, target, pictures, work)
+        if not isinstance(attempt, str):
+            return _faster_of(choice, floats, *attempt)
+        reason = attempt
+    return choice, _said(floats, reason)
+
+
+def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
+    """Convert a graph that takes levels, in `folder`, which must exist."""
+    path = folder / "levels.onnx"
+    onnx.save(graph.proto, path)
+    return LevelModel(path, convert(path, target, folder), graph.tensor)
+
+
+def _attempt(
+    graph: LevelGraph, converted: Converted, spec: InputSpec, target: Target, pictures: Sequence[Image], folder: Path
+) -> _Attempt:
+    model = level_model(graph, target, folder)
+    floats = (KernelClock(converted.model, folder), Prepare(spec))
+    levels = (KernelClock(model.converted.model, folder), Prepare(*as_taken(spec, model.tensor)))
+    for number, picture in enumerate(pictures):
+        expected, got = (clock.run(prepare.normalise(prepare.resize(picture))) for clock, prepare in (floats, levels))
+        if [output.tobytes() for output in got] != [output.tobytes() for output in expected]:
+            return f"levels give other results on image {number} of {len(pictures)}"
+    outcome = race(floats, levels, np.asarray(cv2.resize(pictures[0], _CAMERA_WH), np.uint8))
+    if outcome.more:
+        return f"a graph that takes levels runs more of {', '.join(outcome.more)}"
+    return model, outcome
+
+
+def _faster_of(choice: Choice, floats: InputTrial, model: LevelModel, outcome: Race) -> tuple[Choice, InputTrial]:
+    figures = (outcome.floats, outcome.levels, outcome.saved_ms)
+    if outcome.clear:
+        tensor = model.tensor
+        line = f"the first QuantizeLinear gave every level back; {outcome.saved_ms:.2f} ms a frame less here"
+        trial = InputTrial(tensor.dtype, tensor.layout, tensor.color, line, *figures)
+        return _taking_levels(choice, model, outcome), trial
+    line = f"levels are not clearly faster here ({outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds)"
+    return choice, InputTrial(floats.dtype, floats.layout, floats.color, line, *figures)
+
+
+def _taking_levels(choice: Choice, model: LevelModel, outcome: Race) -> Choice:
+    # FP32 was not in the race: what levels save of the run is taken from what was measured beside it.
+    run_saved_ms = outcome.floats.kernels_ms - outcome.levels.kernels_ms
+    latency_ms = max(0.0, choice.proof.latency_ms - run_saved_ms)
+    size_mb = model.converted.model.stat().st_size / 1e6
+    proof = msgspec.structs.replace(choice.proof, latency_ms=latency_ms, model_mb=size_mb)
+    return msgspec.structs.replace(choice, onnx=model.onnx, converted=model.converted, proof=proof, tensor=model.tensor)
+
+
+def _said(trial: InputTrial, line: str) -> InputTrial:
+    return msgspec.structs.replace(trial, line=line)
