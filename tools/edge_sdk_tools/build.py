@@ -23,6 +23,7 @@ from edge_sdk.target import Target, load_target
 from edge_sdk_tools.board import board_counter, check_latency, estimate_board
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
 from edge_sdk_tools.check import check_model
+from edge_sdk_tools.device_form import fit_to_core
 from edge_sdk_tools.distill_check import check_distillation
 from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
 from edge_sdk_tools.host_cpu import host_saturates
@@ -180,6 +181,8 @@ def _take_steps(
         if search.chosen
         else choose_fp32(search, spec, target, fp32, simplified, images.evaluation, work, on_progress)
     )
+    if search.chosen:
+        choice = fit_to_core(choice, spec, target, search.chosen.quantized.macs, work)
     counter = board_counter(target)
     board = estimate_board(choice.converted.model, target, counter, on_progress)
     return Steps(spec, target, images, checked, distillation, simplified, search, choice, board)
