@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
+from edge_sdk.bundle import Bundle
 from edge_sdk.target import load_target
+from edge_sdk_tools.build import build
 from edge_sdk_tools.quantize import core_form, recipes_for
 from edge_sdk_tools.quantize.shared_scales import share_ranges
 from edge_sdk_tools.quantize.softmax import softmax_along_last_axis
 from edge_sdk_tools.quantize.upsampling import upsample_by_copies
 from tests.device import tiny
+from tests.host.projects import write_project
 
 _NOISE = np.random.default_rng(3).normal(size=(1, 4, 6, 8)).astype(np.float32)
 
@@ -101,24 +106,18 @@ def test_softmax_runs_along_the_last_axis(axis: int, moves: bool) -> None:
     assert np.abs(_run(proto) - expected).max() < 1e-6
 
 
-def _convolutions(channels: int = 64) -> onnx.ModelProto:
-    """A 3x3, a depthwise and a 1x1 convolution, the first of them with that many input channels."""
+def _convolution() -> onnx.ModelProto:
+    """One convolution between unsigned integers."""
     random = np.random.default_rng(5)
-    shapes = {"wide": (16, channels, 3, 3), "deep": (16, 1, 3, 3), "point": (4, 16, 1, 1)}
-    weights: dict[str, np.ndarray] = {"spread": random.normal(size=(channels, 4, 1, 1)).astype(np.float32)}
-    nodes = [helper.make_node("Conv", ["x", "spread"], ["wide_in"], name="spread")]
-    for name, reads, makes in (("wide", "wide_in", "w"), ("deep", "w", "d"), ("point", "d", "y")):
-        weights[f"{name}_q"] = random.integers(-127, 128, shapes[name]).astype(np.int8)
-        weights[f"{name}_scale"] = random.uniform(0.001, 0.002, shapes[name][0]).astype(np.float32)
-        weights[f"{name}_zero"] = np.zeros(shapes[name][0], np.int8)
-        constants = [f"{name}_q", f"{name}_scale", f"{name}_zero"]
-        pads = [1, 1, 1, 1] if shapes[name][2] == 3 else [0, 0, 0, 0]
-        nodes += [
-            helper.make_node("DequantizeLinear", constants, [f"{name}_w"], axis=0),
-            helper.make_node(
-                "Conv", [reads, f"{name}_w"], [makes], name=name, pads=pads, group=16 if name == "deep" else 1
-            ),
-        ]
+    weights = {
+        "weights": random.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8),
+        "scales": random.uniform(0.001, 0.002, 4).astype(np.float32),
+        "zeros": np.zeros(4, np.int8),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["weights", "scales", "zeros"], ["w"], axis=0),
+        helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1]),
+    ]
     return _quantized(nodes, [1, 4, 6, 8], weights)
 
 
@@ -127,7 +126,7 @@ def _constant(proto: onnx.ModelProto, name: str) -> np.ndarray:
 
 
 def test_a_core_with_dot_products_gets_signed_integers() -> None:
-    proto = _convolutions()
+    proto = _convolution()
     signed = core_form(proto, "cortex-a76")
     assert signed is not None
     assert _constant(signed, "zero").dtype == np.int8
@@ -136,32 +135,9 @@ def test_a_core_with_dot_products_gets_signed_integers() -> None:
     assert int(_constant(proto, "zero")) == 111
 
 
-@pytest.mark.parametrize(("channels", "lowered"), [(64, {"wide"}), (60, set())])
-def test_a_core_without_them_gets_weights_with_an_offset(channels: int, lowered: set[str]) -> None:
-    proto = _convolutions(channels)
-    offset = core_form(proto, "cortex-a72")
-    assert offset is not None
-    for name in ("wide", "deep", "point"):
-        shift = int(name in lowered)
-        assert np.array_equal(_constant(offset, f"{name}_q").astype(int) + shift, _constant(proto, f"{name}_q"))
-        assert set(_constant(offset, f"{name}_zero")) == {-shift}
-    assert np.array_equal(_run(offset), _run(proto))
-
-
-def test_weights_that_fill_the_range_get_no_offset() -> None:
-    proto = _convolutions()
-    for constant in proto.graph.initializer:
-        if constant.name == "wide_q":
-            full = numpy_helper.to_array(constant).copy()
-            full[0, 0, 0, 0] = -128
-            constant.CopyFrom(numpy_helper.from_array(full, constant.name))
-    offset = core_form(proto, "cortex-a72")
-    assert offset is not None
-    assert offset.SerializeToString() == proto.SerializeToString()
-
-
-def test_a_core_that_was_not_counted_takes_the_model_as_it_is() -> None:
-    assert core_form(_convolutions(), "") is None
+@pytest.mark.parametrize("cpu", ["", "cortex-a72"])
+def test_other_cores_take_the_model_as_it_is(cpu: str) -> None:
+    assert core_form(_convolution(), cpu) is None
 
 
 _JOINING = tiny.model(
@@ -198,3 +174,13 @@ def test_the_cheaper_recipe_comes_first() -> None:
     first, second = recipes_for(load_target("raspberry_pi_4"), reduce_range=False)
     assert (first.shared_scales, second.shared_scales) == (True, False)
     assert first.calibration == second.calibration
+
+
+def test_a_bundle_for_such_a_core_carries_signed_integers(tmp_path: Path) -> None:
+    path = write_project(tmp_path, pictures=16)
+    build(path, "raspberry_pi_5", tmp_path / "a.edge", bundle_version=1)
+    manifest = Bundle.open(tmp_path / "a.edge").manifest
+    assert manifest.provenance.recipe["core_form"] == "cortex-a76"
+    config = (tmp_path / "a.edge" / "required_operators_and_types.config").read_text()
+    assert "int8_t" in config
+    assert "uint8_t" not in config

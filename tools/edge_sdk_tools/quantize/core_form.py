@@ -11,13 +11,9 @@ from collections.abc import Callable
 import onnx
 
 from edge_sdk_tools.quantize.signed import sign_activations
-from edge_sdk_tools.quantize.weight_offset import offset_weights
 
-_FORMS: dict[str, Callable[[onnx.ModelProto], None]] = {
-    "cortex-a72": offset_weights,
-    "cortex-a76": sign_activations,
-}
-"""By core, in qemu's spelling. A core that is not here was not counted, and takes the model as it is."""
+_FORMS: dict[str, Callable[[onnx.ModelProto], None]] = {"cortex-a76": sign_activations}
+"""By core, in qemu's spelling. The others were not counted, or gain nothing; they take the model as it is."""
 
 
 def core_form(proto: onnx.ModelProto, cpu: str) -> onnx.ModelProto | None:
