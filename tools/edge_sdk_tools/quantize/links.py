@@ -34,10 +34,6 @@ class Links:
         node = self._makers.get(name)
         return node if node is not None and node.op_type == kind else None
 
-    def readers(self, name: str) -> list[onnx.NodeProto]:
-        """All nodes that read a tensor, once an input."""
-        return self._readers[name]
-
     def only_reader(self, name: str, kind: str) -> onnx.NodeProto | None:
         """The node of that kind that alone reads a tensor which is no output."""
         readers = self._readers[name]
