@@ -46,7 +46,7 @@ def test_what_holds_at_once_is_not_searched_for(tmp_path: Path) -> None:
     assert (report.precision, report.fallback_reason, trial.recipe) == (
         "int8",
         None,
-        "U8S8 per channel, percentile 99.999",
+        "U8S8 per channel, shared scales, percentile 99.999",
     )
 
 

@@ -25,6 +25,7 @@ from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.chain import measure_chain
 from edge_sdk_tools.check import check_model
+from edge_sdk_tools.device_form import fit_to_core
 from edge_sdk_tools.distill_check import check_distillation
 from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
 from edge_sdk_tools.host_cpu import host_saturates
@@ -223,6 +224,8 @@ def _take_steps(
     if wants_int8:
         refuse_without_int8(search)
     choice = choose_int8(search.chosen) if search.chosen else choose_fp32(search, setting, workshop, work)
+    if search.chosen:
+        choice = fit_to_core(choice, spec, target, search.chosen.quantized.macs, work)
     choice, taken = choose_input(choice, spec.input, target, work)
     counter = board_counter(target)
     forms = forms_of(spec, fp32, distilled, simplified, search, choice)

@@ -86,6 +86,8 @@ def choose_input(choice: Choice, spec: InputSpec, target: Target, folder: Path) 
     floats = InputTrial("float32", spec.layout, spec.color, "")
     if choice.precision == "fp32":
         return choice, _said(floats, "an FP32 model computes with normalised floats")
+    if choice.timed is not None:
+        return choice, _said(floats, f"integers are signed for {target.cpu}, and levels are not")
     graphs = level_graphs(onnx.load(choice.onnx), spec)
     if isinstance(graphs, str):
         return choice, _said(floats, graphs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,10 @@ from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.shared_scales import share_ranges
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
+from edge_sdk_tools.quantize.softmax import softmax_along_last_axis
+from edge_sdk_tools.quantize.upsampling import upsample_by_copies
 
 
 class Quantized(msgspec.Struct, frozen=True):
@@ -69,7 +72,7 @@ def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recip
 
 
 def quantized_proto(
-    proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, float_nodes: Iterable[str]
+    proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, float_nodes: Sequence[str]
 ) -> onnx.ModelProto:
     """The quantized graph; whatever ONNX Runtime's quantizer raises passes.
 
@@ -81,6 +84,8 @@ def quantized_proto(
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
+    if recipe.shared_scales:
+        ranges = share_ranges(proto, ranges, set(float_nodes))
     as_floats = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}
     with contextlib.redirect_stdout(io.StringIO()):  # the quantizer narrates
         quantizer = QDQQuantizer(
@@ -98,7 +103,15 @@ def quantized_proto(
         quantizer.quantize_model()
         quantizer.model.topological_sort()  # ONNX wants nodes after what they read
     result: onnx.ModelProto = quantizer.model.model
+    shapes = _shapes(proto)
+    upsample_by_copies(result, shapes)
+    softmax_along_last_axis(result, shapes)
     return result
+
+
+def _shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    values = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
+    return {value.name: tuple(d.dim_value for d in value.type.tensor_type.shape.dim) for value in values}
 
 
 # On the root logger the quantizer advises to do what was done above, says of weights of one axis that it is one, and

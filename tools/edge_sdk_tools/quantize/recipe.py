@@ -19,6 +19,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         reduce_range: 7-bit weights, for CPUs that would saturate.
         calibration: how ranges of activations are chosen.
         float_nodes: nodes left float beside the decoding tail.
+        shared_scales: one scale for all that a Concat joins, so that joining is copying.
+        core_form: the core, in qemu's spelling, as whose kernels like it the same integers are written; empty for none.
     """
 
     activation_type: IntegerType
@@ -27,6 +29,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     reduce_range: bool
     calibration: Calibration = CALIBRATIONS[0]
     float_nodes: tuple[str, ...] = ()
+    shared_scales: bool = False
+    core_form: str = ""
 
     @property
     def is_symmetric(self) -> bool:
@@ -43,6 +47,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             "weight_type": self.weight_type,
             "per_channel": self.per_channel,
             "reduce_range": self.reduce_range,
+            "shared_scales": self.shared_scales,
+            "core_form": self.core_form,
         }
 
     @property
@@ -51,20 +57,34 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         types = f"{_SHORT[self.activation_type]}{_SHORT[self.weight_type]}"
         scales = "per channel" if self.per_channel else "per tensor"
         bits = ", 7-bit weights" if self.reduce_range else ""
+        joined = ", shared scales" if self.shared_scales else ""
         kept = f", {len(self.float_nodes)} nodes float" if self.float_nodes else ""
-        return f"{types} {scales}{bits}, {self.calibration}{kept}"
+        return f"{types} {scales}{bits}{joined}, {self.calibration}{kept}"
 
 
-def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
-    """Where every search starts: the target's types, everything but the tail in integers.
+def recipes_for(target: Target, *, reduce_range: bool) -> tuple[Recipe, ...]:
+    """Ways that leave nothing but the tail float, the one with the fewest counted instructions first.
+
+    The order holds for every core that was counted (docs/arm-cost.md) and, timed, for x86.
 
     Args:
         target: says what its CPU likes.
         reduce_range: 7-bit weights, because this machine would saturate.
     """
-    return Recipe(
+    plain = Recipe(
         activation_type=target.activation_type,
         weight_type=target.weight_type,
         per_channel=target.per_channel,
         reduce_range=reduce_range,
     )
+    return (msgspec.structs.replace(plain, shared_scales=True), plain)
+
+
+def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
+    """Where every search starts: the first of `recipes_for`.
+
+    Args:
+        target: says what its CPU likes.
+        reduce_range: 7-bit weights, because this machine would saturate.
+    """
+    return recipes_for(target, reduce_range=reduce_range)[0]

@@ -34,6 +34,7 @@ class Choice(msgspec.Struct, frozen=True, eq=False):
         float_nodes: nodes left float on purpose; none for FP32, which has no others.
         fallback_reason: why it is FP32; None for INT8.
         tensor: what it takes; None where that is what model.toml says, in float32.
+        timed: the file whose time was taken here, where the one that ships is written for another core; else None.
     """
 
     precision: Literal["int8", "fp32"]
@@ -44,6 +45,7 @@ class Choice(msgspec.Struct, frozen=True, eq=False):
     float_nodes: tuple[str, ...] = ()
     fallback_reason: str | None = None
     tensor: InputTensor | None = None
+    timed: Path | None = None
 
 
 def choose_int8(trial: Trial) -> Choice:

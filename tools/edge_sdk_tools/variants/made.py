@@ -24,6 +24,7 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         onnx: the model before conversion, by which golden outputs are computed.
         converted: the .ort file.
         tensor: what it takes; None where that is what `spec` says, in float32.
+        timed: the file whose time is taken here: the same, unless that is written for another core.
         proof: what was measured beside FP32 of the same size.
         evaluation: beside FP32 of model.toml's own size.
         agreement: with the same.
@@ -40,6 +41,7 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     onnx: Path
     converted: Converted
     tensor: InputTensor | None = None
+    timed: Path
     proof: Proof
     evaluation: Evaluation
     agreement: Agreement

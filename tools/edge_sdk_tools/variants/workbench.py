@@ -22,13 +22,14 @@ from edge_sdk_tools.arm_cost import Counter
 from edge_sdk_tools.board import board_counter, check_latency, estimate_board
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.convert import Converted, convert
+from edge_sdk_tools.device_form import fit_to_core
 from edge_sdk_tools.evaluate import OnProgress, OutputMemory, Subject, from_checked, observe, pair_up, summarise
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.host_latency import interleaved_latency_ms
 from edge_sdk_tools.promise import Steps
 from edge_sdk_tools.prove import Proof, agreement_of, measure, prove
 from edge_sdk_tools.quantize import quantize, simplify, watch_once
-from edge_sdk_tools.search import check_size, shortfall_of
+from edge_sdk_tools.search import Choice, check_size, shortfall_of
 from edge_sdk_tools.variants.dynamic import product_work, quantize_products
 from edge_sdk_tools.variants.half import convert_half, with_half_weights
 from edge_sdk_tools.variants.made import Made
@@ -142,6 +143,9 @@ class Workbench:
             proof = prove(measured, spec, same_size, converted, say)
         except AccuracyGateError as cause:
             raise AccuracyGateError(f"at {size_text(spec.input.size_wh)}: {cause}; leave that size out") from cause
+        choice = Choice("int8", source, converted, proof, self._steps.choice.recipe)
+        if precision == "int8":
+            choice = fit_to_core(choice, spec, self._target, macs, converted.model.parent)
         evaluation, agreement = proof.evaluation, proof.agreement
         if same_size is not fp32:
             model = converted.model.read_bytes()
@@ -157,13 +161,14 @@ class Workbench:
             spec=spec,
             is_resized=same_size is not fp32,
             onnx=source,
-            converted=converted,
+            converted=choice.converted,
+            timed=converted.model,
             proof=proof,
             evaluation=evaluation,
             agreement=agreement,
             latency_ms=proof.latency_ms,
             latency_ratio=proof.latency_ms / proof.fp32_latency_ms,
-            estimate=estimate_board(converted.model, self._target, self._counter(), say),
+            estimate=estimate_board(choice.converted.model, self._target, self._counter(), say),
         )
         self._float_sessions[made.name] = same_size.session
         return made
@@ -203,7 +208,7 @@ class Workbench:
 
     def _timed(self, first: Made, others: Sequence[Made], fp32: Subject) -> tuple[Made, ...]:
         """All models in turn, so that their ratios mean something; then each is judged."""
-        made = [Session(o.converted.model.read_bytes(), SessionSettings(), o.name) for o in (first, *others)]
+        made = [Session(o.timed.read_bytes(), SessionSettings(), o.name) for o in (first, *others)]
         sessions = [fp32.session, *made, *(self._float_sessions[one.name] for one in others)]
         fp32_ms, first_ms, *rest_ms = interleaved_latency_ms(
             [partial(session.run, np.zeros(session.input_shape, session.input_dtype)) for session in sessions],
@@ -238,6 +243,7 @@ def _first(steps: Steps) -> Made:
         onnx=choice.onnx,
         converted=choice.converted,
         tensor=choice.tensor,
+        timed=choice.timed or choice.converted.model,
         proof=proof,
         evaluation=proof.evaluation,
         agreement=proof.agreement,
