@@ -18,7 +18,7 @@ from edge_sdk.cli.root import run
 from edge_sdk.errors import EdgeError, LatencyGateError, ModelError
 from edge_sdk.manifest import BoardEstimate
 from edge_sdk.target import load_target
-from edge_sdk_tools import board
+from edge_sdk_tools import board, prove
 from edge_sdk_tools.arm_cost import BoardOutputs, Counter, Counts
 from edge_sdk_tools.arm_cost.instructions import CLASSES
 from edge_sdk_tools.build import build
@@ -31,8 +31,8 @@ from tests.host.projects import write_project
 class _Fixed:
     """A counter that always counts the same: the real one is tested where an emulator is."""
 
-    def __init__(self, million: float, fault: EdgeError | None = None) -> None:
-        self.million, self.fault = million, fault
+    def __init__(self, million: float, fault: EdgeError | None = None, *, fp32_times: float = 3) -> None:
+        self.million, self.fault, self.fp32_times = million, fault, fp32_times
         self.environment = dict(os.environ)
 
     def board_python(self, _cpu: str) -> list[str]:
@@ -42,9 +42,8 @@ class _Fixed:
     def count(self, model: Path, cpu: str, *, time_limit_s: float) -> Counts:
         if self.fault is not None:
             raise self.fault
-        assert model.suffix == ".ort"
         assert time_limit_s > 0
-        total = round(self.million * 1e6)
+        total = round(self.million * (1 if model.suffix == ".ort" else self.fp32_times) * 1e6)
         return Counts(model.name, cpu, "1.31.1", total, {**dict.fromkeys(CLASSES, 0), "sdot": total})
 
 
@@ -71,6 +70,34 @@ def test_an_estimate_is_promised_reported_and_called_one(
     assert arm.outputs is not None
     assert (arm.outputs.against, arm.outputs.images, arm.outputs.identical) == ("ort", 3, True)
     assert "not a bit of its outputs differs, on 3 images" in (bundle / "report.html").read_text()
+
+
+def test_the_board_s_counts_decide_whether_int8_gains_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """This machine says that INT8 is twice as fast; the board says that it takes 1.25 times as long."""
+    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [10.0, 20.0])
+    _use(monkeypatch, _Fixed(60, fp32_times=0.8))
+    model, bundle = write_project(tmp_path), tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "THE BUNDLE CARRIES FP32" in out
+    assert "FP32 11.8 ms on one thread of cortex-a76, by counted instructions: it gains nothing" in out
+
+
+@pytest.mark.parametrize(
+    ("target", "int8_ms", "carried"),
+    [
+        ("x86_64", 13.0, "fp32"),
+        ("raspberry_pi_5", 13.0, "int8"),
+        ("raspberry_pi_5", 16.0, "fp32"),
+    ],
+)
+def test_a_time_here_says_less_of_another_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, int8_ms: float, carried: str
+) -> None:
+    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [int8_ms, 10.0])
+    assert build(write_project(tmp_path), target, tmp_path / "a.edge").precision == carried
 
 
 def test_without_a_counter_nothing_is_claimed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ Owns the latency gate. What is said here is an estimate with its error, and noth
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from edge_sdk.errors import EdgeError, LatencyGateError, ModelError
@@ -12,6 +13,7 @@ from edge_sdk.manifest import BoardEstimate
 from edge_sdk.target import Target
 from edge_sdk_tools.arm_cost import Counter, estimate, find_counter
 from edge_sdk_tools.arm_cost.counter import CPUS
+from edge_sdk_tools.candidates import Workshop, encoded, package_versions, source_digest
 from edge_sdk_tools.evaluate import OnProgress
 
 _TIME_LIMIT_S = 300.0
@@ -59,6 +61,33 @@ def estimate_board(
         low_ms=found.low_ms,
         high_ms=found.high_ms,
     )
+
+
+class _UncountedError(Exception):
+    """Nothing was counted: not to be remembered."""
+
+
+def estimate_once(
+    workshop: Workshop, model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
+) -> BoardEstimate | None:
+    """As `estimate_board`, unless the workshop's store remembers it of the same file.
+
+    Raises:
+        As `estimate_board`.
+    """
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    decides = encoded([source_digest(), package_versions(), digest, target])
+
+    def counted() -> BoardEstimate:
+        found = estimate_board(model, target, counter, on_progress)
+        if found is None:
+            raise _UncountedError
+        return found
+
+    try:
+        return workshop.once(counted, key=f"board-{hashlib.sha256(decides).hexdigest()}", result=BoardEstimate)
+    except _UncountedError:
+        return None
 
 
 def check_latency(estimated: BoardEstimate | None, target: Target, budget_ms: float) -> None:

@@ -20,7 +20,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.manifest import Agreement, BoardEstimate, Distillation, Manifest, Variant
 from edge_sdk.model_spec import ModelSpec, load_model_spec
 from edge_sdk.target import Target, load_target
-from edge_sdk_tools.board import board_counter, check_latency, estimate_board
+from edge_sdk_tools.board import board_counter, check_latency, estimate_once
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.chain import measure_chain
@@ -209,6 +209,7 @@ def _take_steps(
         symmetric=recipe.is_symmetric,
         on_image=lambda done: on_progress("calibrate", done, len(images.calibration)),
     )
+    counter = board_counter(target)
     setting = Setting(
         spec,
         target,
@@ -218,6 +219,7 @@ def _take_steps(
         images.evaluation,
         threads=workshop.threads_per_job,
         elsewhere=workshop.is_elsewhere,
+        board=lambda model: estimate_once(workshop, model, target, counter, on_progress),
         on_progress=on_progress,
     )
     search = RecipeSearch(setting, activations, images, workshop, work).run(recipe)
@@ -227,10 +229,9 @@ def _take_steps(
     if search.chosen:
         choice = fit_to_core(choice, spec, target, search.chosen.quantized.macs, work)
     choice, taken = choose_input(choice, spec.input, target, work)
-    counter = board_counter(target)
     forms = forms_of(spec, fp32, distilled, simplified, search, choice)
     with measure_chain(forms, choice.proof.images, spec, target, counter) as finish:
-        board = estimate_board(choice.converted.model, target, counter, on_progress)
+        board = estimate_once(workshop, choice.converted.model, target, counter, on_progress)
         noise = local_noise(simplified, activations, onnx.load(forms.files["int8"]))
         chain = finish()
     return Steps(spec, target, images, checked, distilled, simplified, search, choice, taken, chain, noise, board)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import cv2
 import msgspec
 
 from edge_sdk.errors import UsageError
+from edge_sdk.manifest import BoardEstimate
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import Target
@@ -18,6 +21,8 @@ from edge_sdk_tools.dataset import Dataset, MaskTruth, carried
 from edge_sdk_tools.evaluate import OnProgress, OutputMemory, Subject
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.quantize import Recipe, Simplified
+
+Board: TypeAlias = Callable[[Path], BoardEstimate | None]
 
 
 class Setting:
@@ -32,6 +37,7 @@ class Setting:
         evaluation: images that measure.
         threads: for each attempt.
         elsewhere: images are sent along, as other machines have not got them.
+        board: estimates the time of a model file on the target's core, in this process; None where nothing counts.
         on_progress: for progress bars, in this process.
     """
 
@@ -46,6 +52,7 @@ class Setting:
         *,
         threads: int | None = None,
         elsewhere: bool = False,
+        board: Board = lambda _model: None,
         on_progress: OnProgress = lambda _step, _done, _total: None,
     ) -> None:
         self.spec, self.target, self.simplified, self.threads = spec, target, simplified, threads
@@ -55,13 +62,13 @@ class Setting:
         self._saturates = host_saturates()
         self._loading = threading.Lock()
         self._fp32: Subject | None = _remembering(fp32)
-        self.on_progress = on_progress
+        self.on_progress, self.board = on_progress, board
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_loading": None, "_fp32": None, "on_progress": None}
+        return {**vars(self), "_loading": None, "_fp32": None, "on_progress": None, "board": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _loading=threading.Lock(), on_progress=_silent)
+        self.__dict__.update(state, _loading=threading.Lock(), on_progress=_silent, board=_uncounted)
 
     @property
     def fp32(self) -> Subject:
@@ -106,6 +113,10 @@ def _digest(
         *masks,
     ]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def _uncounted(_model: Path) -> None:
+    """Nothing counts on a worker."""
 
 
 def _silent(_step: str, _done: int, _total: int) -> None:

@@ -20,6 +20,17 @@ NOTICEABLE_MS = 0.5
 
 _ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it
 _SLOWER = 1.02  # what noise makes of two equal times
+_SLOWER_ELSEWHERE = 1.5
+"""What a time on this machine must show before it says something of a core whose kernels are others: ShuffleNet's INT8
+takes 2.1x FP32's time on x86; counted, it takes 1.35x on a Cortex-A76 and 1.05x on an A72 (docs/arm-cost.md)."""
+
+
+class BoardTimes(msgspec.Struct, frozen=True):
+    """One inference on the target's core, estimated from counted instructions, in milliseconds on one thread."""
+
+    core: str
+    int8_ms: float
+    fp32_ms: float
 
 
 class Shortfall(msgspec.Struct, frozen=True):
@@ -36,15 +47,20 @@ class Shortfall(msgspec.Struct, frozen=True):
     may_be_noise: bool = False
 
 
-def shortfall_of(proof: Proof, gates: Gates, name: str = "INT8") -> Shortfall | None:
+def shortfall_of(
+    proof: Proof, gates: Gates, name: str = "INT8", *, board: BoardTimes | None = None, elsewhere: bool = False
+) -> Shortfall | None:
     """What keeps a model from its gates, the gravest first; None when nothing does.
 
     Args:
         proof: of a model beside FP32.
         gates: of model.toml.
         name: what the lines call the model's precision.
+        board: estimated times on the target's core, which decide then; None where nothing counted them.
+        elsewhere: whether the target's core is of another kind than this machine's.
     """
-    return _float_work(proof) or _agreement(proof, gates, name) or _drop(proof, gates) or _time(proof, name)
+    slow = _board_time(board, name) if board else _time(proof, name, _SLOWER_ELSEWHERE if elsewhere else _SLOWER)
+    return _float_work(proof) or _agreement(proof, gates, name) or _drop(proof, gates) or slow
 
 
 def nothing_in_integers(quantized: Quantized) -> Shortfall | None:
@@ -101,8 +117,18 @@ def _drop(proof: Proof, gates: Gates) -> Shortfall | None:
     )
 
 
-def _time(proof: Proof, name: str) -> Shortfall | None:
+def _board_time(board: BoardTimes, name: str) -> Shortfall | None:
+    if board.int8_ms <= board.fp32_ms * _SLOWER or board.int8_ms - board.fp32_ms < NOTICEABLE_MS:
+        return None
+    return Shortfall(
+        "slow",
+        f"{name} takes an estimated {board.int8_ms:.1f} ms and FP32 {board.fp32_ms:.1f} ms on one thread of "
+        f"{board.core}, by counted instructions: it gains nothing",
+    )
+
+
+def _time(proof: Proof, name: str, slower: float) -> Shortfall | None:
     int8, fp32 = proof.latency_ms, proof.fp32_latency_ms
-    if int8 <= fp32 * _SLOWER or int8 - fp32 < NOTICEABLE_MS:
+    if int8 <= fp32 * slower or int8 - fp32 < NOTICEABLE_MS:
         return None
     return Shortfall("slow", f"{name} takes {int8:.2f} ms and FP32 {fp32:.2f} ms here, one thread: it gains nothing")

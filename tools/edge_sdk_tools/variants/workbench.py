@@ -19,7 +19,7 @@ from edge_sdk.manifest import Precision
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk_tools.arm_cost import Counter
-from edge_sdk_tools.board import board_counter, check_latency, estimate_board
+from edge_sdk_tools.board import board_counter, check_latency, estimate_once
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.device_form import fit_to_core
@@ -168,7 +168,7 @@ class Workbench:
             agreement=agreement,
             latency_ms=proof.latency_ms,
             latency_ratio=proof.latency_ms / proof.fp32_latency_ms,
-            estimate=estimate_board(choice.converted.model, self._target, self._counter(), say),
+            estimate=estimate_once(self._workshop, choice.converted.model, self._target, self._counter(), say),
         )
         self._float_sessions[made.name] = same_size.session
         return made
