@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 import msgspec
@@ -33,6 +34,10 @@ from edge_sdk_tools.dataset import ClassTruth, read_dataset
 LIMIT, POINTS = 1.02, 1.0
 _OURS, _FLOAT = "edge-sdk build", "FP32"
 _TYPES = ("QUInt8 QInt8", "QInt8 QInt8", "QUInt8 QUInt8")
+
+
+Models: TypeAlias = dict[str, tuple[Session, Prepare]]
+"""Loaded with one thread, each with the stage before it."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -104,9 +109,7 @@ def _grid(types: tuple[str, ...], methods: tuple[str, ...]) -> list[ByHand]:
     ]
 
 
-def _sessions(
-    spec: ModelSpec, report: BuildReport, grid: list[ByHand], calibration: Path, work: Path
-) -> dict[str, Session]:
+def _sessions(spec: ModelSpec, report: BuildReport, grid: list[ByHand], calibration: Path, work: Path) -> Models:
     """Every model, loaded with one thread."""
     bundle = Bundle.open(Path(report.bundle))
     # With the shapes fixed and the opset raised, which a person would have to do as well.
@@ -114,47 +117,47 @@ def _sessions(
     checked = work / "checked.onnx"
     checked.write_bytes(float_model)
     found = {
-        _FLOAT: Session(float_model, SessionSettings(), _FLOAT),
-        _OURS: Session(bundle.read(bundle.manifest.variants[0].file), SessionSettings(), _OURS),
+        _FLOAT: (Session(float_model, SessionSettings(), _FLOAT), Prepare(spec.input)),
+        _OURS: (Session.open(bundle, SessionSettings()), Prepare.of(bundle.manifest)),
     }
     for settings in grid:
         print(f"by hand: {settings.text}", file=sys.stderr)
         path = quantize_by_hand(checked, spec, calibration, work, settings)
-        found[settings.text] = Session(path.read_bytes(), SessionSettings(), settings.text)
+        found[settings.text] = (Session(path.read_bytes(), SessionSettings(), settings.text), Prepare(spec.input))
     return found
 
 
-def _top1(
-    spec: ModelSpec, sessions: dict[str, Session], data: Path, images: int | None
-) -> tuple[dict[str, float], int]:
+def _top1(spec: ModelSpec, sessions: Models, data: Path, images: int | None) -> tuple[dict[str, float], int]:
     """Share of images that each model gets right, and how many there were."""
     labels = tuple(Path(spec.labels).read_text(encoding="utf-8").splitlines())
     background = bool(spec.classification.background_class)
     dataset = read_dataset(data, labels, "classification", background_class=background)
     dataset = dataset if images is None else dataset.spread(images)
-    prepare, right, count = Prepare(spec.input), dict.fromkeys(sessions, 0), 0
+    right, count = dict.fromkeys(sessions, 0), 0
     for file, truth in zip(dataset.images.images, dataset.truths or (), strict=True):
         try:
-            tensor = prepare.normalise(prepare.resize(file.read()))
+            image = file.read()
         except DataError:
             continue
         count += 1
-        for name, session in sessions.items():
+        for name, (session, prepare) in sessions.items():
+            tensor = prepare.normalise(prepare.resize(image))
             place = int(session.run(tensor)[0].reshape(-1)[int(background) :].argmax())
             right[name] += isinstance(truth, ClassTruth) and place == truth.class_id
     return {name: value / max(count, 1) for name, value in right.items()}, count
 
 
-def _times(spec: ModelSpec, sessions: dict[str, Session], rounds: int) -> dict[str, list[float]]:
+def _times(spec: ModelSpec, sessions: Models, rounds: int) -> dict[str, list[float]]:
     """Seconds of one run of each model, each round; every other round goes through them backwards."""
-    tensor = np.random.default_rng(0).normal(size=spec.input.tensor_shape).astype(np.float32)
+    image = np.random.default_rng(0).integers(0, 256, (*spec.input.size_wh[::-1], 3), np.uint8)
     taken: dict[str, list[float]] = {name: [] for name in sessions}
-    for session in sessions.values():
-        session.run(tensor)
+    tensors = {name: prepare.normalise(image) for name, (_, prepare) in sessions.items()}
+    for name, (session, _) in sessions.items():
+        session.run(tensors[name])
     for number in range(rounds):
-        for name, session in list(sessions.items())[:: 1 if number % 2 else -1]:
+        for name, (session, _) in list(sessions.items())[:: 1 if number % 2 else -1]:
             started = time.perf_counter()
-            session.run(tensor)
+            session.run(tensors[name])
             taken[name].append(time.perf_counter() - started)
     return taken
 

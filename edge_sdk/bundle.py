@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.frame import Tensor
+from edge_sdk.golden import rows_of
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest, decode_manifest
 from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
 
@@ -154,6 +155,27 @@ class Bundle:
                 raise BundleError(
                     f"{where}: a golden image is {image.dtype} {image.shape}, expected uint8 {(height, width, 3)}"
                 )
+        return found
+
+    def golden_noise(self) -> tuple[Tensor, ...]:
+        """What quantization costs in every row of every output, float32 (R,) each; empty for a float model.
+
+        Raises:
+            BundleError: when the file does not hold what the manifest promises.
+        """
+        promise = self.manifest.variants[0].golden
+        if not promise.noise_share:
+            return ()
+        where = self.path / promise.file
+        try:
+            with np.load(io.BytesIO(self.read(promise.file)), allow_pickle=False) as arrays:
+                outputs = [arrays[key] for key in _output_keys(arrays.files, 0)]
+                found = tuple(arrays[f"noise_{number}"] for number in range(len(outputs)))
+        except _NOT_AN_ARCHIVE as cause:
+            raise BundleError(f"{where}: not the promised golden file ({type(cause).__name__}: {cause})") from cause
+        for number, (noise, output) in enumerate(zip(found, outputs, strict=True)):
+            if noise.dtype != np.float32 or noise.shape != (len(rows_of(output)),) or not np.isfinite(noise).all():
+                raise BundleError(f"{where}: noise_{number} is not one finite float32 a row of output {number}")
         return found
 
     def check_device(self, machine: str, onnxruntime_version: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +16,7 @@ import onnxruntime as ort
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import BundleError, IncompatibleError, SessionError
 from edge_sdk.frame import Inferred, Prepared, Tensor
+from edge_sdk.golden import largest_difference
 from edge_sdk.prepare import Prepare
 
 _DTYPES: dict[str, type[np.generic]] = {
@@ -153,9 +153,10 @@ class Session:
         variant = bundle.manifest.variants[0]
         promise = variant.golden
         worst = 0.0
+        noise = bundle.golden_noise()
         for index, (image, expected) in enumerate(bundle.golden()):
             outputs = self.run(prepare.normalise(image))
-            problem = _compare(outputs, expected, promise.absolute, promise.relative)
+            problem = largest_difference(outputs, expected, promise, noise)
             if isinstance(problem, str):
                 raise IncompatibleError(
                     f"{bundle.path}: golden input {index} gives other results here ({variant.file}: {problem}); "
@@ -222,23 +223,6 @@ def _only_input(session: ort.InferenceSession, where: str) -> tuple[str, tuple[i
             f"{where}: input {image.name!r} is {image.type} {image.shape}, expected float32 or uint8 of fixed shape"
         )
     return image.name, tuple(image.shape), np.dtype(_DTYPES[image.type])
-
-
-def _compare(got: Sequence[Tensor], expected: Sequence[Tensor], absolute: float, relative: float) -> float | str:
-    """The largest absolute difference, or what is wrong."""
-    if len(got) != len(expected):
-        return f"{len(got)} outputs, expected {len(expected)}"
-    worst = 0.0
-    for index, (a, b) in enumerate(zip(got, expected, strict=True)):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return f"output {index} is {a.dtype} {a.shape}, expected {b.dtype} {b.shape}"
-        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
-        # Written so that NaN counts as wrong.
-        bad = ~(difference <= absolute + relative * np.abs(b.astype(np.float64)))
-        if bad.any():
-            return f"output {index} is off by up to {difference.max():.3g} in {bad.mean():.1%} of its values"
-        worst = max(worst, float(difference.max(initial=0.0)))
-    return worst
 
 
 def _first_line(cause: Exception) -> str:

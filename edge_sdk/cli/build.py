@@ -12,7 +12,7 @@ from edge_sdk.cli.host_tools import host_tools
 from edge_sdk.cli.measuring import folded, points, points_of
 
 if TYPE_CHECKING:
-    from edge_sdk_tools.build import BuildReport
+    from edge_sdk_tools.build_report import BuildReport
 
 _NAMED = 3
 _METRICS = {

@@ -23,16 +23,20 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inputs and the outputs they must give.
 
     Attributes:
-        file: an .npz: `image_I` uint8 (H, W, C) as they are after resizing, `output_I_J` the J-th output for image I.
+        file: an .npz: `image_I` uint8 (H, W, C) as they are after resizing, `output_I_J` the J-th output for image I,
+            and for INT8 `noise_J` float32 (R,): root mean square of what quantization costs in every row of output J,
+            whose rows stand along its shortest axis.
         count: number of images.
         absolute: allowed |got - expected|, in the outputs' own unit ...
-        relative: ... plus this share of |expected|.
+        relative: ... plus this share of |expected|; or
+        noise_share: in every row this share of its `noise_J`, as root mean square.
     """
 
     file: str
     count: Annotated[int, Meta(ge=1, le=16)]
     absolute: _NonNegative
     relative: _NonNegative
+    noise_share: _Unit = 0.0
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

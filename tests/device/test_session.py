@@ -6,14 +6,17 @@ import io
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import IncompatibleError, SessionError
+from edge_sdk.errors import BundleError, IncompatibleError, SessionError
 from edge_sdk.frame import Frame
+from edge_sdk.golden import largest_difference
+from edge_sdk.manifest import Golden
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
@@ -143,16 +146,53 @@ def test_spinning_and_threads_reach_the_runtime() -> None:
     assert spinning.get_session_config_entry("session.intra_op.allow_spinning") == "1"
 
 
-def _golden_bundle(folder: Path, *, error: float) -> Bundle:
-    """A real model in a bundle whose golden outputs are off by `error`."""
+def _golden_bundle(folder: Path, *, error: float, noise: np.ndarray | None = None) -> Bundle:
+    """A real model in a bundle whose golden outputs are off by `error`, and whose quantization costs `noise`."""
     model = tiny.classifier(classes=2).SerializeToString()
     image = np.random.default_rng(1).integers(0, 256, (16, 16, 3), np.uint8)
     outputs = Session(model, SessionSettings(), "m").run(Prepare(SPEC).normalise(image))
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, image_0=image, output_0_0=outputs[0] + np.float32(error))
+    noises = {} if noise is None else {"noise_0": noise}
+    np.savez_compressed(buffer, image_0=image, output_0_0=outputs[0] + np.float32(error), **noises)
     files = {**FILES, "model.int8.ort": model, "golden.npz": buffer.getvalue()}
     manifest = make_manifest(files, side=16)
+    if noise is not None:
+        [variant] = manifest.variants
+        golden = msgspec.structs.replace(variant.golden, noise_share=0.5)
+        manifest = msgspec.structs.replace(manifest, variants=(msgspec.structs.replace(variant, golden=golden),))
     return Bundle.open(write_bundle(folder, manifest, files))
+
+
+@pytest.mark.parametrize(("error", "fits"), [(0.009, True), (-0.009, True), (0.011, False), (float("nan"), False)])
+def test_integers_that_were_rounded_to_the_other_side_are_no_fault(tmp_path: Path, error: float, fits: bool) -> None:
+    bundle = _golden_bundle(tmp_path / "a.edge", error=error, noise=np.array([0.02], np.float32))
+    if fits:
+        assert Session.open(bundle).replay_golden(bundle, Prepare(SPEC)) == pytest.approx(0.009, rel=1e-3)
+    else:
+        with pytest.raises(IncompatibleError, match="golden input 0 gives other results here"):
+            Session.open(bundle).replay_golden(bundle, Prepare(SPEC))
+
+
+@pytest.mark.parametrize(
+    "noise", [np.zeros(2, np.float32), np.zeros(1), np.array([np.inf], np.float32), np.array([np.nan], np.float32)]
+)
+def test_noise_that_is_not_one_number_a_row_is_refused(tmp_path: Path, noise: np.ndarray) -> None:
+    bundle = _golden_bundle(tmp_path / "a.edge", error=0.0, noise=noise)
+    with pytest.raises(BundleError, match="noise_0 is not one finite float32 a row of output 0"):
+        Session.open(bundle).replay_golden(bundle, Prepare(SPEC))
+
+
+def test_rows_are_judged_apart() -> None:
+    """Scores that are wrong are not lost among boxes that are hundreds of pixels wide."""
+    expected = np.zeros((1, 5, 40), np.float32)
+    expected[0, :4] = 300
+    noise = np.array([2, 2, 2, 2, 0.01], np.float32)
+    golden = Golden(file="golden.npz", count=1, absolute=0.0, relative=0.0, noise_share=0.5)
+    rounded = expected + np.array([0.9, -0.9, 0.9, 0.9, 0.004], np.float32).reshape(1, 5, 1)
+    assert largest_difference([rounded], [expected], golden, [noise]) == pytest.approx(0.9, rel=1e-3)
+    wrong = expected.copy()
+    wrong[0, 4] += 0.006
+    assert isinstance(largest_difference([wrong], [expected], golden, [noise]), str)
 
 
 def test_golden_is_replayed(tmp_path: Path) -> None:

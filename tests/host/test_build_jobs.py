@@ -13,7 +13,8 @@ from distributed import LocalCluster
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.manifest import Provenance
-from edge_sdk_tools.build import BuildReport, build
+from edge_sdk_tools.build import build
+from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.candidates import Workshop
 from tests.host.labelled import write_labelled
 from tests.host.projects import write_project

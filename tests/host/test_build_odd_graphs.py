@@ -15,7 +15,8 @@ from edge_sdk.errors import ModelError
 from edge_sdk.model_spec import load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
-from edge_sdk_tools.build import BuildReport, build
+from edge_sdk_tools.build import build
+from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.check import check_model
 from tests.host import odd_graphs
 from tests.host.images import picture
@@ -55,16 +56,13 @@ def _built(folder: Path, proto: onnx.ModelProto, text: str = _OPEN) -> BuildRepo
 def _both(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """First outputs of the bundle and of the model as it was given, on pictures that calibrated nothing."""
     spec = load_model_spec(folder / "model.toml")
-    sessions = (
-        Session.open(Bundle.open(folder / "a.edge")),
-        Session((folder / "model.onnx").read_bytes(), SessionSettings(optimize_graph=False), "as given"),
-    )
-    prepare = Prepare(spec.input)
+    bundle = Bundle.open(folder / "a.edge")
+    as_given = Session((folder / "model.onnx").read_bytes(), SessionSettings(optimize_graph=False), "as given")
+    models = ((Session.open(bundle), Prepare.of(bundle.manifest)), (as_given, Prepare(spec.input)))
     rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for index in range(100, 112):
-        tensor = prepare.normalise(prepare.resize(picture(index)))
-        for session, found in zip(sessions, rows, strict=True):
-            found.append(session.run(tensor)[0].copy())
+        for (session, prepare), found in zip(models, rows, strict=True):
+            found.append(session.run(prepare.normalise(prepare.resize(picture(index))))[0].copy())
     return np.stack(rows[0]), np.stack(rows[1])
 
 
@@ -114,7 +112,7 @@ def test_two_outputs_that_are_one_tensor(tmp_path: Path) -> None:
     report = build(path, "x86_64", tmp_path / "a.edge", bundle_version=1)
     assert report.precision == "int8"
     bundle = Bundle.open(tmp_path / "a.edge")
-    prepare = Prepare(bundle.manifest.input)
+    prepare = Prepare.of(bundle.manifest)
     first, second = Session.open(bundle).run(prepare.normalise(prepare.resize(picture(3))))
     assert np.array_equal(first, second)
     assert np.ptp(first) > 0

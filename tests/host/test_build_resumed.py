@@ -12,7 +12,8 @@ import pytest
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk_tools.build import BuildReport, build
+from edge_sdk_tools.build import build
+from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.candidates import Workshop
 from tests.device import tiny
 from tests.host.labelled import write_labelled

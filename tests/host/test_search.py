@@ -16,7 +16,8 @@ from edge_sdk.model_spec import Gates, load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk.target import load_target
 from edge_sdk_tools import prove
-from edge_sdk_tools.build import BuildReport, build
+from edge_sdk_tools.build import build
+from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.convert import Converted
 from edge_sdk_tools.dataset import ImageSet, find_images

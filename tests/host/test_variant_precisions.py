@@ -36,7 +36,7 @@ def test_half_weights_halve_the_file_and_stay_half(tmp_path: Path) -> None:
     for name in ("fp16", "fp32"):
         one = bundle.led_by(name)
         [(image, _), *_] = one.golden()
-        outputs.append(Session.open(one).run(Prepare(one.manifest.input).normalise(image))[0].copy())
+        outputs.append(Session.open(one).run(Prepare.of(one.manifest).normalise(image))[0].copy())
     assert np.abs(outputs[0] - outputs[1]).max() < 1e-2
     assert np.abs(outputs[0] - outputs[1]).max() > 0
 

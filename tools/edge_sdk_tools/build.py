@@ -6,34 +6,32 @@ Owns the order of the steps and the choice of images. Each step's own rules live
 from __future__ import annotations
 
 import contextlib
-import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import onnx
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import UsageError
-from edge_sdk.manifest import Agreement, BoardEstimate, Distillation, Manifest, Variant
+from edge_sdk.manifest import Variant
 from edge_sdk.model_spec import ModelSpec, load_model_spec
 from edge_sdk.target import Target, load_target
 from edge_sdk_tools.board import board_counter, check_latency, estimate_once
-from edge_sdk_tools.bundle_folder import BundleFolder, Replaced, bundle_folder
+from edge_sdk_tools.build_report import BuildReport, report_of
+from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.chain import measure_chain
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.device_form import fit_to_core
 from edge_sdk_tools.distill_check import check_distillation
-from edge_sdk_tools.evaluate import Figure, OnProgress, from_checked
+from edge_sdk_tools.evaluate import OnProgress, from_checked
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.image_split import split_images
-from edge_sdk_tools.ledger import VariantRow, to_json
-from edge_sdk_tools.pixel_input import InputTrial, choose_input
+from edge_sdk_tools.ledger import to_json
+from edge_sdk_tools.pixel_input import choose_input
 from edge_sdk_tools.promise import Steps, promise, runtime_range
-from edge_sdk_tools.prove import Sample
 from edge_sdk_tools.quantize import first_recipe, local_noise, refuse_quantized, simplify, watch_once
 from edge_sdk_tools.record import record_of
 from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html
@@ -41,7 +39,6 @@ from edge_sdk_tools.runtime_replay import replay_in, replay_variants
 from edge_sdk_tools.search import (
     RecipeSearch,
     Setting,
-    Tried,
     check_size,
     choose_fp32,
     choose_int8,
@@ -56,73 +53,6 @@ from edge_sdk_tools.variants import (
     plan_variants,
     row_of,
 )
-
-
-class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a build came to.
-
-    Attributes:
-        bundle: where it is.
-        name, version, target: as in the manifest.
-        precision: of the model that the bundle carries. Figures of INT8 are those of the model that lost least.
-        fallback_reason: why the bundle carries FP32; None when it carries INT8.
-        trials: recipes that were tried, in order.
-        fp32_mb, model_mb, int8_mb: the model as it was given, as the bundle carries it, in INT8; MB of 1e6 bytes.
-        fp32_latency_ms, int8_latency_ms: medians of interleaved runs on this machine, one thread.
-        agreement: INT8 with FP32, on images that calibration never saw.
-        quality: INT8 beside FP32 against the labels of the evaluation images; empty without labels.
-        doubts: what a reader should know before believing these figures.
-        distillation: FP32 with its teacher, on the same images; None when model.toml names none.
-        integer_mac_share: of the convolutions outside the float tail, 0-1.
-        float_nodes: how many nodes were left float on purpose.
-        calibration_images: how many calibrated ...
-        found_images: ... of so many that could have.
-        samples: what both models say of a few images.
-        replaced: what was at `bundle` before: `nothing`, `unsigned` or `signed`.
-        unreadable_images: files that were skipped.
-        onnxruntime: versions that may run it, lowest and highest.
-        is_for_here: whether this machine could run it.
-        background_unsaid: the first label is "background" and model.toml does not say so.
-        reduced_for_host: the weights have 7 bits only because this machine's CPU would saturate with 8.
-        latency_budget_ms: promised to the device.
-        input: whether the model takes levels or normalised floats, and why.
-        board: an estimate of one inference there; None where nothing counted it.
-        remembered_steps: that an earlier build had finished, and that were not done again.
-        variants: all models that were made, the one that runs in front; those with a problem are not in the bundle.
-    """
-
-    bundle: str
-    name: str
-    version: int
-    target: str
-    precision: Literal["int8", "fp32"]
-    fallback_reason: str | None
-    trials: tuple[Tried, ...]
-    fp32_mb: float
-    model_mb: float
-    int8_mb: float
-    fp32_latency_ms: float
-    int8_latency_ms: float
-    agreement: Agreement
-    quality: tuple[Figure, ...]
-    doubts: tuple[str, ...]
-    distillation: Distillation | None
-    integer_mac_share: float
-    float_nodes: int
-    calibration_images: int
-    found_images: int
-    samples: tuple[Sample, ...]
-    replaced: Replaced
-    unreadable_images: list[str]
-    onnxruntime: tuple[str, str]
-    is_for_here: bool
-    background_unsaid: bool
-    reduced_for_host: bool
-    latency_budget_ms: float
-    input: InputTrial
-    board: BoardEstimate | None
-    remembered_steps: int
-    variants: tuple[VariantRow, ...]
 
 
 def build(
@@ -179,7 +109,7 @@ def build(
             replay_in(wanted, folder.preview(manifest))
             on_progress("replay golden", number, len(prove_runtimes))
         folder.finish(manifest)
-    return _report(manifest, steps, folder, helped, made)
+    return report_of(manifest, steps, folder, helped, made)
 
 
 def _take_steps(
@@ -227,14 +157,16 @@ def _take_steps(
         refuse_without_int8(search)
     choice = choose_int8(search.chosen) if search.chosen else choose_fp32(search, setting, workshop, work)
     if search.chosen:
-        choice = fit_to_core(choice, spec, target, search.chosen.quantized.macs, work)
+        choice = fit_to_core(choice, spec, target, fp32.session, search.chosen.quantized.macs, work)
     choice, taken = choose_input(choice, spec.input, target, work)
     forms = forms_of(spec, fp32, distilled, simplified, search, choice)
     with measure_chain(forms, choice.proof.images, spec, target, counter) as finish:
         board = estimate_once(workshop, choice.converted.model, target, counter, on_progress)
         noise = local_noise(simplified, activations, onnx.load(forms.files["int8"]))
         chain = finish()
-    return Steps(spec, target, images, checked, distilled, simplified, search, choice, taken, chain, noise, board)
+    return Steps(
+        spec, target, images, checked, setting.fp32, distilled, simplified, search, choice, taken, chain, noise, board
+    )
 
 
 def _add_files(folder: BundleFolder, steps: Steps, made: Sequence[Made]) -> tuple[Variant, ...]:
@@ -244,55 +176,3 @@ def _add_files(folder: BundleFolder, steps: Steps, made: Sequence[Made]) -> tupl
     folder.add(HTML_FILE, render_html(ledger).encode())
     folder.add(JSON_FILE, to_json(ledger))
     return variants
-
-
-def _report(
-    manifest: Manifest, steps: Steps, folder: BundleFolder, workshop: Workshop, made: Sequence[Made]
-) -> BuildReport:
-    choice, search, images = steps.choice, steps.search, steps.images
-    int8 = search.chosen or search.best
-    proof = int8.proof
-    unreadable = (*images.calibration.unreadable, *(skipped.path for skipped in proof.evaluation.skipped))
-    return BuildReport(
-        bundle=str(folder.output),
-        name=manifest.name,
-        version=manifest.version,
-        target=manifest.target,
-        fp32_mb=steps.checked.proto.ByteSize() / 1e6,
-        precision=choice.precision,
-        fallback_reason=choice.fallback_reason,
-        trials=tuple(trial.row for trial in search.trials),
-        model_mb=choice.proof.model_mb,
-        int8_mb=proof.model_mb,
-        fp32_latency_ms=proof.fp32_latency_ms,
-        int8_latency_ms=proof.latency_ms,
-        agreement=proof.agreement,
-        quality=proof.evaluation.quality,
-        doubts=(*proof.evaluation.warnings, *search.doubts, *steps.chain.doubts, *_unkept(workshop)),
-        distillation=steps.distillation,
-        integer_mac_share=proof.integer_mac_share,
-        float_nodes=len(manifest.provenance.float_nodes),
-        calibration_images=len(images.calibration),
-        found_images=images.found,
-        samples=proof.samples,
-        replaced=folder.replaces,
-        unreadable_images=sorted({str(p) for p in unreadable}),
-        onnxruntime=(manifest.onnxruntime.minimum, manifest.onnxruntime.maximum),
-        is_for_here=manifest.machine == platform.machine(),
-        background_unsaid=_background_unsaid(steps.spec, steps.checked.labels),
-        reduced_for_host=int8.quantized.recipe.reduce_range and not steps.target.reduce_range,
-        latency_budget_ms=manifest.latency_budget_ms,
-        input=steps.input,
-        board=steps.board,
-        remembered_steps=workshop.remembered,
-        variants=tuple(row_of(one) for one in made),
-    )
-
-
-def _unkept(workshop: Workshop) -> tuple[str, ...]:
-    return (f"{workshop.unkept}; an interrupted build will begin anew",) if workshop.unkept else ()
-
-
-def _background_unsaid(spec: ModelSpec, labels: Sequence[str]) -> bool:
-    is_classifier = spec.task == "classification"
-    return is_classifier and labels[0].casefold() == "background" and not spec.classification.background_class

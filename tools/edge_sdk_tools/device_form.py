@@ -1,7 +1,7 @@
 """Device form: of a chosen INT8 model, the file that computes the same and that the target's core runs with less work.
 
-Owns when that file ships: only where its outputs are those of the chosen model, bit for bit, and its convolutions run
-in integers no less.
+Owns when that file ships: only where its outputs are those of the chosen model, but for integers that are rounded to
+the other side of a tie, and its convolutions run in integers no less.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import onnx
 
+from edge_sdk.golden import NOISE_SHARE, energies_of, largest_difference, noise_of
+from edge_sdk.manifest import Golden
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
@@ -21,16 +22,20 @@ from edge_sdk_tools.convert import convert, integer_mac_share
 from edge_sdk_tools.quantize import core_form
 from edge_sdk_tools.search import Choice
 
+_TOLERANCE = Golden(file="", count=1, absolute=0.0, relative=1e-6, noise_share=NOISE_SHARE)
 _COMPARED_IMAGES = 2  # signed activations take a workstation ten times as long
 
 
-def fit_to_core(choice: Choice, spec: ModelSpec, target: Target, macs: Mapping[str, int], folder: Path) -> Choice:
+def fit_to_core(
+    choice: Choice, spec: ModelSpec, target: Target, fp32: Session, macs: Mapping[str, int], folder: Path
+) -> Choice:
     """Write a chosen model as its target's core likes it.
 
     Args:
         choice: with the images that proved it.
         spec: how they are prepared.
         target: names the core.
+        fp32: the float model, loaded.
         macs: multiply-accumulates by name of each convolution that should run in integers.
         folder: for the file; must exist.
 
@@ -52,18 +57,20 @@ def fit_to_core(choice: Choice, spec: ModelSpec, target: Target, macs: Mapping[s
     onnx.save(proto, path)
     converted = convert(path, target, work)
     share = integer_mac_share(converted.model, dict(macs), work)
-    if share < choice.proof.integer_mac_share or not _computes_the_same(converted.model, choice, spec):
+    if share < choice.proof.integer_mac_share or not _computes_the_same(converted.model, choice, spec, fp32):
         return choice
     recipe = msgspec.structs.replace(choice.recipe, core_form=target.cpu)
     return msgspec.structs.replace(choice, converted=converted, recipe=recipe, timed=choice.converted.model)
 
 
-def _computes_the_same(model: Path, choice: Choice, spec: ModelSpec) -> bool:
-    """Whether two files give the same outputs, to the last bit."""
+def _computes_the_same(model: Path, choice: Choice, spec: ModelSpec, fp32: Session) -> bool:
+    """Whether two files give the same outputs, as a device compares golden ones."""
     one, other = (Session(file.read_bytes(), SessionSettings(), file.name) for file in (model, choice.converted.model))
-    prepare = Prepare(spec.input)
+    reference, prepare = fp32.twin(), Prepare(spec.input)
     for file in choice.proof.images.spread(_COMPARED_IMAGES).images:
         tensor = prepare.normalise(prepare.resize(file.read()))
-        if not all(np.array_equal(a, b) for a, b in zip(one.run(tensor), other.run(tensor), strict=True)):
+        expected = other.run(tensor)
+        noise = noise_of([[energies_of(a, b) for a, b in zip(expected, reference.run(tensor), strict=True)]])
+        if isinstance(largest_difference(one.run(tensor), expected, _TOLERANCE, noise), str):
             return False
     return True

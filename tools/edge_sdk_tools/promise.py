@@ -29,7 +29,7 @@ from edge_sdk.target import Target
 from edge_sdk_tools.chain import Chain
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.distill_check import Distilled
-from edge_sdk_tools.evaluate import DIGEST_LENGTH
+from edge_sdk_tools.evaluate import DIGEST_LENGTH, Subject
 from edge_sdk_tools.image_split import ImageSplit
 from edge_sdk_tools.pixel_input import InputTrial
 from edge_sdk_tools.quantize import LocalNoise, Simplified
@@ -43,6 +43,7 @@ class Steps(msgspec.Struct, frozen=True):
     target: Target
     images: ImageSplit
     checked: CheckedModel
+    fp32: Subject
     distilled: Distilled | None
     simplified: Simplified
     search: Search

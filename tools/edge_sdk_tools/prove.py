@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from edge_sdk.frame import Image, Tensor
+from edge_sdk.golden import NOISE_SHARE, energies_of, noise_of
 from edge_sdk.manifest import Agreement, Golden
 from edge_sdk.model_spec import ModelSpec, Task
 from edge_sdk.prepare import Prepare
@@ -46,7 +49,14 @@ _WORST = 12
 _GOLDEN_IMAGES = 2
 # A dequantized value is a small integer times a scale, equal or off by a whole step: the allowance is for float tails.
 _GOLDEN_RELATIVE = 1e-3
+_GOLDEN_NOISE_SHARE = (
+    0.5  # of what quantization costs: docs/adr/0024 has what rounding to the other side does, and faults
+)
 _GOLDEN_ABSOLUTE_SHARE = 1e-5  # of the largest output: .0064 where boxes of 640 pixels share a tensor with scores
+
+
+Reference: TypeAlias = Callable[[Image], Sequence[Tensor]]
+"""A model's raw outputs for a picture that has the input's size."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -172,7 +182,9 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
     return Sample(file.path.name, fp32, int8)
 
 
-def make_golden(prepare: Prepare, model: Path, images: ImageSet, file: str) -> tuple[bytes, Golden]:
+def make_golden(
+    prepare: Prepare, model: Path, images: ImageSet, file: str, reference: Reference | None = None
+) -> tuple[bytes, Golden]:
     """Golden inputs, as they are after resizing, and the outputs that a model gives for them before its conversion.
 
     Args:
@@ -180,6 +192,7 @@ def make_golden(prepare: Prepare, model: Path, images: ImageSet, file: str) -> t
         model: the ONNX file.
         images: to choose from.
         file: what the golden file is called in the bundle.
+        reference: the float model that was quantized; None where this one is float.
 
     Returns:
         The bytes of the file and what the manifest says of it.
@@ -187,13 +200,20 @@ def make_golden(prepare: Prepare, model: Path, images: ImageSet, file: str) -> t
     session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
     arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them
     largest = 0.0
+    energies: list[list[NDArray[np.float64]]] = []
     chosen = images.spread(_GOLDEN_IMAGES).images
     for index, image in enumerate(chosen):
         resized = prepare.resize(image.read()).copy()
         arrays[f"image_{index}"] = resized
-        for number, output in enumerate(session.run(prepare.normalise(resized))):
+        outputs = session.run(prepare.normalise(resized))
+        for number, output in enumerate(outputs):
             arrays[f"output_{index}_{number}"] = output.copy()
             largest = max(largest, float(np.abs(output).max()))
+        if reference is not None:
+            energies.append([energies_of(a, b) for a, b in zip(outputs, reference(resized), strict=True)])
+    for number, noise in enumerate(noise_of(energies)):
+        arrays[f"noise_{number}"] = noise
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    return buffer.getvalue(), Golden(file, len(chosen), largest * _GOLDEN_ABSOLUTE_SHARE, _GOLDEN_RELATIVE)
+    share = NOISE_SHARE if energies else 0.0
+    return buffer.getvalue(), Golden(file, len(chosen), largest * _GOLDEN_ABSOLUTE_SHARE, _GOLDEN_RELATIVE, share)

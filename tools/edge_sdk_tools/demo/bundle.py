@@ -19,7 +19,8 @@ import edge_sdk_tools
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import EdgeError, IncompatibleError, OutputError
 from edge_sdk.target import load_target
-from edge_sdk_tools.build import BuildReport, build
+from edge_sdk_tools.build import build
+from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.demo.frames import write_images
 from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, Media
 from edge_sdk_tools.evaluate import OnProgress

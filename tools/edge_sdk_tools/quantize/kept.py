@@ -27,11 +27,14 @@ class _KeptHistogram(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """What was seen; `same` has tensors that are quantized with another one, by that one's name."""
+
     histograms: dict[str, _KeptHistogram]
     images: int
     different: int
     answers: tuple[int, ...]
     skipped: tuple[Skipped, ...]
+    same: dict[str, str]
     known: dict[str, tuple[float, float]]
 
 
@@ -51,6 +54,7 @@ def watch_once(
         result=_Kept,
     )
     histograms = {name: _unpacked(one) for name, one in kept.histograms.items()}
+    histograms |= {name: histograms[other] for name, other in kept.same.items()}
     return Activations(histograms, kept.images, kept.different, kept.answers, kept.skipped, kept.known)
 
 
@@ -61,12 +65,17 @@ def _key(model: Simplified, images: ImageSet, spec: InputSpec, *, symmetric: boo
 
 
 def _packed(seen: Activations) -> _Kept:
-    histograms = {}
+    histograms: dict[str, _KeptHistogram] = {}
+    names: dict[int, str] = {}
+    same: dict[str, str] = {}
     for name, one in seen.histograms.items():
+        if names.setdefault(id(one), name) != name:
+            same[name] = names[id(one)]
+            continue
         places = one.counts.nonzero()[0]
         counts = one.counts[places].tobytes()
         histograms[name] = _KeptHistogram(one.low, one.high, places.astype(np.uint16).tobytes(), counts)
-    return _Kept(histograms, seen.images, seen.different, seen.answers, seen.skipped, seen.known)
+    return _Kept(histograms, seen.images, seen.different, seen.answers, seen.skipped, same, seen.known)
 
 
 def _unpacked(kept: _KeptHistogram) -> Histogram:

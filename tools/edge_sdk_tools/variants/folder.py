@@ -8,7 +8,7 @@ from edge_sdk.manifest import Variant, as_taken
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.bundle_folder import BundleFolder
 from edge_sdk_tools.convert import operators_config
-from edge_sdk_tools.prove import make_golden
+from edge_sdk_tools.prove import Reference, make_golden
 from edge_sdk_tools.variants.made import Made
 
 OPERATORS_FILE = "required_operators_and_types.config"
@@ -28,11 +28,19 @@ def add_variants(folder: BundleFolder, made: Sequence[Made]) -> tuple[Variant, .
 
 def _add(folder: BundleFolder, one: Made, *, is_first: bool) -> Variant:
     prepare = Prepare(*as_taken(one.spec.input, one.tensor))
-    data, golden = make_golden(prepare, one.onnx, one.proof.images, "golden.npz" if is_first else _golden_file(one))
+    file = "golden.npz" if is_first else _golden_file(one)
+    reference = _reference(one) if one.precision.startswith("int8") else None
+    data, golden = make_golden(prepare, one.onnx, one.proof.images, file, reference)
     variant = one.promised(golden)
     folder.add(variant.file, one.converted.model.read_bytes())
     folder.add(golden.file, data)
     return variant
+
+
+def _reference(one: Made) -> Reference:
+    """What FP32 of the same size says of a picture."""
+    session, prepare = one.fp32.twin(), Prepare(one.spec.input)
+    return lambda resized: session.run(prepare.normalise(resized))
 
 
 def _golden_file(one: Made) -> str:

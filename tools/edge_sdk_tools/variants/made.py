@@ -8,6 +8,7 @@ import msgspec
 
 from edge_sdk.manifest import Agreement, BoardEstimate, Golden, InputTensor, Precision, Quality, Variant
 from edge_sdk.model_spec import ModelSpec
+from edge_sdk.session import Session
 from edge_sdk_tools.convert import Converted
 from edge_sdk_tools.evaluate import Evaluation, Figure
 from edge_sdk_tools.prove import Proof
@@ -25,7 +26,8 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         converted: the .ort file.
         tensor: what it takes; None where that is what `spec` says, in float32.
         timed: the file whose time is taken here: the same, unless that is written for another core.
-        proof: what was measured beside FP32 of the same size.
+        fp32: of the same size, loaded.
+        proof: what was measured beside that.
         evaluation: beside FP32 of model.toml's own size.
         agreement: with the same.
         latency_ms: median on this machine, one thread, in turn with the others.
@@ -42,6 +44,7 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     converted: Converted
     tensor: InputTensor | None = None
     timed: Path
+    fp32: Session
     proof: Proof
     evaluation: Evaluation
     agreement: Agreement

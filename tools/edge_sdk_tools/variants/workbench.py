@@ -23,7 +23,7 @@ from edge_sdk_tools.board import board_counter, check_latency, estimate_once
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.device_form import fit_to_core
-from edge_sdk_tools.evaluate import OnProgress, OutputMemory, Subject, from_checked, observe, pair_up, summarise
+from edge_sdk_tools.evaluate import OnProgress, Subject, from_checked, observe, pair_up, summarise
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.host_latency import interleaved_latency_ms
 from edge_sdk_tools.promise import Steps
@@ -57,7 +57,6 @@ class Workbench:
     ) -> None:
         self._steps, self._workshop, self._work, self._on_progress = steps, workshop, work, on_progress
         self._requires_int8 = requires_int8
-        self._float_sessions: dict[str, Session] = {}  # FP32 of the size of each model, by the model's name
         self._spec, self._target = steps.spec, steps.target
 
     def make(self, plan: Plan) -> tuple[Made, ...]:
@@ -70,8 +69,7 @@ class Workbench:
         first = _first(self._steps)
         if plan.request.is_empty:
             return (first,)
-        fp32 = from_checked("the FP32 model", self._spec, self._steps.checked)
-        fp32.memory = OutputMemory()
+        fp32 = self._steps.fp32
         others = [self._resized(resized, fp32) for resized in plan.resized]
         if plan.request.fp32 and first.precision != "fp32":
             others.append(self._float(fp32))
@@ -145,7 +143,7 @@ class Workbench:
             raise AccuracyGateError(f"at {size_text(spec.input.size_wh)}: {cause}; leave that size out") from cause
         choice = Choice("int8", source, converted, proof, self._steps.choice.recipe)
         if precision == "int8":
-            choice = fit_to_core(choice, spec, self._target, macs, converted.model.parent)
+            choice = fit_to_core(choice, spec, self._target, same_size.session, macs, converted.model.parent)
         evaluation, agreement = proof.evaluation, proof.agreement
         if same_size is not fp32:
             model = converted.model.read_bytes()
@@ -156,13 +154,14 @@ class Workbench:
             )
             evaluation = summarise(observed, "the evaluation images")
             agreement = agreement_of(observed, evaluation)
-        made = Made(
+        return Made(
             precision=precision,
             spec=spec,
             is_resized=same_size is not fp32,
             onnx=source,
             converted=choice.converted,
             timed=converted.model,
+            fp32=same_size.session,
             proof=proof,
             evaluation=evaluation,
             agreement=agreement,
@@ -170,8 +169,6 @@ class Workbench:
             latency_ratio=proof.latency_ms / proof.fp32_latency_ms,
             estimate=estimate_once(self._workshop, choice.converted.model, self._target, self._counter(), say),
         )
-        self._float_sessions[made.name] = same_size.session
-        return made
 
     def _judged(self, made: Made, again: Proof) -> Made:
         """With what keeps it from the bundle, or what to doubt.
@@ -209,7 +206,7 @@ class Workbench:
     def _timed(self, first: Made, others: Sequence[Made], fp32: Subject) -> tuple[Made, ...]:
         """All models in turn, so that their ratios mean something; then each is judged."""
         made = [Session(o.timed.read_bytes(), SessionSettings(), o.name) for o in (first, *others)]
-        sessions = [fp32.session, *made, *(self._float_sessions[one.name] for one in others)]
+        sessions = [fp32.session, *made, *(one.fp32 for one in others)]
         fp32_ms, first_ms, *rest_ms = interleaved_latency_ms(
             [partial(session.run, np.zeros(session.input_shape, session.input_dtype)) for session in sessions],
             lambda done, total: self._on_progress("measure all side by side", done, total),
@@ -244,6 +241,7 @@ def _first(steps: Steps) -> Made:
         converted=choice.converted,
         tensor=choice.tensor,
         timed=choice.timed or choice.converted.model,
+        fp32=steps.fp32.session,
         proof=proof,
         evaluation=proof.evaluation,
         agreement=proof.agreement,
