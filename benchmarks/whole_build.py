@@ -54,6 +54,7 @@ def main(
     with tempfile.TemporaryDirectory() as work:
         images, others = _images(Path(work), data, evaluation, count)
         build = ["-m", "edge_sdk", "build", model, "--target", target, "--calibration", images, "--evaluation", others]
+        build.append("--fresh")
         commands = {_OURS: [*build, "-o", Path(work, "out", "a.edge"), "--json"]}
         for method in methods:
             settings = msgspec.json.encode(ByHand(method)).decode()

@@ -34,6 +34,7 @@ class _Fixed:
     def __init__(self, million: float, fault: EdgeError | None = None, *, fp32_times: float = 3) -> None:
         self.million, self.fault, self.fp32_times = million, fault, fp32_times
         self.environment = dict(os.environ)
+        self.key = "fixed"
 
     def board_python(self, _cpu: str) -> list[str]:
         """This machine's own stands for the board's."""

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import dask
+import msgspec
 import pytest
 from distributed import LocalCluster
 
@@ -47,7 +48,9 @@ class Project:
             workshop=workshop,
             **arguments,  # type: ignore[arg-type]
         )
-        return report, Bundle.open(bundle).manifest.provenance
+        made = Bundle.open(bundle).manifest.provenance
+        # Which input is faster is a matter of time.
+        return report, msgspec.structs.replace(made, recipe={**made.recipe, "input": ""})
 
 
 def test_several_jobs_choose_what_one_chooses(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from edge_sdk_tools.build import build
 from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.candidates import Workshop
 from tests.device import tiny
+from tests.host.boxes import write_boxes
 from tests.host.labelled import write_labelled
-from tests.host.projects import CLASSIFIER, write_project
+from tests.host.projects import CLASSIFIER, DETECTOR, write_project
 
 
 def _build(model: Path, bundle: Path, store: Path, **arguments: object) -> BuildReport:
@@ -68,6 +69,33 @@ def test_the_comparison_with_a_teacher_is_remembered_too(tmp_path: Path) -> None
     assert _build(model, tmp_path / "a.edge", store).remembered_steps == 1
 
 
+@pytest.mark.parametrize("with_teacher", [False, True])
+@pytest.mark.parametrize("form", ["yolo", "coco"])
+def test_boxes_are_part_of_what_decides_a_result(tmp_path: Path, form: str, with_teacher: bool) -> None:
+    write_project(tmp_path / "teacher", DETECTOR, tiny.head_detector(), labels="red\nblue\n", pictures=0)
+    text = DETECTOR + ('[teacher]\nmodel = "../teacher/model.toml"\n' if with_teacher else "")
+    model = write_project(tmp_path / "p", text, tiny.head_detector(), labels="red\nblue\n", pictures=16)
+    data, store = write_boxes(tmp_path / "data", form, 12), tmp_path / "store"
+    first, second = (_build(model, tmp_path / "a.edge", store, evaluation=[data]) for _ in range(2))
+    assert any(figure.name == "mAP50" for figure in first.quality)
+    assert (first.remembered_steps, second.remembered_steps) == (0, 2 + with_teacher)
+    write_boxes(data, form, 12, first_box=0.25)
+    assert _build(model, tmp_path / "a.edge", store, evaluation=[data]).remembered_steps == 1  # the calibration
+
+
+@pytest.mark.parametrize("change", ["confidence = 0.3", "iou = 0.6"])
+def test_how_outputs_are_read_is_part_of_it_too(tmp_path: Path, change: str) -> None:
+    write_project(tmp_path / "teacher", DETECTOR, tiny.head_detector(), labels="red\nblue\n", pictures=0)
+    text = DETECTOR + '[teacher]\nmodel = "../teacher/model.toml"\n'
+    model = write_project(tmp_path / "p", text, tiny.head_detector(), labels="red\nblue\n", pictures=16)
+    store = tmp_path / "store"
+    _build(model, tmp_path / "a.edge", store)
+    model.write_text(text.replace("[teacher]", f"[thresholds]\n{change}\n[teacher]"))
+    assert _build(model, tmp_path / "a.edge", store).remembered_steps == 1
+    model.write_text(text.replace("[[[16, 16]]]", "[[[17, 16]]]"))
+    assert _build(model, tmp_path / "a.edge", store).remembered_steps == 1
+
+
 def test_a_damaged_result_is_computed_again(tmp_path: Path) -> None:
     model, store = write_project(tmp_path), tmp_path / "store"
     _build(model, tmp_path / "a.edge", store)
@@ -88,15 +116,20 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     assert "results cannot be kept: Not a directory; an interrupted build will begin anew" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, jobs: int
 ) -> None:
-    model, cache = write_project(tmp_path, pictures=400), tmp_path / "cache"
+    model, cache, scratch = write_project(tmp_path, pictures=400), tmp_path / "cache", tmp_path / "scratch"
+    scratch.mkdir()
     monkeypatch.setenv("EDGE_SDK_CACHE", str(cache))
-    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--jobs", str(jobs)]
     process = subprocess.Popen([sys.executable, "-m", "edge_sdk", *command], stderr=subprocess.PIPE, text=True)
     try:
-        while process.poll() is None and not list(cache.glob("builds/calibration-*.msgpack")):
+        # With processes: until one of them has begun a model.
+        begun = "builds/calibration-*.msgpack" if jobs == 1 else "../.a.edge.building-*/work/attempt-*"
+        while process.poll() is None and not list(cache.glob(begun)):
             time.sleep(0.002)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
@@ -107,6 +140,7 @@ def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
     assert not list(tmp_path.glob(".a.edge*"))
     assert not (tmp_path / "a.edge").exists()
     assert not list(cache.glob("builds/.*"))
+    assert not list(scratch.iterdir())
     assert run(command) == 0
     assert "finished step" in capsys.readouterr().out
     assert Bundle.open(tmp_path / "a.edge").manifest.variants[0].precision == "int8"

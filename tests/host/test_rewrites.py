@@ -184,3 +184,18 @@ def test_a_bundle_for_such_a_core_carries_signed_integers(tmp_path: Path) -> Non
     config = (tmp_path / "a.edge" / "required_operators_and_types.config").read_text()
     assert "int8_t" in config
     assert "uint8_t" not in config
+
+
+@pytest.mark.parametrize("operator", ["Mul", "Add"])
+def test_constants_that_are_quantized_like_activations_are_signed_too(tmp_path: Path, operator: str) -> None:
+    proto = tiny.classifier()
+    constant = np.linspace(0.2, 1.4, 8, dtype=np.float32).reshape(1, 8, 1, 1)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(constant, "constant"))
+    at = next(i for i, node in enumerate(proto.graph.node) if node.name == "second")
+    proto.graph.node[at].input[0] = "scaled"
+    proto.graph.node.insert(at, helper.make_node(operator, ["r1", "constant"], ["scaled"], name="by_constant"))
+    build(write_project(tmp_path / "p", model=proto), "raspberry_pi_5", tmp_path / "a.edge")
+    manifest = Bundle.open(tmp_path / "a.edge").manifest
+    assert manifest.provenance.recipe["core_form"] == "cortex-a76"
+    # The file that ships is the signed one, whatever the fallback.
+    assert manifest.variants[0].integer_mac_share == 1.0

@@ -165,7 +165,8 @@ def _proof(value: float, low: float, high: float, **changes: object) -> Proof:
         (_proof(0.80, -0.01, 0.01, integer_mac_share=0.5), "float", False),
         (_proof(0.80, -0.01, 0.01, latency_ms=12.0), "slow", False),
         (_proof(0.80, -0.01, 0.01, latency_ms=10.1), None, False),
-        (_proof(0.40, -0.5, -0.3, latency_ms=12.0), "drop", False),
+        (_proof(0.40, -0.5, -0.3, latency_ms=12.0), "slow", False),
+        (_proof(0.79, -0.03, 0.01, latency_ms=12.0), "slow", False),
         (_proof(0.8, 0, 0, agreement=Agreement("top1_agreement", 0.7, 0.6, 0.8, 99, 99)), "agreement", False),
     ],
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import binomtest
 
-from edge_sdk_tools.evaluate.shares import difference_bounds, share_bounds
+from edge_sdk_tools.evaluate.shares import CONFIDENCE, difference_bounds, share_bounds
 
 
 def _hits(right: int, wrong: int) -> NDArray[np.bool_]:
@@ -17,6 +18,12 @@ def test_a_share_is_wilsons() -> None:
     # Newcombe, Two-sided confidence intervals for the single proportion (1998), table I: method 3.
     assert share_bounds(_hits(81, 182)) == pytest.approx((0.2553, 0.3662), abs=5e-5)
     assert share_bounds(_hits(0, 20)) == pytest.approx((0.0, 0.1611), abs=5e-5)
+
+
+@pytest.mark.parametrize(("right", "wrong"), [(0, 1), (1, 0), (3, 4), (40, 0), (649, 1), (300, 350)])
+def test_a_share_is_scipys_too(right: int, wrong: int) -> None:
+    expected = binomtest(right, right + wrong).proportion_ci(CONFIDENCE, method="wilson")
+    assert share_bounds(_hits(right, wrong)) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_a_paired_difference_is_agrestis_and_mins() -> None:

@@ -76,7 +76,7 @@ def estimate_once(
         As `estimate_board`.
     """
     digest = hashlib.sha256(model.read_bytes()).hexdigest()
-    decides = encoded([source_digest(), package_versions(), digest, target])
+    decides = encoded([source_digest(), package_versions(), digest, target, counter.key if counter else ""])
 
     def counted() -> BoardEstimate:
         found = estimate_board(model, target, counter, on_progress)

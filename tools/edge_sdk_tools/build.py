@@ -81,8 +81,8 @@ def build(
         prove_runtimes: further versions of ONNX Runtime to replay golden in; fetched with pip. The bundle then runs
             from the lowest of them to this machine's.
         require_int8: fail where no INT8 model holds, instead of carrying FP32.
-        workshop: makes and measures the models, and remembers what is finished; opened by the caller. By default
-            everything is done in this process, and nothing remembered.
+        workshop: makes and measures the models, and remembers what is finished; opened by the caller, and closed after
+            an error. By default everything is done in this process, and nothing remembered.
         variants: further models for the same bundle.
         on_progress: for progress bars.
 
@@ -96,6 +96,8 @@ def build(
     runtimes = runtime_range(target, prove_runtimes)
     with bundle_folder(output or Path(f"{spec.name}.edge")) as folder, contextlib.ExitStack() as own:
         helped = workshop or own.enter_context(Workshop())
+        # Before the folder goes nobody may write to it any more.
+        own.push(lambda kind, _error, _trace: helped.abandon() if kind else None)
         plan = plan_variants(spec, target, variants, folder.work, on_progress)
         steps = _take_steps(spec, target, calibration, evaluation, require_int8, helped, folder.work, on_progress)
         check_size(spec.gates, steps.choice.proof.model_mb)
@@ -149,6 +151,7 @@ def _take_steps(
         images.evaluation,
         threads=workshop.threads_per_job,
         elsewhere=workshop.is_elsewhere,
+        folder=work,
         board=lambda model: estimate_once(workshop, model, target, counter, on_progress),
         on_progress=on_progress,
     )

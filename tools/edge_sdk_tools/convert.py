@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import shutil
 from collections.abc import Sequence
@@ -20,6 +18,7 @@ from edge_sdk.errors import ModelError
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import Target
 from edge_sdk_tools.disk import raise_if_full
+from edge_sdk_tools.silenced import silenced
 
 _INTEGER_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose")
 _INTEGER_PRODUCTS = ("DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat")
@@ -59,7 +58,7 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
     platform = "arm" if target.machine == "aarch64" else None
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with silenced():
             convert_onnx_models_to_ort(
                 source,
                 output_dir=work,

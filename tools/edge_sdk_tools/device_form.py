@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import onnx
 
+from edge_sdk.errors import ModelError, SessionError
 from edge_sdk.golden import NOISE_SHARE, energies_of, largest_difference, noise_of
 from edge_sdk.manifest import Golden
 from edge_sdk.model_spec import ModelSpec
@@ -43,7 +44,6 @@ def fit_to_core(
         The choice with another .ort file, whose outputs are the same; or as it was, where there is no such file.
 
     Raises:
-        ModelError: ONNX Runtime cannot convert it.
         OSError: the disk is full.
     """
     if choice.precision != "int8" or choice.recipe is None:
@@ -55,12 +55,19 @@ def fit_to_core(
     work.mkdir()
     path = work / "int8.onnx"
     onnx.save(proto, path)
-    converted = convert(path, target, work)
-    share = integer_mac_share(converted.model, dict(macs), work)
-    if share < choice.proof.integer_mac_share or not _computes_the_same(converted.model, choice, spec, fp32):
-        return choice
+    try:
+        converted = convert(path, target, work)
+        share = integer_mac_share(converted.model, dict(macs), work)
+        if share < choice.proof.integer_mac_share or not _computes_the_same(converted.model, choice, spec, fp32):
+            return choice
+    except (ModelError, SessionError):
+        return choice  # the unsigned one runs everywhere
     recipe = msgspec.structs.replace(choice.recipe, core_form=target.cpu)
-    return msgspec.structs.replace(choice, converted=converted, recipe=recipe, timed=choice.converted.model)
+    size_mb = converted.model.stat().st_size / 1e6
+    proof = msgspec.structs.replace(choice.proof, integer_mac_share=share, model_mb=size_mb)
+    return msgspec.structs.replace(
+        choice, converted=converted, proof=proof, recipe=recipe, timed=choice.converted.model
+    )
 
 
 def _computes_the_same(model: Path, choice: Choice, spec: ModelSpec, fp32: Session) -> bool:

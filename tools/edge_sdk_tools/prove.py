@@ -49,9 +49,6 @@ _WORST = 12
 _GOLDEN_IMAGES = 2
 # A dequantized value is a small integer times a scale, equal or off by a whole step: the allowance is for float tails.
 _GOLDEN_RELATIVE = 1e-3
-_GOLDEN_NOISE_SHARE = (
-    0.5  # of what quantization costs: docs/adr/0024 has what rounding to the other side does, and faults
-)
 _GOLDEN_ABSOLUTE_SHARE = 1e-5  # of the largest output: .0064 where boxes of 640 pixels share a tensor with scores
 
 

@@ -57,6 +57,11 @@ class Counter:
         return self.folder / "qemu-aarch64"
 
     @property
+    def key(self) -> str:
+        """Names the counter by all that it was made of."""
+        return self.recipe.key
+
+    @property
     def libraries(self) -> Path:
         """Shared libraries of this machine's kind that the emulator needs."""
         return self.folder / "libraries"

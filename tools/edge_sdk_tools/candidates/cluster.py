@@ -13,6 +13,7 @@ import importlib.metadata
 import logging
 import os
 import pickle
+import platform
 import queue
 import re
 import socket
@@ -194,6 +195,7 @@ class Cluster:
         for package, version in package_versions().items():
             self._refuse_others(package, version, importlib.metadata.version, package)
         self._refuse_others("edge-sdk's sources", source_digest(), source_digest)
+        self._refuse_others("processor", platform.machine(), platform.machine)
 
     def _refuse_others(self, what: str, expected: str, function: Callable[..., str], *arguments: str) -> None:
         for worker, answer in self._client.run(function, *arguments, on_error="return").items():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 import edge_sdk.errors
 from edge_sdk.errors import EdgeError
@@ -45,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True):
             EdgeError: the job's own, or one line about any other exception.
         """
         if self.error is not None:
-            kind, arguments, attributes = pickle.loads(self.error)  # noqa: S301 - from a process that this one started
+            kind, arguments, attributes = pickle.loads(self.error)  # noqa: S301 - of workers, whose results are believed too
             # Not through the constructor: an error's text is made of its arguments only there, once.
             error: EdgeError = kind.__new__(kind)
             error.args = arguments
@@ -66,8 +67,8 @@ def outcome_of(function: Callable[[T, S], object], item: T, shared: S, key: str)
 
 
 def encoded(result: object) -> bytes:
-    """A result as MessagePack."""
-    return msgspec.msgpack.encode(result, enc_hook=_encode_path)
+    """A result, or what decides one, as MessagePack; arrays only go in."""
+    return msgspec.msgpack.encode(result, enc_hook=_encode)
 
 
 def decoded(data: bytes, kind: type[R]) -> R:
@@ -79,9 +80,11 @@ def decoded(data: bytes, kind: type[R]) -> R:
     return msgspec.msgpack.decode(data, type=kind, dec_hook=_decode_path)
 
 
-def _encode_path(value: object) -> str:
+def _encode(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, np.ndarray):
+        return [value.dtype.str, list(value.shape), value.tobytes()]
     raise NotImplementedError(f"{type(value).__name__} is no result of a job")
 
 

@@ -81,11 +81,18 @@ class Workshop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        crew, self._crew = self._open(), None
-        crew.close(interrupted=kind is not None)
+        if self._crew is not None:
+            self._crew.close(interrupted=kind is not None)
+            self._crew = None
         if self._store is not None:
             with contextlib.suppress(OutputError):
                 self._store.prune(_MOST_KEPT)
+
+    def abandon(self) -> None:
+        """Kill this machine's processes now: whoever removes what they write to must be sure that nobody writes."""
+        if self._crew is not None:
+            self._crew.close(interrupted=True)
+            self._crew = None
 
     @property
     def threads_per_job(self) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest, false_discovery_control
 
 FALSE_DISCOVERIES = 0.05
 
@@ -59,7 +58,11 @@ def mcnemar(teacher: NDArray[np.bool_], student: NDArray[np.bool_]) -> float:
     """Two-sided exact p-value, 0-1, that the disagreements of paired outcomes are as likely one way as the other."""
     only_teacher, only_student = int((teacher & ~student).sum()), int((student & ~teacher).sum())
     split = only_teacher + only_student
-    return float(binomtest(only_teacher, split).pvalue) if split else 1.0
+    if not split:
+        return 1.0
+    from scipy.stats import binomtest  # takes half a second to import, which builds without a teacher need not
+
+    return float(binomtest(only_teacher, split).pvalue)
 
 
 def class_rows(pairs: Pairs, labels: Sequence[str]) -> tuple[ClassRow, ...]:
@@ -79,6 +82,8 @@ def class_rows(pairs: Pairs, labels: Sequence[str]) -> tuple[ClassRow, ...]:
 def _corrected(pairs: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]) -> list[float | None]:
     """One p-value a class, or None; only the classes that can be tested count for the correction."""
     testable = [int((teacher != student).sum()) >= TESTABLE for teacher, student in pairs]
+    from scipy.stats import false_discovery_control  # as above
+
     raw = [mcnemar(*pair) for pair, can in zip(pairs, testable, strict=True) if can]
     corrected = iter(false_discovery_control(raw) if raw else [])
     return [float(next(corrected)) if can else None for can in testable]

@@ -122,12 +122,15 @@ def _key(participants: Sequence[Participant], images: Dataset, gates: Gates) -> 
     """Names the comparison by all that decides it."""
     masks = [hashlib.sha256(t.data()).digest() for t in images.truths or () if isinstance(t, MaskTruth)]
     models = [
-        (s.digest, s.labels, s.spec.input, s.spec.decoder, s.spec.thresholds, p.class_ids.tolist())
-        for p in participants
-        for s in [p.subject]
+        (s.name, s.digest, s.labels, _reading(s.spec), p.class_ids.tolist()) for p in participants for s in [p.subject]
     ]
     whole = encoded([source_digest(), package_versions(), cv2.__version__, models, gates, images, masks])
     return f"distillation-{hashlib.sha256(whole).hexdigest()}"
+
+
+def _reading(spec: ModelSpec | Manifest) -> tuple[object, ...]:
+    """All that says how a model is fed and read."""
+    return spec.task, spec.decoder, spec.input, spec.thresholds, spec.classification, spec.detection
 
 
 def _promise(report: DistillReport, teacher: Subject) -> Distillation:

@@ -35,13 +35,13 @@ class OutputMemory:
         if known is not None:
             return known
         outputs = run()
-        size = sum(output.nbytes for output in outputs)
+        kept = tuple(np.array(output) for output in outputs)
+        for output in kept:
+            output.flags.writeable = False
+        size = sum(output.nbytes for output in kept)
         with self._counting:
-            fits = size <= self._left
-            self._left -= size if fits else 0
-        if fits:
-            kept = tuple(np.array(output) for output in outputs)
-            for output in kept:
-                output.flags.writeable = False
-            self._outputs[key] = kept
+            # Another thread may have run the same meanwhile.
+            if key not in self._outputs and size <= self._left:
+                self._left -= size
+                self._outputs[key] = kept
         return outputs

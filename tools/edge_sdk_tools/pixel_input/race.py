@@ -6,13 +6,13 @@ hide it. So preparation is timed whole, and of the inference those operators of 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from edge_sdk.frame import Frame, Image
 from edge_sdk.prepare import Prepare
@@ -122,7 +122,9 @@ def _lower_bound(values: NDArray[np.float64]) -> float:
 
     The number of values below the median is binomial, whatever the noise looks like.
     """
-    rank = int(binom.ppf(_DOUBT, len(values), 0.5)) - 1
+    count = len(values)
+    below = np.cumsum([math.comb(count, number) for number in range(count + 1)]) / 2**count
+    rank = int(np.searchsorted(below, _DOUBT)) - 1
     return float(np.sort(values)[max(rank, 0)])
 
 

@@ -6,8 +6,6 @@ surrounded by them, but for those of the tail and those that the recipe names.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from edge_sdk_tools.quantize.shared_scales import share_ranges
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 from edge_sdk_tools.quantize.softmax import softmax_along_last_axis
 from edge_sdk_tools.quantize.upsampling import upsample_by_copies
+from edge_sdk_tools.silenced import silenced
 
 
 class Quantized(msgspec.Struct, frozen=True):
@@ -87,7 +86,7 @@ def quantized_proto(
     if recipe.shared_scales:
         ranges = share_ranges(proto, ranges, set(float_nodes))
     as_floats = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges.items()}
-    with contextlib.redirect_stdout(io.StringIO()):  # the quantizer narrates
+    with silenced():  # the quantizer narrates
         quantizer = QDQQuantizer(
             copy,
             recipe.per_channel,

@@ -10,7 +10,7 @@ _MIDDLE = 128
 
 
 def sign_activations(proto: onnx.ModelProto) -> None:
-    """Make every zero point of unsigned integers one of signed ones, in place; scales stay what they are.
+    """Make unsigned zero points and constants signed ones, in place; scales stay what they are.
 
     Each integer is 128 less, each value the same.
 
@@ -18,9 +18,11 @@ def sign_activations(proto: onnx.ModelProto) -> None:
         proto: quantized with unsigned activations and signed weights, in QDQ form.
     """
     graph = proto.graph
-    zero_points = {n.input[2] for n in graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
+    integers = {n.input[2] for n in graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
+    # A constant operand, as of a Mul, is quantized like an activation.
+    integers |= {n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
     for constant in graph.initializer:
-        if constant.name in zero_points and constant.data_type == onnx.TensorProto.UINT8:
+        if constant.name in integers and constant.data_type == onnx.TensorProto.UINT8:
             value = numpy_helper.to_array(constant).astype(np.int16) - _MIDDLE
             constant.CopyFrom(numpy_helper.from_array(value.astype(np.int8), constant.name))
     # Types that were inferred before are those of unsigned integers.

@@ -90,6 +90,7 @@ def _candidate(trial: Trial, chosen: Trial | None) -> Candidate:
         held=trial.shortfall is None,
         why=trial.shortfall.line if trial.shortfall else "",
         chosen=trial is chosen,
+        board_minstructions=trial.board.int8_millions if trial.board else None,
     )
 
 

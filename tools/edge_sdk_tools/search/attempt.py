@@ -76,11 +76,11 @@ def make(attempt: Attempt, setting: Setting) -> Made:
     """
     setting.check_here(attempt.recipe)
     try:
-        with tempfile.TemporaryDirectory(prefix="attempt-") as name:
+        with tempfile.TemporaryDirectory(prefix="attempt-", dir=setting.folder) as name:
             return _make(attempt, setting, Path(name))
     except OSError as cause:
         why = "no space left on the disk" if is_full(cause) else cause.strerror or str(cause)
-        raise OutputError(f"{tempfile.gettempdir()}: {why}; nothing was changed") from cause
+        raise OutputError(f"{setting.folder or tempfile.gettempdir()}: {why}; nothing was changed") from cause
 
 
 def _make(attempt: Attempt, setting: Setting, folder: Path) -> Made:

@@ -6,7 +6,6 @@ what they are worth. Where nothing holds, or FP32 is faster, the choice is FP32.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -16,9 +15,8 @@ import msgspec
 from edge_sdk.frame import Tensor
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.candidates import Workshop
-from edge_sdk_tools.convert import Converted
 from edge_sdk_tools.image_split import ImageSplit
-from edge_sdk_tools.prove import Proof, prove
+from edge_sdk_tools.prove import prove
 from edge_sdk_tools.quantize import (
     CALIBRATIONS,
     Activations,
@@ -29,7 +27,8 @@ from edge_sdk_tools.quantize import (
 from edge_sdk_tools.search.attempt import Attempt, Made, make
 from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers
 from edge_sdk_tools.search.setting import Setting
-from edge_sdk_tools.search.shortfall import BoardTimes, Shortfall, nothing_in_integers, relative_drop, shortfall_of
+from edge_sdk_tools.search.shortfall import nothing_in_integers, relative_drop
+from edge_sdk_tools.search.time_judge import TimeJudge
 from edge_sdk_tools.search.trial import Trial
 
 T = TypeVar("T")
@@ -91,6 +90,7 @@ class RecipeSearch:
     ) -> None:
         self._setting, self._activations, self._images = setting, activations, images
         self._workshop, self._folder = workshop, folder
+        self._times = TimeJudge(setting)
         self._trials: list[Trial] = []
         self._sensitivities: tuple[Sensitivity, ...] = ()
 
@@ -190,27 +190,14 @@ class RecipeSearch:
         folder.mkdir()
         path, converted = made.unpack(folder)
         quantized = Quantized(path, recipe, made.float_nodes, made.macs, made.has_integers)
-        board = self._board_times(converted)
         for _ in range(_TIMES):
             proof = prove(made.measured, setting.spec, setting.fp32, converted, setting.on_progress)
-            shortfall = nothing_in_integers(quantized) or self._shortfall(proof, board)
+            shortfall, board = self._times.judge(proof, recipe, converted)
             if board is not None or shortfall is None or shortfall.kind != "slow":
                 break
-        trial = Trial(quantized, converted, proof, shortfall)
+        trial = Trial(quantized, converted, proof, nothing_in_integers(quantized) or shortfall, board)
         self._trials.append(trial)
         return trial
-
-    def _shortfall(self, proof: Proof, board: BoardTimes | None) -> Shortfall | None:
-        elsewhere = self._setting.target.machine != platform.machine()
-        return shortfall_of(proof, self._setting.spec.gates, board=board, elsewhere=elsewhere)
-
-    def _board_times(self, converted: Converted) -> BoardTimes | None:
-        """Of the first trial: other ranges take the same time, and counting takes its own."""
-        if self._trials:
-            return None
-        int8 = self._setting.board(converted.model)
-        fp32 = self._setting.board(self._setting.simplified.path) if int8 else None
-        return BoardTimes(int8.core, int8.latency_ms, fp32.latency_ms) if int8 and fp32 else None
 
     def _tensors(self) -> list[Tensor]:
         prepare = Prepare(self._setting.spec.input)

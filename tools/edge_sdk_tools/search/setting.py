@@ -37,6 +37,7 @@ class Setting:
         evaluation: images that measure.
         threads: for each attempt.
         elsewhere: images are sent along, as other machines have not got them.
+        folder: of the build, for the attempts' files, where they run on this machine; must exist.
         board: estimates the time of a model file on the target's core, in this process; None where nothing counts.
         on_progress: for progress bars, in this process.
     """
@@ -52,11 +53,13 @@ class Setting:
         *,
         threads: int | None = None,
         elsewhere: bool = False,
+        folder: Path | None = None,
         board: Board = lambda _model: None,
         on_progress: OnProgress = lambda _step, _done, _total: None,
     ) -> None:
         self.spec, self.target, self.simplified, self.threads = spec, target, simplified, threads
         self.evaluation = carried(evaluation) if elsewhere else evaluation
+        self.folder = None if elsewhere else folder
         self.digest = _digest(spec, target, fp32, fp32_model, simplified, evaluation)
         self._labels, self._model, self._model_digest = fp32.labels, fp32_model, fp32.digest
         self._saturates = host_saturates()

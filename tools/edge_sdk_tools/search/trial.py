@@ -7,7 +7,7 @@ import msgspec
 from edge_sdk_tools.convert import Converted
 from edge_sdk_tools.prove import Proof
 from edge_sdk_tools.quantize import Quantized
-from edge_sdk_tools.search.shortfall import Shortfall, relative_drop
+from edge_sdk_tools.search.shortfall import BoardTimes, Shortfall, relative_drop
 
 
 class Trial(msgspec.Struct, frozen=True, eq=False):
@@ -18,12 +18,14 @@ class Trial(msgspec.Struct, frozen=True, eq=False):
         converted: the .ort file.
         proof: what was measured of that.
         shortfall: why it does not hold; None when it does.
+        board: its times on the target's core; None where nothing counted them.
     """
 
     quantized: Quantized
     converted: Converted
     proof: Proof
     shortfall: Shortfall | None
+    board: BoardTimes | None = None
 
     @property
     def row(self) -> Tried:

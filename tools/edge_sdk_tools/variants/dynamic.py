@@ -6,8 +6,6 @@ transformers. A convolution quantized that way takes 2.8 times as long as in flo
 
 from __future__ import annotations
 
-import contextlib
-import io
 from pathlib import Path
 
 import msgspec
@@ -18,6 +16,7 @@ from edge_sdk.errors import ModelError, UsageError
 from edge_sdk_tools.check.costs import node_macs
 from edge_sdk_tools.check.values import graph_values
 from edge_sdk_tools.disk import raise_if_full
+from edge_sdk_tools.silenced import silenced
 
 _PRODUCTS = ("Gemm", "MatMul")
 _LEAST_SHARE = 0.5
@@ -77,7 +76,7 @@ def quantize_products(source: Path, path: Path, *, reduce_range: bool) -> None:
         OSError: the disk is full.
     """
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # the quantizer narrates
+        with silenced():  # the quantizer narrates
             quantize_dynamic(
                 source,
                 path,

@@ -6,6 +6,7 @@ Owns which of them hold: what falls short of a gate is left out of the bundle, a
 from __future__ import annotations
 
 import hashlib
+import platform
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -131,7 +132,6 @@ class Workbench:
     ) -> Made:
         """Measure a model beside FP32 of its own size, which tells what its numbers lose, and of the first's size."""
         images = self._steps.images.evaluation
-        folder = converted.model.parent.name
 
         def say(step: str, done: int, total: int) -> None:
             self._on_progress(f"{precision}: {step}", done, total)
@@ -148,7 +148,13 @@ class Workbench:
         if same_size is not fp32:
             model = converted.model.read_bytes()
             session = Session(model, SessionSettings(), "the converted model")
-            subject = Subject(folder, spec, fp32.labels, session, hashlib.sha256(model).hexdigest())
+            subject = Subject(
+                f"{_SPOKEN[precision]} at {size_text(spec.input.size_wh)}",
+                spec,
+                fp32.labels,
+                session,
+                hashlib.sha256(model).hexdigest(),
+            )
             observed = observe(
                 pair_up([subject, fp32]), images, lambda done: say("compare with the first size", done, len(images))
             )
@@ -162,7 +168,7 @@ class Workbench:
             converted=choice.converted,
             timed=converted.model,
             fp32=same_size.session,
-            proof=proof,
+            proof=choice.proof,
             evaluation=evaluation,
             agreement=agreement,
             latency_ms=proof.latency_ms,
@@ -178,6 +184,7 @@ class Workbench:
             again: its proof with times that were taken a second time: what is called slow must be so twice.
         """
         gates, spoken = self._spec.gates, _SPOKEN[made.precision]
+        elsewhere = self._target.machine != platform.machine()
         try:
             check_size(gates, made.proof.model_mb)
             check_latency(made.estimate, self._target, self._steps.latency_budget_ms)
@@ -192,9 +199,9 @@ class Workbench:
                     f"the model has {made.proof.model_mb:.2f} MB, and {whole_mb:.2f} in float: halves save nothing"
                 )
                 return msgspec.structs.replace(made, problem=problem)
-        shortfall = shortfall_of(made.proof, gates, spoken)
+        shortfall = shortfall_of(made.proof, gates, spoken, elsewhere=elsewhere)
         if shortfall is not None and shortfall.kind == "slow":
-            shortfall = shortfall_of(again, gates, spoken)
+            shortfall = shortfall_of(again, gates, spoken, elsewhere=elsewhere)
         if shortfall is None or (made.precision == "fp16" and shortfall.kind == "slow"):
             return made  # halves are for the disk and the way to the device, not for speed
         if shortfall.may_be_noise:
