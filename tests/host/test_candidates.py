@@ -112,6 +112,7 @@ def test_arguments_that_make_no_sense(make: Callable[[], Workshop], expected: st
 
 def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(8)))
     with Workshop() as alone, Workshop(jobs=3) as three:
         assert (alone.threads_per_job, three.threads_per_job) == (8, 2)
 

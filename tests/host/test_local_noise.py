@@ -45,8 +45,8 @@ def _noise(model: Simplified, folder: Path, **settings: object) -> tuple[list[Lo
     seen = {name: Histogram() for name in ("images", "y")}
     for histogram, values in zip(seen.values(), (VALUES, 10 * VALUES), strict=True):
         histogram.add(count_values(values))
-    activations = Activations(seen, 1, 1, ())
-    quantized = onnx.load(quantize(model, activations, recipe, folder / "int8.onnx").path)
+    activations = Activations(seen, 1, 1, (0,), ())
+    quantized = onnx.load(quantize(model, activations.ranges(recipe.calibration), recipe, folder / "int8.onnx").path)
     return list(local_noise(model, activations, quantized)), quantized
 
 

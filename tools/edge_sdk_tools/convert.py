@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnxruntime as ort
-from onnxruntime.tools.convert_onnx_models_to_ort import OptimizationStyle, convert_onnx_models_to_ort
-from onnxruntime.tools.ort_format_model import create_config_from_models
 
 from edge_sdk.errors import ModelError
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import Target
 from edge_sdk_tools.disk import raise_if_full
+from edge_sdk_tools.ort_format import OptimizationStyle, convert_onnx_models_to_ort, create_config_from_models
 from edge_sdk_tools.silenced import silenced
 
 _INTEGER_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose")

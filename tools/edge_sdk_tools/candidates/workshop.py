@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -216,6 +217,8 @@ def _decoded(name: str, data: bytes, result: type[R]) -> R:
 
 
 def _crew(jobs: int, scheduler: str | None) -> Crew:
+    if jobs == 1 and scheduler is None:
+        return Alone(len(os.sched_getaffinity(0)))
     # joblib and Dask are imported where they are used: they take longer to import than one job in this process may.
     try:
         import joblib
@@ -227,8 +230,6 @@ def _crew(jobs: int, scheduler: str | None) -> Crew:
     except ModuleNotFoundError as cause:
         extra = "host" if scheduler is None else "cluster"
         raise MissingDependencyError(f"{cause.name} is not installed: pip install 'edge-sdk[{extra}]'") from cause
-    if jobs == 1:
-        return Alone(joblib.cpu_count())
     from edge_sdk_tools.candidates.processes import Processes
 
     return Processes(jobs, joblib.cpu_count())

@@ -31,6 +31,9 @@ from edge_sdk_tools.quantize.ranges import Calibration, ranges_of
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 
 _FUSED = ("Relu", "Clip")
+_MANY = 100_000
+_EVERY = 3  # value of a tensor that has many: widths are rarely multiples of it, so that all columns have their turn
+_TWICE_MB = 100  # that may exist twice for the sake of time
 _MEMORY_MB = 600
 """Activations of all threads together; a model that holds more is looked at by fewer of them."""
 
@@ -83,14 +86,15 @@ def watch_activations(
         ModelError: a tensor holds what is no number.
     """
     names, followed = _tensors(model, symmetric=symmetric)
-    session = _open(_with_outputs(model.proto, names))
+    held_mb = _held_mb(model.proto, names)
+    session = _open(_with_outputs(model.proto, names), held_mb)
     histograms = {name: Histogram() for name in names}
     adding = threading.Lock()
     seen = look_at(
         images,
         lambda: _Watcher(session, spec, histograms, adding),
         on_image,
-        _threads(model.proto, names, jobs),
+        min(max(1, int(_MEMORY_MB / max(held_mb, 1))), jobs or len(os.sched_getaffinity(0))),
     )
     if not seen.values:
         skipped = seen.skipped[0]
@@ -104,13 +108,14 @@ def watch_activations(
     return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped, known)
 
 
-def _open(proto: onnx.ModelProto) -> ort.InferenceSession:
+def _open(proto: onnx.ModelProto, held_mb: float) -> ort.InferenceSession:
     """One session for all threads."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    # One level below the highest, which lays tensors out in blocks: where all are outputs, each would exist twice.
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    if held_mb > _TWICE_MB:
+        # One level below the highest, which lays tensors out in blocks: where all are outputs, each would exist twice.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
@@ -132,7 +137,7 @@ class _Watcher:
         values = dict(zip(self._names, outputs, strict=True))
         values[self._input] = tensor
         for name, histogram in self._histograms.items():
-            counted = count_values(values[name])
+            counted = count_values(values[name], _EVERY if values[name].size > _MANY else 1)
             if not math.isfinite(counted.low) or not math.isfinite(counted.high):
                 raise ModelError(
                     f"tensor {name!r} holds values that are no numbers; check the weights with `edge-sdk check`, then "
@@ -186,11 +191,10 @@ def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
     return augmented
 
 
-def _threads(proto: onnx.ModelProto, names: list[str], jobs: int | None) -> int:
+def _held_mb(proto: onnx.ModelProto, names: list[str]) -> float:
+    """What all of these tensors take for one image."""
     sizes = {
         v.name: int(np.prod([d.dim_value for d in v.type.tensor_type.shape.dim])) * 4
         for v in (*proto.graph.value_info, *proto.graph.output)
     }
-    held = sum(sizes.get(name, 0) for name in names) / 1e6
-    most = max(1, int(_MEMORY_MB / max(held, 1)))
-    return min(most, jobs or len(os.sched_getaffinity(0)))
+    return sum(sizes.get(name, 0) for name in names) / 1e6
