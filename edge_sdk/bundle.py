@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.frame import Tensor
-from edge_sdk.golden import rows_of
+from edge_sdk.golden import judged_rows
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest, decode_manifest
 from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
 
@@ -174,7 +174,7 @@ class Bundle:
         except _NOT_AN_ARCHIVE as cause:
             raise BundleError(f"{where}: not the promised golden file ({type(cause).__name__}: {cause})") from cause
         for number, (noise, output) in enumerate(zip(found, outputs, strict=True)):
-            if noise.dtype != np.float32 or noise.shape != (len(rows_of(output)),) or not np.isfinite(noise).all():
+            if noise.dtype != np.float32 or noise.shape != (len(judged_rows(output)),) or not np.isfinite(noise).all():
                 raise BundleError(f"{where}: noise_{number} is not one finite float32 a row of output {number}")
         return found
 

@@ -20,7 +20,7 @@ NOISE_SHARE = 1.0
 """Of what quantization costs: more of a difference is no rounding. docs/adr/0024 has what was measured."""
 
 
-def rows_of(output: Tensor) -> NDArray[np.float64]:
+def judged_rows(output: Tensor) -> NDArray[np.float64]:
     """Float64 (R, N): what must be judged apart, as boxes in pixels and scores of 0-1 are, on the shortest axis."""
     values = output.reshape(output.shape[1:]) if output.ndim > 1 and output.shape[0] == 1 else output
     if values.ndim < 2:
@@ -31,7 +31,7 @@ def rows_of(output: Tensor) -> NDArray[np.float64]:
 
 def energies_of(got: Tensor, expected: Tensor) -> NDArray[np.float64]:
     """Mean square of the difference in every row, float64 (R,); both have the same shape."""
-    return np.asarray(((rows_of(got) - rows_of(expected)) ** 2).mean(axis=1))
+    return np.asarray(((judged_rows(got) - judged_rows(expected)) ** 2).mean(axis=1))
 
 
 def noise_of(energies: Sequence[Sequence[NDArray[np.float64]]]) -> list[NDArray[np.float32]]:

@@ -6,6 +6,7 @@ import io
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import msgspec
@@ -121,7 +122,7 @@ def test_a_name_that_is_not_there_is_refused(
         Bundle.open(folder).led_by("")
 
 
-def _edit_variants(folder: Path, edit: Callable[[list[dict[str, object]]], None]) -> None:
+def _edit_variants(folder: Path, edit: Callable[[list[dict[str, Any]]], None]) -> None:
     document = msgspec.json.decode((folder / "manifest.json").read_bytes())
     edit(document["variants"])
     edit_manifest(folder, variants=document["variants"])
@@ -145,7 +146,7 @@ def _flip(path: Path) -> None:
             "'other.ort' is promised but not among the files",
         ),
         (
-            lambda f: _edit_variants(f, lambda v: v[2]["golden"].update(file="g.npz")),  # type: ignore[attr-defined]
+            lambda f: _edit_variants(f, lambda v: v[2]["golden"].update(file="g.npz")),
             "'g.npz' is promised but not among the files",
         ),
         (lambda f: _edit_variants(f, lambda v: v.append(v[1])), "a variant is there twice"),

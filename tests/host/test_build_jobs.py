@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import dask
 import msgspec
@@ -36,7 +37,7 @@ class Project:
         self.model = write_project(folder, model=uneven(), pictures=16)
         self.data = write_labelled(folder / "data", uneven(), 60)
 
-    def built(self, name: str, workshop: Workshop, **arguments: object) -> tuple[BuildReport, Provenance]:
+    def built(self, name: str, workshop: Workshop, **arguments: Any) -> tuple[BuildReport, Provenance]:
         """What the build says, and how the model was made."""
         bundle = self.folder / name
         report = build(
@@ -46,7 +47,7 @@ class Project:
             evaluation=[self.data],
             bundle_version=1,
             workshop=workshop,
-            **arguments,  # type: ignore[arg-type]
+            **arguments,
         )
         made = Bundle.open(bundle).manifest.provenance
         # Which input is faster is a matter of time.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,9 @@ from tests.host.labelled import write_labelled
 from tests.host.projects import CLASSIFIER, DETECTOR, write_project
 
 
-def _build(model: Path, bundle: Path, store: Path, **arguments: object) -> BuildReport:
+def _build(model: Path, bundle: Path, store: Path, **arguments: Any) -> BuildReport:
     with Workshop(store=store) as workshop:
-        return build(model, "x86_64", bundle, bundle_version=1, workshop=workshop, **arguments)  # type: ignore[arg-type]
+        return build(model, "x86_64", bundle, bundle_version=1, workshop=workshop, **arguments)
 
 
 def test_a_second_build_does_nothing_twice_and_comes_to_the_same(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ Owns the latency gate. What is said here is an estimate with its error, and noth
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from edge_sdk.errors import EdgeError, LatencyGateError, ModelError
@@ -13,7 +12,7 @@ from edge_sdk.manifest import BoardEstimate
 from edge_sdk.target import Target
 from edge_sdk_tools.arm_cost import Counter, estimate, find_counter
 from edge_sdk_tools.arm_cost.counter import CPUS
-from edge_sdk_tools.candidates import Workshop, encoded, package_versions, source_digest
+from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.evaluate import OnProgress
 
 _TIME_LIMIT_S = 300.0
@@ -75,8 +74,7 @@ def estimate_once(
     Raises:
         As `estimate_board`.
     """
-    digest = hashlib.sha256(model.read_bytes()).hexdigest()
-    decides = encoded([source_digest(), package_versions(), digest, target, counter.key if counter else ""])
+    key = key_of("board", model.read_bytes(), target, counter.key if counter else "")
 
     def counted() -> BoardEstimate:
         found = estimate_board(model, target, counter, on_progress)
@@ -85,7 +83,7 @@ def estimate_once(
         return found
 
     try:
-        return workshop.once(counted, key=f"board-{hashlib.sha256(decides).hexdigest()}", result=BoardEstimate)
+        return workshop.once(counted, key=key, result=BoardEstimate)
     except _UncountedError:
         return None
 

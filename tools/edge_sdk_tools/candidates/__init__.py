@@ -1,8 +1,7 @@
 """Independent, slow, pure jobs: one after another, in local processes or on a Dask cluster, and remembered."""
 
-from edge_sdk_tools.candidates.environment import package_versions, source_digest
-from edge_sdk_tools.candidates.outcome import encoded
+from edge_sdk_tools.candidates.key import key_of
 from edge_sdk_tools.candidates.store import Store
 from edge_sdk_tools.candidates.workshop import Finished, Workshop
 
-__all__ = ["Finished", "Store", "Workshop", "encoded", "package_versions", "source_digest"]
+__all__ = ["Finished", "Store", "Workshop", "key_of"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import edge_sdk
 import edge_sdk_tools
 
-PACKAGES = ("edge-sdk", "msgspec", "numpy", "onnx", "onnxruntime")
+PACKAGES = ("edge-sdk", "msgspec", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
 """Those that decide what a job computes, and how its result is written."""
 
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from edge_sdk_tools.dataset.images import ImageSet
+from edge_sdk_tools.dataset.mask import MaskTruth
 from edge_sdk_tools.dataset.truth import Truth
 
 Format: TypeAlias = Literal["images", "labels.csv", "class folders", "coco", "yolo", "masks"]
@@ -43,6 +44,10 @@ class Dataset(msgspec.Struct, frozen=True):
     def spread(self, count: int) -> Dataset:
         """At most `count` images, evenly spread over the set, with their truths."""
         return self if count >= len(self) else self.picked(self.images.places_spread(count))
+
+    def mask_contents(self) -> list[bytes]:
+        """Of every mask among the truths the file's bytes: a truth itself has only its path."""
+        return [truth.data() for truth in self.truths or () if isinstance(truth, MaskTruth)]
 
     def picked(self, places: Sequence[int]) -> Dataset:
         """The images at `places`, with their truths."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import cv2
 import msgspec
 import numpy as np
 import onnx
@@ -14,9 +12,9 @@ import onnx
 from edge_sdk.errors import AccuracyGateError, DataError
 from edge_sdk.manifest import Distillation, Manifest
 from edge_sdk.model_spec import Gates, ModelSpec
-from edge_sdk_tools.candidates import Workshop, encoded, package_versions, source_digest
+from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.check import CheckedModel
-from edge_sdk_tools.dataset import Dataset, MaskTruth
+from edge_sdk_tools.dataset import Dataset
 from edge_sdk_tools.distill_check.gate import DistillReport, check_student
 from edge_sdk_tools.evaluate import (
     Interval,
@@ -120,12 +118,8 @@ def _latency_ratio(teacher: Subject, student: Subject, on_progress: OnProgress) 
 
 def _key(participants: Sequence[Participant], images: Dataset, gates: Gates) -> str:
     """Names the comparison by all that decides it."""
-    masks = [hashlib.sha256(t.data()).digest() for t in images.truths or () if isinstance(t, MaskTruth)]
-    models = [
-        (s.name, s.digest, s.labels, _reading(s.spec), p.class_ids.tolist()) for p in participants for s in [p.subject]
-    ]
-    whole = encoded([source_digest(), package_versions(), cv2.__version__, models, gates, images, masks])
-    return f"distillation-{hashlib.sha256(whole).hexdigest()}"
+    models = [(s.name, s.digest, s.labels, _reading(s.spec), p.class_ids) for p in participants for s in [p.subject]]
+    return key_of("distillation", models, gates, images, *images.mask_contents())
 
 
 def _reading(spec: ModelSpec | Manifest) -> tuple[object, ...]:

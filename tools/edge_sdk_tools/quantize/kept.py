@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
-import cv2
 import msgspec
 import numpy as np
 
 from edge_sdk.model_spec import InputSpec
-from edge_sdk_tools.candidates import Workshop, encoded, package_versions, source_digest
+from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.dataset import ImageSet, Skipped
 from edge_sdk_tools.quantize.activations import Activations, watch_activations
 from edge_sdk_tools.quantize.histogram import Counted, Histogram
@@ -50,18 +48,14 @@ def watch_once(
     """As `watch_activations`, unless the workshop's store remembers it of the same model and images."""
     kept = workshop.once(
         lambda: _packed(watch_activations(model, images, spec, symmetric=symmetric, on_image=on_image)),
-        key=_key(model, images, spec, symmetric=symmetric),
+        key=key_of(
+            "calibration", spec, symmetric, images, model.tail, model.proto.SerializeToString(deterministic=True)
+        ),
         result=_Kept,
     )
     histograms = {name: _unpacked(one) for name, one in kept.histograms.items()}
     histograms |= {name: histograms[other] for name, other in kept.same.items()}
     return Activations(histograms, kept.images, kept.different, kept.answers, kept.skipped, kept.known)
-
-
-def _key(model: Simplified, images: ImageSet, spec: InputSpec, *, symmetric: bool) -> str:
-    whole = encoded([source_digest(), package_versions(), cv2.__version__, spec, symmetric, images, model.tail])
-    model_digest = hashlib.sha256(model.proto.SerializeToString(deterministic=True)).digest()
-    return f"calibration-{hashlib.sha256(whole + model_digest).hexdigest()}"
 
 
 def _packed(seen: Activations) -> _Kept:

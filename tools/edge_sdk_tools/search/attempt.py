@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import msgspec
 import onnx
 
 from edge_sdk.errors import OutputError
-from edge_sdk_tools.candidates import encoded
+from edge_sdk_tools.candidates import key_of
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.disk import is_full
 from edge_sdk_tools.prove import Measured, measure
@@ -31,7 +30,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     def key(self, setting: Setting) -> str:
         """Names it by all that decides what comes of it."""
-        return f"attempt-{hashlib.sha256(setting.digest.encode() + encoded(self)).hexdigest()}"
+        return key_of("attempt", setting.digest, self)
 
 
 class Made(msgspec.Struct, frozen=True):

@@ -5,7 +5,6 @@ Owns the ranking by which layers return to float: most noise for least work firs
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -15,7 +14,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edge_sdk.frame import Tensor
-from edge_sdk_tools.candidates import Workshop, encoded, package_versions, source_digest
+from edge_sdk.golden import judged_rows
+from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.evaluate import OnProgress
 from edge_sdk_tools.quantize import WEIGHTED, Recipe, Simplified, quantized_proto
 
@@ -64,13 +64,8 @@ class Ranking:
     ) -> None:
         self.model, self.recipe, self.ranges, self.tensors = model, recipe, dict(ranges), list(tensors)
         self.expected = _outputs(model.proto, tensors)
-        parts = [
-            source_digest().encode(),
-            encoded([package_versions(), recipe, self.ranges]),
-            model.proto.SerializeToString(deterministic=True),
-            *(tensor.tobytes() for tensor in tensors),
-        ]
-        self.digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+        model_bytes = model.proto.SerializeToString(deterministic=True)
+        self.digest = key_of("ranking", recipe, self.ranges, model_bytes, *(tensor.tobytes() for tensor in tensors))
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -81,7 +76,7 @@ class Layer(msgspec.Struct, frozen=True):
 
     def key(self, ranking: Ranking) -> str:
         """Names it by all that decides its noise."""
-        return f"layer-{hashlib.sha256(ranking.digest.encode() + encoded(self)).hexdigest()}"
+        return key_of("layer", ranking.digest, self)
 
 
 def noise_of(layer: Layer, ranking: Ranking) -> float:
@@ -140,21 +135,12 @@ def _groups(proto: onnx.ModelProto, tail: set[str]) -> list[tuple[str, tuple[str
 
 
 def _outputs(proto: onnx.ModelProto, tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
-    """Every output of every tensor, float64, channels first."""
+    """Every output of every tensor, float64 (R, N)."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return [_by_channel(np.asarray(out)) for tensor in tensors for out in session.run(None, {name: tensor})]
-
-
-def _by_channel(output: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Rows are what must be judged apart: boxes in pixels and scores of 0-1 share a tensor, on its shortest axis."""
-    values = output.reshape(output.shape[1:]) if output.ndim > 1 and output.shape[0] == 1 else output
-    if values.ndim < 2:
-        return values.reshape(1, -1).astype(np.float64)
-    shortest = int(np.argmin(values.shape))
-    return np.moveaxis(values, shortest, 0).reshape(values.shape[shortest], -1).astype(np.float64)
+    return [judged_rows(np.asarray(out)) for tensor in tensors for out in session.run(None, {name: tensor})]
 
 
 def _noise(got: NDArray[np.float64], expected: NDArray[np.float64]) -> float:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
-
-import cv2
-import msgspec
 
 from edge_sdk.errors import UsageError
 from edge_sdk.manifest import BoardEstimate
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import Target
-from edge_sdk_tools.candidates import encoded, package_versions, source_digest
-from edge_sdk_tools.dataset import Dataset, MaskTruth, carried
+from edge_sdk_tools.candidates import key_of
+from edge_sdk_tools.dataset import Dataset, carried
 from edge_sdk_tools.evaluate import OnProgress, OutputMemory, Subject
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.quantize import Recipe, Simplified
@@ -60,7 +56,14 @@ class Setting:
         self.spec, self.target, self.simplified, self.threads = spec, target, simplified, threads
         self.evaluation = carried(evaluation) if elsewhere else evaluation
         self.folder = None if elsewhere else folder
-        self.digest = _digest(spec, target, fp32, fp32_model, simplified, evaluation)
+        # All that decides what an attempt gives, but for the attempt itself.
+        self.digest = key_of(
+            "setting",
+            [spec, target, fp32.labels, fp32.digest, simplified.tail, evaluation],
+            fp32_model,
+            simplified.proto.SerializeToString(deterministic=True),
+            *evaluation.mask_contents(),
+        )
         self._labels, self._model, self._model_digest = fp32.labels, fp32_model, fp32.digest
         self._saturates = host_saturates()
         self._loading = threading.Lock()
@@ -99,23 +102,6 @@ class Setting:
 
 def _remembering(fp32: Subject) -> Subject:
     return Subject(fp32.name, fp32.spec, fp32.labels, fp32.session, fp32.digest, fp32.calibration, OutputMemory())
-
-
-def _digest(
-    spec: ModelSpec, target: Target, fp32: Subject, model: bytes, simplified: Simplified, evaluation: Dataset
-) -> str:
-    """SHA-256 over all that decides what an attempt gives, but for the attempt itself."""
-    masks = [t.data() for t in evaluation.truths or () if isinstance(t, MaskTruth)]
-    parts = [
-        source_digest().encode(),
-        encoded({**package_versions(), "opencv": cv2.__version__}),
-        msgspec.json.encode([spec, target, fp32.labels, fp32.digest, simplified.tail]),
-        encoded(evaluation),
-        model,
-        simplified.proto.SerializeToString(deterministic=True),
-        *masks,
-    ]
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 def _uncounted(_model: Path) -> None:
