@@ -190,7 +190,7 @@ def _show_trials(report: BuildReport) -> None:
                 f"{t.value:.1%}",
                 f"{t.drop_relative:.1%}",
                 f"{t.latency_ratio:.2f}x",
-                "no" if t.problem else "yes",
+                f"{'no' if t.problem else 'yes'}{', carried' if t.carried else ''}",
             )
             for t in report.trials
         ]
@@ -219,7 +219,7 @@ def _show_variants(report: BuildReport) -> None:
         )
         for row in report.variants
     ]
-    print_table("variants; time against FP32 here, one thread, in turn", columns, rows)
+    print_table("variants; time against the FP32 model as given, here, one thread, in turn", columns, rows)
     for row in report.variants:
         if row.problem:
             click.echo(folded(f"{row.name} IS LEFT OUT because {row.problem}"))

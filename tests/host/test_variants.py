@@ -142,7 +142,7 @@ def test_the_command_shows_a_row_each(tmp_path: Path, capsys: pytest.CaptureFixt
     command = ["build", str(model), "--target", "arm64", "-o", str(tmp_path / "a.edge"), "--with-fp32"]
     assert run([*command, "--sizes", "32"]) == 0
     out = capsys.readouterr().out
-    assert "variants; time against FP32 here" in out
+    assert "variants; time against the FP32 model as given, here" in out
     for name in ("int8.32x32", "fp32", "32x32"):
         assert name in out
     assert run([*command, "--json"]) == 0

@@ -117,7 +117,7 @@ def report_of(
         fp32_mb=steps.checked.proto.ByteSize() / 1e6,
         precision=choice.precision,
         fallback_reason=choice.fallback_reason,
-        trials=tuple(trial.row for trial in search.trials),
+        trials=tuple(msgspec.structs.replace(t.row, carried=t is search.chosen) for t in search.trials),
         model_mb=choice.proof.model_mb,
         int8_mb=proof.model_mb,
         fp32_latency_ms=proof.fp32_latency_ms,

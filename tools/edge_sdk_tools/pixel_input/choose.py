@@ -87,7 +87,7 @@ def choose_input(choice: Choice, spec: InputSpec, target: Target, folder: Path) 
     if choice.precision == "fp32":
         return choice, _said(floats, "an FP32 model computes with normalised floats")
     if choice.timed is not None:
-        return choice, _said(floats, f"integers are signed for {target.cpu}, and levels are not")
+        return choice, _said(floats, f"the integers for {target.cpu} are signed, pixels are not")
     graphs = level_graphs(onnx.load(choice.onnx), spec)
     if isinstance(graphs, str):
         return choice, _said(floats, graphs)

@@ -51,6 +51,7 @@ class Tried(msgspec.Struct, frozen=True):
         drop_relative: the share of FP32's value that is lost, below 0 where INT8 is better; 1 - value without labels.
         latency_ratio: to FP32 on this machine, one thread.
         problem: why it does not hold; None when it does.
+        carried: the bundle has it; where it does not hold all the same, that may be noise.
     """
 
     recipe: str
@@ -59,3 +60,4 @@ class Tried(msgspec.Struct, frozen=True):
     drop_relative: float
     latency_ratio: float
     problem: str | None
+    carried: bool = False
