@@ -6,17 +6,16 @@ import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import onnxruntime as ort
 
 from edge_sdk.errors import ModelError
-from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import Target
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.ort_format import OptimizationStyle, convert_onnx_models_to_ort, create_config_from_models
+from edge_sdk_tools.profiled import ProfiledSession
 from edge_sdk_tools.silenced import silenced
 
 _INTEGER_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose")
@@ -86,25 +85,14 @@ def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
     """
     if not macs:
         return 1.0
-    settings = SessionSettings(profile_prefix=str(folder / "profile"))
-    session = Session(model.read_bytes(), settings, model.name)
-    session.run(np.zeros(session.input_shape, np.float32))
-    profile = Path(session.inference.end_profiling())
-    events = msgspec.json.decode(profile.read_bytes(), type=list[_Event])
-    profile.unlink()
+    session = ProfiledSession(model, folder)
+    session.run(np.zeros(session.input_shape, session.input_dtype))
     in_integers = {
         _source_node(event.name, macs)
-        for event in events
-        if event.name.endswith("_kernel_time") and event.args.get("op_name") in _INTEGER_KERNELS
+        for event in session.stop()
+        if event.is_kernel and event.args["op_name"] in _INTEGER_KERNELS
     }
     return sum(macs[name] for name in in_integers if name) / sum(macs.values())
-
-
-class _Event(msgspec.Struct):
-    """One line of ONNX Runtime's profile: `NODE_kernel_time` with the kernel's operator as args.op_name."""
-
-    name: str
-    args: dict[str, Any] = {}
 
 
 def _source_node(event_name: str, macs: dict[str, int]) -> str | None:
