@@ -16,7 +16,8 @@ from edge_sdk.model_spec import load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.dataset import find_images
 from edge_sdk_tools.quantize import CALIBRATIONS, Activations, Calibration, simplify, watch_activations
-from edge_sdk_tools.quantize.histogram import Histogram, count_values
+from edge_sdk_tools.quantize.activations import every_of
+from edge_sdk_tools.quantize.histogram import Histogram
 from edge_sdk_tools.quantize.ranges import range_of
 from tests.device import tiny
 from tests.host.projects import CLASSIFIER, write_project
@@ -27,7 +28,7 @@ RANDOM = np.random.default_rng(11)
 def _histogram(*parts: np.ndarray) -> Histogram:
     histogram = Histogram()
     for part in parts:
-        histogram.add(count_values(part.astype(np.float32)))
+        histogram.add(part.astype(np.float32))
     return histogram
 
 
@@ -170,3 +171,14 @@ def test_the_float_model_is_left_as_it_is(tmp_path: Path) -> None:
     _watched(tmp_path)
     session = ort.InferenceSession(tmp_path / "work" / "simplified.onnx")
     assert [output.name for output in session.get_outputs()] == ["probabilities"]
+
+
+@pytest.mark.parametrize("images", [1, 10, 100, 300, 5000])
+def test_enough_values_are_counted_and_every_column_has_its_turn(images: int) -> None:
+    for channels, height, width in ((96, 112, 112), (3, 640, 640), (7, 7, 1280), (1, 1, 1000), (255, 13, 13)):
+        size = channels * height * width
+        every = every_of(size, images)
+        counted = np.arange(0, size, every)
+        assert len(counted) * images >= min(size * images, 1_000_000)
+        assert len(counted) * images <= 9_000_000 + images * 1000
+        assert len(counted) < width or set(counted % width) == set(range(width))

@@ -12,7 +12,7 @@ from edge_sdk.cli.root import run
 from edge_sdk.model_spec import load_model_spec
 from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.quantize import Activations, doubts_about_calibration
-from edge_sdk_tools.quantize.histogram import Histogram, count_values
+from edge_sdk_tools.quantize.histogram import Histogram
 from tests.host.images import write_pictures
 from tests.host.projects import CLASSIFIER, write_project
 
@@ -21,9 +21,9 @@ _LABELS = ("a", "b", "c")
 
 def _activations(answers: tuple[int, ...], *, different: int = 12, constant: float | None = None) -> Activations:
     histograms = {"moving": Histogram(), "still": Histogram()}
-    histograms["moving"].add(count_values(np.array([-2, 3.5], np.float32)))
+    histograms["moving"].add(np.array([-2, 3.5], np.float32))
     values = [0.25, 0.5] if constant is None else [constant, constant]
-    histograms["still"].add(count_values(np.array(values, np.float32)))
+    histograms["still"].add(np.array(values, np.float32))
     return Activations(histograms, len(answers), different, answers, ())
 
 

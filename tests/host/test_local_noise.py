@@ -21,7 +21,7 @@ from edge_sdk_tools.quantize import (
     quantize,
     simplify,
 )
-from edge_sdk_tools.quantize.histogram import Histogram, count_values
+from edge_sdk_tools.quantize.histogram import Histogram
 from tests.device import tiny
 
 RANDOM = np.random.default_rng(5)
@@ -44,7 +44,7 @@ def _noise(model: Simplified, folder: Path, **settings: object) -> tuple[list[Lo
     )
     seen = {name: Histogram() for name in ("images", "y")}
     for histogram, values in zip(seen.values(), (VALUES, 10 * VALUES), strict=True):
-        histogram.add(count_values(values))
+        histogram.add(values)
     activations = Activations(seen, 1, 1, (0,), ())
     quantized = onnx.load(quantize(model, activations.ranges(recipe.calibration), recipe, folder / "int8.onnx").path)
     return list(local_noise(model, activations, quantized)), quantized

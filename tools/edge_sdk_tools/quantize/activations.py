@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
@@ -25,14 +24,14 @@ from edge_sdk.prepare import Prepare
 from edge_sdk_tools.dataset import ImageSet, Skipped
 from edge_sdk_tools.evaluate.workers import look_at
 from edge_sdk_tools.quantize.entrance import entrance
-from edge_sdk_tools.quantize.histogram import Histogram, count_values
+from edge_sdk_tools.quantize.histogram import Histogram
 from edge_sdk_tools.quantize.pixel_range import pixel_range
 from edge_sdk_tools.quantize.ranges import Calibration, ranges_of
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
 
 _FUSED = ("Relu", "Clip")
-_MANY = 100_000
-_EVERY = 3  # value of a tensor that has many: widths are rarely multiples of it, so that all columns have their turn
+_ENOUGH = 2_000_000
+"""Values of one tensor over all images: the range that leaves out one in a million then has two beyond it."""
 _TWICE_MB = 100  # that may exist twice for the sake of time
 _MEMORY_MB = 600
 """Activations of all threads together; a model that holds more is looked at by fewer of them."""
@@ -89,10 +88,9 @@ def watch_activations(
     held_mb = _held_mb(model.proto, names)
     session = _open(_with_outputs(model.proto, names), held_mb)
     histograms = {name: Histogram() for name in names}
-    adding = threading.Lock()
     seen = look_at(
         images,
-        lambda: _Watcher(session, spec, histograms, adding),
+        lambda: _Watcher(session, spec, histograms, len(images)),
         on_image,
         min(max(1, int(_MEMORY_MB / max(held_mb, 1))), jobs or len(os.sched_getaffinity(0))),
     )
@@ -123,13 +121,17 @@ class _Watcher:
     """What one thread works with."""
 
     def __init__(
-        self, session: ort.InferenceSession, spec: InputSpec, histograms: dict[str, Histogram], adding: threading.Lock
+        self,
+        session: ort.InferenceSession,
+        spec: InputSpec,
+        histograms: dict[str, Histogram],
+        images: int,
     ) -> None:
         self._session = session
         self._input = session.get_inputs()[0].name
         self._names = [output.name for output in session.get_outputs()]
         self._prepare = Prepare(spec)
-        self._histograms, self._adding = histograms, adding
+        self._histograms, self._images = histograms, images
 
     def __call__(self, _index: int, image: Image) -> tuple[int, int]:
         tensor = self._prepare.normalise(self._prepare.resize(image))
@@ -137,15 +139,23 @@ class _Watcher:
         values = dict(zip(self._names, outputs, strict=True))
         values[self._input] = tensor
         for name, histogram in self._histograms.items():
-            counted = count_values(values[name], _EVERY if values[name].size > _MANY else 1)
-            if not math.isfinite(counted.low) or not math.isfinite(counted.high):
+            value = values[name]
+            low, high = histogram.add(value, every_of(value.size, self._images))
+            if not math.isfinite(low) or not math.isfinite(high):
                 raise ModelError(
                     f"tensor {name!r} holds values that are no numbers; check the weights with `edge-sdk check`, then "
                     "input.mean and input.std"
                 )
-            with self._adding:
-                histogram.add(counted)
         return zlib.crc32(tensor.data), int(outputs[0].argmax())
+
+
+def every_of(size: int, images: int) -> int:
+    """Of how many values in a row of a tensor of `size` one is counted, so that `images` of them give enough."""
+    every = max(1, size * images // _ENOUGH)
+    # With a divisor of the width in common some columns would never have their turn.
+    while math.gcd(every, size) > 1:
+        every += 1
+    return every
 
 
 def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str, str]]:

@@ -7,14 +7,14 @@ reads its range from the same counts.
 
 from __future__ import annotations
 
-import cv2
-import msgspec
+import threading
+
 import numpy as np
 from numpy.typing import NDArray
 
-_BINS = 2**16
-_COUNTED_AT_ONCE = 2**23  # values: each count of them is a whole number in float32
-_POSITIVE = _BINS // 2
+BINS = 2**16
+"""Of a histogram: one for every pattern of sixteen bits."""
+_POSITIVE = BINS // 2
 
 
 def _edges() -> NDArray[np.float64]:
@@ -30,56 +30,42 @@ def _edges() -> NDArray[np.float64]:
 _EDGES = _edges()
 _SMALLEST_SPAN = 255 * float(np.finfo(np.float32).tiny)
 _ODD = 0.38196601125010515  # 2 - the golden ratio: no fraction with small numbers comes near it
-_ORDER = np.concatenate([np.arange(_BINS - 1, _POSITIVE - 1, -1), np.arange(_POSITIVE)])
-
-
-class Counted(msgspec.Struct, frozen=True, eq=False):
-    """The values of one tensor on one image.
-
-    Attributes:
-        counts: int64 (65536,), by the upper half of their bits.
-        low, high: the smallest and the largest; no number where any value is none.
-    """
-
-    counts: NDArray[np.int64]
-    low: float
-    high: float
-
-
-def count_values(values: NDArray[np.float32], every: int = 1) -> Counted:
-    """Count float32 values of any shape, one at least.
-
-    Args:
-        values: all of which the smallest and the largest are looked for among.
-        every: of how many values in a row one is counted.
-    """
-    flat = np.ascontiguousarray(values, np.float32).reshape(-1)
-    upper = flat.view(np.uint16)[1 :: 2 * every]  # every machine that this runs on is little-endian
-    counts = np.zeros(_BINS, np.int64)
-    for start in range(0, len(upper), _COUNTED_AT_ONCE):
-        part = np.ascontiguousarray(upper[start : start + _COUNTED_AT_ONCE]).reshape(1, -1)
-        # Not numpy's bincount, which widens every value to eight bytes and lets no other thread run meanwhile. Counts
-        # are float32 here, and whole numbers as long as there are fewer than 2^24.
-        found = cv2.calcHist([part], [0], None, [_BINS], [0, _BINS])
-        np.add(counts, found.reshape(-1), out=counts, casting="unsafe")
-    return Counted(counts, float(flat.min()), float(flat.max()))
+_ORDER = np.concatenate([np.arange(BINS - 1, _POSITIVE - 1, -1), np.arange(_POSITIVE)])
 
 
 class Histogram:
-    """Counts of one tensor's values over many images.
+    """Counts of one tensor's values over many images; several threads may add to them.
+
+    Args:
+        counts: int64 (65536,), as another one gave them; nothing is counted yet by default.
+        low, high: as that one's.
 
     Attributes:
         low, high: the smallest and the largest value, exactly; inf and -inf before there are any.
     """
 
-    def __init__(self) -> None:
-        self._counts = np.zeros(_BINS, np.int64)
-        self.low, self.high = np.inf, -np.inf
+    def __init__(self, counts: NDArray[np.int64] | None = None, low: float = np.inf, high: float = -np.inf) -> None:
+        self._counts = np.zeros(BINS, np.int64) if counts is None else counts
+        self.low, self.high = low, high
+        self._adding = threading.Lock()
 
-    def add(self, counted: Counted) -> None:
-        """Add those of one more image."""
-        self._counts += counted.counts
-        self.low, self.high = min(self.low, counted.low), max(self.high, counted.high)
+    def add(self, values: NDArray[np.float32], every: int = 1) -> tuple[float, float]:
+        """Count float32 values of any shape, one at least.
+
+        Args:
+            values: all of which the smallest and the largest are looked for among.
+            every: of how many values in a row one is counted.
+
+        Returns:
+            The smallest and the largest of them; no number where any value is none.
+        """
+        flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+        upper = flat.view(np.uint16)[1 :: 2 * every]  # every machine that this runs on is little-endian
+        low, high = float(flat.min()), float(flat.max())
+        with self._adding:
+            np.add.at(self._counts, upper, 1)  # in place: an array of counts an image would be new pages every time
+            self.low, self.high = min(self.low, low), max(self.high, high)
+        return low, high
 
     @property
     def counts(self) -> NDArray[np.int64]:

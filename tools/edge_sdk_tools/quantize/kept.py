@@ -11,7 +11,7 @@ from edge_sdk.model_spec import InputSpec
 from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.dataset import ImageSet, Skipped
 from edge_sdk_tools.quantize.activations import Activations, watch_activations
-from edge_sdk_tools.quantize.histogram import Counted, Histogram
+from edge_sdk_tools.quantize.histogram import BINS, Histogram
 from edge_sdk_tools.quantize.simplified import Simplified
 
 
@@ -49,7 +49,12 @@ def watch_once(
     kept = workshop.once(
         lambda: _packed(watch_activations(model, images, spec, symmetric=symmetric, on_image=on_image)),
         key=key_of(
-            "calibration", spec, symmetric, images, model.tail, model.proto.SerializeToString(deterministic=True)
+            "calibration-2",
+            spec,
+            symmetric,
+            images,
+            model.tail,
+            model.proto.SerializeToString(deterministic=True),
         ),
         result=_Kept,
     )
@@ -73,8 +78,6 @@ def _packed(seen: Activations) -> _Kept:
 
 
 def _unpacked(kept: _KeptHistogram) -> Histogram:
-    histogram = Histogram()
-    counts = np.zeros_like(histogram.counts)
+    counts = np.zeros(BINS, np.int64)
     counts[np.frombuffer(kept.places, np.uint16)] = np.frombuffer(kept.counts, np.int64)
-    histogram.add(Counted(counts, kept.low, kept.high))
-    return histogram
+    return Histogram(counts, kept.low, kept.high)
