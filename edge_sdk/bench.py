@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Frame, Image
 from edge_sdk.percentiles import Percentiles, percentiles_of
-from edge_sdk.prepare import Prepare
 from edge_sdk.publishing import MemoryOutbox, ResultEncoder
 from edge_sdk.publishing.outbox import Message
 from edge_sdk.session import Session, SessionSettings, onnxruntime_version
-from edge_sdk.tasks import make_task
+from edge_sdk.stages import Stages
 
 STAGES = ("decode image", "prepare", "run", "decode outputs", "encode", "publish")
 """In the order of the loop; `publish` is what the loop pays for it: leaving the message in the outbox."""
@@ -116,12 +115,9 @@ class _Pipeline:
     """The loop's stages on one frame, with a clock between them."""
 
     def __init__(self, bundle: Bundle, image: Image) -> None:
-        manifest = bundle.manifest
         self.image = image
-        self.prepare = Prepare.of(manifest)
-        self.session = Session.open(bundle)
-        self.session.replay_golden(bundle, self.prepare)
-        self._task = make_task(manifest, len(bundle.labels()), self.session.output_shapes)
+        stages = Stages.open(bundle)
+        self.prepare, self.session, self._task = stages.prepare, stages.session, stages.task
         self._encoder = ResultEncoder.for_bundle(bundle, "bench")
         self._outbox = MemoryOutbox()
         self._jpeg = cv2.imencode(".jpg", image)[1]

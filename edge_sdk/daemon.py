@@ -27,7 +27,6 @@ from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source
 from edge_sdk.errors import UsageError
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.percentiles import Percentiles
-from edge_sdk.prepare import Prepare
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import (
     JsonLinesSink,
@@ -40,9 +39,9 @@ from edge_sdk.publishing import (
     check_name,
 )
 from edge_sdk.run_record import RunRecord
-from edge_sdk.session import Session, onnxruntime_version
+from edge_sdk.session import onnxruntime_version
 from edge_sdk.signing import load_public_key
-from edge_sdk.tasks import make_task
+from edge_sdk.stages import Stages
 
 _STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
 _CLOSE_TIMEOUT_S = 1.5
@@ -141,14 +140,11 @@ class Daemon:
         for what, name in (("camera", settings.camera), ("device", settings.device)):
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
         bundle = self._open_bundle()
-        prepare = Prepare.of(bundle.manifest)
-        session = Session.open(bundle)
-        task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
-        session.replay_golden(bundle, prepare)
+        stages = Stages.open(bundle)
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        self._warn_if_slow(session, prepare, budget_ms)
+        self._warn_if_slow(stages, budget_ms)
         with contextlib.ExitStack() as stack:
             password = settings.source_password.reveal() if settings.source_password else None
             source = open_source(settings.source, camera=settings.camera, password=password)
@@ -160,7 +156,7 @@ class Daemon:
             self._say(f"source {redact(settings.source)} is open")
             sink = self._open_sink(bundle, source)
             stack.callback(sink.close, _CLOSE_TIMEOUT_S)
-            loop = Loop(source, prepare, session, task, sink, budget, observers=observers)
+            loop = Loop(source, stages, sink, budget, observers=observers)
             reason = self._step_until_done(loop, source)
             sink.close(_CLOSE_TIMEOUT_S)
             return self._summary(loop, source, sink, budget, reason)
@@ -173,10 +169,10 @@ class Daemon:
         bundle.check_device(platform.machine(), onnxruntime_version())
         return bundle.led_by(self._settings.variant) if self._settings.variant is not None else bundle
 
-    def _warn_if_slow(self, session: Session, prepare: Prepare, budget_ms: float) -> None:
+    def _warn_if_slow(self, stages: Stages, budget_ms: float) -> None:
         """Say at start what cannot work; golden has warmed the model up."""
         start_ns = time.perf_counter_ns()
-        session.run(prepare.tensor)
+        stages.session.run(stages.prepare.tensor)
         run_ms = (time.perf_counter_ns() - start_ns) / 1e6
         if run_ms > budget_ms:
             self._say(

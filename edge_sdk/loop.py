@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from edge_sdk.budget import Budget
-from edge_sdk.frame import Frame, Inferred, Prepared, Result
+from edge_sdk.frame import Frame, Result
 from edge_sdk.protocols import Sink, Source, Stage
 
 
@@ -29,15 +29,14 @@ class Loop:
 
     Args:
         source: where frames come from.
-        prepare: Frame -> Prepared.
-        session: Prepared -> Inferred.
-        task: Inferred -> Result.
+        stages: Frame -> Result; another may take its place between two steps.
         sink: takes results; the budget ends when its `put` returns.
         budget: the deadline's arithmetic.
         observers: further sinks, served after the deadline was judged: they may be slow, and then cost frames.
         clock_ns: monotonic nanoseconds; injected by tests.
 
     Attributes:
+        stages: those of the next step.
         counts: how many steps came to what.
         last_age_ns: capture to outbox of the last result.
     """
@@ -45,16 +44,14 @@ class Loop:
     def __init__(
         self,
         source: Source,
-        prepare: Stage[Frame, Prepared],
-        session: Stage[Prepared, Inferred],
-        task: Stage[Inferred, Result],
+        stages: Stage[Frame, Result],
         sink: Sink,
         budget: Budget,
         *,
         observers: Sequence[Sink] = (),
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._source, self._prepare, self._session, self._task = source, prepare, session, task
+        self._source, self.stages = source, stages
         self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
         self.last_age_ns = 0
@@ -74,7 +71,7 @@ class Loop:
         started_ns = self._clock_ns()
         if not self._budget.admits(frame.captured_ns, started_ns):
             return Tick.STALE
-        result = self._task(self._session(self._prepare(frame)))
+        result = self.stages(frame)
         self._budget.record(self._clock_ns() - started_ns)
         self._sink.put(result)
         delivered_ns = self._clock_ns()

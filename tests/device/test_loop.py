@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_sdk.budget import Budget
-from edge_sdk.frame import Classification, Frame, Geometry, Inferred, Prepared, Result
+from edge_sdk.frame import Classification, Frame, Result
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.protocols import Sink
 
@@ -71,17 +71,11 @@ def _loop(
 ) -> Loop:
     durations = iter(work_ms) if isinstance(work_ms, Sequence) else itertools.repeat(work_ms)
 
-    def infer(prepared: Prepared) -> Inferred:
+    def stages(frame: Frame) -> Result:
         clock.advance(next(durations))
-        return Inferred((), 0, prepared)
+        return Classification(frame, 0, np.empty(0, np.float32), np.empty(0, np.int64))
 
-    def prepare(frame: Frame) -> Prepared:
-        return Prepared(np.empty(0, np.float32), Geometry(1, 1, 0, 0), frame)
-
-    def decode(inferred: Inferred) -> Result:
-        return Classification(inferred.prepared.frame, 0, np.empty(0, np.float32), np.empty(0, np.int64))
-
-    return Loop(camera, prepare, infer, decode, sink, Budget(budget_ms), clock_ns=clock, observers=observers)
+    return Loop(camera, stages, sink, Budget(budget_ms), clock_ns=clock, observers=observers)
 
 
 def test_a_slow_model_on_a_fast_camera_takes_the_freshest_frame_and_its_age_stays_flat() -> None:

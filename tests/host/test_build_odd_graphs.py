@@ -57,7 +57,7 @@ def _both(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """First outputs of the bundle and of the model as it was given, on pictures that calibrated nothing."""
     spec = load_model_spec(folder / "model.toml")
     bundle = Bundle.open(folder / "a.edge")
-    as_given = Session((folder / "model.onnx").read_bytes(), SessionSettings(optimize_graph=False), "as given")
+    as_given = Session((folder / "model.onnx").read_bytes(), SessionSettings(graph_level="disabled"), "as given")
     models = ((Session.open(bundle), Prepare.of(bundle.manifest)), (as_given, Prepare(spec.input)))
     rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for index in range(100, 112):

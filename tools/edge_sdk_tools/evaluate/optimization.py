@@ -29,7 +29,7 @@ def check_optimization(model: bytes, session: Session, spec: ModelSpec) -> None:
     Raises:
         ModelError: the results differ.
     """
-    plain = Session(model, SessionSettings(optimize_graph=False), spec.model)
+    plain = Session(model, SessionSettings(graph_level="disabled"), spec.model)
     prepare = Prepare(spec.input)
     width, height = spec.input.size_wh
     noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)

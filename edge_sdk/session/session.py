@@ -1,6 +1,6 @@
 """Session: one model in ONNX Runtime, with inputs and outputs bound once.
 
-The only file of the device that imports onnxruntime. Owns the output buffers and the replay of golden inputs.
+Owns the output buffers and the replay of golden inputs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import copy
 import time
 from typing import Any
 
-import msgspec
 import numpy as np
 import onnxruntime as ort
 
@@ -18,6 +17,8 @@ from edge_sdk.errors import BundleError, IncompatibleError, SessionError
 from edge_sdk.frame import Inferred, Prepared, Tensor
 from edge_sdk.golden import largest_difference
 from edge_sdk.prepare import Prepare
+from edge_sdk.session.opening import first_line, onnxruntime_version, open_inference
+from edge_sdk.session.settings import SessionSettings
 
 _DTYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
@@ -30,25 +31,6 @@ _DTYPES: dict[str, type[np.generic]] = {
     "tensor(bool)": np.bool_,
 }
 _INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
-_QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, once
-
-
-class SessionSettings(msgspec.Struct, frozen=True):
-    """How to run a model.
-
-    Attributes:
-        providers: execution providers in order of preference; those that this ONNX Runtime lacks are passed over.
-        intra_op_num_threads: threads inside one operator.
-        allow_spinning: whether waiting threads burn a core; off, two threads cost 5 % of one, not 97 %, at 30 FPS.
-        optimize_graph: False runs the operators as the file has them, several times slower, to compare with.
-        profile_prefix: when given, a profile is written to this path plus a time stamp and `.json`.
-    """
-
-    providers: tuple[str, ...] = ("CPUExecutionProvider",)
-    intra_op_num_threads: int = 1
-    allow_spinning: bool = False
-    optimize_graph: bool = True
-    profile_prefix: str | None = None
 
 
 class Session:
@@ -69,7 +51,7 @@ class Session:
 
     def __init__(self, model: bytes, settings: SessionSettings, where: str) -> None:
         self._where = where
-        self.inference = _load(model, settings, where)
+        self.inference = open_inference(model, settings, where)
         self.input_name, self.input_shape, self.input_dtype = _only_input(self.inference, where)
         self._binding = self.inference.io_binding()
         self._names = [output.name for output in self.inference.get_outputs()]
@@ -127,7 +109,7 @@ class Session:
         try:
             self.inference.run_with_iobinding(self._binding)
         except Exception as cause:  # onnxruntime's exceptions share no root of their own
-            raise SessionError(f"{self._where}: ONNX Runtime failed: {_first_line(cause)}") from cause
+            raise SessionError(f"{self._where}: ONNX Runtime failed: {first_line(cause)}") from cause
         if self._outputs is not None:
             return self._outputs
         return tuple(self._binding.copy_outputs_to_cpu())
@@ -160,8 +142,8 @@ class Session:
             if isinstance(problem, str):
                 raise IncompatibleError(
                     f"{bundle.path}: golden input {index} gives other results here ({variant.file}: {problem}); "
-                    f"this device or its ONNX Runtime {ort.__version__} computes differently from the machine that "
-                    "built the bundle"
+                    f"this device or its ONNX Runtime {onnxruntime_version()} computes differently from "
+                    "the machine that built the bundle"
                 )
             worst = max(worst, problem)
         return worst
@@ -189,30 +171,6 @@ class Session:
         return buffers
 
 
-def onnxruntime_version() -> str:
-    """The version installed here."""
-    return str(ort.__version__)
-
-
-def _load(model: bytes, settings: SessionSettings, where: str) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = settings.intra_op_num_threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = _QUIET
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.allow_spinning else "0")
-    if not settings.optimize_graph:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if settings.profile_prefix:
-        options.enable_profiling = True
-        options.profile_file_prefix = settings.profile_prefix
-    available = set(ort.get_available_providers())
-    providers = [p for p in settings.providers if p in available]
-    try:
-        return ort.InferenceSession(model, options, providers=providers)
-    except Exception as cause:  # onnxruntime's exceptions share no root of their own
-        raise SessionError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {_first_line(cause)}") from cause
-
-
 def _only_input(session: ort.InferenceSession, where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
     inputs = session.get_inputs()
     if len(inputs) != 1:
@@ -223,7 +181,3 @@ def _only_input(session: ort.InferenceSession, where: str) -> tuple[str, tuple[i
             f"{where}: input {image.name!r} is {image.type} {image.shape}, expected float32 or uint8 of fixed shape"
         )
     return image.name, tuple(image.shape), np.dtype(_DTYPES[image.type])
-
-
-def _first_line(cause: Exception) -> str:
-    return str(cause).splitlines()[0].removeprefix("[ONNXRuntimeError] : ") if str(cause) else type(cause).__name__

@@ -1,0 +1,47 @@
+"""Stages: prepare, session and task of one variant, ready to run.
+
+Owns the order in which they are made and proved: load, check the outputs, replay golden, which is the warm-up too.
+"""
+
+from __future__ import annotations
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.frame import Frame, Result
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk.tasks import Task, make_task
+
+
+class Stages:
+    """From a frame to a result; not for several threads at once.
+
+    Args:
+        variant: name of the bundle's model that runs.
+        prepare: Frame -> Prepared.
+        session: Prepared -> Inferred.
+        task: Inferred -> Result.
+    """
+
+    def __init__(self, variant: str, prepare: Prepare, session: Session, task: Task) -> None:
+        self.variant, self.prepare, self.session, self.task = variant, prepare, session, task
+
+    @classmethod
+    def open(cls, bundle: Bundle, settings: SessionSettings | None = None) -> Stages:
+        """Load the first variant of a verified bundle and replay its golden inputs.
+
+        Args:
+            bundle: `Bundle.led_by` puts another variant in front.
+            settings: those that the bundle promises by default.
+
+        Raises:
+            EdgeError: when it cannot be loaded, read or trusted here.
+        """
+        prepare = Prepare.of(bundle.manifest)
+        session = Session.open(bundle, settings)
+        task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
+        session.replay_golden(bundle, prepare)
+        return cls(bundle.manifest.variants[0].name, prepare, session, task)
+
+    def __call__(self, frame: Frame, /) -> Result:
+        """One frame's result."""
+        return self.task(self.session(self.prepare(frame)))
