@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from edge_sdk.budget import Budget
 from edge_sdk.frame import Frame, Result
@@ -22,6 +23,14 @@ class Tick(enum.Enum):
     STALE = "a frame was too old to make its deadline and was dropped"
     ON_TIME = "a result was delivered inside the budget"
     LATE = "a result was delivered, but late"
+
+
+class Supervisor(Protocol):
+    """Looks at what the steps come to, and may give the loop other stages."""
+
+    def after(self, loop: Loop, tick: Tick) -> None:
+        """Called after every step, in the loop's thread: it never blocks and never raises."""
+        ...
 
 
 class Loop:

@@ -1,7 +1,7 @@
 """The daemon: wires source, stages and publisher together and runs them until told to stop.
 
 Owns the order of starting (verify, load, replay golden, open the source, connect) and of stopping (finish the frame,
-say offline, give everything back), and the signals.
+say offline, give everything back).
 """
 
 from __future__ import annotations
@@ -9,33 +9,27 @@ from __future__ import annotations
 import contextlib
 import math
 import platform
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 
 import cv2
-import msgspec
 
 import edge_sdk
 from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
-from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source, redact
+from edge_sdk.camera import OpenedSource, SourceStatus, open_source, redact
+from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.errors import UsageError
-from edge_sdk.loop import Loop, Tick
-from edge_sdk.percentiles import Percentiles
+from edge_sdk.loop import Loop, Supervisor, Tick
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import (
     JsonLinesSink,
-    LinesStats,
     MqttPublisher,
-    MqttSettings,
-    PublisherStats,
     ResultEncoder,
-    Secret,
     check_name,
 )
 from edge_sdk.run_record import RunRecord
@@ -51,67 +45,6 @@ Say = Callable[[str], None]
 """Takes one line for people."""
 
 
-class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run.
-
-    Attributes:
-        bundle: a NAME.edge folder.
-        source: see `edge_sdk.camera.open_source`.
-        source_password: for a stream's user.
-        camera: the stream's name in topics and messages.
-        device: this device's name.
-        trusted_keys: public key files; when there are any, an unsigned bundle is refused.
-        mqtt: the broker; None prints results as lines of JSON to standard output.
-        frames: stop after so many results.
-        duration_s: stop after so many seconds.
-        annotate: write an MP4 with the results drawn.
-        latency_ms: overrides the bundle's budget.
-        variant: which of the bundle's models runs, by name or file; its first by default.
-    """
-
-    bundle: Path
-    source: str
-    source_password: Secret | None = None
-    camera: str = "camera"
-    device: str
-    trusted_keys: tuple[Path, ...] = ()
-    mqtt: MqttSettings | None = None
-    frames: int | None = None
-    duration_s: float | None = None
-    annotate: Path | None = None
-    latency_ms: float | None = None
-    variant: str | None = None
-
-
-class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
-    """What a run came to; as JSON its `stream` is `summary`, where results have `result`.
-
-    Attributes:
-        results: delivered to the outbox, in time or late.
-        late: of them, beyond the budget.
-        stale: frames dropped before inference because they could not make it any more.
-        budget_ms: capture to outbox.
-        age, inference: of the last 4096 results; None without a result.
-        fps: results a second, from the first to the last.
-        source: its own counts.
-        publisher: its own counts; None without a broker.
-        lines: of standard output; None with a broker.
-        ended_by: `end of source`, `signal`, `frames` or `duration`.
-    """
-
-    results: int
-    late: int
-    stale: int
-    budget_ms: float
-    age: Percentiles | None
-    inference: Percentiles | None
-    fps: float
-    source: SourceStats
-    publisher: PublisherStats | None
-    lines: LinesStats | None
-    ended_by: str
-
-
 class Daemon:
     """One bundle on one source.
 
@@ -125,6 +58,7 @@ class Daemon:
         self._stop_reason: str | None = None
         self._deadline = math.inf
         self._record = RunRecord()
+        self._supervisors: list[Supervisor] = []
 
     def stop(self, reason: str = "signal") -> None:
         """Finish the frame at hand and leave; safe in a signal handler."""
@@ -208,7 +142,9 @@ class Daemon:
             self._deadline = time.monotonic() + settings.duration_s
         next_status_ns = time.monotonic_ns() + _STATUS_INTERVAL_NS
         while self._stop_reason is None:
-            loop.step(_STEP_TIMEOUT_S)
+            tick = loop.step(_STEP_TIMEOUT_S)
+            for supervisor in self._supervisors:
+                supervisor.after(loop, tick)
             if settings.frames is not None and self._record.results >= settings.frames:
                 return "frames"
             if source.ended:
@@ -259,20 +195,3 @@ def _annotated_video(path: Path, bundle: Bundle, fps: float) -> Iterator[Annotat
     annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
     with VideoWriter(path, fps) as writer:
         yield AnnotatedVideo(annotator, writer, fps)
-
-
-@contextlib.contextmanager
-def stopping_on_signals(daemon: Daemon) -> Iterator[None]:
-    """SIGTERM and SIGINT finish the frame and stop the daemon; a second SIGINT interrupts at once."""
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        daemon.stop()
-        if number == signal.SIGINT:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

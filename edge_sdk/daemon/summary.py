@@ -1,0 +1,38 @@
+"""RunSummary: what a run came to."""
+
+from __future__ import annotations
+
+import msgspec
+
+from edge_sdk.camera import SourceStats
+from edge_sdk.percentiles import Percentiles
+from edge_sdk.publishing import LinesStats, PublisherStats
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
+    """What a run came to; as JSON its `stream` is `summary`, where results have `result`.
+
+    Attributes:
+        results: delivered to the outbox, in time or late.
+        late: of them, beyond the budget.
+        stale: frames dropped before inference because they could not make it any more.
+        budget_ms: capture to outbox.
+        age, inference: of the last 4096 results; None without a result.
+        fps: results a second, from the first to the last.
+        source: its own counts.
+        publisher: its own counts; None without a broker.
+        lines: of standard output; None with a broker.
+        ended_by: `end of source`, `signal`, `frames` or `duration`.
+    """
+
+    results: int
+    late: int
+    stale: int
+    budget_ms: float
+    age: Percentiles | None
+    inference: Percentiles | None
+    fps: float
+    source: SourceStats
+    publisher: PublisherStats | None
+    lines: LinesStats | None
+    ended_by: str
