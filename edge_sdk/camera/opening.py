@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from edge_sdk.camera.capture import OPEN_TIMEOUT_MS, open_device, open_stream
+from edge_sdk.camera.every_frame import EveryFrame
 from edge_sdk.camera.images import ImageFiles
 from edge_sdk.camera.live import LiveFeed
 from edge_sdk.camera.location import Kind, add_password, kind_of, redact
 from edge_sdk.camera.stats import OpenedSource
 from edge_sdk.camera.threaded import ThreadedSource
-from edge_sdk.camera.video import SteppedVideo, VideoFeed, VideoFile
+from edge_sdk.camera.video import VideoFeed, VideoFile
 from edge_sdk.errors import CameraError
 
 
@@ -40,7 +41,7 @@ def open_source(
         return ImageFiles(Path(location), camera)
     if kind is Kind.VIDEO:
         video = VideoFile(Path(location))
-        return ThreadedSource(VideoFeed(video), camera) if realtime else SteppedVideo(video, camera)
+        return ThreadedSource(VideoFeed(video), camera) if realtime else EveryFrame(video, camera)
     feed = _stream_feed(location, password) if kind is Kind.STREAM else _device_feed(location)
     return ThreadedSource(feed, camera)
 

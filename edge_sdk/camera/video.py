@@ -1,4 +1,4 @@
-"""Video files: in real time like a camera, or frame by frame.
+"""Video files in real time, like a camera.
 
 Owns the pace. A file that does not open, or holds no frame that can be decoded, is an error before anything starts.
 """
@@ -14,9 +14,9 @@ import numpy as np
 
 from edge_sdk.camera.capture import OpenCvCapture, open_file
 from edge_sdk.camera.slot import Slot
-from edge_sdk.camera.stats import SourceStats, SourceStatus
+from edge_sdk.camera.stats import SourceStatus
 from edge_sdk.errors import CameraError
-from edge_sdk.frame import Frame, Image
+from edge_sdk.frame import Image
 
 _LONGEST_SKIP_NS = 500_000_000  # who decodes slower than real time still delivers twice a second
 _COUNT_TOLERANCE = 0.95  # the frame count in a header is often an estimate
@@ -109,70 +109,6 @@ class VideoFeed:
         image = self._video.capture.retrieve_into(slot.buffer())
         self.unreadable += image is None
         return image
-
-
-class SteppedVideo:
-    """A video file whose every frame is delivered in turn, read when it is asked for; `captured_ns` is that moment.
-
-    Args:
-        video: the opened file.
-        camera: the stream's name.
-    """
-
-    paced = False
-
-    def __init__(self, video: VideoFile, camera: str) -> None:
-        self.fps = video.fps
-        self._video = video
-        self._camera = camera
-        self._image = video.first
-        self._index = 0
-        self._ended = False
-        self._delivered = 0
-        self._unreadable = 0
-
-    @property
-    def ended(self) -> bool:
-        """True once the file was found to have no further frame."""
-        return self._ended
-
-    @property
-    def stats(self) -> SourceStats:
-        """Counts so far."""
-        return SourceStats(delivered=self._delivered, unreadable=self._unreadable)
-
-    @property
-    def status(self) -> SourceStatus:
-        """Opened or ended."""
-        return SourceStatus.ENDED if self._ended else SourceStatus.OPENED
-
-    def latest(self, timeout_s: float) -> Frame | None:
-        """The next frame, or None at the end."""
-        while not self._ended:
-            readable = self._index == 0 or self._advance()
-            self._index += 1
-            if readable:
-                self._delivered += 1
-                return Frame(self._image, time.monotonic_ns(), time.time(), self._index - 1, self._camera)
-        return None
-
-    def close(self) -> None:
-        """Close the file; may be called twice."""
-        self._ended = True
-        self._video.capture.release()
-
-    def _advance(self) -> bool:
-        """Read the next frame into the buffer; False when it is unreadable or there is none."""
-        if not self._video.capture.grab():
-            self._unreadable += self._video.missing(self._index)
-            self.close()
-            return False
-        image = self._video.capture.retrieve_into(self._image)
-        if image is None:
-            self._unreadable += 1
-            return False
-        self._image = image
-        return True
 
 
 def _first_image(capture: OpenCvCapture) -> Image | None:

@@ -81,7 +81,9 @@ class Daemon:
         self._warn_if_slow(stages, budget_ms)
         with contextlib.ExitStack() as stack:
             password = settings.source_password.reveal() if settings.source_password else None
-            source = open_source(settings.source, camera=settings.camera, password=password)
+            source = open_source(
+                settings.source, camera=settings.camera, password=password, realtime=not settings.every_frame
+            )
             stack.callback(source.close)
             budget = Budget(budget_ms, drops=source.paced)
             observers: list[Sink] = [self._record]

@@ -25,6 +25,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         annotate: write an MP4 with the results drawn.
         latency_ms: overrides the bundle's budget.
         variant: which of the bundle's models runs, by name or file; its first by default.
+        every_frame: a video file is not played in real time: each of its frames runs, in turn.
     """
 
     bundle: Path
@@ -39,3 +40,4 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     annotate: Path | None = None
     latency_ms: float | None = None
     variant: str | None = None
+    every_frame: bool = False

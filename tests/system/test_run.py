@@ -105,6 +105,14 @@ def test_a_video_plays_in_real_time_to_its_end(cell_bundle: Path, video: Path) -
     assert "source" in done.stderr
 
 
+def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path) -> None:
+    done = edge_sdk("run", cell_bundle, "--source", video, "--every-frame", "--latency-ms", "0.001")
+    assert done.returncode == 0, done.stderr
+    seqs = [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()]
+    assert len(seqs) > 10
+    assert seqs == list(range(len(seqs)))
+
+
 def test_duration_limits_the_run(cell_bundle: Path, video: Path) -> None:
     done = edge_sdk("run", cell_bundle, "--source", video, "--duration", 1, "--json")
     assert msgspec.json.decode(done.stdout.splitlines()[-1])["ended_by"] == "duration"
