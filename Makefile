@@ -40,8 +40,15 @@ wheel: $(BIN)/pip
 	$(PIP) wheel --quiet --no-deps -w dist .
 	@ls dist/*.whl
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.dev $(VENV)-rivals/.ready
+	@sh tools/debian-packages.sh test
 	$(BIN)/python -m benchmarks
+
+# Without what its packages would bring along: torchvision for a PyTorch with CUDA, OpenCV a second time.
+$(VENV)-rivals/.ready: benchmarks/rivals.txt
+	$(PYTHON) -m venv $(VENV)-rivals
+	$(VENV)-rivals/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -r benchmarks/rivals.txt
+	@touch $@
 
 arm-cost: $(VENV)/.dev
 	$(BIN)/edge-sdk arm-cost setup
@@ -77,4 +84,4 @@ $(VENV)/.dev: $(BIN)/pip pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.demo
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache demo-output
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-rivals .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache demo-output
