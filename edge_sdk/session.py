@@ -17,7 +17,9 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.errors import BundleError, IncompatibleError, SessionError
 from edge_sdk.frame import Inferred, Prepared, Tensor
 from edge_sdk.golden import largest_difference
+from edge_sdk.heap import give_back_freed
 from edge_sdk.prepare import Prepare
+from edge_sdk.self_contained import refuse_other_files
 
 _DTYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
@@ -65,6 +67,7 @@ class Session:
 
     Raises:
         SessionError: when ONNX Runtime cannot load it, or it has not one input, float32 or uint8, of fixed shape.
+        BundleError: it takes weights from another file.
     """
 
     def __init__(self, model: bytes, settings: SessionSettings, where: str) -> None:
@@ -82,7 +85,7 @@ class Session:
 
         Raises:
             IncompatibleError: this ONNX Runtime cannot load it.
-            BundleError: it takes another tensor than the manifest says.
+            BundleError: it takes another tensor than the manifest says, or weights from another file.
         """
         promise = bundle.manifest
         chosen = settings or SessionSettings(promise.providers, promise.intra_op_num_threads, promise.allow_spinning)
@@ -195,6 +198,7 @@ def onnxruntime_version() -> str:
 
 
 def _load(model: bytes, settings: SessionSettings, where: str) -> ort.InferenceSession:
+    refuse_other_files(model, where)
     options = ort.SessionOptions()
     options.intra_op_num_threads = settings.intra_op_num_threads
     options.inter_op_num_threads = 1
@@ -208,9 +212,11 @@ def _load(model: bytes, settings: SessionSettings, where: str) -> ort.InferenceS
     available = set(ort.get_available_providers())
     providers = [p for p in settings.providers if p in available]
     try:
-        return ort.InferenceSession(model, options, providers=providers)
+        session = ort.InferenceSession(model, options, providers=providers)
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
         raise SessionError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {_first_line(cause)}") from cause
+    give_back_freed()
+    return session
 
 
 def _only_input(session: ort.InferenceSession, where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
