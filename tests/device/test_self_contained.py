@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -14,6 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
 from edge_sdk.errors import BundleError, SessionError
 from edge_sdk.prepare import Prepare
 from edge_sdk.self_contained import DATA_LOCATION, EXTERNAL_DATA, PATHS, refuse_other_files
@@ -38,7 +41,9 @@ def _spy(classes: int = 2) -> onnx.ModelProto:
     return proto
 
 
-def test_a_bundle_cannot_read_the_files_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_cannot_read_the_files_of_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "secret.bin").write_bytes(np.ones((8, 3, 3, 3), np.float32).tobytes())
     monkeypatch.chdir(tmp_path)
     model = _spy().SerializeToString()
@@ -48,11 +53,16 @@ def test_a_bundle_cannot_read_the_files_of_a_device(tmp_path: Path, monkeypatch:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, image_0=image, output_0_0=np.array([[0.5, 0.5]], np.float32))
     files = {**FILES, "model.int8.ort": model, "golden.npz": buffer.getvalue()}
-    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", make_manifest(files, side=16), files))
+    manifest = msgspec.structs.replace(make_manifest(files, side=16), machine=platform.machine())
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", manifest, files))
     with pytest.raises(BundleError, match=r"model\.int8\.ort: takes weights from another file"):
         Session.open(bundle)
     with pytest.raises(BundleError, match="takes weights from another file"):
         Session(model, SessionSettings(), "m")
+    assert run(["bench", str(bundle.path)]) == 7
+    refusal = capsys.readouterr().err.splitlines()[-1]
+    assert refusal.startswith("edge-sdk: ")
+    assert "model.int8.ort: takes weights from another file, which no manifest names" in refusal
 
 
 def _attribute(**held: object) -> Callable[[onnx.ModelProto], object]:
