@@ -36,7 +36,7 @@ def refuse_other_files(model: bytes, where: str) -> None:
     """Refuse a model that names other files.
 
     Args:
-        model: the bytes of an ONNX model; those of one in ORT format name none.
+        model: the bytes of a model; ORT format has no place for the name of a file.
         where: what to call it in errors.
 
     Raises:
