@@ -43,7 +43,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """One model file that the bundle can run.
 
     Attributes:
-        file: its name in the bundle: `model.NAME.ort`.
+        file: its name in the bundle: `model.NAME.ort`, or `.onnx` for a float model on x86_64.
         precision: of what it computes with.
         size_wh: of its input, in pixels; everything else about the input is the manifest's.
         golden: what is replayed before its first frame.
@@ -75,4 +75,4 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     @property
     def name(self) -> str:
         """The part of the file's name that differs, such as `int8` or `int8.320x320`."""
-        return self.file.removeprefix("model.").removesuffix(".ort")
+        return self.file.removeprefix("model.").removesuffix(".ort").removesuffix(".onnx")

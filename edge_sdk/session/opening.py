@@ -5,6 +5,8 @@ from __future__ import annotations
 import onnxruntime as ort
 
 from edge_sdk.errors import SessionError
+from edge_sdk.heap import give_back_freed
+from edge_sdk.self_contained import refuse_other_files
 from edge_sdk.session.settings import GraphLevel, SessionSettings
 
 _QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, once
@@ -31,13 +33,17 @@ def open_inference(model: bytes, settings: SessionSettings, where: str) -> ort.I
 
     Raises:
         SessionError: ONNX Runtime cannot load it.
+        BundleError: it takes weights from another file.
     """
+    refuse_other_files(model, where)
     available = set(ort.get_available_providers())
     providers = [p for p in settings.providers if p in available]
     try:
-        return ort.InferenceSession(model, _options(settings), providers=providers)
+        session = ort.InferenceSession(model, _options(settings), providers=providers)
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
         raise SessionError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}") from cause
+    give_back_freed()
+    return session
 
 
 def first_line(cause: Exception) -> str:

@@ -47,6 +47,7 @@ class Session:
 
     Raises:
         SessionError: when ONNX Runtime cannot load it, or it has not one input, float32 or uint8, of fixed shape.
+        BundleError: it takes weights from another file.
     """
 
     def __init__(self, model: bytes, settings: SessionSettings, where: str) -> None:
@@ -64,7 +65,7 @@ class Session:
 
         Raises:
             IncompatibleError: this ONNX Runtime cannot load it.
-            BundleError: it takes another tensor than the manifest says.
+            BundleError: it takes another tensor than the manifest says, or weights from another file.
         """
         promise = bundle.manifest
         chosen = settings or SessionSettings(promise.providers, promise.intra_op_num_threads, promise.allow_spinning)

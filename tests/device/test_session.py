@@ -201,8 +201,15 @@ def test_golden_is_replayed(tmp_path: Path) -> None:
 
 
 def test_a_model_that_this_runtime_cannot_load_is_incompatible(tmp_path: Path) -> None:
-    bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
+    files = {**FILES, "model.int8.ort": b"\x18\0\0\0ORTM" + bytes(100)}
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", files=files))
     with pytest.raises(IncompatibleError, match=r"model\.int8\.ort: ONNX Runtime .* cannot load it"):
+        Session.open(bundle)
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
+    with pytest.raises(IncompatibleError, match=r"model\.int8\.ort: cannot load it: neither in ORT format nor ONNX"):
         Session.open(bundle)
 
 

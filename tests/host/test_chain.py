@@ -109,7 +109,7 @@ def test_memory_is_that_of_each_model_alone(tmp_path: Path) -> None:
     folder = tmp_path / "ort"
     folder.mkdir()
     ort = convert(small, load_target("x86_64"), folder).model
-    with PeakMemory([small, large, junk, small, ort]) as memory:
+    with PeakMemory([small, large, junk, small, ort], ort) as memory:
         first, most, broken, again, converted = memory.finish()
     assert broken is None
     assert first is not None
@@ -123,7 +123,8 @@ def test_memory_is_that_of_each_model_alone(tmp_path: Path) -> None:
 
 
 def test_a_measurement_that_nobody_waits_for_ends(tmp_path: Path) -> None:
-    with PeakMemory([_convolutions(tmp_path / "large.onnx", 4096)] * 50) as memory:
+    large = _convolutions(tmp_path / "large.onnx", 4096)
+    with PeakMemory([large] * 50, large) as memory:
         process = memory._process
         assert process.poll() is None
     assert process.poll() is not None

@@ -104,7 +104,7 @@ def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
     [variant] = manifest.variants
     assert (variant.precision, variant.file, variant.agreement, variant.integer_mac_share) == (
         "fp32",
-        "model.fp32.ort",
+        "model.fp32.onnx",
         None,
         None,
     )
@@ -208,4 +208,4 @@ def test_of_those_that_may_be_noise_the_closest_to_fp32_is_carried() -> None:
 
 
 _QUANTIZED = Quantized(Path("a.onnx"), first_recipe(load_target("x86_64"), reduce_range=False), (), {}, True)
-_CONVERTED = Converted(Path("a.ort"), Path("a.config"), ())
+_CONVERTED = Converted(Path("a.ort"), ())

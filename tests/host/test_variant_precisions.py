@@ -29,7 +29,7 @@ def test_half_weights_halve_the_file_and_stay_half(tmp_path: Path) -> None:
     model = write_project(tmp_path, model=wide_classifier())
     build(model, "x86_64", tmp_path / "a.edge", variants=Request(fp32=True, fp16=True))
     bundle = Bundle.open(tmp_path / "a.edge")
-    half, whole = (len(bundle.read(f"model.{name}.ort")) for name in ("fp16", "fp32"))
+    half, whole = (len(bundle.read(f"model.{name}.onnx")) for name in ("fp16", "fp32"))
     weights = sum(numpy_helper.to_array(w).size for w in wide_classifier().graph.initializer)
     assert whole - half > 1.8 * weights
     outputs = []

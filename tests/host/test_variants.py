@@ -44,7 +44,9 @@ def test_each_is_carried_with_what_the_device_needs_to_choose(tmp_path: Path) ->
     assert set(bundle.manifest.operators) == {name for v in found.values() for name in v.operators}
     config = bundle.read("required_operators_and_types.config").decode()
     assert "QLinearConv" in config
-    assert "Cast" in config
+    assert [v.file.rpartition(".")[2] for v in found.values()] == ["ort", "ort", "onnx", "onnx"]
+    assert all(f"# model.{name}.onnx is ONNX" in config for name in ("fp32", "fp16"))
+    assert "model.int8" not in config
     assert str(tmp_path) not in config
     replay_variants(bundle)
     for name, variant in found.items():

@@ -29,7 +29,7 @@ def estimate_board(
     """Estimate one inference on the target.
 
     Args:
-        model: the .ort file that ships.
+        model: the file that ships.
         target: whose core and clock count.
         counter: what counts.
         on_progress: for a progress bar.

@@ -24,16 +24,14 @@ _INTEGER_KERNELS = (*_INTEGER_CONVOLUTIONS, *_INTEGER_PRODUCTS)
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """A model in ORT format.
+    """A model as a bundle carries it.
 
     Attributes:
-        model: the .ort file.
-        operators_config: operators and types that a reduced ONNX Runtime must have for it.
-        operators: `domain:name` of each, sorted.
+        model: the file, in ORT format; a float model may be ONNX.
+        operators: `domain:name` of each of its operators, sorted.
     """
 
     model: Path
-    operators_config: Path
     operators: tuple[str, ...]
 
 
@@ -69,14 +67,14 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
         raise ModelError(f"conversion to ORT format failed: {str(cause).splitlines()[0]}") from cause
     [model] = work.glob("*.ort")
     [config] = work.glob("*required_operators_and_types*.config")
-    return Converted(model, config, operators_of(config))
+    return Converted(model, operators_of(config.read_text(encoding="utf-8")))
 
 
 def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
     """Share of multiply-accumulates that run in integer kernels, by a profile of this very file.
 
     Args:
-        model: the .ort file.
+        model: the file that a bundle carries.
         macs: multiply-accumulates by name of each node that should run in integers.
         folder: for the profile.
 
@@ -100,24 +98,29 @@ def _source_node(event_name: str, macs: dict[str, int]) -> str | None:
     return max((name for name in macs if event_name.startswith(f"{name}_")), key=len, default=None)
 
 
-def operators_config(models: Sequence[Path], work: Path) -> bytes:
+def operators_config(models: Sequence[Path], work: Path) -> str:
     """The operators and types that a reduced ONNX Runtime must have for all of these models.
 
     Args:
-        models: .ort files.
+        models: in ORT format, the only one that a reduced ONNX Runtime reads.
         work: a folder for a file.
+
+    Returns:
+        Lines of `domain;opset;Op{types},Op…`; none without models.
     """
+    if not models:
+        return ""
     path = work / "operators.config"
     create_config_from_models(models, path, enable_type_reduction=True)
     lines = path.read_text(encoding="utf-8").splitlines()
     # What stands in comments are the paths of this machine.
-    return "".join(f"{line}\n" for line in lines if not line.startswith("#")).encode()
+    return "".join(f"{line}\n" for line in lines if not line.startswith("#"))
 
 
-def operators_of(config: Path) -> tuple[str, ...]:
-    """`domain:name` of every operator of a file of `domain;opset;Op{types},Op…` lines, sorted."""
+def operators_of(config: str) -> tuple[str, ...]:
+    """`domain:name` of every operator that lines of `domain;opset;Op{types},Op…` name, sorted."""
     found: set[str] = set()
-    for line in config.read_text(encoding="utf-8").splitlines():
+    for line in config.splitlines():
         if line.startswith("#") or line.count(";") != 2:
             continue
         domain, _, operators = line.split(";")

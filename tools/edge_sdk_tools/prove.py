@@ -1,7 +1,7 @@
 """prove: what the build measured of its own result.
 
 Requires a converted model; ensures that its integers are integers, its agreement with FP32 is known, and its golden
-outputs come from the quantized ONNX and never from the .ort file that they will test.
+outputs come from the model before its conversion and never from the file that they will test.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def measure(
         spec: says how outputs are read.
         fp32: the float model, loaded.
         macs: of each convolution that should run in integers; empty for a float model.
-        converted: the .ort file in question.
+        converted: the file in question.
         images: not used for calibration.
         on_progress: for progress bars.
         jobs: threads; one a core by default.
@@ -149,7 +149,7 @@ def prove(measured: Measured, spec: ModelSpec, fp32: Subject, converted: Convert
         measured: of the converted model.
         spec: says how images are prepared.
         fp32: the float model, loaded.
-        converted: the .ort file in question.
+        converted: the file in question.
         on_progress: for progress bars.
     """
     session = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")

@@ -104,7 +104,7 @@ def measure_chain(
     parts, kinds = parts_of(spec), list(forms.files)
     with (
         begin_emulation(forms.files["ort"], target, counter, [own for _, own in few]) as emulated,
-        PeakMemory([forms.files[kind] for kind in kinds]) as memory,
+        PeakMemory([forms.files[kind] for kind in kinds], forms.files["ort"]) as memory,
     ):
         here = _forms_here(forms)
         changes = compare_forms(here, tensors, parts)

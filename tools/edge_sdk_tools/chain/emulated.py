@@ -29,7 +29,7 @@ def begin_emulation(
     """Start the file that ships on the emulated core, beside this process.
 
     Args:
-        model: the .ort file.
+        model: the file that ships.
         target: whose core.
         counter: what emulates.
         tensors: prepared images.

@@ -23,12 +23,13 @@ class PeakMemory:
 
     Args:
         models: .onnx and .ort files that can be trusted.
+        shipped: the one of them that a device loads, and so as a device does: from bytes that it has read.
     """
 
-    def __init__(self, models: Sequence[Path]) -> None:
+    def __init__(self, models: Sequence[Path], shipped: Path) -> None:
         self._count = len(models)
         self._process = subprocess.Popen(
-            [sys.executable, str(_CHILD), *(str(model.absolute()) for model in models)],
+            [sys.executable, str(_CHILD), *(str(model.absolute()) for model in (shipped, *models))],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

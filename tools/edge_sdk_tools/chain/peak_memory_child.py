@@ -1,6 +1,7 @@
 """Runs as a process of its own: how much memory each of some models takes at its peak.
 
-Usage: peak_memory_child.py MODEL...; writes one line a model, in their order: bytes, or nothing where it is not known.
+Usage: peak_memory_child.py SHIPPED MODEL...; writes one line a MODEL, in their order: bytes, or nothing where it is not
+known. The MODEL that is SHIPPED too is loaded as a device does.
 Imports numpy and ONNX Runtime once and then forks for every model, so that none finds what another one left. Nothing of
 edge-sdk is imported here, because it would be counted.
 """
@@ -22,14 +23,14 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
 _STATUS = Path("/proc/self/status")
 
 
-def _main(models: list[str]) -> None:
+def _main(shipped: str, *models: str) -> None:
     warnings.simplefilter("ignore")  # the threads that ONNX Runtime has by now only wait
     for model in models:
         reading, writing = os.pipe()
         process = os.fork()
         if not process:
             os.close(reading)
-            _answer(writing, model)
+            _answer(writing, model, from_bytes=model == shipped)
         os.close(writing)
         with os.fdopen(reading) as answer:
             sys.stdout.write(f"{answer.read()}\n")
@@ -37,16 +38,16 @@ def _main(models: list[str]) -> None:
         os.waitpid(process, 0)
 
 
-def _answer(writing: int, model: str) -> None:
+def _answer(writing: int, model: str, *, from_bytes: bool) -> None:
     """Measure in this fork, and end it whatever happens: it must never go on with the other models."""
     try:
-        os.write(writing, str(_peak_bytes(model)).encode())
+        os.write(writing, str(_peak_bytes(model, from_bytes=from_bytes)).encode())
     finally:
         os._exit(0)
 
 
-def _peak_bytes(model: str) -> int:
-    """Load a model as the device does and run it once; bytes above those of this process before.
+def _peak_bytes(model: str, *, from_bytes: bool) -> int:
+    """Load a model with the device's settings and run it once; bytes above those of this process before.
 
     Pages of files do not count: they are code of ONNX Runtime, of which a fork has mapped nothing in the beginning.
     """
@@ -54,8 +55,8 @@ def _peak_bytes(model: str) -> int:
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    # A device reads and hashes its .ort; an .onnx may have weights beside it and is opened by its path.
-    source = Path(model).read_bytes() if model.endswith(".ort") else model
+    # A device reads and hashes its file; any other may have weights beside it and is opened by its path.
+    source = Path(model).read_bytes() if from_bytes else model
     session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     inputs = {
         spec.name: np.zeros([side if isinstance(side, int) else 1 for side in spec.shape], _DTYPES[spec.type])
@@ -74,4 +75,4 @@ def _status(name: str) -> int:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    _main(*sys.argv[1:])

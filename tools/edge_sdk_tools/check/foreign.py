@@ -8,8 +8,8 @@ from __future__ import annotations
 import codecs
 from itertools import islice
 
+from edge_sdk.wire import Damaged, Truncated, fields
 from edge_sdk_tools.check.refusal import RefusedModelError
-from edge_sdk_tools.check.wire import Damaged, Truncated, fields
 
 _AGAIN = "export or copy it again"
 _CORRECT = "correct `model` in model.toml"

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from edge_sdk.errors import ModelError
+from edge_sdk.wire import Damaged
 from edge_sdk_tools.check.external_data import MOST_BYTES, external_part, read_external, too_large
 from edge_sdk_tools.check.foreign import no_model
 from edge_sdk_tools.check.functions import nodes_of
@@ -23,7 +24,6 @@ from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import show_shape
 from edge_sdk_tools.check.skeleton import cut, put_weights, take_weights, tensors
 from edge_sdk_tools.check.weight import DTYPES, Weight
-from edge_sdk_tools.check.wire import Damaged
 
 _AGAIN = "export or copy it again"
 _LONGEST_NAME = 2000  # exporters join the names of modules, a few hundred characters

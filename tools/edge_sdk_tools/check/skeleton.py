@@ -12,9 +12,9 @@ import msgspec
 import onnx
 from onnx import TensorProto, helper
 
+from edge_sdk.wire import LENGTH, Damaged, Field, fields, length_field
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.weight import DTYPES, Weight
-from edge_sdk_tools.check.wire import LENGTH, Damaged, Field, fields, length_field
 
 LARGE_BYTES = 4096
 """Smaller constants stay: shapes, axes, scales and whatever else inference and conversion have to read."""

@@ -15,6 +15,11 @@ from edge_sdk_tools.promise import Steps
 from edge_sdk_tools.prove import Proof
 from edge_sdk_tools.search import Trial
 
+_FLOAT_FILES = {
+    ".onnx": ("ONNX file", "FP32, arranged for its CPU by the device that loads it"),
+    ".ort": ("ORT file", "FP32, style Fixed"),
+}
+
 
 def step_rows(steps: Steps, int8: Trial) -> tuple[Step, ...]:
     """All steps that were taken, in their order, and the last one also where it was not.
@@ -116,7 +121,7 @@ def _converted(steps: Steps, int8: Trial) -> list[Step]:
         ]
     return [
         _measured("int8", "INT8", f"{recipe}, not carried", int8.proof),
-        _measured("ort", "ORT file", "FP32, style Fixed", choice.proof, shipped=True),
+        _measured("ort", *_FLOAT_FILES[choice.converted.model.suffix], choice.proof, shipped=True),
     ]
 
 

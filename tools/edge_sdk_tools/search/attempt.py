@@ -12,6 +12,7 @@ from edge_sdk.errors import OutputError
 from edge_sdk_tools.candidates import key_of
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.disk import is_full
+from edge_sdk_tools.float_file import float_file
 from edge_sdk_tools.prove import Measured, measure
 from edge_sdk_tools.quantize import Recipe, quantize
 from edge_sdk_tools.search.setting import Setting
@@ -38,15 +39,15 @@ class Made(msgspec.Struct, frozen=True):
 
     Attributes:
         onnx: the model before conversion.
-        ort, operators_config: the files of the conversion.
+        file, suffix: what a bundle would carry, and how its name ends.
         operators: as `Converted` has them.
         float_nodes, macs, has_integers: as `Quantized` has them.
         measured: all but its time.
     """
 
     onnx: bytes
-    ort: bytes
-    operators_config: bytes
+    file: bytes
+    suffix: str
     operators: tuple[str, ...]
     float_nodes: tuple[str, ...]
     macs: dict[str, int]
@@ -59,11 +60,10 @@ class Made(msgspec.Struct, frozen=True):
         Raises:
             OSError: the disk is full.
         """
-        model, ort, config = folder / "model.onnx", folder / "model.ort", folder / "operators.config"
+        model, carried = folder / "model.onnx", folder / f"carried{self.suffix}"
         model.write_bytes(self.onnx)
-        ort.write_bytes(self.ort)
-        config.write_bytes(self.operators_config)
-        return model, Converted(ort, config, self.operators)
+        carried.write_bytes(self.file)
+        return model, Converted(carried, self.operators)
 
 
 def make(attempt: Attempt, setting: Setting) -> Made:
@@ -89,17 +89,18 @@ def _make(attempt: Attempt, setting: Setting, folder: Path) -> Made:
     has_integers = False
     if attempt.recipe is None:
         onnx.save(setting.simplified.proto, path)
+        converted = float_file(path, setting.target, folder)
     else:
         quantized = quantize(setting.simplified, attempt.ranges, attempt.recipe, path)
         float_nodes, macs, has_integers = quantized.float_nodes, quantized.macs, quantized.has_integers
-    converted = convert(path, setting.target, folder)
+        converted = convert(path, setting.target, folder)
     measured = measure(
         setting.spec, setting.fp32, macs, converted, setting.evaluation, setting.on_progress, setting.threads
     )
     return Made(
         path.read_bytes(),
         converted.model.read_bytes(),
-        converted.operators_config.read_bytes(),
+        converted.model.suffix,
         converted.operators,
         float_nodes,
         macs,

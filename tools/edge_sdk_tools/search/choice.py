@@ -28,7 +28,7 @@ class Choice(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         precision: of the model.
         onnx: the model before conversion, by which golden outputs are computed.
-        converted: the .ort file that ships.
+        converted: the file that ships.
         proof: what was measured of it.
         recipe: how it was quantized; None for FP32.
         float_nodes: nodes left float on purpose; none for FP32, which has no others.

@@ -15,7 +15,7 @@ class Trial(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         quantized: the QDQ model.
-        converted: the .ort file.
+        converted: in ORT format.
         proof: what was measured of that.
         shortfall: why it does not hold; None when it does.
         board: its times on the target's core; None where nothing counted them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from edge_sdk.manifest import Variant, as_taken
 from edge_sdk.prepare import Prepare
@@ -12,6 +13,7 @@ from edge_sdk_tools.prove import Reference, make_golden
 from edge_sdk_tools.variants.made import Made
 
 OPERATORS_FILE = "required_operators_and_types.config"
+_ORT_SUFFIX = ".ort"
 
 
 def add_variants(folder: BundleFolder, made: Sequence[Made]) -> tuple[Variant, ...]:
@@ -22,8 +24,15 @@ def add_variants(folder: BundleFolder, made: Sequence[Made]) -> tuple[Variant, .
     """
     carried = [one for one in made if one.problem is None]
     variants = tuple(_add(folder, one, is_first=index == 0) for index, one in enumerate(carried))
-    folder.add(OPERATORS_FILE, operators_config([one.converted.model for one in carried], folder.work))
+    folder.add(OPERATORS_FILE, _operators([one.converted.model for one in carried], variants, folder.work).encode())
     return variants
+
+
+def _operators(models: Sequence[Path], variants: Sequence[Variant], work: Path) -> str:
+    """What a reduced ONNX Runtime needs; it reads ORT format alone, and so for ONNX files there is nothing to say."""
+    whole = [v.file for v, model in zip(variants, models, strict=True) if model.suffix != _ORT_SUFFIX]
+    notes = "".join(f"# {file} is ONNX, which no reduced ONNX Runtime reads: a whole one runs it\n" for file in whole)
+    return notes + operators_config([model for model in models if model.suffix == _ORT_SUFFIX], work)
 
 
 def _add(folder: BundleFolder, one: Made, *, is_first: bool) -> Variant:

@@ -57,7 +57,7 @@ def convert_half(source: Path, folder: Path) -> Converted:
         ModelError: when ONNX Runtime cannot convert it.
         OSError: when the disk is full.
     """
-    model, config = folder / "model.ort", folder / "required_operators.config"
+    model = folder / "model.ort"
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = _LEVEL
@@ -68,5 +68,4 @@ def convert_half(source: Path, folder: Path) -> Converted:
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
         raise_if_full(folder)
         raise ModelError(f"conversion to ORT format failed: {str(cause).splitlines()[0]}") from cause
-    config.write_bytes(operators_config([model], folder))
-    return Converted(model, config, operators_of(config))
+    return Converted(model, operators_of(operators_config([model], folder)))

@@ -23,7 +23,7 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         spec: model.toml, with this model's input size.
         is_resized: whether that is another size than model.toml's own.
         onnx: the model before conversion, by which golden outputs are computed.
-        converted: the .ort file.
+        converted: the file that ships.
         tensor: what it takes; None where that is what `spec` says, in float32.
         timed: the file whose time is taken here: the same, unless that is written for another core.
         fp32: of the same size, loaded.
@@ -68,7 +68,7 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """What the manifest says of it."""
         is_reference = self.precision == "fp32" and not self.is_resized
         return Variant(
-            file=f"model.{self.name}.ort",
+            file=f"model.{self.name}{self.converted.model.suffix}",
             precision=self.precision,
             size_wh=self.spec.input.size_wh,
             golden=golden,

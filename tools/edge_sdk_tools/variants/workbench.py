@@ -25,6 +25,7 @@ from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.device_form import fit_to_core
 from edge_sdk_tools.evaluate import OnProgress, Subject, from_checked, observe, pair_up, summarise
+from edge_sdk_tools.float_file import carried_onnx, float_file, travels_as_onnx
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.host_latency import interleaved_latency_ms
 from edge_sdk_tools.promise import Steps
@@ -87,7 +88,7 @@ class Workbench:
         same_size = from_checked("the FP32 model", resized.spec, resized.checked)
         simplified = simplify(resized.checked.proto, folder)
         if recipe is None:
-            converted = convert(simplified.path, self._target, folder)
+            converted = float_file(simplified.path, self._target, folder)
             return self._made("fp32", resized.spec, same_size, fp32, simplified.path, converted, {})
         images = self._steps.images.calibration
         activations = watch_once(
@@ -104,14 +105,15 @@ class Workbench:
 
     def _float(self, fp32: Subject) -> Made:
         source = self._steps.simplified.path
-        converted = convert(source, self._target, self._folder("fp32"))
+        converted = float_file(source, self._target, self._folder("fp32"))
         return self._made("fp32", self._spec, fp32, fp32, source, converted, {})
 
     def _half(self, fp32: Subject) -> Made:
         folder = self._folder("fp16")
         path = folder / "fp16.onnx"
         onnx.save(with_half_weights(self._steps.simplified.proto), path)
-        return self._made("fp16", self._spec, fp32, fp32, path, convert_half(path, folder), {})
+        converted = carried_onnx(path, folder) if travels_as_onnx(self._target) else convert_half(path, folder)
+        return self._made("fp16", self._spec, fp32, fp32, path, converted, {})
 
     def _dynamic(self, fp32: Subject) -> Made:
         simplified, folder = self._steps.simplified, self._folder("int8_dynamic")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from edge_sdk_tools.check.wire import Damaged, fields
+from edge_sdk.wire import Damaged, fields
 
 
 def test_the_wire_format() -> None:
@@ -18,7 +18,16 @@ def test_the_wire_format() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x08", b"\x0a\x05ab", b"\x0b", b"\x00\x00", b"\x08" + b"\x80" * 11 + b"\x01", b"\x0d\x01"]
+    "data",
+    [
+        b"\x08",
+        b"\x0a\x05ab",
+        b"\x0b",
+        b"\x00\x00",
+        b"\x08" + b"\x80" * 11 + b"\x01",
+        b"\x0d\x01",
+        b"\x88\x80\x80\x80\x10\x00",  # field 1 to a parser that keeps 32 bits of a tag
+    ],
 )
 def test_bytes_that_are_no_message(data: bytes) -> None:
     with pytest.raises(Damaged):

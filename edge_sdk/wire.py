@@ -11,6 +11,7 @@ import msgspec
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
+_LARGEST_TAG = 0xFFFF_FFFF  # a parser in C++ drops the bits above, and so finds another field there
 
 
 class Damaged(Exception):  # noqa: N818 - says what the bytes are
@@ -69,7 +70,7 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
             after = value + (4 if wire_type == FIXED32 else 8)
         else:
             raise Damaged
-        if not number:
+        if not number or tag > _LARGEST_TAG:
             raise Damaged
         if after > end:
             raise Truncated(number, after - end)
