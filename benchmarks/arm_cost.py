@@ -108,7 +108,7 @@ def _build(model: Path, target_name: str, folder: Path) -> Path:
     simplified = simplify(onnx.load(model), work)
     activations = watch_activations(simplified, find_images([pictures]), spec, symmetric=False)
     recipe = first_recipe(target, reduce_range=False)
-    quantized = quantize(simplified, activations, recipe, work / "int8.onnx")
+    quantized = quantize(simplified, activations.ranges(recipe.calibration), recipe, work / "int8.onnx")
     form = core_form(onnx.load(quantized.path), target.cpu)
     if form is not None:
         onnx.save(form, quantized.path)

@@ -135,7 +135,7 @@ def test_a_core_with_dot_products_gets_signed_integers() -> None:
     assert int(_constant(proto, "zero")) == 111
 
 
-@pytest.mark.parametrize("cpu", ["", "cortex-a72"])
+@pytest.mark.parametrize("cpu", ["", "cortex-a53", "cortex-a72"])
 def test_other_cores_take_the_model_as_it_is(cpu: str) -> None:
     assert core_form(_convolution(), cpu) is None
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
 import pytest
 
+from edge_sdk.errors import MissingDependencyError
+from edge_sdk_tools.arm_cost import Counter, set_up
 from tests.system.broker import Broker
 from tests.system.bundles import build_cell_detector, cell_picture, write_cell_pictures
+
+_CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +27,18 @@ def cell_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cell_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four pictures with a red and a blue cell each."""
     return write_cell_pictures(tmp_path_factory.mktemp("pictures") / "cells")
+
+
+@pytest.fixture(scope="session")
+def counter() -> Counter:
+    """What counts and emulates Cortex-A72 and A76; set up once, in the checkout."""
+    missing = [name for name in ("apt-get", "dpkg-deb", "cc") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"{missing[0]} is not installed, and counting needs it")
+    try:
+        return set_up(_CHECKOUT / ".cache")
+    except MissingDependencyError as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -12,28 +11,16 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.errors import MissingDependencyError, ModelError
+from edge_sdk.errors import ModelError
 from edge_sdk.target import load_target
-from edge_sdk_tools.arm_cost import BoardOutputs, Counter, estimate, set_up
+from edge_sdk_tools.arm_cost import BoardOutputs, Counter, estimate
 from edge_sdk_tools.arm_cost.counter import CPUS, Cpu
 
 pytestmark = [pytest.mark.system, pytest.mark.arm64]
 
-CHECKOUT = Path(__file__).parents[2]
 SIDE, CHANNELS, FILTERS, KERNEL = 32, 32, 64, 3
 MACS = SIDE * SIDE * CHANNELS * FILTERS * KERNEL * KERNEL
 SAME = 1.001  # counts of the same thing differ by at most .1 %
-
-
-@pytest.fixture(scope="module")
-def counter() -> Counter:
-    missing = [name for name in ("apt-get", "dpkg-deb", "cc") if shutil.which(name) is None]
-    if missing:
-        pytest.skip(f"{missing[0]} is not installed, and counting needs it")
-    try:
-        return set_up(CHECKOUT / ".cache")
-    except MissingDependencyError as reason:
-        pytest.skip(str(reason))
 
 
 def convolution(path: Path, *, integer: bool) -> Path:

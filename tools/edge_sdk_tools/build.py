@@ -32,7 +32,7 @@ from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.ledger import to_json
 from edge_sdk_tools.pixel_input import choose_input
 from edge_sdk_tools.promise import Steps, promise, runtime_range
-from edge_sdk_tools.quantize import first_recipe, local_noise, refuse_quantized, simplify, watch_once
+from edge_sdk_tools.quantize import first_recipe, local_noise, refuse_quantized, signs_activations, simplify, watch_once
 from edge_sdk_tools.record import record_of
 from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html
 from edge_sdk_tools.runtime_replay import replay_in, replay_variants
@@ -159,9 +159,13 @@ def _take_steps(
     if wants_int8:
         refuse_without_int8(search)
     choice = choose_int8(search.chosen) if search.chosen else choose_fp32(search, setting, workshop, work)
-    if search.chosen:
-        choice = fit_to_core(choice, spec, target, fp32.session, search.chosen.quantized.macs, work)
-    choice, taken = choose_input(choice, spec.input, target, work)
+    macs = search.chosen.quantized.macs if search.chosen else {}
+    if signs_activations(target.cpu):
+        choice = fit_to_core(choice, spec, target, fp32.session, macs, work)
+        choice, taken = choose_input(choice, spec.input, target, work)
+    else:  # the core's form of the model that takes levels, where it does
+        choice, taken = choose_input(choice, spec.input, target, work)
+        choice = fit_to_core(choice, spec, target, fp32.session, macs, work)
     forms = forms_of(spec, fp32, distilled, simplified, search, choice)
     with measure_chain(forms, choice.proof.images, spec, target, counter) as finish:
         board = estimate_once(workshop, choice.converted.model, target, counter, on_progress)

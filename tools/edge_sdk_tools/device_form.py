@@ -14,7 +14,7 @@ import onnx
 
 from edge_sdk.errors import ModelError, SessionError
 from edge_sdk.golden import NOISE_SHARE, energies_of, largest_difference, noise_of
-from edge_sdk.manifest import Golden
+from edge_sdk.manifest import Golden, as_taken
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
@@ -61,7 +61,7 @@ def fit_to_core(
         if share < choice.proof.integer_mac_share or not _computes_the_same(converted.model, choice, spec, fp32):
             return choice
     except (ModelError, SessionError):
-        return choice  # the unsigned one runs everywhere
+        return choice  # the one that was chosen runs everywhere
     recipe = msgspec.structs.replace(choice.recipe, core_form=target.cpu)
     size_mb = converted.model.stat().st_size / 1e6
     proof = msgspec.structs.replace(choice.proof, integer_mac_share=share, model_mb=size_mb)
@@ -73,11 +73,12 @@ def fit_to_core(
 def _computes_the_same(model: Path, choice: Choice, spec: ModelSpec, fp32: Session) -> bool:
     """Whether two files give the same outputs, as a device compares golden ones."""
     one, other = (Session(file.read_bytes(), SessionSettings(), file.name) for file in (model, choice.converted.model))
-    reference, prepare = fp32.twin(), Prepare(spec.input)
+    reference, floats, taken = fp32.twin(), Prepare(spec.input), Prepare(*as_taken(spec.input, choice.tensor))
     for file in choice.proof.images.spread(_COMPARED_IMAGES).images:
-        tensor = prepare.normalise(prepare.resize(file.read()))
-        expected = other.run(tensor)
-        noise = noise_of([[energies_of(a, b) for a, b in zip(expected, reference.run(tensor), strict=True)]])
+        image = file.read()
+        tensor = taken.normalise(taken.resize(image))
+        expected, unquantized = other.run(tensor), reference.run(floats.normalise(floats.resize(image)))
+        noise = noise_of([[energies_of(a, b) for a, b in zip(expected, unquantized, strict=True)]])
         if isinstance(largest_difference(one.run(tensor), expected, _TOLERANCE, noise), str):
             return False
     return True

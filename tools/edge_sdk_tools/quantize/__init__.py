@@ -1,7 +1,7 @@
 """Float ONNX -> INT8 ONNX, by a recipe."""
 
 from edge_sdk_tools.quantize.activations import Activations, watch_activations
-from edge_sdk_tools.quantize.core_form import core_form
+from edge_sdk_tools.quantize.core_form import core_form, signs_activations
 from edge_sdk_tools.quantize.doubts import doubts_about_calibration
 from edge_sdk_tools.quantize.entrance import TO_PLANES, Entrance, entrance
 from edge_sdk_tools.quantize.kept import watch_once
@@ -37,6 +37,7 @@ __all__ = [
     "quantized_proto",
     "recipes_for",
     "refuse_quantized",
+    "signs_activations",
     "simplify",
     "watch_activations",
     "watch_once",

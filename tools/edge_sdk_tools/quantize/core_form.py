@@ -10,10 +10,29 @@ from collections.abc import Callable
 
 import onnx
 
+from edge_sdk_tools.quantize.offset_weights import offset_weights
 from edge_sdk_tools.quantize.signed import sign_activations
 
-_FORMS: dict[str, Callable[[onnx.ModelProto], None]] = {"cortex-a76": sign_activations}
+_FORMS: dict[str, Callable[[onnx.ModelProto], bool]] = {"cortex-a72": offset_weights, "cortex-a76": sign_activations}
 """By core, in qemu's spelling. The others were not counted, or gain nothing; they take the model as it is."""
+
+
+def signs_activations(cpu: str) -> bool:
+    """Whether the core's form has signed activations, so that its model cannot take a picture's levels.
+
+    Args:
+        cpu: the core, in qemu's spelling.
+    """
+    return _FORMS.get(cpu) is sign_activations
+
+
+def offsets_weights(cpu: str) -> bool:
+    """Whether the core's form offsets weights, for which a recipe must leave room.
+
+    Args:
+        cpu: the core, in qemu's spelling.
+    """
+    return _FORMS.get(cpu) is offset_weights
 
 
 def core_form(proto: onnx.ModelProto, cpu: str) -> onnx.ModelProto | None:
@@ -30,5 +49,4 @@ def core_form(proto: onnx.ModelProto, cpu: str) -> onnx.ModelProto | None:
         return None
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    _FORMS[cpu](copy)
-    return copy
+    return copy if _FORMS[cpu](copy) else None

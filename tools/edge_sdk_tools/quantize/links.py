@@ -39,6 +39,10 @@ class Links:
         readers = self._readers[name]
         return readers[0] if len(readers) == 1 and readers[0].op_type == kind and name not in self._outputs else None
 
+    def readers(self, name: str) -> list[onnx.NodeProto]:
+        """All nodes that read a tensor, in graph order."""
+        return self._readers.get(name, [])
+
     def constant(self, name: str) -> NDArray[np.generic] | None:
         """A tensor's value, where it is an initializer."""
         found = self._constants.get(name)

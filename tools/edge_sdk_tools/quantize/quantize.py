@@ -13,12 +13,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import onnx
+from onnx import numpy_helper
 from onnxruntime.quantization import CalibrationMethod, QuantType
 from onnxruntime.quantization.calibrate import TensorsData
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.disk import raise_if_full
+from edge_sdk_tools.quantize.offset_weights import wide_weights
 from edge_sdk_tools.quantize.recipe import Recipe
 from edge_sdk_tools.quantize.shared_scales import share_ranges
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
@@ -97,7 +99,10 @@ def quantized_proto(
             [],
             list(float_nodes),
             list(QUANTIZED_TYPES),
-            {"ActivationSymmetric": recipe.is_symmetric},
+            {
+                "ActivationSymmetric": recipe.is_symmetric,
+                "TensorQuantOverrides": _weight_ranges(proto, recipe, float_nodes),
+            },
         )
         quantizer.quantize_model()
         quantizer.model.topological_sort()  # ONNX wants nodes after what they read
@@ -106,6 +111,26 @@ def quantized_proto(
     upsample_by_copies(result, shapes)
     softmax_along_last_axis(result, shapes)
     return result
+
+
+def _weight_ranges(
+    proto: onnx.ModelProto, recipe: Recipe, float_nodes: Sequence[str]
+) -> dict[str, list[dict[str, float | int]]]:
+    """Wider ranges for weights that must not reach their type's largest integer, as the quantizer takes them."""
+    if not recipe.leaves_room:
+        return {}
+    wider = recipe.largest_weight / recipe.largest_wide_weight
+    constants = {w.name: w for w in proto.graph.initializer}
+    found: dict[str, list[dict[str, float | int]]] = {}
+    for name in wide_weights(proto, set(float_nodes)):
+        weights = np.abs(numpy_helper.to_array(constants[name]).astype(np.float64))
+        if recipe.per_channel:
+            peaks = weights.reshape(len(weights), -1).max(axis=1) * wider
+            found[name] = [{"axis": 0, "rmin": -peak, "rmax": peak} for peak in peaks.tolist()]
+        else:
+            peak = float(weights.max()) * wider
+            found[name] = [{"rmin": -peak, "rmax": peak}]
+    return found
 
 
 def _shapes(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:

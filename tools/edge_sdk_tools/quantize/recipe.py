@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from edge_sdk.target import IntegerType, Target
+from edge_sdk_tools.quantize.core_form import offsets_weights
 from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration
 
 _SHORT = {"QUInt8": "U8", "QInt8": "S8"}
@@ -20,6 +21,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         calibration: how ranges of activations are chosen.
         float_nodes: nodes left float beside the decoding tail.
         shared_scales: one scale for all that a Concat joins, so that joining is copying.
+        leaves_room: wide convolutions' largest weight is one integer less, so that the core's form may offset them.
         core_form: the core, in qemu's spelling, as whose kernels like it the same integers are written; empty for none.
     """
 
@@ -30,12 +32,23 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     calibration: Calibration = CALIBRATIONS[0]
     float_nodes: tuple[str, ...] = ()
     shared_scales: bool = False
+    leaves_room: bool = False
     core_form: str = ""
 
     @property
     def is_symmetric(self) -> bool:
         """Whether zero is the middle of every activation's range, as signed integers want it."""
         return self.activation_type == "QInt8"
+
+    @property
+    def largest_weight(self) -> int:
+        """The largest integer that a weight becomes, where weights are signed."""
+        return 64 if self.reduce_range else 127
+
+    @property
+    def largest_wide_weight(self) -> int:
+        """The same of wide convolutions."""
+        return self.largest_weight - 1 if self.leaves_room else self.largest_weight
 
     @property
     def settings(self) -> dict[str, str | int | bool]:
@@ -48,6 +61,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             "per_channel": self.per_channel,
             "reduce_range": self.reduce_range,
             "shared_scales": self.shared_scales,
+            "leaves_room": self.leaves_room,
             "core_form": self.core_form,
         }
 
@@ -57,9 +71,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         types = f"{_SHORT[self.activation_type]}{_SHORT[self.weight_type]}"
         scales = "per channel" if self.per_channel else "per tensor"
         bits = ", 7-bit weights" if self.reduce_range else ""
+        room = f", wide kernels to {self.largest_wide_weight}" if self.leaves_room else ""
         joined = ", shared scales" if self.shared_scales else ""
         kept = f", {len(self.float_nodes)} nodes float" if self.float_nodes else ""
-        return f"{types} {scales}{bits}{joined}, {self.calibration}{kept}"
+        return f"{types} {scales}{bits}{room}{joined}, {self.calibration}{kept}"
 
 
 def recipes_for(target: Target, *, reduce_range: bool) -> tuple[Recipe, ...]:
@@ -76,6 +91,7 @@ def recipes_for(target: Target, *, reduce_range: bool) -> tuple[Recipe, ...]:
         weight_type=target.weight_type,
         per_channel=target.per_channel,
         reduce_range=reduce_range,
+        leaves_room=offsets_weights(target.cpu),
     )
     return (msgspec.structs.replace(plain, shared_scales=True), plain)
 

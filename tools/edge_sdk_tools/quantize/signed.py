@@ -9,13 +9,16 @@ from onnx import numpy_helper
 _MIDDLE = 128
 
 
-def sign_activations(proto: onnx.ModelProto) -> None:
+def sign_activations(proto: onnx.ModelProto) -> bool:
     """Make unsigned zero points and constants signed ones, in place; scales stay what they are.
 
     Each integer is 128 less, each value the same.
 
     Args:
         proto: quantized with unsigned activations and signed weights, in QDQ form.
+
+    Returns:
+        True: there always are some.
     """
     graph = proto.graph
     integers = {n.input[2] for n in graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
@@ -29,3 +32,4 @@ def sign_activations(proto: onnx.ModelProto) -> None:
     kept = [value for value in graph.value_info if value.type.tensor_type.elem_type != onnx.TensorProto.UINT8]
     del graph.value_info[:]
     graph.value_info.extend(kept)
+    return True
