@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edge_sdk.manifest import Variant, as_taken
+from edge_sdk.manifest import Variant
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.bundle_folder import BundleFolder
 from edge_sdk_tools.convert import operators_config
@@ -27,7 +27,7 @@ def add_variants(folder: BundleFolder, made: Sequence[Made]) -> tuple[Variant, .
 
 
 def _add(folder: BundleFolder, one: Made, *, is_first: bool) -> Variant:
-    prepare = Prepare(*as_taken(one.spec.input, one.tensor))
+    prepare = Prepare(one.spec.input, one.tensor)
     file = "golden.npz" if is_first else _golden_file(one)
     reference = _reference(one) if one.precision.startswith("int8") else None
     data, golden = make_golden(prepare, one.onnx, one.proof.images, file, reference)
