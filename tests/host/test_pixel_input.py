@@ -72,6 +72,14 @@ def test_operators_that_both_run_are_left_out_and_new_ones_named() -> None:
     assert found.more == ("Cast",)
 
 
+def test_a_convolution_of_other_channels_is_another_kernel_and_no_other_operator() -> None:
+    three = [KernelRun(Counter({"QLinearConv 3": 1, "QLinearConv 8": 5}), {"QLinearConv 3": 4.0, "QLinearConv 8": 9.0})]
+    four = [KernelRun(Counter({"QLinearConv 4": 1, "QLinearConv 8": 5}), {"QLinearConv 4": 1.5, "QLinearConv 8": 8.0})]
+    found = judged(np.full((5, 2), 2.0), np.full((5, 2), 50.0), three * 5, four * 5)
+    assert (found.floats.kernels_ms, found.levels.kernels_ms, found.saved_ms) == (4.0, 1.5, 2.5)
+    assert (found.clear, found.more) == (True, ())
+
+
 def test_kernels_are_those_of_each_run(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(tiny.classifier(), path)
@@ -82,6 +90,7 @@ def test_kernels_are_those_of_each_run(tmp_path: Path) -> None:
     assert len(runs) == 3
     assert {tuple(sorted(found.counts.items())) for found in runs} == {tuple(sorted(runs[0].counts.items()))}
     assert runs[0].operators["Softmax"] == 1
+    assert any("[1,3,16,16]" in name for name in runs[0].counts)
     assert all(found.ms.keys() == found.counts.keys() for found in runs)
     assert list(tmp_path.iterdir()) == [path]
 
