@@ -16,12 +16,21 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError
 from edge_sdk.frame import Frame, Geometry, Image, Prepared, Tensor
-from edge_sdk.manifest import InputType, Manifest
+from edge_sdk.lookup import float_tables, integer_tables
+from edge_sdk.manifest import InputTensor, Manifest, floats_of
 from edge_sdk.model_spec import InputSpec
 
 _Region: TypeAlias = tuple[slice, slice]
 _WHOLE: _Region = (slice(None), slice(None))
 _Fill: TypeAlias = Callable[[Image], None]
+
+_CODES = {
+    "BGR": None,
+    "RGB": cv2.COLOR_BGR2RGB,
+    "RGBA": cv2.COLOR_BGR2RGBA,
+    "BGRA": cv2.COLOR_BGR2BGRA,
+}
+"""What makes another order of a picture's channels."""
 
 
 class Prepare:
@@ -29,20 +38,23 @@ class Prepare:
 
     Args:
         spec: what the model's input wants.
-        dtype: `uint8` where the model takes levels as they are; `spec.mean` and `spec.std` are its own then.
+        taken: what its file takes instead; by default floats in the form that `spec` says.
 
     Attributes:
-        tensor: `dtype`, `spec.tensor_shape`; every call fills and returns this one array.
+        tensor: of the type and shape of `taken`; every call fills and returns this one array.
     """
 
-    def __init__(self, spec: InputSpec, dtype: InputType = "float32") -> None:
+    def __init__(self, spec: InputSpec, taken: InputTensor | None = None) -> None:
         width, height = spec.size_wh
         self.spec = spec
-        self.tensor: Tensor = np.zeros(spec.tensor_shape, dtype)
+        self._taken = taken or floats_of(spec)
+        self.tensor: Tensor = np.zeros(self._taken.shape(spec.size_wh), self._taken.dtype)
+        self._floats = float_tables(spec)
+        self._integers = _looked_up(spec, self._taken)
         # What the model takes as the camera gives it is resized straight into the tensor.
-        is_whole = dtype == "uint8" and spec.layout == "NHWC" and spec.color == "BGR"
+        is_whole = (self._taken.dtype, self._taken.layout, self._taken.color) == ("uint8", "NHWC", "BGR")
+        is_whole = is_whole and self._integers is None
         self._canvas: Image = self.tensor[0] if is_whole else np.empty((height, width, 3), np.uint8)
-        self._tables = _normalisation_tables(spec)
         self._fill_whole = self._fill_of(_WHOLE)
         self._frame_shape: tuple[int, ...] = ()
         self._source: _Region = _WHOLE
@@ -53,7 +65,7 @@ class Prepare:
     @classmethod
     def of(cls, manifest: Manifest) -> Prepare:
         """The stage before a bundle's first variant."""
-        return cls(*manifest.prepared())
+        return cls(manifest.input, manifest.taken)
 
     def __call__(self, frame: Frame, /) -> Prepared:
         """Fill the tensor from a frame of any size; the padding was painted with the first frame of that size."""
@@ -100,18 +112,34 @@ class Prepare:
         self._frame_shape = frame_shape
 
     def _fill_of(self, region: _Region) -> _Fill:
-        """What normalises a picture into this region of the tensor, with all its buffers made beforehand."""
-        if self.tensor.dtype == np.uint8:
-            return _levels(self.tensor, self._canvas, region, self.spec)
-        spec, shape = self.spec, self._canvas[region].shape[:2]
-        if spec.layout == "NHWC" and spec.color != "GRAY":
-            table = np.stack(self._tables, axis=-1).reshape(1, 256, 3)
-            return _interleaved(self.tensor[0][region], table, swap=spec.color == "RGB")
-        width, height = spec.size_wh
-        planes = [plane[region] for plane in self.tensor.reshape(spec.channels, height, width)]
+        """What lays a picture into this region as the model takes it, with all its buffers made beforehand."""
+        spec, taken, shape = self.spec, self._taken, self._canvas[region].shape
+        if taken.dtype == "uint8":
+            if taken.color == "GRAY":
+                return _gray_integers(self._planes_in(region)[0], self._integers, np.empty(shape[:2], np.uint8))
+            fill = self._arranging(region)
+            return fill if self._integers is None else _looking_up(self._integers, np.empty(shape, np.uint8), fill)
+        if taken.layout == "NHWC" and spec.color != "GRAY":
+            table = np.stack(self._floats, axis=-1).reshape(1, 256, 3)
+            return _interleaved(self.tensor[0][region], table, swap=taken.color == "RGB")
+        planes = self._planes_in(region)
         if spec.color == "GRAY":
-            return _gray(planes[0], self._tables[0], np.empty(shape, np.uint8))
-        return _planes(planes, self._tables, [np.empty(shape, np.uint8) for _ in range(3)], swap=spec.color == "RGB")
+            return _gray(planes[0], self._floats[0], np.empty(shape[:2], np.uint8))
+        return _planes(
+            planes, self._floats, [np.empty(shape[:2], np.uint8) for _ in range(3)], swap=taken.color == "RGB"
+        )
+
+    def _planes_in(self, region: _Region) -> list[Tensor]:
+        """A region of a tensor that has one plane after the other, or only one."""
+        width, height = self.spec.size_wh
+        return [plane[region] for plane in self.tensor.reshape(self._taken.channels, height, width)]
+
+    def _arranging(self, region: _Region) -> _Fill:
+        """What lays three colours of bytes into this region, as they are."""
+        if self._taken.layout == "NCHW":
+            planes = self._planes_in(region)
+            return _split(planes[::-1] if self._taken.color == "RGB" else planes)
+        return _pixels(self.tensor[0][region], _CODES[self._taken.color])
 
 
 def _planes(
@@ -158,19 +186,45 @@ def _interleaved(output: NDArray[np.float32], table: NDArray[np.float32], *, swa
     return fill
 
 
-def _levels(tensor: NDArray[np.uint8], canvas: Image, region: _Region, spec: InputSpec) -> _Fill:
-    """What lays a picture's levels into this region of a uint8 tensor."""
-    if spec.layout == "NCHW" and spec.color != "GRAY":
-        planes = [plane[region] for plane in (tensor[0, ::-1] if spec.color == "RGB" else tensor[0])]
+def _looked_up(spec: InputSpec, taken: InputTensor) -> NDArray[np.uint8] | None:
+    """What a picture's levels become, as cv2.LUT takes it for BGR or GRAY; None where they stay."""
+    tables = integer_tables(spec, taken)
+    if all(np.array_equal(table, np.arange(256)) for table in tables):
+        return None
+    if all(np.array_equal(table, tables[0]) for table in tables):
+        return tables[0]  # one table for all channels takes half as long
+    return np.stack(tables[::-1] if spec.color == "RGB" else tables, axis=-1).reshape(1, 256, len(tables))
 
-        def fill_planes(resized: Image) -> None:
-            cv2.split(resized, planes)
 
-        return fill_planes
-    width, height = spec.size_wh
-    pixels = tensor.reshape(height, width, spec.channels)[region]
-    if spec.color != "BGR":
-        code = cv2.COLOR_BGR2RGB if spec.color == "RGB" else cv2.COLOR_BGR2GRAY
+def _looking_up(table: NDArray[np.uint8], looked: Image, arrange: _Fill) -> _Fill:
+    def fill(resized: Image) -> None:
+        cv2.LUT(resized, table, dst=looked)
+        arrange(looked)
+
+    return fill
+
+
+def _gray_integers(output: NDArray[np.uint8], table: NDArray[np.uint8] | None, plane: NDArray[np.uint8]) -> _Fill:
+    def fill(resized: Image) -> None:
+        if table is None:
+            cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY, dst=output)
+        else:
+            cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY, dst=plane)
+            cv2.LUT(plane, table, dst=output)
+
+    return fill
+
+
+def _split(planes: list[NDArray[np.uint8]]) -> _Fill:
+    def fill(resized: Image) -> None:
+        cv2.split(resized, planes)
+
+    return fill
+
+
+def _pixels(pixels: Image, code: int | None) -> _Fill:
+    """What lays a picture's bytes into pixels of a tensor, by a conversion of OpenCV's."""
+    if code is not None:
 
         def fill_converted(resized: Image) -> None:
             cv2.cvtColor(resized, code, dst=pixels)
@@ -179,22 +233,10 @@ def _levels(tensor: NDArray[np.uint8], canvas: Image, region: _Region, spec: Inp
 
     def fill(resized: Image) -> None:
         # A frame was resized into the tensor itself; a golden picture comes from elsewhere.
-        if resized.base is not canvas.base:
+        if resized.base is not pixels.base:
             np.copyto(pixels, resized)
 
     return fill
-
-
-def _normalisation_tables(spec: InputSpec) -> list[NDArray[np.float32]]:
-    """One float32 (256,) table a channel, in the model's channel order, within one unit in the last place.
-
-    Without a mean: level * (1 / std) in float32, so that a multiplication gives the very same bits as the table.
-    """
-    levels = np.arange(256, dtype=np.float64)
-    pairs = list(zip(spec.mean, spec.std, strict=False))[: spec.channels]
-    if not any(mean for mean, _ in pairs):
-        return [levels.astype(np.float32) * np.float32(1 / std) for _, std in pairs]
-    return [((levels - mean) / std).astype(np.float32) for mean, std in pairs]
 
 
 def _letterbox(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Region, Geometry]:

@@ -1,6 +1,6 @@
 """What a bundle promises."""
 
-from edge_sdk.manifest.input_tensor import InputTensor, InputType, as_taken
+from edge_sdk.manifest.input_tensor import InputTensor, InputType, TensorColor, floats_of
 from edge_sdk.manifest.manifest import SCHEMA_VERSION, FileEntry, Manifest, Provenance
 from edge_sdk.manifest.measured import Agreement, BoardEstimate, Distillation, Quality
 from edge_sdk.manifest.reading import MANIFEST_FILE, SIGNATURE_FILE, decode_manifest, encode_manifest, manifest_schema
@@ -23,10 +23,11 @@ __all__ = [
     "Provenance",
     "Quality",
     "RuntimeRange",
+    "TensorColor",
     "Variant",
-    "as_taken",
     "decode_manifest",
     "encode_manifest",
+    "floats_of",
     "manifest_schema",
     "parse_version",
 ]

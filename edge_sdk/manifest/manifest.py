@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_sdk.errors import UsageError
-from edge_sdk.manifest.input_tensor import InputType, as_taken
+from edge_sdk.manifest.input_tensor import InputTensor, floats_of
 from edge_sdk.manifest.measured import Distillation
 from edge_sdk.manifest.variant import Variant
 from edge_sdk.manifest.versions import RuntimeRange
@@ -105,9 +105,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     provenance: Provenance
     files: tuple[FileEntry, ...]
 
-    def prepared(self) -> tuple[InputSpec, InputType]:
-        """What the first variant takes: `input` in that file's own layout and colour, and the tensor's type."""
-        return as_taken(self.input, self.variants[0].tensor)
+    @property
+    def taken(self) -> InputTensor:
+        """What the first variant's file takes."""
+        return self.variants[0].tensor or floats_of(self.input)
 
     def entry(self, name: str) -> FileEntry | None:
         """The entry of one file, or None when the manifest does not name it."""

@@ -74,11 +74,11 @@ class Session:
             session = cls(bundle.read(file), chosen, str(bundle.path / file))
         except SessionError as cause:
             raise IncompatibleError(str(cause)) from cause
-        spec, dtype = promise.prepared()
-        if (session.input_dtype, session.input_shape) != (np.dtype(dtype), spec.tensor_shape):
+        dtype, shape = promise.taken.dtype, promise.taken.shape(promise.input.size_wh)
+        if (session.input_dtype, session.input_shape) != (np.dtype(dtype), shape):
             raise BundleError(
                 f"{bundle.path / file}: takes {session.input_dtype} {session.input_shape}, the manifest says "
-                f"{dtype} {spec.tensor_shape}; build the bundle again"
+                f"{dtype} {shape}; build the bundle again"
             )
         return session
 

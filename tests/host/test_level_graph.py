@@ -12,14 +12,14 @@ import pytest
 from onnx import helper
 
 from edge_sdk.frame import Frame
-from edge_sdk.manifest import as_taken
+from edge_sdk.lookup import integer_tables
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import load_target
 from edge_sdk_tools.dataset import find_images
 from edge_sdk_tools.host_cpu import host_saturates
-from edge_sdk_tools.pixel_input import LevelGraph, level_graphs, level_model
+from edge_sdk_tools.pixel_input import LevelGraph, level_graphs, level_model, with_fourth_channel
 from edge_sdk_tools.quantize import first_recipe, pixel_range, quantize, simplify, watch_activations
 from tests.device import tiny
 from tests.host.images import picture, write_pictures
@@ -98,13 +98,16 @@ def test_levels_give_every_bit_that_floats_give(
     assert [f"{graph.tensor.layout} {graph.tensor.color}" for graph in graphs] == expected
     floats = _outputs(proto.SerializeToString(), Prepare(spec))
     assert len(set(floats)) == len(floats)  # every picture has another result
-    for number, graph in enumerate(graphs):
+    four = with_fourth_channel(proto, spec)
+    assert (four is not None) == ("BGR" in expected[0])  # as soon as convolutions of all channels alone read the input
+    assert four is None or four.tensor.color == spec.color + "A"
+    for number, graph in enumerate([*graphs, *([four] if four else [])]):
         onnx.checker.check_model(graph.proto, full_check=True)
         for target in ("x86_64", "arm64"):
             folder = tmp_path / f"{number}_{target}"
             folder.mkdir()
             converted = level_model(graph, load_target(target), folder).converted
-            prepare = Prepare(*as_taken(spec, graph.tensor))
+            prepare = Prepare(spec, graph.tensor)
             assert _outputs(graph.proto.SerializeToString(), prepare) == floats
             assert _outputs(converted.model.read_bytes(), prepare) == floats
 
@@ -113,7 +116,7 @@ def test_a_per_tensor_scale_lets_colours_change_places_too(tmp_path: Path) -> No
     proto = _quantized(tmp_path / "q", tiny.classifier(size=SIDE), SPEC, per_channel=False)
     [graph, _] = _graphs(proto, SPEC)
     assert graph.tensor.color == "BGR"
-    prepare = Prepare(*as_taken(SPEC, graph.tensor))
+    prepare = Prepare(SPEC, graph.tensor)
     assert _outputs(graph.proto.SerializeToString(), prepare) == _outputs(proto.SerializeToString(), Prepare(SPEC))
 
 
@@ -125,7 +128,7 @@ def test_weights_that_serve_another_layer_too_keep_their_colours(tmp_path: Path)
     model.graph.node[-1].input[0] = "sum"
     proto = _quantized(tmp_path / "q", model, SPEC)
     [graph, _] = _graphs(proto, SPEC)
-    prepare = Prepare(*as_taken(SPEC, graph.tensor))
+    prepare = Prepare(SPEC, graph.tensor)
     assert _outputs(graph.proto.SerializeToString(), prepare) == _outputs(proto.SerializeToString(), Prepare(SPEC))
 
 
@@ -142,20 +145,26 @@ def test_the_input_of_a_build_has_an_integer_for_every_level(spec: InputSpec) ->
     ("mean", "std", "expected"),
     [
         ((127.5,) * 3, (127.5,) * 3, "input.mean is 127.5, and a zero point is a whole number of 0-255"),
-        ((256.0,) * 3, (1.0,) * 3, "input.mean is 256, and a zero point"),
-        ((-1.0,) * 3, (1.0,) * 3, "input.mean is -1, and a zero point"),
+        ((256.0,) * 3, (128.0,) * 3, "input.mean is 256, and a zero point"),
+        ((-1.0,) * 3, (128.0,) * 3, "input.mean is -1, and a zero point"),
         ((0.0,) * 3, (-255.0,) * 3, "input.std is -255, and a scale is positive"),
         ((0.0,) * 3, (58.0, 57.0, 57.0), "input.mean and input.std differ between channels"),
         ((124.0, 116.0, 104.0), (1.0,) * 3, "input.mean and input.std differ between channels"),
     ],
 )
-def test_normalisations_without_such_integers_stay_with_the_device(
-    tmp_path: Path, mean: Any, std: Any, expected: str
-) -> None:
+def test_integers_that_are_no_levels_are_made_on_the_device(tmp_path: Path, mean: Any, std: Any, expected: str) -> None:
     spec = InputSpec(size_wh=(SIDE, SIDE), mean=mean, std=std)
-    found = level_graphs(_quantized(tmp_path / "q", tiny.classifier(size=SIDE), spec), spec)
+    found = pixel_range(spec)
     assert isinstance(found, str)
     assert found.startswith(expected)
+    proto = _quantized(tmp_path / "q", tiny.classifier(size=SIDE), spec)
+    floats = _outputs(proto.SerializeToString(), Prepare(spec))
+    assert len(set(floats)) == len(floats)  # every picture has another result
+    four = with_fourth_channel(proto, spec)
+    assert four is not None
+    for graph in (four, *_graphs(proto, spec)):
+        assert graph.tensor.scale is not None
+        assert _outputs(graph.proto.SerializeToString(), Prepare(spec, graph.tensor)) == floats
 
 
 def test_a_gray_input_asks_for_its_own_channel_only() -> None:
@@ -167,7 +176,7 @@ def test_a_gray_input_asks_for_its_own_channel_only() -> None:
     ("changes", "expected"),
     [
         ({"float_nodes": ("first",)}, "Conv reads the input in float"),
-        ({"activation_type": "QInt8"}, "the input's integers are int8, and levels are uint8"),
+        ({"activation_type": "QInt8"}, "the input's integers are int8, and those of a device uint8"),
     ],
 )
 def test_a_graph_whose_integers_are_no_levels_stays_as_it_is(tmp_path: Path, changes: Any, expected: str) -> None:
@@ -182,4 +191,8 @@ def test_a_pool_before_the_first_layer_is_float(tmp_path: Path) -> None:
 def test_a_range_from_dark_pictures_has_no_integer_for_bright_levels(tmp_path: Path) -> None:
     half = msgspec.structs.replace(SPEC, std=(510.0,) * 3)  # what calibrates seems half as bright as what will come
     proto = _quantized(tmp_path / "q", tiny.classifier(size=SIDE), half, known=False)
-    assert level_graphs(proto, SPEC) == "level 1 becomes 2 in the quantized model"
+    [graph, _] = _graphs(proto, SPEC)
+    tables = integer_tables(SPEC, graph.tensor)
+    assert [table[[0, 1, 127, 128, 255]].tolist() for table in tables] == [[0, 2, 254, 255, 255]] * 3
+    floats = _outputs(proto.SerializeToString(), Prepare(SPEC))
+    assert _outputs(graph.proto.SerializeToString(), Prepare(SPEC, graph.tensor)) == floats

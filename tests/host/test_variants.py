@@ -53,9 +53,9 @@ def test_each_is_carried_with_what_the_device_needs_to_choose(tmp_path: Path) ->
         one = bundle.led_by(name)
         session = Session.open(one)
         make_task(one.manifest, len(bundle.labels()), session.output_shapes)
-        taken, dtype = one.manifest.prepared()
-        assert (session.input_shape, session.input_dtype) == (taken.tensor_shape, dtype)
-        assert taken.size_wh == variant.size_wh
+        taken = one.manifest.taken
+        assert (session.input_shape, session.input_dtype) == (taken.shape(variant.size_wh), taken.dtype)
+        assert one.manifest.input.size_wh == variant.size_wh
 
 
 def test_a_size_has_ranges_of_its_own(tmp_path: Path) -> None:

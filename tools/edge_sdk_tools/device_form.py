@@ -14,7 +14,7 @@ import onnx
 
 from edge_sdk.errors import ModelError, SessionError
 from edge_sdk.golden import NOISE_SHARE, energies_of, largest_difference, noise_of
-from edge_sdk.manifest import Golden, as_taken
+from edge_sdk.manifest import Golden
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
@@ -73,7 +73,7 @@ def fit_to_core(
 def _computes_the_same(model: Path, choice: Choice, spec: ModelSpec, fp32: Session) -> bool:
     """Whether two files give the same outputs, as a device compares golden ones."""
     one, other = (Session(file.read_bytes(), SessionSettings(), file.name) for file in (model, choice.converted.model))
-    reference, floats, taken = fp32.twin(), Prepare(spec.input), Prepare(*as_taken(spec.input, choice.tensor))
+    reference, floats, taken = fp32.twin(), Prepare(spec.input), Prepare(spec.input, choice.tensor)
     for file in choice.proof.images.spread(_COMPARED_IMAGES).images:
         image = file.read()
         tensor = taken.normalise(taken.resize(image))

@@ -14,7 +14,7 @@ import msgspec
 
 from edge_sdk.frame import Tensor
 from edge_sdk.golden import NOISE_SHARE
-from edge_sdk.manifest import InputTensor, as_taken
+from edge_sdk.manifest import InputTensor
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
@@ -98,7 +98,7 @@ def measure_chain(
         What waits for the end, and gives the result.
     """
     chosen = images.spread(CHAIN_IMAGES)
-    floats, taken = Prepare(spec.input), Prepare(*as_taken(spec.input, forms.taken))
+    floats, taken = Prepare(spec.input), Prepare(spec.input, forms.taken)
     tensors = list(zip(_prepared(chosen, floats), _prepared(chosen, taken), strict=True))
     few = tensors[:: max(1, len(tensors) // _BOARD_IMAGES)][:_BOARD_IMAGES]
     parts, kinds = parts_of(spec), list(forms.files)

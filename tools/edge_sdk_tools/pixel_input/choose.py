@@ -1,4 +1,4 @@
-"""Levels or floats: which of the two the bundle's model takes.
+"""Integers or floats: which of them the bundle's model takes, and of how many channels.
 
 Owns the conditions: equal to the last bit, nothing more to run, and faster in the race.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import cv2
 import msgspec
@@ -15,34 +14,37 @@ import numpy as np
 import onnx
 
 from edge_sdk.frame import Image
-from edge_sdk.manifest import InputTensor, InputType, as_taken
+from edge_sdk.manifest import InputTensor, InputType, TensorColor
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk.target import Target
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.pixel_input.kernels import KernelClock
-from edge_sdk_tools.pixel_input.level_graph import LevelGraph, level_graphs
+from edge_sdk_tools.pixel_input.level_graph import LevelGraph, level_graphs, with_fourth_channel
 from edge_sdk_tools.pixel_input.race import Race, Way, race
 from edge_sdk_tools.search import Choice
 
 _COMPARED_IMAGES = 2  # all levels were compared one by one; these are for the rest of the graph
 _CAMERA_WH = (1280, 720)
+_FOUR_ARE_FASTER = ("x86_64",)
+"""Machines whose integer convolutions may be faster with four channels than with three: docs/adr/0025."""
 
 
 class InputTrial(msgspec.Struct, frozen=True):
     """Which input was chosen.
 
     Attributes:
-        dtype: `uint8` where the model takes levels, `float32` where the device normalises.
+        dtype: `uint8` where the model takes integers, `float32` where it takes normalised values.
         layout, color: of the tensor.
         line: why, for people.
-        floats, levels: what a frame of 1280x720 takes here either way; None where there was nothing to compare.
-        saved_ms: of a frame, by levels; None likewise.
+        floats, levels: what a frame of 1280x720 takes here with floats and with integers; None where there was nothing
+            to compare.
+        saved_ms: of a frame, by integers; None likewise.
     """
 
     dtype: InputType
     layout: str
-    color: str
+    color: TensorColor
     line: str
     floats: Way | None = None
     levels: Way | None = None
@@ -55,7 +57,7 @@ class InputTrial(msgspec.Struct, frozen=True):
 
 
 class LevelModel(msgspec.Struct, frozen=True, eq=False):
-    """A model that takes levels.
+    """A model that takes a picture's integers.
 
     Attributes:
         onnx: before conversion.
@@ -68,11 +70,8 @@ class LevelModel(msgspec.Struct, frozen=True, eq=False):
     tensor: InputTensor
 
 
-_Attempt: TypeAlias = tuple[LevelModel, Race] | str
-
-
 def choose_input(choice: Choice, spec: InputSpec, target: Target, folder: Path) -> tuple[Choice, InputTrial]:
-    """Find out whether the model had better take levels.
+    """Find out whether the model had better take integers.
 
     Args:
         choice: the model that a bundle would carry.
@@ -81,25 +80,29 @@ def choose_input(choice: Choice, spec: InputSpec, target: Target, folder: Path) 
         folder: for files; must exist.
 
     Returns:
-        The same choice, with the model that takes levels where that is better; and why.
+        The same choice, with the model that takes integers where that is better; and why.
     """
     floats = InputTrial("float32", spec.layout, spec.color, "")
     if choice.precision == "fp32":
         return choice, _said(floats, "an FP32 model computes with normalised floats")
     if choice.timed is not None:
         return choice, _said(floats, f"the integers for {target.cpu} are signed, pixels are not")
-    graphs = level_graphs(onnx.load(choice.onnx), spec)
+    proto = onnx.load(choice.onnx)
+    graphs = level_graphs(proto, spec)
     if isinstance(graphs, str):
         return choice, _said(floats, graphs)
     pictures = [file.read() for file in choice.proof.images.spread(_COMPARED_IMAGES).images]
+    trial = _Trial(choice.converted.model, spec, pictures)
     reason = ""
     for number, graph in enumerate(graphs):
-        work = folder / f"levels_{number}"
-        work.mkdir()
-        attempt = _attempt(graph, choice.converted, spec, target, pictures, work)
-        if not isinstance(attempt, str):
-            return _faster_of(choice, floats, *attempt)
-        reason = attempt
+        model = level_model(graph, target, _new(folder / f"levels_{number}"))
+        if graph.tensor.layout == "NHWC" and target.machine in _FOUR_ARE_FASTER:
+            four = with_fourth_channel(proto, spec)
+            model = trial.faster(model, level_model(four, target, _new(folder / "four"))) if four else model
+        outcome = trial.race(model)
+        if not isinstance(outcome, str):
+            return _faster_of(choice, floats, model, outcome)
+        reason = outcome
     return choice, _said(floats, reason)
 
 
@@ -110,30 +113,50 @@ def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
     return LevelModel(path, convert(path, target, folder), graph.tensor)
 
 
-def _attempt(
-    graph: LevelGraph, converted: Converted, spec: InputSpec, target: Target, pictures: Sequence[Image], folder: Path
-) -> _Attempt:
-    model = level_model(graph, target, folder)
-    floats = (KernelClock(converted.model, folder), Prepare(spec))
-    levels = (KernelClock(model.converted.model, folder), Prepare(*as_taken(spec, model.tensor)))
-    for number, picture in enumerate(pictures):
-        expected, got = (clock.run(prepare.normalise(prepare.resize(picture))) for clock, prepare in (floats, levels))
-        if [output.tobytes() for output in got] != [output.tobytes() for output in expected]:
-            return f"levels give other results on image {number} of {len(pictures)}"
-    outcome = race(floats, levels, np.asarray(cv2.resize(pictures[0], _CAMERA_WH), np.uint8))
-    if outcome.more:
-        return f"a graph that takes levels runs more of {', '.join(outcome.more)}"
-    return model, outcome
+class _Trial(msgspec.Struct, frozen=True):
+    """What models that take integers are compared with: the one that takes floats, and pictures."""
+
+    floats: Path
+    spec: InputSpec
+    pictures: Sequence[Image]
+
+    def faster(self, three: LevelModel, four: LevelModel) -> LevelModel:
+        """The one of four channels where it is clearly faster and gives the same."""
+        outcome = self._raced(three.converted.model, three.tensor, four)
+        return three if isinstance(outcome, str) or not outcome.clear else four
+
+    def race(self, model: LevelModel) -> Race | str:
+        """Against floats; in words, why a model is no choice."""
+        return self._raced(self.floats, None, model)
+
+    def _raced(self, file: Path, taken: InputTensor | None, model: LevelModel) -> Race | str:
+        folder = model.converted.model.parent
+        one = (KernelClock(file, folder), Prepare(self.spec, taken))
+        other = (KernelClock(model.converted.model, folder), Prepare(self.spec, model.tensor))
+        for number, picture in enumerate(self.pictures):
+            expected, got = (clock.run(prepare.normalise(prepare.resize(picture))) for clock, prepare in (one, other))
+            if [output.tobytes() for output in got] != [output.tobytes() for output in expected]:
+                return f"integers give other results on image {number} of {len(self.pictures)}"
+        outcome = race(one, other, np.asarray(cv2.resize(self.pictures[0], _CAMERA_WH), np.uint8))
+        if outcome.more:
+            return f"a graph that takes integers runs more of {', '.join(outcome.more)}"
+        return outcome
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def _faster_of(choice: Choice, floats: InputTrial, model: LevelModel, outcome: Race) -> tuple[Choice, InputTrial]:
     figures = (outcome.floats, outcome.levels, outcome.saved_ms)
     if outcome.clear:
         tensor = model.tensor
-        line = f"the first QuantizeLinear gave every level back; {outcome.saved_ms:.2f} ms a frame less here"
+        why = "the device makes the integers" if tensor.scale else "the first QuantizeLinear gave every level back"
+        line = f"{why}; {outcome.saved_ms:.2f} ms a frame less here"
         trial = InputTrial(tensor.dtype, tensor.layout, tensor.color, line, *figures)
         return _taking_levels(choice, model, outcome), trial
-    line = f"levels are not clearly faster here ({outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds)"
+    line = f"integers are not clearly faster here ({outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds)"
     return choice, InputTrial(floats.dtype, floats.layout, floats.color, line, *figures)
 
 

@@ -14,15 +14,23 @@ _RUN = "model_run"
 
 
 class KernelRun(msgspec.Struct, frozen=True):
-    """One inference.
+    """One inference. A kernel is named by its operator, and what it reads and makes after a space.
 
     Attributes:
-        counts: kernels by operator.
-        ms: milliseconds of all kernels of an operator together.
+        counts: how often each kernel ran.
+        ms: milliseconds of each, all its runs together.
     """
 
     counts: Counter[str]
     ms: dict[str, float]
+
+    @property
+    def operators(self) -> Counter[str]:
+        """How often each operator ran."""
+        found: Counter[str] = Counter()
+        for name, count in self.counts.items():
+            found[name.split()[0]] += count
+        return found
 
 
 class KernelClock:
@@ -52,7 +60,15 @@ class KernelClock:
 
 def _run(kernels: list[Event]) -> KernelRun:
     ms: dict[str, float] = {}
+    counts: Counter[str] = Counter()
     for kernel in kernels:
-        name = kernel.args["op_name"]
+        name = _name(kernel)
+        counts[name] += 1
         ms[name] = ms.get(name, 0.0) + kernel.dur / 1e3
-    return KernelRun(Counter(kernel.args["op_name"] for kernel in kernels), ms)
+    return KernelRun(counts, ms)
+
+
+def _name(kernel: Event) -> str:
+    """With types and shapes, so that a convolution of four channels is another kernel than one of three."""
+    sides = (kernel.args.get(key, []) for key in ("input_type_shape", "output_type_shape"))
+    return f"{kernel.args['op_name']} {msgspec.json.encode(list(sides)).decode()}"

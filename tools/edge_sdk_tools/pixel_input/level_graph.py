@@ -1,14 +1,13 @@
-"""A quantized graph that takes a picture's levels: its first QuantizeLinear gone, layout and colour order folded in.
+"""A quantized graph that takes a picture's integers: its first QuantizeLinear gone, layout and colour order folded in.
 
 Requires a QDQ model; ensures the same integers from there on, or says why there is no such graph. Proves for all 256
-levels that what is left out changed nothing.
+levels that the device's tables hold what the operator that is left out would have made.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -16,12 +15,15 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.manifest import InputTensor, as_taken
+from edge_sdk.lookup import integer_tables
+from edge_sdk.manifest import InputTensor, TensorColor
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
-from edge_sdk_tools.quantize import TO_PLANES, Entrance, entrance, pixel_range
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk_tools.quantize import TO_PLANES, Entrance, entrance
 
 _LEVELS = 256
+_FOUR = 4
 _ROWS = 8  # the least height of an input
 
 
@@ -33,7 +35,7 @@ class LevelGraph(msgspec.Struct, frozen=True, eq=False):
 
 
 def level_graphs(proto: onnx.ModelProto, spec: InputSpec) -> list[LevelGraph] | str:
-    """The graphs that take levels, the likely fastest first; or why there are none.
+    """The graphs that take integers, the likely fastest first; or why there are none.
 
     ONNX Runtime convolves integers in NHWC, which is how cameras deliver pictures too: an NHWC input saves the graph a
     Transpose and the device a split into planes. Where only convolutions read the input, their weights take BGR as well
@@ -43,19 +45,39 @@ def level_graphs(proto: onnx.ModelProto, spec: InputSpec) -> list[LevelGraph] | 
         proto: quantized, with one input; left as it is.
         spec: of the model's own input, float32.
     """
-    if isinstance(why := pixel_range(spec), str):
-        return why
     door = entrance(proto.graph)
-    found = _quantizers(proto.graph, door)
-    if isinstance(found, str):
-        return found
-    if why := _difference(found[0], proto, spec):
-        return why
+    quantizers = _quantizers(proto.graph, door)
+    if isinstance(quantizers, str):
+        return quantizers
+    integers = _integers(quantizers[0], proto, spec)
+    if isinstance(integers, str):
+        return integers
     if spec.color == "GRAY":
         layouts = [spec.layout]  # one plane lies in memory as one pixel after the other
     else:
         layouts = ["NHWC", "NCHW"] if door.transpose is not None or spec.layout == "NCHW" else ["NHWC"]
-    return [_graph(proto, spec, layout) for layout in layouts]
+    return [_graph(proto, spec, msgspec.structs.replace(integers, layout=layout)) for layout in layouts]
+
+
+def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec) -> LevelGraph | None:
+    """The NHWC graph of `level_graphs` with a fourth channel, which the convolutions that read it multiply by nothing.
+
+    Args:
+        proto: one that `level_graphs` has graphs of; left as it is.
+        spec: of the model's own input, float32.
+
+    Returns:
+        None where anything else than convolutions with weights of their own reads the picture, or it is gray.
+    """
+    door = entrance(proto.graph)
+    quantizers = _quantizers(proto.graph, door)
+    if isinstance(quantizers, str) or spec.color == "GRAY":
+        return None
+    integers = _integers(quantizers[0], proto, spec)
+    if isinstance(integers, str) or not _only_convolutions(proto.graph, _made_by(quantizers)):
+        return None
+    color: TensorColor = "RGBA" if spec.color == "RGB" else "BGRA"
+    return _graph(proto, spec, msgspec.structs.replace(integers, layout="NHWC", color=color))
 
 
 def _quantizers(graph: onnx.GraphProto, door: Entrance) -> list[onnx.NodeProto] | str:
@@ -69,42 +91,64 @@ def _quantizers(graph: onnx.GraphProto, door: Entrance) -> list[onnx.NodeProto] 
     return readers
 
 
-def _difference(quantizer: onnx.NodeProto, proto: onnx.ModelProto, spec: InputSpec) -> str:
-    """What quantizing a normalised level gives instead of the level; empty when it gives every level back."""
+def _made_by(nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    return {name for node in nodes for name in node.output}
+
+
+def _integers(quantizer: onnx.NodeProto, proto: onnx.ModelProto, spec: InputSpec) -> InputTensor | str:
+    """What a device would give instead of what is quantized, in the model's own layout; or why it could not."""
     weights = {w.name: w for w in proto.graph.initializer}
     scale, zero_point = (numpy_helper.to_array(weights[name]) for name in quantizer.input[1:3])
     if zero_point.dtype != np.uint8 or scale.size != 1:
-        return f"the input's integers are {zero_point.dtype}, and levels are uint8"
-    got = np.clip(np.rint(_normalised_levels(spec) / scale) + np.float32(zero_point), 0, _LEVELS - 1)
-    wrong = np.nonzero(got != np.arange(_LEVELS))[-1]
-    return f"level {wrong[0]} becomes {got[..., wrong[0]].flat[0]:g} in the quantized model" if wrong.size else ""
+        return f"the input's integers are {zero_point.dtype}, and those of a device uint8"
+    tensor = InputTensor("uint8", spec.layout, spec.color, float(scale), int(zero_point))
+    given, made = np.stack(integer_tables(spec, tensor)), _quantized_levels(spec, quantizer, scale, zero_point)
+    wrong = np.nonzero(given != made)[-1]
+    if wrong.size:
+        return f"level {wrong[0]} becomes {made[..., wrong[0]].flat[0]} in the quantized model"
+    if np.array_equal(given, np.broadcast_to(np.arange(_LEVELS), given.shape)):
+        return InputTensor("uint8", spec.layout, spec.color)
+    return tensor
 
 
-def _normalised_levels(spec: InputSpec) -> NDArray[np.float32]:
-    """Every level as the device normalises it, float32 (channels, 8, 256)."""
+def _quantized_levels(
+    spec: InputSpec, quantizer: onnx.NodeProto, scale: NDArray[np.float32], zero_point: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """What ONNX Runtime makes of every level as the device normalises it: uint8 (channels, 256)."""
     ramp = np.broadcast_to(np.arange(_LEVELS, dtype=np.uint8)[None, :, None], (_ROWS, _LEVELS, 3))
     strip = msgspec.structs.replace(spec, size_wh=(_LEVELS, _ROWS), layout="NCHW")
-    normalised: NDArray[np.float32] = Prepare(strip).normalise(np.ascontiguousarray(ramp))[0]
-    return normalised
+    shape, constants = strip.tensor_shape, quantizer.input[1:3]
+    graph = helper.make_graph(
+        [helper.make_node("QuantizeLinear", ["normalised", *constants], ["integers"])],
+        "quantizer",
+        [helper.make_tensor_value_info("normalised", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("integers", TensorProto.UINT8, shape)],
+        [numpy_helper.from_array(scale, constants[0]), numpy_helper.from_array(zero_point, constants[1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    session = Session(model.SerializeToString(), SessionSettings(), "the first QuantizeLinear")
+    [made] = session.run(Prepare(strip).normalise(np.ascontiguousarray(ramp)))
+    rows: NDArray[np.uint8] = made[0, :, 0]
+    return rows
 
 
-def _graph(proto: onnx.ModelProto, spec: InputSpec, layout: Literal["NCHW", "NHWC"]) -> LevelGraph:
+def _graph(proto: onnx.ModelProto, spec: InputSpec, tensor: InputTensor) -> LevelGraph:
+    """The graph that takes such a tensor, in BGR where that saves the device a pass."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     graph = copy.graph
     door = entrance(graph)
     quantizers = [node for node in graph.node if door.tensor in node.input]
-    integers = {name for node in quantizers for name in node.output}
-    convolutions = _only_convolutions(graph, integers)
-    swaps = layout == "NHWC" and spec.color == "RGB" and bool(convolutions)
-    if swaps:
-        _reverse_channels(graph, convolutions)
-    tensor = InputTensor("uint8", layout, "BGR" if swaps else spec.color)
+    convolutions = _only_convolutions(graph, _made_by(quantizers))
+    if tensor.channels == _FOUR:
+        _change_channels(graph, convolutions, _with_nothing)
+    elif tensor.layout == "NHWC" and spec.color == "RGB" and convolutions:
+        _change_channels(graph, convolutions, _reversed)
+        tensor = msgspec.structs.replace(tensor, color="BGR")
     has_planes = spec.layout == "NCHW" or door.transpose is not None
-    _enter_with_levels(graph, door, quantizers, transposed=layout == "NHWC" and has_planes)
+    _enter_with_levels(graph, door, quantizers, transposed=tensor.layout == "NHWC" and has_planes)
     [image] = graph.input
-    shape = as_taken(spec, tensor)[0].tensor_shape
-    image.CopyFrom(helper.make_tensor_value_info(image.name, TensorProto.UINT8, shape))
+    image.CopyFrom(helper.make_tensor_value_info(image.name, TensorProto.UINT8, tensor.shape(spec.size_wh)))
     return LevelGraph(copy, tensor)
 
 
@@ -155,11 +199,25 @@ def _attribute(node: onnx.NodeProto, name: str) -> object:
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), 1)
 
 
-def _reverse_channels(graph: onnx.GraphProto, convolutions: Sequence[onnx.NodeProto]) -> None:
-    """Make convolutions of RGB convolutions of BGR: the sums are the same, of the same products."""
+def _change_channels(
+    graph: onnx.GraphProto,
+    convolutions: Sequence[onnx.NodeProto],
+    change: Callable[[NDArray[np.int8]], NDArray[np.int8]],
+) -> None:
+    """Change the weights (outputs, channels, height, width) of convolutions that have their own."""
     makers = {name: node for node in graph.node for name in node.output}
     weights = {w.name: w for w in graph.initializer}
     for node in convolutions:
         stored = weights[makers[node.input[1]].input[0]]
-        values = numpy_helper.to_array(stored)
-        stored.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values[:, ::-1]), stored.name))
+        values = change(numpy_helper.to_array(stored))
+        stored.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), stored.name))
+
+
+def _reversed(weights: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Of BGR instead of RGB: the sums are the same, of the same products."""
+    return weights[:, ::-1]
+
+
+def _with_nothing(weights: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Of one channel more, whose products are all 0."""
+    return np.pad(weights, ((0, 0), (0, 1), (0, 0), (0, 0)))

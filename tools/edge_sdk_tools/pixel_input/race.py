@@ -1,7 +1,7 @@
-"""The race: a frame the float way and the levels' way, in turn, on this machine.
+"""The race: a frame two ways in turn, on this machine.
 
 What differs between the two is a part of a millisecond in an inference of ten; the noise of a whole inference would
-hide it. So preparation is timed whole, and of the inference those operators of which the two run different numbers.
+hide it. So preparation is timed whole, and of the inference those kernels of which the two run different numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edge_sdk_tools.pixel_input.kernels import KernelClock, KernelRun
 
 _LEAST_ROUNDS = 3
 _MOST_ROUNDS = 20
-_SECONDS = 0.15
+_SECONDS = 0.5
 _FRAMES = 5  # prepared in each round, for one that is run: they cost little and are noisier
 _DOUBT = 0.05  # that the median of a gain lies below its lower bound
 
@@ -30,7 +30,7 @@ class Way(msgspec.Struct, frozen=True):
 
     Attributes:
         prepare_ms: from a frame to the tensor.
-        kernels_ms: in the inference, those operators of which the two ways run different numbers.
+        kernels_ms: in the inference, those kernels of which the two ways run different numbers.
         run_ms: one whole inference, profiled.
     """
 
@@ -44,7 +44,7 @@ class Race(msgspec.Struct, frozen=True):
 
     Attributes:
         floats, levels: the two ways.
-        saved_ms: what a frame takes less with levels: medians of preparation and of the operators that differ.
+        saved_ms: what a frame takes less with levels: medians of preparation and of the kernels that differ.
         clear: the lower bounds of both medians, of 95 % confidence, come to a gain.
         more: operators of which levels run more than floats; they should run fewer only.
         rounds: how many there were.
@@ -67,18 +67,19 @@ def race(
     """Let both have the same frame in turn.
 
     Args:
-        floats: the file that takes normalised floats, warmed up, and what prepares them; its clock is stopped.
+        floats: the file that takes normalised floats, or whatever is to be beaten, warmed up, and what prepares it; its
+            clock is stopped.
         levels: the same for levels.
         image: uint8 (H, W, 3), BGR, of a camera's size.
-        seconds: after which no round begins, but for the first three.
+        seconds: of CPU time, after which no round begins, but for the first three.
     """
     frame = Frame(image, 0, 0.0, 0, "race")
     prepare_ms: list[list[float]] = []
     run_ms: list[list[float]] = []
     for _, prepare in (floats, levels):
         prepare(frame)  # the first frame of a size paints the padding
-    deadline = time.perf_counter() + seconds
-    while len(run_ms) < _LEAST_ROUNDS or (len(run_ms) < _MOST_ROUNDS and time.perf_counter() < deadline):
+    deadline = time.process_time() + seconds  # on a busy machine seconds pass without a round
+    while len(run_ms) < _LEAST_ROUNDS or (len(run_ms) < _MOST_ROUNDS and time.process_time() < deadline):
         prepare_ms += [[_prepared_ms(prepare, frame) for _, prepare in (floats, levels)] for _ in range(_FRAMES)]
         run_ms.append([_run_ms(clock, prepare) for clock, prepare in (floats, levels)])
     float_runs, level_runs = (clock.stop()[-len(run_ms) :] for clock, _ in (floats, levels))
@@ -99,8 +100,9 @@ def judged(
         float_runs: kernels of each round.
         level_runs: the same of the other way.
     """
-    more = level_runs[0].counts - float_runs[0].counts
-    differ = {*more, *(float_runs[0].counts - level_runs[0].counts)}
+    more = level_runs[0].operators - float_runs[0].operators
+    of_floats, of_levels = float_runs[0].counts, level_runs[0].counts
+    differ = {*(of_levels - of_floats), *(of_floats - of_levels)}
     kernels_ms = np.array(
         [[sum(run.ms.get(name, 0.0) for name in differ) for run in runs] for runs in (float_runs, level_runs)]
     ).T

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_sdk.manifest import Variant, as_taken
+from edge_sdk.manifest import Variant
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.bundle_folder import BundleFolder
 from edge_sdk_tools.convert import operators_config
@@ -36,7 +36,7 @@ def _operators(models: Sequence[Path], variants: Sequence[Variant], work: Path) 
 
 
 def _add(folder: BundleFolder, one: Made, *, is_first: bool) -> Variant:
-    prepare = Prepare(*as_taken(one.spec.input, one.tensor))
+    prepare = Prepare(one.spec.input, one.tensor)
     file = "golden.npz" if is_first else _golden_file(one)
     reference = _reference(one) if one.precision.startswith("int8") else None
     data, golden = make_golden(prepare, one.onnx, one.proof.images, file, reference)
