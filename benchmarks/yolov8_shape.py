@@ -1,6 +1,6 @@
 """A detector of YOLOv8n's shape with random weights: it times what such a detector costs; what it finds means nothing.
 
-`make` is what `edge-sdk import pytorch benchmarks/yolov8_shape.py:make` calls. Layers, widths and depths are those of
+Layers, widths and depths are those of
 the published architecture at its smallest scale: a backbone of strided convolutions and cross-stage blocks, a pyramid
 pooling, a feature pyramid up and down, and for each of three strides a box branch of 4 x 16 distances and a branch of
 80 classes. Its output is (1, 84, 8400): boxes as centre and size in pixels, then scores.
