@@ -1,9 +1,10 @@
 """`python -m benchmarks.int8_detectors --model MODEL.toml --data IMAGES --calibration IMAGES`: INT8 of detectors.
 
 FP32, the model that `edge-sdk build` chooses, and the whole graph in INT8 by hand (benchmarks/by_hand.py: unsigned
-activations, signed weights, per channel and per tensor, smallest and largest values). On labelled images mAP50 and mAP50-95, and how
-far each lies from FP32 with a paired interval; on others the detections that are FP32's. One thread; rounds alternate.
-The limit: at most .02 of mAP50 lost, or FP32 carried. The images that measure are those by which the build chose.
+activations, signed weights, per channel and per tensor, smallest and largest values). On labelled images mAP50 and
+mAP50-95, and how far each lies from FP32 with a paired interval; on others the detections that are FP32's. One thread;
+rounds alternate. The limit: at most .02 of mAP50 lost, or FP32 carried. The images that measure are those by which the
+build chose.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from benchmarks.by_hand import ByHand
 from benchmarks.models import FLOAT, OURS, Models, open_models, ratios, spread, time_runs
 from edge_sdk.bundle import Bundle
 from edge_sdk.model_spec import ModelSpec, load_model_spec
-from edge_sdk_tools.build import BuildReport, build
+from edge_sdk_tools.build import build
+from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.evaluate import (
     Figure,
     OutputMemory,

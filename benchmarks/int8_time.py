@@ -50,9 +50,7 @@ class Row(msgspec.Struct, frozen=True):
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here too.")
 def main(models: tuple[Path, ...], calibration: Path, rounds: int, target: str, json_file: Path | None) -> None:
     """Measure and print a table."""
-    print(
-        "| | carries | nodes float | INT8 over FP32, by the build | what is carried over FP32 | INT8 by hand over FP32 |"
-    )
+    print("| time over FP32 of | carries | nodes float | INT8, by the build | what is carried | INT8 by hand |")
     print("|---|---|---|---|---|---|", flush=True)
     rows = []
     for model in models:
