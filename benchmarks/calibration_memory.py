@@ -27,7 +27,7 @@ from edge_sdk.target import load_target
 from edge_sdk_tools.build import build
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.dataset import find_images
-from edge_sdk_tools.quantize import CALIBRATIONS, ranges_of, simplify, watch_activations
+from edge_sdk_tools.quantize import CALIBRATIONS, simplify, watch_activations
 
 MB = 1e6
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -126,7 +126,7 @@ def _watch(model: Path, data: Path, target: str) -> dict[str, object]:
         symmetric = load_target(target).activation_type == "QInt8"
         activations = watch_activations(simplified, find_images([data]), spec.input, symmetric=symmetric)
         for calibration in CALIBRATIONS:
-            ranges_of(activations.histograms, calibration)
+            activations.ranges(calibration)
     return _grown(peak)
 
 

@@ -11,33 +11,22 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
-import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import TypeAlias
 
 import click
 import msgspec
-import numpy as np
 
-from benchmarks.by_hand import ByHand, quantize_by_hand
+from benchmarks.by_hand import ByHand
+from benchmarks.models import FLOAT, OURS, Models, open_models, ratios, spread, time_runs
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import DataError
 from edge_sdk.model_spec import ModelSpec, load_model_spec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk_tools.build import BuildReport, build
-from edge_sdk_tools.check import check_model
+from edge_sdk_tools.build import build
 from edge_sdk_tools.dataset import ClassTruth, read_dataset
 
 LIMIT, POINTS = 1.02, 1.0
-_OURS, _FLOAT = "edge-sdk build", "FP32"
 _TYPES = ("QUInt8 QInt8", "QInt8 QInt8", "QUInt8 QUInt8")
-
-
-Models: TypeAlias = dict[str, tuple[Session, Prepare]]
-"""Loaded with one thread, each with the stage before it."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -83,16 +72,17 @@ def main(
     spec = load_model_spec(model)
     with tempfile.TemporaryDirectory() as work:
         report = build(model, target, Path(work) / "a.edge", calibration=[calibration], evaluation=[data])
-        sessions = _sessions(spec, report, _grid(types, methods), calibration, Path(work))
-        top1, count = _top1(spec, sessions, data, images)
-        taken = _times(spec, sessions, rounds)
+        bundle = Bundle.open(Path(report.bundle))
+        models = open_models(spec, bundle, _grid(types, methods), calibration, Path(work))
+        top1, count = _top1(spec, models, data, images)
+        taken = time_runs(spec, models, rounds)
     rows = [
         Row(
             name,
             top1[name],
-            100 * (top1[name] - top1[_FLOAT]),
-            statistics.median(a / b for a, b in zip(times, taken[_FLOAT], strict=True)),
-            tuple(a / b for a, b in zip(taken[_OURS], times, strict=True)),
+            100 * (top1[name] - top1[FLOAT]),
+            statistics.median(ratios(times, taken[FLOAT])),
+            ratios(taken[OURS], times),
         )
         for name, times in taken.items()
     ]
@@ -109,62 +99,29 @@ def _grid(types: tuple[str, ...], methods: tuple[str, ...]) -> list[ByHand]:
     ]
 
 
-def _sessions(spec: ModelSpec, report: BuildReport, grid: list[ByHand], calibration: Path, work: Path) -> Models:
-    """Every model, loaded with one thread."""
-    bundle = Bundle.open(Path(report.bundle))
-    # With the shapes fixed and the opset raised, which a person would have to do as well.
-    float_model = check_model(spec, None).proto.SerializeToString()
-    checked = work / "checked.onnx"
-    checked.write_bytes(float_model)
-    found = {
-        _FLOAT: (Session(float_model, SessionSettings(), _FLOAT), Prepare(spec.input)),
-        _OURS: (Session.open(bundle, SessionSettings()), Prepare.of(bundle.manifest)),
-    }
-    for settings in grid:
-        print(f"by hand: {settings.text}", file=sys.stderr)
-        path = quantize_by_hand(checked, spec, calibration, work, settings)
-        found[settings.text] = (Session(path.read_bytes(), SessionSettings(), settings.text), Prepare(spec.input))
-    return found
-
-
-def _top1(spec: ModelSpec, sessions: Models, data: Path, images: int | None) -> tuple[dict[str, float], int]:
+def _top1(spec: ModelSpec, models: Models, data: Path, images: int | None) -> tuple[dict[str, float], int]:
     """Share of images that each model gets right, and how many there were."""
     labels = tuple(Path(spec.labels).read_text(encoding="utf-8").splitlines())
     background = bool(spec.classification.background_class)
     dataset = read_dataset(data, labels, "classification", background_class=background)
     dataset = dataset if images is None else dataset.spread(images)
-    right, count = dict.fromkeys(sessions, 0), 0
+    right, count = dict.fromkeys(models, 0), 0
     for file, truth in zip(dataset.images.images, dataset.truths or (), strict=True):
         try:
             image = file.read()
         except DataError:
             continue
         count += 1
-        for name, (session, prepare) in sessions.items():
+        for name, (session, prepare) in models.items():
             tensor = prepare.normalise(prepare.resize(image))
             place = int(session.run(tensor)[0].reshape(-1)[int(background) :].argmax())
             right[name] += isinstance(truth, ClassTruth) and place == truth.class_id
     return {name: value / max(count, 1) for name, value in right.items()}, count
 
 
-def _times(spec: ModelSpec, sessions: Models, rounds: int) -> dict[str, list[float]]:
-    """Seconds of one run of each model, each round; every other round goes through them backwards."""
-    image = np.random.default_rng(0).integers(0, 256, (*spec.input.size_wh[::-1], 3), np.uint8)
-    taken: dict[str, list[float]] = {name: [] for name in sessions}
-    tensors = {name: prepare.normalise(image) for name, (_, prepare) in sessions.items()}
-    for name, (session, _) in sessions.items():
-        session.run(tensors[name])
-    for number in range(rounds):
-        for name, (session, _) in list(sessions.items())[:: 1 if number % 2 else -1]:
-            started = time.perf_counter()
-            session.run(tensors[name])
-            taken[name].append(time.perf_counter() - started)
-    return taken
-
-
 def _verdict(rows: list[Row]) -> dict[str, object]:
     """The fastest recipe by hand within the limit of points, and how ours compares."""
-    good = [row for row in rows if row.name not in (_FLOAT, _OURS) and row.points >= -POINTS]
+    good = [row for row in rows if row.name not in (FLOAT, OURS) and row.points >= -POINTS]
     if not good:
         return {"fastest_by_hand": None, "ratio": None, "held": True}
     best = min(good, key=lambda row: row.to_fp32)
@@ -176,9 +133,7 @@ def _show(rows: list[Row], found: dict[str, object]) -> None:
     print(f"{found['model']}: {found['images']} images, {found['rounds']} rounds; ours carries {found['carries']}\n")
     print("| | top-1 | points to FP32 | time over FP32 | our time over it |\n|---|---|---|---|---|")
     for row in rows:
-        quarter = np.percentile(row.ours_to_it, [25, 50, 75])
-        ours = "{1:.3f} [{0:.3f}-{2:.3f}]".format(*quarter)
-        print(f"| {row.name} | {row.top1:.1%} | {row.points:+.1f} | {row.to_fp32:.2f} | {ours} |")
+        print(f"| {row.name} | {row.top1:.1%} | {row.points:+.1f} | {row.to_fp32:.2f} | {spread(row.ours_to_it)} |")
     if found["fastest_by_hand"] is None:
         print(f"\nno recipe by hand loses {POINTS:g} point or less")
     else:

@@ -162,7 +162,8 @@ def _show(report: BuildReport) -> None:
     of = f" of {report.found_images}" if report.found_images > report.calibration_images else ""
     click.echo(f"calibrated with {report.calibration_images}{of} images; {report.float_nodes} nodes left float")
     if report.remembered_steps:
-        click.echo(f"{report.remembered_steps} finished steps came from an earlier build; --fresh does them again")
+        finished = "1 finished step" if report.remembered_steps == 1 else f"{report.remembered_steps} finished steps"
+        click.echo(f"{finished} came from an earlier build; --fresh does everything again")
     click.echo(folded(f"takes {report.input.text}"))
     replaced = "" if report.replaced == "nothing" else ", replacing what was there"
     click.echo(f"wrote {report.bundle} (version {report.version}, budget {report.latency_budget_ms:g} ms){replaced}")

@@ -50,7 +50,7 @@ def test_it_is_named_and_nothing_is_written(tmp_path: Path, way: str, named: str
     model = write_project(tmp_path / "again", model=_quantized(tmp_path, way))
     with pytest.raises(ModelError) as caught:
         build(model, "x86_64", tmp_path / "a.edge")
-    assert "the model is quantized already (" in str(caught.value)
+    assert "model.onnx: is quantized already (" in str(caught.value)
     assert named in str(caught.value)
     assert str(caught.value).endswith("expected float: build from what it was made of")
     assert "\n" not in str(caught.value)

@@ -165,3 +165,25 @@ def test_both_files_are_written_once(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         write_report(empty_ledger(), folder)
     assert from_json((folder / JSON_FILE).read_bytes()).name == "tiny"
+
+
+def test_the_verdict_has_what_a_board_will_take_and_is_said_once() -> None:
+    ledger = full_ledger()
+    page = Page(render_html(ledger))
+    assert "estimate for cortex-a76" in page.text
+    assert "13 to 18 ms" in page.text
+    [section] = [a["class"] for tag, a in page.tags if tag == "section" and "verdict" in (a.get("class") or "")]
+    assert section == "verdict good"
+    missed = msgspec.structs.replace(ledger.candidates[0], held=False, why="lost 2.0 points")
+    doubt = "lost 2.0 points, which may be noise"
+    doubted = msgspec.structs.replace(
+        ledger,
+        verdict=msgspec.structs.replace(ledger.verdict, why=doubt),
+        warnings=(doubt,),
+        candidates=(missed, *ledger.candidates[1:]),
+    )
+    page = Page(render_html(doubted))
+    [section] = [a["class"] for tag, a in page.tags if tag == "section" and "verdict" in (a.get("class") or "")]
+    assert section == "verdict fair"
+    assert page.text.count(doubt) == 1
+    assert "Before you believe it" not in page.text

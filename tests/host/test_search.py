@@ -205,6 +205,9 @@ def test_of_those_that_may_be_noise_the_closest_to_fp32_is_carried() -> None:
     ]
     trials = [Trial(_QUANTIZED, _CONVERTED, proof, shortfall_of(proof, Gates())) for proof in proofs]
     assert closest_to_fp32(trials) is trials[0]
+    doubt = Search(tuple(trials), trials[0], ()).doubt
+    assert doubt is not None
+    assert doubt.endswith("(of 2 such recipes the one that agrees most with FP32 is carried)")
 
 
 _QUANTIZED = Quantized(Path("a.onnx"), first_recipe(load_target("x86_64"), reduce_range=False), (), {}, True)

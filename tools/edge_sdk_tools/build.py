@@ -126,7 +126,7 @@ def _take_steps(
 ) -> Steps:
     on_progress("check", 0, 1)
     checked = check_model(spec, target)
-    refuse_quantized(checked.proto)
+    refuse_quantized(checked.proto, spec.model)
     on_progress("check", 1, 1)
     images = split_images(spec, checked.labels, calibration, evaluation)
     distilled = check_distillation(spec, checked, images.evaluation, workshop, on_progress)

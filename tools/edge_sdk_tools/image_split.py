@@ -56,7 +56,10 @@ def split_images(
         if not len(measuring):
             raise DataError("every evaluation image is a calibration image too; give others with --evaluation")
     elif len(found) == 1:
-        raise DataError(f"{found.images[0].path}: one image only, expected 2 or more: one calibrates, another measures")
+        raise DataError(
+            f"{', '.join(map(str, calibration))}: one image only ({found.images[0].path}; equal files count once), "
+            "expected 2 or more: one calibrates, another measures"
+        )
     else:
         chosen, held_out = found.hold_out()
         measuring = Dataset(held_out, None, "images")

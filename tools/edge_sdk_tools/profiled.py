@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from edge_sdk.session import Session, SessionSettings
+from edge_sdk_tools.disk import raise_if_full
 
 
 class Event(msgspec.Struct):
@@ -44,9 +45,16 @@ class ProfiledSession(Session):
         super().__init__(model.read_bytes(), settings, model.name)
 
     def stop(self) -> list[Event]:
-        """All that happened so far, as it was noted; nothing is noted any more."""
+        """All that happened so far, as it was noted; nothing is noted any more.
+
+        Raises:
+            OSError: the disk is full; ONNX Runtime writes what fits and says nothing.
+        """
         profile = Path(self.inference.end_profiling())
         try:
             return msgspec.json.decode(profile.read_bytes(), type=list[Event])
+        except msgspec.DecodeError:
+            raise_if_full(profile.parent)
+            raise
         finally:
             profile.unlink()

@@ -32,7 +32,7 @@ def constant_answer(observed: Observed, which: int) -> str:
         if not any(isinstance(row, Boxes) and len(row.confidences) for row in rows):
             return f"{name} finds nothing on any of {count} images; {advice}"
     if len({record.fingerprints[which] for record in observed.records}) == 1 or _scores_stand(observed, which):
-        return f"{name} gives the same output for all {count} images; {advice}"
+        return f"{name} gives the same output for all {count} images; are they all alike? If not, {advice}"
     return ""
 
 

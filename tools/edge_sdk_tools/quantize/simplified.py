@@ -78,8 +78,12 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     return Simplified(simplified, result, tail, macs)
 
 
-def refuse_quantized(proto: onnx.ModelProto) -> None:
+def refuse_quantized(proto: onnx.ModelProto, path: str) -> None:
     """Refuse a model that has integers already, before anything else is said of it: it rounds in ways of its own.
+
+    Args:
+        proto: the model.
+        path: of it.
 
     Raises:
         ModelError: with the operators that show it.
@@ -87,7 +91,7 @@ def refuse_quantized(proto: onnx.ModelProto) -> None:
     found = Counter(node.op_type for node in proto.graph.node if node.op_type in _INTEGER_TYPES)
     if found:
         named = ", ".join(f"{count} {kind}" for kind, count in found.most_common(_NAMED))
-        raise ModelError(f"the model is quantized already ({named}), expected float: build from what it was made of")
+        raise ModelError(f"{path}: is quantized already ({named}), expected float: build from what it was made of")
 
 
 # Of its own accord ONNX Runtime remarks on standard error on every weight that nobody reads.

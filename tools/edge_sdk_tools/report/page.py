@@ -39,6 +39,9 @@ def render_html(ledger: Ledger) -> str:
         .render(
             ledger=ledger,
             facts=_facts(ledger),
+            doubted=any(candidate.chosen and not candidate.held for candidate in ledger.candidates),
+            # The verdict says it already.
+            warnings=[warning for warning in ledger.warnings if warning != ledger.verdict.why],
             bare={step.kind: _in_place_of_figures(step) for step in ledger.steps if _is_bare(step)},
             left_float=any(not layer.is_integer for layer in ledger.sensitivity),
             labelled=is_labelled(ledger.steps),
@@ -92,8 +95,9 @@ def _facts(ledger: Ledger) -> list[tuple[str, str | None]]:
     return [
         *(figures or [("quality", None)]),
         ("model file", words.megabytes(step.size_mb)),
-        ("latency beside FP32", words.times(step.latency_ratio)),
+        ("latency beside FP32, workstation", words.times(step.latency_ratio)),
         ("memory at its peak", words.megabytes(step.peak_memory_mb)),
+        *((f"estimate for {b.core}", words.milliseconds(b.low_ms, b.high_ms)) for b in ledger.boards),
         *([] if budget is None else [("latency budget", f"{budget:g} ms")]),
     ]
 

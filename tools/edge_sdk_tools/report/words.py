@@ -14,6 +14,7 @@ _SPACE = "\N{NO-BREAK SPACE}"
 """A figure and its unit stay on one line, and so do the ends of an interval."""
 
 _HUNDREDTH = 0.01
+_WHOLE_MS = 10
 _NEGLIGIBLE = 1e-5
 
 
@@ -91,8 +92,10 @@ def millions(count: float | None) -> str | None:
 
 
 def milliseconds(low_ms: float | None, high_ms: float | None) -> str | None:
-    """`13.1 to 17.7 ms`; of what is known of it."""
-    known = [f"{value:.1f}" for value in (low_ms, high_ms) if value is not None]
+    """`4.1 to 17 ms`; of what is known of it, and no finer than an estimate is."""
+    known = [
+        f"{value:.0f}" if value >= _WHOLE_MS else f"{value:.1f}" for value in (low_ms, high_ms) if value is not None
+    ]
     return f"{' to '.join(known)}{_SPACE}ms" if known else None
 
 

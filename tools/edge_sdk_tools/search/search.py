@@ -59,7 +59,10 @@ class Search(msgspec.Struct, frozen=True, eq=False):
         shortfall = self.chosen.shortfall if self.chosen else None
         if shortfall is None:
             return None
-        return f"{shortfall.line}; that may be noise, as the interval of the difference holds zero: give more images"
+        noisy = sum(trial.shortfall is not None and trial.shortfall.may_be_noise for trial in self.trials)
+        which = f" (of {noisy} such recipes the one that agrees most with FP32 is carried)" if noisy > 1 else ""
+        noise = "that may be noise, as the interval of the difference holds zero: give more images"
+        return f"{shortfall.line}; {noise}{which}"
 
     @property
     def doubts(self) -> tuple[str, ...]:
