@@ -45,9 +45,9 @@ bench: $(VENV)/.dev $(VENV)-rivals/.ready
 	$(BIN)/python -m benchmarks
 
 # Without what its packages would bring along: torchvision for a PyTorch with CUDA, OpenCV a second time.
-$(VENV)-rivals/.ready: benchmarks/rivals.txt
+$(VENV)-rivals/.ready: benchmarks/rivals/requirements.txt
 	$(PYTHON) -m venv $(VENV)-rivals
-	$(VENV)-rivals/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -r benchmarks/rivals.txt
+	$(VENV)-rivals/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -r benchmarks/rivals/requirements.txt
 	@touch $@
 
 arm-cost: $(VENV)/.dev

@@ -46,7 +46,7 @@ def measure(models: BenchModels, rounds: int, frames: int, rivals: Path = _RIVAL
     detector: list[tuple[Pass, Pass, Pass]] = []
     here = ("run", models.classifier, "--variant", "int8")
     serial = (sys.executable, "-m", "benchmarks.serial_loop", models.classifier_onnx, models.video, 10_000)
-    stream = Path(__file__).parent / "ultralytics_stream.py"
+    stream = Path(__file__).parent / "rivals" / "ultralytics_stream.py"
     for _ in range(rounds):
         classifier.append((_ours(models, *here), _passed(*serial)))
         if rivals.exists():

@@ -1,4 +1,4 @@
-"""`ultralytics` on a video file, as its documentation has it; run by the Python of benchmarks/rivals.txt.
+"""`ultralytics` on a video file, as its documentation has it; run by the Python of benchmarks/rivals/requirements.txt.
 
 usage: python ultralytics_stream.py MODEL.onnx VIDEO FRAMES CONFIDENCE
 One line of JSON a frame, then one with the frames a second from the first to the last.
