@@ -14,16 +14,18 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from edge_sdk.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.frame import Tensor
 from edge_sdk.golden import judged_rows
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest, decode_manifest
-from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 _MANIFEST_LIMIT = 4 * 1024 * 1024  # bytes; a real one has about 5 kB
 # What numpy and zipfile raise for bytes that are no archive of arrays. Their documentation does not list it; most of
@@ -220,6 +222,8 @@ def _output_keys(names: list[str], image: int) -> list[str]:
 
 
 def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519PublicKey]) -> None:
+    from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
+
     if not (path / SIGNATURE_FILE).exists():
         raise BundleError(f"{path}: not signed, expected a signature by a trusted key; sign it with `edge-sdk sign`")
     signature = _read_regular(path / SIGNATURE_FILE, limit=SIGNATURE_BYTES)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Frame, Result
+from edge_sdk.heap import give_back_freed
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.tasks import Task, make_task
@@ -40,6 +41,7 @@ class Stages:
         session = Session.open(bundle, settings)
         task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
         session.replay_golden(bundle, prepare)
+        give_back_freed()  # the golden pictures and outputs, which are of no more use
         return cls(bundle.manifest.variants[0].name, prepare, session, task)
 
     def __call__(self, frame: Frame, /) -> Result:

@@ -17,7 +17,7 @@ from edge_sdk.camera.video import VideoFile
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame, Image
 
-_BUFFERS = 4  # one with the consumer, one that is being written, two that even out frames that take longer to decode
+_BUFFERS = 3  # one with the consumer, one that waits, one that is being written
 
 
 class EveryFrame:

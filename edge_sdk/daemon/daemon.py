@@ -11,8 +11,9 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 
@@ -28,14 +29,18 @@ from edge_sdk.loop import Loop, Supervisor, Tick
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import (
     JsonLinesSink,
-    MqttPublisher,
+    PublisherStats,
     ResultEncoder,
     check_name,
 )
 from edge_sdk.run_record import RunRecord
 from edge_sdk.session import onnxruntime_version
-from edge_sdk.signing import load_public_key
 from edge_sdk.stages import Stages
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    from edge_sdk.publishing import MqttPublisher
 
 _STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
 _CLOSE_TIMEOUT_S = 1.5
@@ -98,7 +103,7 @@ class Daemon:
             return self._summary(loop, source, sink, budget, reason)
 
     def _open_bundle(self) -> Bundle:
-        keys = [load_public_key(path) for path in self._settings.trusted_keys]
+        keys = _load_keys(self._settings.trusted_keys)
         bundle = Bundle.open(self._settings.bundle, keys)
         if not keys:
             self._say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
@@ -124,6 +129,8 @@ class Daemon:
             # Past Python's buffer: it is flushed when the process ends, and a write that hangs keeps its lock.
             stdout = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
             return JsonLinesSink(stdout, encoder, keeps_all=not source.paced, is_stopped=self._is_stopped)
+        from edge_sdk.publishing import MqttPublisher
+
         versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
         address = self._settings.mqtt.address
         return MqttPublisher(
@@ -176,7 +183,7 @@ class Daemon:
     def _summary(
         self, loop: Loop, source: OpenedSource, sink: MqttPublisher | JsonLinesSink, budget: Budget, reason: str
     ) -> RunSummary:
-        record = self._record
+        record, stats = self._record, sink.stats()
         return RunSummary(
             results=record.results,
             late=loop.counts[Tick.LATE],
@@ -186,10 +193,18 @@ class Daemon:
             inference=record.inference(),
             fps=record.fps(),
             source=source.stats,
-            publisher=sink.stats() if isinstance(sink, MqttPublisher) else None,
-            lines=sink.stats() if isinstance(sink, JsonLinesSink) else None,
+            publisher=stats if isinstance(stats, PublisherStats) else None,
+            lines=None if isinstance(stats, PublisherStats) else stats,
             ended_by=reason,
         )
+
+
+def _load_keys(paths: Sequence[Path]) -> list[Ed25519PublicKey]:
+    if not paths:
+        return []
+    from edge_sdk.signing import load_public_key  # cryptography is 7 MB that a run without keys does without
+
+    return [load_public_key(path) for path in paths]
 
 
 @contextlib.contextmanager

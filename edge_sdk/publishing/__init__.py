@@ -1,7 +1,8 @@
 """Results to whoever listens: over MQTT, or as lines of JSON."""
 
+from typing import TYPE_CHECKING
+
 from edge_sdk.publishing.backoff import Backoff
-from edge_sdk.publishing.delivery import State
 from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.json_lines import JsonLinesSink, LinesStats
 from edge_sdk.publishing.outbox import MemoryOutbox
@@ -15,9 +16,12 @@ from edge_sdk.publishing.payload import (
     result_schema,
     status_schema,
 )
-from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
+from edge_sdk.publishing.stats import PublisherStats, State
 from edge_sdk.publishing.topics import Topics, as_name, check_name, default_device
+
+if TYPE_CHECKING:
+    from edge_sdk.publishing.publisher import MqttPublisher
 
 __all__ = [
     "Backoff",
@@ -44,3 +48,12 @@ __all__ = [
     "result_schema",
     "status_schema",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # paho and ssl are 10 MB that a run without a broker does without.
+    if name == "MqttPublisher":
+        from edge_sdk.publishing.publisher import MqttPublisher
+
+        return MqttPublisher
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

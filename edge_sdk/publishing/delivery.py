@@ -8,15 +8,13 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
 
 from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.link import Link
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
+from edge_sdk.publishing.stats import State
 from edge_sdk.publishing.wakeup import Wakeup
-
-State: TypeAlias = Literal["connecting", "online", "refused", "closed"]
 
 _TURN_S = 1.0  # longest wait of one turn: the keep-alive is looked at so often
 _HELD_S = 10.0  # a connection that lasted so long was a good one; after a shorter one the back-off goes on growing

@@ -9,47 +9,18 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import msgspec
-
 from edge_sdk.errors import UsageError
 from edge_sdk.frame import Result
 from edge_sdk.publishing.backoff import Backoff
-from edge_sdk.publishing.delivery import Delivery, State
+from edge_sdk.publishing.delivery import Delivery
 from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.link import Link
 from edge_sdk.publishing.mqtt import MqttLink, tls_context
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
 from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.stats import PublisherStats, State
 
 _STALL_KEEPALIVES = 2.0  # as long as MQTT itself gives a silent peer, and half of it again
-
-
-class PublisherStats(msgspec.Struct, frozen=True):
-    """What happened to results so far.
-
-    Attributes:
-        put: given to `put`.
-        queued: waiting for the broker.
-        sent: that left: written to the network (QoS 0) or answered by the broker (QoS 1).
-        acknowledged: that the broker took (QoS 1 only).
-        rejected: that the broker answered with a complaint (QoS 1 only), `last_error` has the latest.
-        dropped: the oldest, when more were waiting than the outbox holds.
-        too_large: above the broker's maximum packet size, not sent.
-        connects: connections that the broker accepted.
-        state: `connecting`, `online`, `refused` (by the broker, or we do not trust it) or `closed`.
-        last_error: the latest, for people; empty when there was none.
-    """
-
-    put: int
-    queued: int
-    sent: int
-    acknowledged: int
-    rejected: int
-    dropped: int
-    too_large: int
-    connects: int
-    state: State
-    last_error: str
 
 
 class MqttPublisher:

@@ -42,6 +42,11 @@ def open_inference(model: bytes, settings: SessionSettings, where: str) -> ort.I
         session = ort.InferenceSession(model, _options(settings), providers=providers)
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
         raise SessionError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}") from cause
+    # Kept by ONNX Runtime's Python class for one use alone, to begin again with other providers; nobody shall do that
+    # behind our back, and a model's bytes are as much memory as its file.
+    session.disable_fallback()
+    if hasattr(session, "_model_bytes"):
+        session._model_bytes = None
     give_back_freed()
     return session
 
