@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cv2
+import msgspec
 
 import edge_sdk
 from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
@@ -23,7 +24,8 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource, SourceStatus, open_source, redact
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.summary import RunSummary
-from edge_sdk.errors import UsageError
+from edge_sdk.daemon.troubles import Troubles
+from edge_sdk.errors import SessionError, UsageError
 from edge_sdk.loop import Loop, Supervisor, Tick
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import (
@@ -33,7 +35,7 @@ from edge_sdk.publishing import (
     check_name,
 )
 from edge_sdk.run_record import RunRecord
-from edge_sdk.session import onnxruntime_version
+from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.signing import load_public_key
 from edge_sdk.stages import Stages
 
@@ -58,7 +60,8 @@ class Daemon:
         self._stop_reason: str | None = None
         self._deadline = math.inf
         self._record = RunRecord()
-        self._supervisors: list[Supervisor] = []
+        self._troubles = Troubles(self._record, say)
+        self._supervisors: list[Supervisor] = [self._troubles]
 
     def stop(self, reason: str = "signal") -> None:
         """Finish the frame at hand and leave; safe in a signal handler."""
@@ -74,7 +77,9 @@ class Daemon:
         for what, name in (("camera", settings.camera), ("device", settings.device)):
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
         bundle = self._open_bundle()
-        stages = Stages.open(bundle)
+        stages = Stages.open(bundle, self._session_settings(bundle))
+        for line in stages.session.providers.shortfalls():
+            self._say(f"warning: {line}")
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
@@ -102,6 +107,17 @@ class Daemon:
             self._say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
         bundle.check_device(platform.machine(), onnxruntime_version())
         return bundle.led_by(self._settings.variant) if self._settings.variant is not None else bundle
+
+    def _session_settings(self, bundle: Bundle) -> SessionSettings:
+        """As the bundle promises; the limit of a run follows the budget, unless it was given."""
+        given = self._settings
+        promise = bundle.manifest
+        if given.latency_ms is not None:
+            promise = msgspec.structs.replace(promise, latency_budget_ms=given.latency_ms)
+        settings = SessionSettings.of(promise)
+        if given.run_limit_s is None:
+            return settings
+        return msgspec.structs.replace(settings, limit_s=given.run_limit_s)
 
     def _warn_if_slow(self, stages: Stages, budget_ms: float) -> None:
         """Say at start what cannot work; golden has warmed the model up."""
@@ -145,6 +161,8 @@ class Daemon:
             tick = loop.step(_STEP_TIMEOUT_S)
             for supervisor in self._supervisors:
                 supervisor.after(loop, tick)
+            if self._troubles.hopeless is not None:
+                raise SessionError(self._troubles.hopeless)
             if settings.frames is not None and self._record.results >= settings.frames:
                 return "frames"
             if source.ended:
@@ -179,6 +197,8 @@ class Daemon:
             results=record.results,
             late=loop.counts[Tick.LATE],
             stale=loop.counts[Tick.STALE],
+            hung=loop.counts[Tick.HUNG],
+            not_finite=record.not_finite,
             budget_ms=budget.limit_ns / 1e6,
             age=record.age(),
             inference=record.inference(),

@@ -71,6 +71,7 @@ class _Header(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="ta
     infer_ms: Annotated[float, Meta(ge=0)]
     model: ModelRef
     frame: FrameSize
+    not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
 
 class DetectionMessage(_Header, frozen=True, gc=False, kw_only=True, tag="detection"):

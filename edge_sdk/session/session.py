@@ -13,12 +13,13 @@ import numpy as np
 import onnxruntime as ort
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import BundleError, IncompatibleError, SessionError
+from edge_sdk.errors import BundleError, HungRunError, IncompatibleError, SessionError
 from edge_sdk.frame import Inferred, Prepared, Tensor
 from edge_sdk.golden import largest_difference
 from edge_sdk.prepare import Prepare
 from edge_sdk.session.opening import first_line, onnxruntime_version, open_inference
 from edge_sdk.session.settings import SessionSettings
+from edge_sdk.session.watchdog import guarded
 
 _DTYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
@@ -30,6 +31,8 @@ _DTYPES: dict[str, type[np.generic]] = {
     "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
 }
+_GOLDEN_LIMIT_S = 60.0  # nothing is known of a board before its first run, and engines may be built in it
+_LIMIT_GOLDENS = 10
 _INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
 
 
@@ -43,6 +46,7 @@ class Session:
 
     Attributes:
         inference: ONNX Runtime's own session, for measuring against.
+        providers: what was asked to compute, and what does.
         input_name, input_shape, input_dtype: of its one input; float32, or uint8 where levels are taken as they are.
 
     Raises:
@@ -51,7 +55,9 @@ class Session:
 
     def __init__(self, model: bytes, settings: SessionSettings, where: str) -> None:
         self._where = where
-        self.inference = open_inference(model, settings, where)
+        self.inference, self.providers = open_inference(model, settings, where)
+        self._run = self.inference.run_with_iobinding
+        self._guard = guarded(settings.limit_s)
         self.input_name, self.input_shape, self.input_dtype = _only_input(self.inference, where)
         self._binding = self.inference.io_binding()
         self._names = [output.name for output in self.inference.get_outputs()]
@@ -67,7 +73,7 @@ class Session:
             BundleError: it takes another tensor than the manifest says.
         """
         promise = bundle.manifest
-        chosen = settings or SessionSettings(promise.providers, promise.intra_op_num_threads, promise.allow_spinning)
+        chosen = settings or SessionSettings.of(promise)
         file = promise.variants[0].file
         try:
             session = cls(bundle.read(file), chosen, str(bundle.path / file))
@@ -87,6 +93,7 @@ class Session:
         other._binding = self.inference.io_binding()
         other._outputs = other._bind_outputs()
         other._bound = None
+        other._guard = guarded(self._guard.limit_s)
         return other
 
     def __call__(self, prepared: Prepared, /) -> Inferred:
@@ -103,13 +110,22 @@ class Session:
 
         Raises:
             SessionError: when the tensor does not fit, or ONNX Runtime fails.
+            HungRunError: when it came to no end within the limit; another run may follow.
         """
         if tensor is not self._bound:
             self._bind_input(tensor)
-        try:
-            self.inference.run_with_iobinding(self._binding)
-        except Exception as cause:  # onnxruntime's exceptions share no root of their own
-            raise SessionError(f"{self._where}: ONNX Runtime failed: {first_line(cause)}") from cause
+        guard = self._guard
+        is_done = False
+        while not is_done:
+            guard.steps += 1
+            try:
+                self._run(self._binding, guard.options)
+                is_done = True
+            except Exception as cause:  # onnxruntime's exceptions share no root of their own
+                if not guard.is_to_be_repeated():
+                    raise self._failure(cause) from cause
+            finally:
+                guard.steps += 1
         if self._outputs is not None:
             return self._outputs
         return tuple(self._binding.copy_outputs_to_cpu())
@@ -118,10 +134,6 @@ class Session:
     def output_shapes(self) -> list[tuple[int | str | None, ...]]:
         """Shapes of the outputs; a name or None stands for a dimension that is not fixed."""
         return [tuple(output.shape) for output in self.inference.get_outputs()]
-
-    def providers(self) -> list[str]:
-        """Execution providers that this session got."""
-        return list(self.inference.get_providers())
 
     def replay_golden(self, bundle: Bundle, prepare: Prepare) -> float:
         """Run the golden inputs of the variant that runs and compare; serves as the warm-up too.
@@ -136,8 +148,13 @@ class Session:
         promise = variant.golden
         worst = 0.0
         noise = bundle.golden_noise()
+        limit_s, slowest_s = self._guard.limit_s, 0.0
+        self._guard.limit_s = max(limit_s, _GOLDEN_LIMIT_S)
         for index, (image, expected) in enumerate(bundle.golden()):
-            outputs = self.run(prepare.normalise(image))
+            tensor = prepare.normalise(image)
+            start = time.perf_counter()
+            outputs = self.run(tensor)
+            slowest_s = max(slowest_s, time.perf_counter() - start)
             problem = largest_difference(outputs, expected, promise, noise)
             if isinstance(problem, str):
                 raise IncompatibleError(
@@ -146,7 +163,14 @@ class Session:
                     "the machine that built the bundle"
                 )
             worst = max(worst, problem)
+        self._guard.limit_s = max(limit_s, _LIMIT_GOLDENS * slowest_s)
         return worst
+
+    def _failure(self, cause: Exception) -> SessionError:
+        guard = self._guard
+        if guard.was_ended():
+            return HungRunError(f"{self._where}: a run did not finish within {guard.limit_s:g} s and was ended")
+        return SessionError(f"{self._where}: ONNX Runtime failed: {first_line(cause)}")
 
     def _bind_input(self, tensor: Tensor) -> None:
         if (tensor.shape, tensor.dtype) != (self.input_shape, self.input_dtype) or not tensor.flags.c_contiguous:
