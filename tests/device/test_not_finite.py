@@ -11,7 +11,7 @@ from edge_sdk.model_spec import DECODERS, ModelSpec
 from edge_sdk.tasks import make_task
 from tests.device.decoding import SPEC, detect, spec_of
 
-SHAPES = {"yolov5": (1, 20, 7), "yolov8": (1, 6, 20), "yolox": (1, 126, 7)}
+SHAPES = {"yolov5": (1, 126, 7), "yolov8": (1, 6, 126), "yolox": (1, 126, 7)}
 
 
 @pytest.mark.parametrize("decoder", list(SHAPES))
