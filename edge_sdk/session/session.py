@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import copy
 import time
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnxruntime as ort
 
@@ -18,6 +20,7 @@ from edge_sdk.frame import Inferred, Prepared, Tensor
 from edge_sdk.golden import largest_difference
 from edge_sdk.prepare import Prepare
 from edge_sdk.session.opening import first_line, onnxruntime_version, open_inference
+from edge_sdk.session.profile import Event
 from edge_sdk.session.settings import SessionSettings
 from edge_sdk.session.watchdog import guarded
 
@@ -165,6 +168,14 @@ class Session:
             worst = max(worst, problem)
         self._guard.limit_s = max(limit_s, _LIMIT_GOLDENS * slowest_s)
         return worst
+
+    def stop_profile(self) -> list[Event]:
+        """All that was noted since it was opened with `profile_prefix`; nothing is noted any more, the file is gone."""
+        profile = Path(self.inference.end_profiling())
+        try:
+            return msgspec.json.decode(profile.read_bytes(), type=list[Event])
+        finally:
+            profile.unlink()
 
     def _failure(self, cause: Exception) -> SessionError:
         guard = self._guard

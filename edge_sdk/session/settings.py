@@ -23,7 +23,8 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             `Session.providers` says why. The CPU comes last, always.
         intra_op_num_threads: threads inside one operator.
         allow_spinning: whether waiting threads burn a core; off, two threads cost 5 % of one, not 97 %, at 30 FPS.
-        inter_op_num_threads: operators that run at once; above 1 branches of the graph run beside each other.
+        inter_op_num_threads: parts of the graph that run at once, where providers share it. On the CPU alone it
+            only makes idle threads: since ONNX Runtime 1.14 all of a provider's nodes run in turn.
         arena: whether freed memory of tensors is kept for the next ones.
         prepacking: whether weights are laid out for the kernels once, at load; off, INT8 takes three times as long.
         graph_level: how far the graph is rewritten at load.

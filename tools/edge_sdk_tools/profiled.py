@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from edge_sdk.session import Session, SessionSettings
 
 
-class Event(msgspec.Struct):
-    """One line of the profile.
-
-    Attributes:
-        name: `model_run`, or `NODE_kernel_time` with the kernel's operator as args.op_name.
-        ts, dur: start and duration, in microseconds.
-        args: what else is said.
-    """
-
-    name: str
-    ts: int = 0
-    dur: int = 0
-    args: dict[str, Any] = {}
-
-    @property
-    def is_kernel(self) -> bool:
-        """Whether a kernel ran."""
-        return self.name.endswith("_kernel_time") and "op_name" in self.args
-
-
 class ProfiledSession(Session):
-    """Runs as any session does, and notes it.
+    """Runs as any session does, and notes it; `stop_profile` says what.
 
     Args:
         model: the file.
-        folder: for the profile, until `stop`.
+        folder: for the profile, until it is stopped.
     """
 
     def __init__(self, model: Path, folder: Path) -> None:
         # ONNX Runtime adds only the millisecond to the name, and two may be opened within one.
         settings = SessionSettings(profile_prefix=str(folder / f"profile_{id(self):x}"))
         super().__init__(model.read_bytes(), settings, model.name)
-
-    def stop(self) -> list[Event]:
-        """All that happened so far, as it was noted; nothing is noted any more."""
-        profile = Path(self.inference.end_profiling())
-        try:
-            return msgspec.json.decode(profile.read_bytes(), type=list[Event])
-        finally:
-            profile.unlink()
