@@ -1,5 +1,6 @@
 """Session: one model in ONNX Runtime. The only package of the device that imports onnxruntime."""
 
+from edge_sdk.session.cache import SessionCache
 from edge_sdk.session.opening import onnxruntime_version
 from edge_sdk.session.profile import Event, NodeTime, OperatorTime, Profile, profile_of
 from edge_sdk.session.providers import Providers
@@ -14,6 +15,7 @@ __all__ = [
     "Profile",
     "Providers",
     "Session",
+    "SessionCache",
     "SessionSettings",
     "onnxruntime_version",
     "profile_of",

@@ -39,6 +39,14 @@ _LIMIT_GOLDENS = 10
 _INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
 
 
+class _Proof:
+    """What the golden inputs said of a loaded model; its twins have it in common."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.is_given = False
+
+
 class Session:
     """A loaded model; not for several threads at once, because its outputs are overwritten by the next call.
 
@@ -60,6 +68,7 @@ class Session:
         self._where = where
         self.inference, self.providers = open_inference(model, settings, where)
         self._run = self.inference.run_with_iobinding
+        self._proof = _Proof(settings.limit_s)
         self._guard = guarded(settings.limit_s)
         self.input_name, self.input_shape, self.input_dtype = _only_input(self.inference, where)
         self._binding = self.inference.io_binding()
@@ -96,7 +105,7 @@ class Session:
         other._binding = self.inference.io_binding()
         other._outputs = other._bind_outputs()
         other._bound = None
-        other._guard = guarded(self._guard.limit_s)
+        other._guard = guarded(self._proof.limit_s)
         return other
 
     def __call__(self, prepared: Prepared, /) -> Inferred:
@@ -138,6 +147,11 @@ class Session:
         """Shapes of the outputs; a name or None stands for a dimension that is not fixed."""
         return [tuple(output.shape) for output in self.inference.get_outputs()]
 
+    @property
+    def is_proved(self) -> bool:
+        """Whether the golden inputs were replayed, by this session or by another on the same loaded model."""
+        return self._proof.is_given
+
     def replay_golden(self, bundle: Bundle, prepare: Prepare) -> float:
         """Run the golden inputs of the variant that runs and compare; serves as the warm-up too.
 
@@ -166,7 +180,8 @@ class Session:
                     "the machine that built the bundle"
                 )
             worst = max(worst, problem)
-        self._guard.limit_s = max(limit_s, _LIMIT_GOLDENS * slowest_s)
+        self._guard.limit_s = self._proof.limit_s = max(limit_s, _LIMIT_GOLDENS * slowest_s)
+        self._proof.is_given = True
         return worst
 
     def stop_profile(self) -> list[Event]:
