@@ -19,6 +19,7 @@ from edge_sdk.prepare import Prepare
 from edge_sdk.session import Profile, Providers, Session, SessionSettings, onnxruntime_version, profile_of
 
 _WARM_UP_RUNS = 3
+_OWN_DOMAINS = ("ai.onnx:", "ai.onnx.ml:", "com.microsoft:", "com.microsoft.nchwc:", "com.ms.internal.nhwc:")
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
         digest: SHA-256 of the manifest in hex, which names every file's hash.
         signature: `verified` by a trusted key; `unverified` when there is one and no key was given; else `none`.
         labels: how many.
+        libraries: files with custom operators.
+        custom_operators: `domain:name` of the first variant's operators that ONNX Runtime itself does not have.
         latency_budget_ms: capture to outbox.
         onnxruntime: the versions that may run it, first and last.
         providers, intra_op_num_threads, allow_spinning: how it wants to be run.
@@ -50,6 +53,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     signature: Literal["verified", "unverified", "none"]
     labels: int
+    libraries: tuple[str, ...]
+    custom_operators: tuple[str, ...]
     latency_budget_ms: float
     onnxruntime: tuple[str, str]
     providers: tuple[str, ...]
@@ -98,6 +103,8 @@ def inspect_bundle(bundle: Bundle) -> Inspection:
         digest=bundle.digest,
         signature="verified" if bundle.signed else "unverified" if is_signed else "none",
         labels=len(bundle.labels()),
+        libraries=promise.libraries,
+        custom_operators=tuple(o for o in promise.variants[0].operators if not o.startswith(_OWN_DOMAINS)),
         latency_budget_ms=promise.latency_budget_ms,
         onnxruntime=(promise.onnxruntime.minimum, promise.onnxruntime.maximum),
         providers=promise.providers,

@@ -66,6 +66,8 @@ def _show(found: Inspection) -> None:
         ("runs with", f"ONNX Runtime {found.onnxruntime[0]} to {found.onnxruntime[1]}"),
         ("wants", _wishes(found)),
         ("here", found.refusal or "nothing speaks against it"),
+        ("operators", ", ".join(found.custom_operators) or None),
+        ("libraries", ", ".join(found.libraries) or None),
         ("signature", _SIGNATURES[found.signature]),
         ("digest", found.digest),
         ("fallback", found.fallback_reason),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from edge_sdk.errors import BundleError, HungRunError, IncompatibleError, Sessio
 from edge_sdk.frame import Inferred, Prepared, Tensor
 from edge_sdk.golden import largest_difference
 from edge_sdk.prepare import Prepare
+from edge_sdk.session.custom_operators import operator_libraries
 from edge_sdk.session.opening import first_line, onnxruntime_version, open_inference
 from edge_sdk.session.profile import Event
 from edge_sdk.session.settings import SessionSettings
@@ -54,6 +56,7 @@ class Session:
         model: the bytes of an .ort or .onnx file, verified by the caller.
         settings: threads and providers.
         where: what to call the model in errors.
+        libraries: of custom operators, verified by the caller; loaded before the model.
 
     Attributes:
         inference: ONNX Runtime's own session, for measuring against.
@@ -64,9 +67,9 @@ class Session:
         SessionError: when ONNX Runtime cannot load it, or it has not one input, float32 or uint8, of fixed shape.
     """
 
-    def __init__(self, model: bytes, settings: SessionSettings, where: str) -> None:
+    def __init__(self, model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] = ()) -> None:
         self._where = where
-        self.inference, self.providers = open_inference(model, settings, where)
+        self.inference, self.providers = open_inference(model, settings, where, libraries)
         self._run = self.inference.run_with_iobinding
         self._proof = _Proof(settings.limit_s)
         self._guard = guarded(settings.limit_s)
@@ -82,13 +85,15 @@ class Session:
 
         Raises:
             IncompatibleError: this ONNX Runtime cannot load it.
-            BundleError: it takes another tensor than the manifest says.
+            BundleError: it takes another tensor than the manifest says, or carries libraries and no trusted signature.
+            MissingDependencyError: it needs operators of a package that is not installed.
         """
         promise = bundle.manifest
         chosen = settings or SessionSettings.of(promise)
         file = promise.variants[0].file
         try:
-            session = cls(bundle.read(file), chosen, str(bundle.path / file))
+            with operator_libraries(bundle) as libraries:
+                session = cls(bundle.read(file), chosen, str(bundle.path / file), libraries)
         except SessionError as cause:
             raise IncompatibleError(str(cause)) from cause
         spec, dtype = promise.prepared()

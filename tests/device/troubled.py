@@ -80,19 +80,45 @@ def picture(level: int) -> Tensor:
     return np.full((1, 3, SIDE, SIDE), level, np.float32)
 
 
-def write_real_bundle(folder: Path, model: onnx.ModelProto, **changes: object) -> Path:
-    """A bundle of two classes that this machine can run; its one golden image is dark."""
+def write_real_bundle(
+    folder: Path,
+    model: onnx.ModelProto,
+    *,
+    golden: list[tuple[Tensor, Tensor]] | None = None,
+    operators: tuple[str, ...] = (),
+    extra: dict[str, bytes] | None = None,
+    **changes: object,
+) -> Path:
+    """A bundle of two classes that this machine can run.
+
+    Args:
+        folder: to be made.
+        model: of one output, (1, 2).
+        golden: images with their outputs; by default one dark image, and what the model says of it.
+        operators: that the variant needs, beside a convolution.
+        extra: further files.
+        changes: of the manifest.
+    """
     data = model.SerializeToString()
+    pairs = golden or [_golden(data)]
+    buffer = io.BytesIO()
+    arrays = {f"image_{i}": image for i, (image, _) in enumerate(pairs)}
+    np.savez_compressed(buffer, **arrays, **{f"output_{i}_0": output for i, (_, output) in enumerate(pairs)})
+    files = {"model.int8.ort": data, "labels.txt": b"red\nblue\n", "golden.npz": buffer.getvalue(), **(extra or {})}
+    builtins = msgspec.to_builtins(manifest := make_manifest(files, side=SIDE))
+    promise = {"count": len(pairs), "absolute": 1e-5}
+    [variant] = builtins["variants"]
+    variant |= {"operators": [*variant["operators"], *operators], "golden": variant["golden"] | promise}
+    builtins |= {"machine": platform.machine(), "operators": variant["operators"]}
+    builtins |= {"onnxruntime": {"minimum": "1.20.1", "maximum": onnxruntime_version()}, **changes}
+    return write_bundle(folder, msgspec.convert(builtins, type(manifest)), files)
+
+
+def _golden(data: bytes) -> tuple[Tensor, Tensor]:
     image = np.random.default_rng(1).integers(0, 100, (SIDE, SIDE, 3), np.uint8)
     spec = InputSpec(size_wh=(SIDE, SIDE))
     [output] = Session(data, SessionSettings(), "m").run(Prepare(spec).normalise(image))
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, image_0=image, output_0_0=output)
-    files = {"model.int8.ort": data, "labels.txt": b"red\nblue\n", "golden.npz": buffer.getvalue()}
-    manifest = make_manifest(files, side=SIDE)
-    here = {"machine": platform.machine(), "onnxruntime": {"minimum": "1.20.1", "maximum": onnxruntime_version()}}
-    builtins = msgspec.to_builtins(manifest) | here | changes
-    return write_bundle(folder, msgspec.convert(builtins, type(manifest)), files)
+    return image, output
 
 
 def open_real_bundle(folder: Path, model: onnx.ModelProto, **changes: object) -> Bundle:
