@@ -9,11 +9,9 @@ import copy
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-import onnxruntime as ort
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import BundleError, HungRunError, IncompatibleError, SessionError
@@ -24,21 +22,12 @@ from edge_sdk.session.custom_operators import operator_libraries
 from edge_sdk.session.opening import first_line, onnxruntime_version, open_inference
 from edge_sdk.session.profile import Event
 from edge_sdk.session.settings import SessionSettings
+from edge_sdk.session.tensors import DTYPES, check_outputs, misfit_of, only_input
 from edge_sdk.session.watchdog import guarded
 
-_DTYPES: dict[str, type[np.generic]] = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(uint8)": np.uint8,
-    "tensor(int8)": np.int8,
-    "tensor(int32)": np.int32,
-    "tensor(int64)": np.int64,
-    "tensor(bool)": np.bool_,
-}
+_NOTHING = object()  # not None, which somebody may give for a tensor
 _GOLDEN_LIMIT_S = 60.0  # nothing is known of a board before its first run, and engines may be built in it
 _LIMIT_GOLDENS = 10
-_INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
 
 
 class _Proof:
@@ -64,7 +53,8 @@ class Session:
         input_name, input_shape, input_dtype: of its one input; float32, or uint8 where levels are taken as they are.
 
     Raises:
-        SessionError: when ONNX Runtime cannot load it, or it has not one input, float32 or uint8, of fixed shape.
+        SessionError: when ONNX Runtime cannot load it, it has not one input, float32 or uint8, of fixed shape, or an
+            output that is no tensor of numbers.
     """
 
     def __init__(self, model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] = ()) -> None:
@@ -73,11 +63,12 @@ class Session:
         self._run = self.inference.run_with_iobinding
         self._proof = _Proof(settings.limit_s)
         self._guard = guarded(settings.limit_s)
-        self.input_name, self.input_shape, self.input_dtype = _only_input(self.inference, where)
+        self.input_name, self.input_shape, self.input_dtype = only_input(self.inference.get_inputs(), where)
+        check_outputs(self.inference.get_outputs(), where)
         self._binding = self.inference.io_binding()
         self._names = [output.name for output in self.inference.get_outputs()]
         self._outputs = self._bind_outputs()
-        self._bound: Tensor | None = None
+        self._bound: object = _NOTHING
 
     @classmethod
     def open(cls, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
@@ -109,7 +100,7 @@ class Session:
         other = copy.copy(self)
         other._binding = self.inference.io_binding()
         other._outputs = other._bind_outputs()
-        other._bound = None
+        other._bound = _NOTHING
         other._guard = guarded(self._proof.limit_s)
         return other
 
@@ -204,10 +195,10 @@ class Session:
         return SessionError(f"{self._where}: ONNX Runtime failed: {first_line(cause)}")
 
     def _bind_input(self, tensor: Tensor) -> None:
-        if (tensor.shape, tensor.dtype) != (self.input_shape, self.input_dtype) or not tensor.flags.c_contiguous:
+        misfit = misfit_of(tensor, self.input_shape, self.input_dtype)
+        if misfit is not None:
             raise SessionError(
-                f"{self._where}: input {self.input_name!r} is {self.input_dtype} {self.input_shape}, "
-                f"got {tensor.dtype} {tensor.shape}"
+                f"{self._where}: input {self.input_name!r} is {self.input_dtype} {self.input_shape}, got {misfit}"
             )
         self._binding.bind_input(self.input_name, "cpu", 0, tensor.dtype.type, tensor.shape, tensor.ctypes.data)
         self._bound = tensor
@@ -215,24 +206,11 @@ class Session:
     def _bind_outputs(self) -> tuple[Tensor, ...] | None:
         """Buffers of our own where all shapes are fixed; else ONNX Runtime allocates and None says so."""
         outputs = self.inference.get_outputs()
-        fixed = all(isinstance(d, int) for o in outputs for d in o.shape) and all(o.type in _DTYPES for o in outputs)
-        if not fixed:
+        if not all(isinstance(d, int) for output in outputs for d in output.shape):
             for output in outputs:
                 self._binding.bind_output(output.name, "cpu")
             return None
-        buffers = tuple(np.empty(o.shape, _DTYPES[o.type]) for o in outputs)
+        buffers = tuple(np.empty(o.shape, DTYPES[o.type]) for o in outputs)
         for output, buffer in zip(outputs, buffers, strict=True):
             self._binding.bind_output(output.name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         return buffers
-
-
-def _only_input(session: ort.InferenceSession, where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
-    inputs = session.get_inputs()
-    if len(inputs) != 1:
-        raise SessionError(f"{where}: has {len(inputs)} inputs, expected one image input")
-    [image] = inputs
-    if image.type not in _INPUT_TYPES or not all(isinstance(d, int) for d in image.shape):
-        raise SessionError(
-            f"{where}: input {image.name!r} is {image.type} {image.shape}, expected float32 or uint8 of fixed shape"
-        )
-    return image.name, tuple(image.shape), np.dtype(_DTYPES[image.type])
