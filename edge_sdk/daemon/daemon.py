@@ -60,8 +60,7 @@ class Daemon:
         self._stop_reason: str | None = None
         self._deadline = math.inf
         self._record = RunRecord()
-        self._troubles = Troubles(self._record, say)
-        self._supervisors: list[Supervisor] = [self._troubles]
+        self._supervisors: list[Supervisor] = []
 
     def stop(self, reason: str = "signal") -> None:
         """Finish the frame at hand and leave; safe in a signal handler."""
@@ -95,8 +94,10 @@ class Daemon:
             self._say(f"source {redact(settings.source)} is open")
             sink = self._open_sink(bundle, source)
             stack.callback(sink.close, _CLOSE_TIMEOUT_S)
+            troubles = Troubles(self._record, self._say, sink.warn if isinstance(sink, MqttPublisher) else None)
+            self._supervisors.append(troubles)
             loop = Loop(source, stages, sink, budget, observers=observers)
-            reason = self._step_until_done(loop, source)
+            reason = self._step_until_done(loop, source, troubles)
             sink.close(_CLOSE_TIMEOUT_S)
             return self._summary(loop, source, sink, budget, reason)
 
@@ -150,7 +151,7 @@ class Daemon:
     def _is_stopped(self) -> bool:
         return self._stop_reason is not None or time.monotonic() >= self._deadline
 
-    def _step_until_done(self, loop: Loop, source: OpenedSource) -> str:
+    def _step_until_done(self, loop: Loop, source: OpenedSource, troubles: Troubles) -> str:
         """Step until there is a reason to stop; returns it."""
         settings = self._settings
         status = source.status
@@ -161,8 +162,8 @@ class Daemon:
             tick = loop.step(_STEP_TIMEOUT_S)
             for supervisor in self._supervisors:
                 supervisor.after(loop, tick)
-            if self._troubles.hopeless is not None:
-                raise SessionError(self._troubles.hopeless)
+            if troubles.hopeless is not None:
+                raise SessionError(troubles.hopeless)
             if settings.frames is not None and self._record.results >= settings.frames:
                 return "frames"
             if source.ended:

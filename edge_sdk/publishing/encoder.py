@@ -97,6 +97,7 @@ class ResultEncoder:
         status: Literal["online", "offline"],
         reason: Literal["shutdown", "lost"] | None = None,
         versions: Mapping[str, str] | None = None,
+        warnings: Mapping[str, str] | None = None,
     ) -> bytes:
         """The status of one camera as one line of JSON."""
         return self._json.encode(
@@ -111,6 +112,7 @@ class ResultEncoder:
                 run_id=self.run_id,
                 model=self._model,
                 versions=dict(versions) if versions else msgspec.UNSET,
+                warnings=dict(warnings) if warnings else msgspec.UNSET,
             )
         )
 

@@ -108,6 +108,7 @@ class StatusMessage(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     model: ModelRef
     versions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 def result_schema() -> bytes:
