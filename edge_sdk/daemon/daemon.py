@@ -77,8 +77,9 @@ class Daemon:
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
         bundle = self._open_bundle()
         stages = Stages.open(bundle, self._session_settings(bundle))
-        for line in stages.session.providers.shortfalls():
-            self._say(f"warning: {line}")
+        shortfalls = stages.session.providers.shortfalls()
+        if shortfalls:
+            self._say(f"warning: {'; '.join(shortfalls)}")
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms

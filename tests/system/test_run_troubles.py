@@ -54,3 +54,14 @@ def test_outputs_that_are_no_numbers_are_said_once_marked_and_counted(tmp_path: 
     assert [len(r["classes"]) for r in results] == [2, 0, 2, 0]
     assert (summary["results"], summary["not_finite"]) == (4, 2)
     assert done.stderr.count("outputs are NaN or infinite") == 1
+
+
+def test_an_accelerator_that_is_not_there_is_said_in_one_line_at_start(tmp_path: Path) -> None:
+    wanted = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
+    bundle = write_real_bundle(tmp_path / "a.edge", not_a_number(), providers=wanted)
+    done = edge_sdk("run", bundle, "--source", _pictures(tmp_path / "pictures", [50]))
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stderr.splitlines() if "was asked for and is not used" in line]
+    for name in wanted[:2]:
+        assert f"{name} was asked for and is not used: " in line
+    assert len(done.stdout.splitlines()) == 1
