@@ -21,12 +21,11 @@ from edge_sdk.prepare import Prepare
 from edge_sdk.session.custom_operators import operator_libraries
 from edge_sdk.session.opening import first_line, onnxruntime_version, open_inference
 from edge_sdk.session.profile import Event
-from edge_sdk.session.settings import SessionSettings
+from edge_sdk.session.settings import UNKNOWN_LIMIT_S, SessionSettings
 from edge_sdk.session.tensors import DTYPES, check_outputs, misfit_of, only_input
 from edge_sdk.session.watchdog import guarded
 
 _NOTHING = object()  # not None, which somebody may give for a tensor
-_GOLDEN_LIMIT_S = 60.0  # nothing is known of a board before its first run, and engines may be built in it
 _LIMIT_GOLDENS = 10
 
 
@@ -162,7 +161,7 @@ class Session:
         worst = 0.0
         noise = bundle.golden_noise()
         limit_s, slowest_s = self._guard.limit_s, 0.0
-        self._guard.limit_s = max(limit_s, _GOLDEN_LIMIT_S)
+        self._guard.limit_s = max(limit_s, UNKNOWN_LIMIT_S)
         for index, (image, expected) in enumerate(bundle.golden()):
             tensor = prepare.normalise(image)
             start = time.perf_counter()

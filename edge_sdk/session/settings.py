@@ -11,6 +11,9 @@ from edge_sdk.manifest import Manifest
 GraphLevel: TypeAlias = Literal["disabled", "basic", "extended", "all"]
 """How far ONNX Runtime rewrites a graph when it loads it. An .ort file was rewritten when it was built."""
 
+UNKNOWN_LIMIT_S = 300.0
+"""Seconds for a run of which nothing is known: a large model, an emulated board, an accelerator that builds first."""
+
 _LEAST_LIMIT_S = 5.0
 _LIMIT_BUDGETS = 10
 
@@ -43,7 +46,7 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graph_level: GraphLevel = "all"
     profile_prefix: str | None = None
     graph_file: str | None = None
-    limit_s: float = _LEAST_LIMIT_S
+    limit_s: float = UNKNOWN_LIMIT_S
     cache_folder: str | None = None
 
     @classmethod
