@@ -91,7 +91,7 @@ def test_threads_inside_an_operator_exist_and_work(count: int) -> None:
         session.run(tensor)
     busy = sum(seconds for task, seconds in _threads().items() if task in workers)
     del keeps_the_watchdog
-    assert busy >= 0.2 * (count > 1)  # of one second of work: fair shares are .5 and .75
+    assert busy >= 0.1 * (count > 1)  # of one second of work: fair shares are .5 and .75
 
 
 def _overlaps(events: list[Event]) -> int:
