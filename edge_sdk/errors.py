@@ -84,6 +84,10 @@ class SessionError(EdgeError):
     """A model that the runtime does not load or run."""
 
 
+class HungRunError(SessionError):
+    """A run that came to no end and was ended; the next one may do better."""
+
+
 class PublishError(EdgeError):
     """A broker that refuses what it is sent."""
 

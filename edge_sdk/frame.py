@@ -148,6 +148,7 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
         boxes_xyxy: float32 (N, 4), clipped, in pixels of the original frame.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,), lines of labels.txt from 0.
+        is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
     """
 
     frame: Frame
@@ -155,6 +156,7 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
     boxes_xyxy: NDArray[np.float32]
     confidences: NDArray[np.float32]
     class_ids: NDArray[np.int64]
+    is_finite: bool = True
 
 
 class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -165,12 +167,14 @@ class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
         inference_ns: duration of the bare run.
         confidences: float32 (K,), 0-1, of all classes that sum to 1.
         class_ids: int64 (K,). With a background class: output index - 1, and -1 is the background itself.
+        is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
     """
 
     frame: Frame
     inference_ns: int
     confidences: NDArray[np.float32]
     class_ids: NDArray[np.int64]
+    is_finite: bool = True
 
 
 NO_CLASS = 255
@@ -188,6 +192,7 @@ class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
         geometry: how the frame lies in `class_map`: map_px = frame_px * scale + offset.
         shares: float32 (C,), 0-1, one a class: its share of the picture's cells, padding left out. They sum to 1, or to
             less where cells have no class.
+        is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
     """
 
     frame: Frame
@@ -195,6 +200,7 @@ class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
     class_map: NDArray[np.uint8]
     geometry: Geometry
     shares: NDArray[np.float32]
+    is_finite: bool = True
 
     def to_frame(self) -> NDArray[np.uint8]:
         """The class of every pixel of the original frame: of the nearest cell that is no padding.

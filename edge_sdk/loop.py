@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edge_sdk.budget import Budget
+from edge_sdk.errors import HungRunError
 from edge_sdk.frame import Frame, Result
 from edge_sdk.protocols import Sink, Source, Stage
 
@@ -23,6 +24,7 @@ class Tick(enum.Enum):
     STALE = "a frame was too old to make its deadline and was dropped"
     ON_TIME = "a result was delivered inside the budget"
     LATE = "a result was delivered, but late"
+    HUNG = "a run came to no end and was ended; there is no result"
 
 
 class Supervisor(Protocol):
@@ -48,6 +50,7 @@ class Loop:
         stages: those of the next step.
         counts: how many steps came to what.
         last_age_ns: capture to outbox of the last result.
+        last_hang: what was said of the last run that came to no end; empty when there was none.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Loop:
         self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
         self.last_age_ns = 0
+        self.last_hang = ""
 
     def step(self, timeout_s: float = 0.2) -> Tick:
         """Wait at most `timeout_s` seconds for a frame and bring it to the outbox.
@@ -80,7 +84,11 @@ class Loop:
         started_ns = self._clock_ns()
         if not self._budget.admits(frame.captured_ns, started_ns):
             return Tick.STALE
-        result = self.stages(frame)
+        try:
+            result = self.stages(frame)
+        except HungRunError as cause:
+            self.last_hang = str(cause)
+            return Tick.HUNG
         self._budget.record(self._clock_ns() - started_ns)
         self._sink.put(result)
         delivered_ns = self._clock_ns()

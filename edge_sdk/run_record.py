@@ -18,10 +18,11 @@ class RunRecord:
 
     Attributes:
         results: how many there were in all.
+        not_finite: of them, those of outputs that were no numbers.
     """
 
     def __init__(self) -> None:
-        self.results = 0
+        self.results = self.not_finite = 0
         self._ages_ns = np.zeros(_RECENT, np.int64)
         self._inference_ns = np.zeros(_RECENT, np.int64)
         self._first_ns = self._last_ns = 0
@@ -35,6 +36,8 @@ class RunRecord:
         self._first_ns = self._first_ns or now
         self._last_ns = now
         self.results += 1
+        if not result.is_finite:
+            self.not_finite += 1
 
     def age(self) -> Percentiles | None:
         """Capture to outbox."""

@@ -9,7 +9,7 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Frame, Result
 from edge_sdk.heap import give_back_freed
 from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
+from edge_sdk.session import Session, SessionCache, SessionSettings
 from edge_sdk.tasks import Task, make_task
 
 
@@ -27,21 +27,25 @@ class Stages:
         self.variant, self.prepare, self.session, self.task = variant, prepare, session, task
 
     @classmethod
-    def open(cls, bundle: Bundle, settings: SessionSettings | None = None) -> Stages:
+    def open(
+        cls, bundle: Bundle, settings: SessionSettings | None = None, *, cache: SessionCache | None = None
+    ) -> Stages:
         """Load the first variant of a verified bundle and replay its golden inputs.
 
         Args:
             bundle: `Bundle.led_by` puts another variant in front.
             settings: those that the bundle promises by default.
+            cache: where the loaded model is kept; one that is there and was proved is not replayed again.
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
         """
         prepare = Prepare.of(bundle.manifest)
-        session = Session.open(bundle, settings)
+        session = Session.open(bundle, settings) if cache is None else cache.open(bundle, settings)
         task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
-        session.replay_golden(bundle, prepare)
-        give_back_freed()  # the golden pictures and outputs, which are of no more use
+        if not session.is_proved:
+            session.replay_golden(bundle, prepare)
+            give_back_freed()  # the golden pictures and outputs, which are of no more use
         return cls(bundle.manifest.variants[0].name, prepare, session, task)
 
     def __call__(self, frame: Frame, /) -> Result:

@@ -46,6 +46,7 @@ def _number(_context: click.Context, option: click.Parameter, value: float | Non
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @click.option("--duration", type=_POSITIVE, callback=_number, help="Stop after so many seconds.")
 @click.option("--latency-ms", type=_POSITIVE, callback=_number, help="Overrides the bundle's budget.")
+@click.option("--run-limit", type=_POSITIVE, callback=_number, help="End a run after so many seconds.  [default: 5]")
 @click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
 @click.option("--every-frame", is_flag=True, help="Of a video file: each in turn, as fast as they can be worked on.")
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
@@ -87,6 +88,7 @@ def _settings(options: dict[str, object]) -> RunSettings:
         latency_ms=cast("float | None", options["latency_ms"]),
         variant=cast("str | None", options["variant"]),
         every_frame=bool(options["every_frame"]),
+        run_limit_s=cast("float | None", options["run_limit"]),
     )
 
 
@@ -159,6 +161,8 @@ def _closing(summary: RunSummary) -> str:
         f"stopped by {summary.ended_by}; {summary.results} results, {summary.fps:.1f} a second; age "
         f"{summary.age.p50_ms:.1f} ms (p99 {summary.age.p99_ms:.1f}) of a budget of {summary.budget_ms:g}; "
         f"{summary.late} late, {summary.stale} dropped as too old, {summary.source.dropped} overtaken by newer frames"
+        + (f"; {summary.hung} runs that came to no end" if summary.hung else "")
+        + (f"; {summary.not_finite} results of outputs that were no numbers" if summary.not_finite else "")
     )
 
 

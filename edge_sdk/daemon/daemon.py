@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cv2
+import msgspec
 
 import edge_sdk
 from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
@@ -24,7 +25,8 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource, SourceStatus, open_source, redact
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.summary import RunSummary
-from edge_sdk.errors import UsageError
+from edge_sdk.daemon.troubles import Troubles
+from edge_sdk.errors import SessionError, UsageError
 from edge_sdk.loop import Loop, Supervisor, Tick
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import (
@@ -34,7 +36,7 @@ from edge_sdk.publishing import (
     check_name,
 )
 from edge_sdk.run_record import RunRecord
-from edge_sdk.session import onnxruntime_version
+from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.stages import Stages
 
 if TYPE_CHECKING:
@@ -79,7 +81,10 @@ class Daemon:
         for what, name in (("camera", settings.camera), ("device", settings.device)):
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
         bundle = self._open_bundle()
-        stages = Stages.open(bundle)
+        stages = Stages.open(bundle, self._session_settings(bundle))
+        shortfalls = stages.session.providers.shortfalls()
+        if shortfalls:
+            self._say(f"warning: {'; '.join(shortfalls)}")
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
@@ -97,8 +102,10 @@ class Daemon:
             self._say(f"source {redact(settings.source)} is open")
             sink = self._open_sink(bundle, source)
             stack.callback(sink.close, _CLOSE_TIMEOUT_S)
+            troubles = Troubles(self._record, self._say, None if isinstance(sink, JsonLinesSink) else sink.warn)
+            self._supervisors.append(troubles)
             loop = Loop(source, stages, sink, budget, observers=observers)
-            reason = self._step_until_done(loop, source)
+            reason = self._step_until_done(loop, source, troubles)
             sink.close(_CLOSE_TIMEOUT_S)
             return self._summary(loop, source, sink, budget, reason)
 
@@ -109,6 +116,17 @@ class Daemon:
             self._say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
         bundle.check_device(platform.machine(), onnxruntime_version())
         return bundle.led_by(self._settings.variant) if self._settings.variant is not None else bundle
+
+    def _session_settings(self, bundle: Bundle) -> SessionSettings:
+        """As the bundle promises; the limit of a run follows the budget, unless it was given."""
+        given = self._settings
+        promise = bundle.manifest
+        if given.latency_ms is not None:
+            promise = msgspec.structs.replace(promise, latency_budget_ms=given.latency_ms)
+        settings = SessionSettings.of(promise)
+        if given.run_limit_s is None:
+            return settings
+        return msgspec.structs.replace(settings, limit_s=given.run_limit_s)
 
     def _warn_if_slow(self, stages: Stages, budget_ms: float) -> None:
         """Say at start what cannot work; golden has warmed the model up."""
@@ -143,7 +161,7 @@ class Daemon:
     def _is_stopped(self) -> bool:
         return self._stop_reason is not None or time.monotonic() >= self._deadline
 
-    def _step_until_done(self, loop: Loop, source: OpenedSource) -> str:
+    def _step_until_done(self, loop: Loop, source: OpenedSource, troubles: Troubles) -> str:
         """Step until there is a reason to stop; returns it."""
         settings = self._settings
         status = source.status
@@ -154,6 +172,8 @@ class Daemon:
             tick = loop.step(_STEP_TIMEOUT_S)
             for supervisor in self._supervisors:
                 supervisor.after(loop, tick)
+            if troubles.hopeless is not None:
+                raise SessionError(troubles.hopeless)
             if settings.frames is not None and self._record.results >= settings.frames:
                 return "frames"
             if source.ended:
@@ -188,6 +208,8 @@ class Daemon:
             results=record.results,
             late=loop.counts[Tick.LATE],
             stale=loop.counts[Tick.STALE],
+            hung=loop.counts[Tick.HUNG],
+            not_finite=record.not_finite,
             budget_ms=budget.limit_ns / 1e6,
             age=record.age(),
             inference=record.inference(),

@@ -24,6 +24,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         duration_s: stop after so many seconds.
         annotate: write an MP4 with the results drawn.
         latency_ms: overrides the bundle's budget.
+        run_limit_s: seconds after which a run that does not end is ended; by default ten budgets, 5 at least.
         variant: which of the bundle's models runs, by name or file; its first by default.
         every_frame: a video file is not played in real time: each of its frames runs, in turn.
     """
@@ -41,3 +42,4 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float | None = None
     variant: str | None = None
     every_frame: bool = False
+    run_limit_s: float | None = None

@@ -71,6 +71,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         opset: ai.onnx opset of the quantized model.
         onnxruntime: versions that may run it.
         operators: `domain:name` of every operator in any variant.
+        libraries: files of the bundle with custom operators, for its machine: all that it needs. They are loaded only
+            when a trusted key's signature was verified. Without any, operators of the domain `ai.onnx.contrib` come
+            from the onnxruntime-extensions package.
         fallback_reason: why the bundle carries FP32; None when it carries INT8.
         distillation: how it compares with its teacher; None when that was not checked.
         latency_budget_ms: capture to outbox.
@@ -99,6 +102,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     opset: Annotated[int, Meta(ge=1)]
     onnxruntime: RuntimeRange
     operators: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
     fallback_reason: str | None = None
     distillation: Distillation | None = None
     latency_budget_ms: Annotated[float, Meta(gt=0)]

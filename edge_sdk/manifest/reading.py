@@ -85,7 +85,7 @@ def _check_names(manifest: Manifest, where: str) -> None:
     if len(set(names)) != len(names):
         raise BundleError(f"{where}: a file is named twice")
     promised = (name for v in manifest.variants for name in (v.file, v.golden.file))
-    for wanted in (manifest.labels, *promised):
+    for wanted in (manifest.labels, *manifest.libraries, *promised):
         if wanted not in names:
             raise BundleError(f"{where}: {wanted!r} is promised but not among the files")
 

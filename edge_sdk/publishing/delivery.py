@@ -69,6 +69,8 @@ class Delivery:
         self._brief = 0
         self._progress_at = 0.0
         self._is_asleep = self._is_polling = False
+        self._warnings: dict[str, str] = {}
+        self._is_status_due = False
         self._detail = ""
         self.state: State = "connecting"
         self.last_error = ""
@@ -80,6 +82,12 @@ class Delivery:
             self._wakeup.ring()
         elif self._is_polling:
             self._wakeup.wake()
+
+    def warn(self, name: str, line: str) -> None:
+        """Add a warning to the online status, in place of an older one of that name, and publish it soon."""
+        self._warnings = {**self._warnings, name: line}
+        self._is_status_due = True
+        self._wakeup.wake()
 
     def finish(self, timeout_s: float) -> None:
         """Make `run` return within `timeout_s` seconds, having sent what it could; the first call counts."""
@@ -149,6 +157,8 @@ class Delivery:
             if up_at is not None and time.monotonic() - up_at > _HELD_S:
                 self._backoff.reset()
                 self._brief = 0
+            if self._is_status_due and self._has_room(link):
+                self._send_online(link)
             self._fill(link)
             self._settle(link)
             if self._deadline is not None and self._may_leave(link, self._deadline):
@@ -160,9 +170,14 @@ class Delivery:
     def _greet(self, link: Link) -> float:
         self.connects += 1
         self._brief += 1
-        self._send_status(link, self._encoder.encode_status(self._camera, "online", versions=self._versions))
+        self._send_online(link)
         self._report("online", "")
         return time.monotonic()
+
+    def _send_online(self, link: Link) -> None:
+        self._is_status_due = False
+        status = self._encoder.encode_status(self._camera, "online", versions=self._versions, warnings=self._warnings)
+        self._send_status(link, status)
 
     def _send_status(self, link: Link, payload: bytes) -> int:
         self._mark_progress_if_first()

@@ -97,6 +97,7 @@ class ResultEncoder:
         status: Literal["online", "offline"],
         reason: Literal["shutdown", "lost"] | None = None,
         versions: Mapping[str, str] | None = None,
+        warnings: Mapping[str, str] | None = None,
     ) -> bytes:
         """The status of one camera as one line of JSON."""
         return self._json.encode(
@@ -111,6 +112,7 @@ class ResultEncoder:
                 run_id=self.run_id,
                 model=self._model,
                 versions=dict(versions) if versions else msgspec.UNSET,
+                warnings=dict(warnings) if warnings else msgspec.UNSET,
             )
         )
 
@@ -167,6 +169,7 @@ class ResultEncoder:
             "infer_ms": result.inference_ns // 1000 / 1000,
             "model": self._model,
             "frame": FrameSize(width, height),
+            "not_finite": msgspec.UNSET if result.is_finite else True,
         }
 
 
@@ -181,7 +184,13 @@ def read_boot_id() -> str:
 def _without_non_finite(result: _Scored) -> _Scored:
     finite = np.isfinite(result.confidences)
     if isinstance(result, Classification):
-        return Classification(result.frame, result.inference_ns, result.confidences[finite], result.class_ids[finite])
+        return Classification(
+            result.frame,
+            result.inference_ns,
+            result.confidences[finite],
+            result.class_ids[finite],
+            result.is_finite,
+        )
     finite &= np.isfinite(result.boxes_xyxy).all(axis=1)
     return Detections(
         result.frame,
@@ -189,4 +198,5 @@ def _without_non_finite(result: _Scored) -> _Scored:
         result.boxes_xyxy[finite],
         result.confidences[finite],
         result.class_ids[finite],
+        result.is_finite,
     )

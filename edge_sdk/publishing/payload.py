@@ -71,6 +71,7 @@ class _Header(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="ta
     infer_ms: Annotated[float, Meta(ge=0)]
     model: ModelRef
     frame: FrameSize
+    not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
 
 class DetectionMessage(_Header, frozen=True, gc=False, kw_only=True, tag="detection"):
@@ -107,6 +108,7 @@ class StatusMessage(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     model: ModelRef
     versions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 def result_schema() -> bytes:

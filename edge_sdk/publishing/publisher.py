@@ -82,6 +82,15 @@ class MqttPublisher:
         self._outbox.put(Message(topic, self._encoder.encode(result)))
         self._delivery.notify()
 
+    def warn(self, name: str, line: str) -> None:
+        """Publish a warning with the camera's status, until this run ends.
+
+        Args:
+            name: of what is wrong, such as `not_finite`; a later warning of that name takes its place.
+            line: for people.
+        """
+        self._delivery.warn(name, line)
+
     def stats(self) -> PublisherStats:
         """What happened so far."""
         outbox, delivery = self._outbox, self._delivery

@@ -1,7 +1,22 @@
 """Session: one model in ONNX Runtime. The only package of the device that imports onnxruntime."""
 
+from edge_sdk.session.cache import SessionCache
 from edge_sdk.session.opening import onnxruntime_version
+from edge_sdk.session.profile import Event, NodeTime, OperatorTime, Profile, profile_of
+from edge_sdk.session.providers import Providers
 from edge_sdk.session.session import Session
 from edge_sdk.session.settings import GraphLevel, SessionSettings
 
-__all__ = ["GraphLevel", "Session", "SessionSettings", "onnxruntime_version"]
+__all__ = [
+    "Event",
+    "GraphLevel",
+    "NodeTime",
+    "OperatorTime",
+    "Profile",
+    "Providers",
+    "Session",
+    "SessionCache",
+    "SessionSettings",
+    "onnxruntime_version",
+    "profile_of",
+]

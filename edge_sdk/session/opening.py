@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
 import onnxruntime as ort
 
 from edge_sdk.errors import SessionError
 from edge_sdk.heap import give_back_freed
 from edge_sdk.self_contained import refuse_other_files
+from edge_sdk.session.providers import CPU, Providers, not_installed, not_started, options_of, standard_error_read
 from edge_sdk.session.settings import GraphLevel, SessionSettings
 
 _QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, once
@@ -16,6 +22,7 @@ _GRAPH_LEVELS: dict[GraphLevel, ort.GraphOptimizationLevel] = {
     "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+_TELLS_NODES = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info")  # since 1.24
 
 
 def onnxruntime_version() -> str:
@@ -23,37 +30,77 @@ def onnxruntime_version() -> str:
     return str(ort.__version__)
 
 
-def open_inference(model: bytes, settings: SessionSettings, where: str) -> ort.InferenceSession:
-    """Load a model.
+def open_inference(
+    model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] = ()
+) -> tuple[ort.InferenceSession, Providers]:
+    """Load a model on the best providers that are to be had.
 
     Args:
         model: the bytes of an .ort or .onnx file, verified by the caller.
         settings: threads, providers and the rest.
         where: what to call the model in errors.
+        libraries: of custom operators, verified by the caller.
 
     Raises:
-        SessionError: ONNX Runtime cannot load it.
+        SessionError: ONNX Runtime cannot load it, on the CPU alone neither.
         BundleError: it takes weights from another file.
     """
     refuse_other_files(model, where)
+    asked = settings.providers
     available = set(ort.get_available_providers())
-    providers = [p for p in settings.providers if p in available]
-    try:
-        session = ort.InferenceSession(model, _options(settings), providers=providers)
-    except Exception as cause:  # onnxruntime's exceptions share no root of their own
-        raise SessionError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}") from cause
-    # Kept by ONNX Runtime's Python class for one use alone, to begin again with other providers; nobody shall do that
-    # behind our back, and a model's bytes are as much memory as its file.
-    session.disable_fallback()
-    if hasattr(session, "_model_bytes"):
-        session._model_bytes = None
-    give_back_freed()
-    return session
+    why_not = {p: not_installed(p, onnxruntime_version()) for p in asked if p not in available}
+    wanted = [p for p in asked if p in available and p != CPU]
+    while True:
+        said: list[str] = []
+        # Only accelerators say on standard error alone what is wrong with them.
+        listening = standard_error_read(said) if wanted else contextlib.nullcontext()
+        try:
+            with listening:
+                inference = _load(model, settings, wanted, libraries)
+        except Exception as cause:  # onnxruntime's exceptions share no root of their own
+            if not wanted:
+                raise SessionError(
+                    f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}"
+                ) from cause
+            # Its own way out would be the CPU at once, and a notice on standard output, where results go.
+            why_not[wanted[0]] = not_started(wanted[0], "".join(said), first_line(cause))
+            del wanted[0]
+            continue
+        # Kept by ONNX Runtime's Python class for its own way out alone, which is off: as much memory as the file.
+        if hasattr(inference, "_model_bytes"):
+            inference._model_bytes = None
+        give_back_freed()
+        got = tuple(inference.get_providers())
+        why_not.update({p: not_started(p, "".join(said)) for p in wanted if p not in got})
+        in_order = {p: why_not[p] for p in asked if p in why_not}
+        return inference, Providers(asked, got, in_order, _nodes(inference) if got[0] != CPU else {})
 
 
 def first_line(cause: Exception) -> str:
     """The first line of what ONNX Runtime says, without its own name."""
     return str(cause).splitlines()[0].removeprefix("[ONNXRuntimeError] : ") if str(cause) else type(cause).__name__
+
+
+def _load(
+    model: bytes, settings: SessionSettings, accelerators: Sequence[str], libraries: Sequence[Path]
+) -> ort.InferenceSession:
+    options = _options(settings)
+    if accelerators and _TELLS_NODES:
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    for library in libraries:
+        options.register_custom_ops_library(str(library))
+    providers = [(p, options_of(p, settings.cache_folder)) for p in (*accelerators, CPU)]
+    return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+
+
+def _nodes(inference: ort.InferenceSession) -> dict[str, int]:
+    """How many nodes each provider runs."""
+    if not _TELLS_NODES:
+        return {}
+    counts: Counter[str] = Counter()
+    for part in inference.get_provider_graph_assignment_info():
+        counts[str(part.ep_name)] += len(part.get_nodes())
+    return dict(counts)
 
 
 def _options(settings: SessionSettings) -> ort.SessionOptions:

@@ -7,30 +7,34 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
 import numpy as np
-import onnxruntime as ort
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import BundleError, IncompatibleError, SessionError
+from edge_sdk.errors import BundleError, HungRunError, IncompatibleError, SessionError
 from edge_sdk.frame import Inferred, Prepared, Tensor
 from edge_sdk.golden import largest_difference
 from edge_sdk.prepare import Prepare
+from edge_sdk.session.custom_operators import operator_libraries
 from edge_sdk.session.opening import first_line, onnxruntime_version, open_inference
-from edge_sdk.session.settings import SessionSettings
+from edge_sdk.session.profile import Event
+from edge_sdk.session.settings import UNKNOWN_LIMIT_S, SessionSettings
+from edge_sdk.session.tensors import DTYPES, check_outputs, misfit_of, only_input
+from edge_sdk.session.watchdog import guarded
 
-_DTYPES: dict[str, type[np.generic]] = {
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-    "tensor(float16)": np.float16,
-    "tensor(uint8)": np.uint8,
-    "tensor(int8)": np.int8,
-    "tensor(int32)": np.int32,
-    "tensor(int64)": np.int64,
-    "tensor(bool)": np.bool_,
-}
-_INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
+_NOTHING = object()  # not None, which somebody may give for a tensor
+_LIMIT_GOLDENS = 10
+
+
+class _Proof:
+    """What the golden inputs said of a loaded model; its twins have it in common."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.is_given = False
 
 
 class Session:
@@ -40,24 +44,31 @@ class Session:
         model: the bytes of an .ort or .onnx file, verified by the caller.
         settings: threads and providers.
         where: what to call the model in errors.
+        libraries: of custom operators, verified by the caller; loaded before the model.
 
     Attributes:
         inference: ONNX Runtime's own session, for measuring against.
+        providers: what was asked to compute, and what does.
         input_name, input_shape, input_dtype: of its one input; float32, or uint8 where levels are taken as they are.
 
     Raises:
-        SessionError: when ONNX Runtime cannot load it, or it has not one input, float32 or uint8, of fixed shape.
+        SessionError: when ONNX Runtime cannot load it, it has not one input, float32 or uint8, of fixed shape, or an
+            output that is no tensor of numbers.
         BundleError: it takes weights from another file.
     """
 
-    def __init__(self, model: bytes, settings: SessionSettings, where: str) -> None:
+    def __init__(self, model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] = ()) -> None:
         self._where = where
-        self.inference = open_inference(model, settings, where)
-        self.input_name, self.input_shape, self.input_dtype = _only_input(self.inference, where)
+        self.inference, self.providers = open_inference(model, settings, where, libraries)
+        self._run = self.inference.run_with_iobinding
+        self._proof = _Proof(settings.limit_s)
+        self._guard = guarded(settings.limit_s)
+        self.input_name, self.input_shape, self.input_dtype = only_input(self.inference.get_inputs(), where)
+        check_outputs(self.inference.get_outputs(), where)
         self._binding = self.inference.io_binding()
         self._names = [output.name for output in self.inference.get_outputs()]
         self._outputs = self._bind_outputs()
-        self._bound: Tensor | None = None
+        self._bound: object = _NOTHING
 
     @classmethod
     def open(cls, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
@@ -65,13 +76,16 @@ class Session:
 
         Raises:
             IncompatibleError: this ONNX Runtime cannot load it.
-            BundleError: it takes another tensor than the manifest says, or weights from another file.
+            BundleError: it takes another tensor than the manifest says, weights from another file, or carries libraries
+                and no trusted signature.
+            MissingDependencyError: it needs operators of a package that is not installed.
         """
         promise = bundle.manifest
-        chosen = settings or SessionSettings(promise.providers, promise.intra_op_num_threads, promise.allow_spinning)
+        chosen = settings or SessionSettings.of(promise)
         file = promise.variants[0].file
         try:
-            session = cls(bundle.read(file), chosen, str(bundle.path / file))
+            with operator_libraries(bundle) as libraries:
+                session = cls(bundle.read(file), chosen, str(bundle.path / file), libraries)
         except SessionError as cause:
             raise IncompatibleError(str(cause)) from cause
         dtype, shape = promise.taken.dtype, promise.taken.shape(promise.input.size_wh)
@@ -87,7 +101,8 @@ class Session:
         other = copy.copy(self)
         other._binding = self.inference.io_binding()
         other._outputs = other._bind_outputs()
-        other._bound = None
+        other._bound = _NOTHING
+        other._guard = guarded(self._proof.limit_s)
         return other
 
     def __call__(self, prepared: Prepared, /) -> Inferred:
@@ -104,13 +119,22 @@ class Session:
 
         Raises:
             SessionError: when the tensor does not fit, or ONNX Runtime fails.
+            HungRunError: when it came to no end within the limit; another run may follow.
         """
         if tensor is not self._bound:
             self._bind_input(tensor)
-        try:
-            self.inference.run_with_iobinding(self._binding)
-        except Exception as cause:  # onnxruntime's exceptions share no root of their own
-            raise SessionError(f"{self._where}: ONNX Runtime failed: {first_line(cause)}") from cause
+        guard = self._guard
+        is_done = False
+        while not is_done:
+            guard.steps += 1
+            try:
+                self._run(self._binding, guard.options)
+                is_done = True
+            except Exception as cause:  # onnxruntime's exceptions share no root of their own
+                if not guard.is_to_be_repeated():
+                    raise self._failure(cause) from cause
+            finally:
+                guard.steps += 1
         if self._outputs is not None:
             return self._outputs
         return tuple(self._binding.copy_outputs_to_cpu())
@@ -120,9 +144,10 @@ class Session:
         """Shapes of the outputs; a name or None stands for a dimension that is not fixed."""
         return [tuple(output.shape) for output in self.inference.get_outputs()]
 
-    def providers(self) -> list[str]:
-        """Execution providers that this session got."""
-        return list(self.inference.get_providers())
+    @property
+    def is_proved(self) -> bool:
+        """Whether the golden inputs were replayed, by this session or by another on the same loaded model."""
+        return self._proof.is_given
 
     def replay_golden(self, bundle: Bundle, prepare: Prepare) -> float:
         """Run the golden inputs of the variant that runs and compare; serves as the warm-up too.
@@ -137,8 +162,13 @@ class Session:
         promise = variant.golden
         worst = 0.0
         noise = bundle.golden_noise()
+        limit_s, slowest_s = self._guard.limit_s, 0.0
+        self._guard.limit_s = max(limit_s, UNKNOWN_LIMIT_S)
         for index, (image, expected) in enumerate(bundle.golden()):
-            outputs = self.run(prepare.normalise(image))
+            tensor = prepare.normalise(image)
+            start = time.perf_counter()
+            outputs = self.run(tensor)
+            slowest_s = max(slowest_s, time.perf_counter() - start)
             problem = largest_difference(outputs, expected, promise, noise)
             if isinstance(problem, str):
                 raise IncompatibleError(
@@ -147,13 +177,29 @@ class Session:
                     "the machine that built the bundle"
                 )
             worst = max(worst, problem)
+        self._guard.limit_s = self._proof.limit_s = max(limit_s, _LIMIT_GOLDENS * slowest_s)
+        self._proof.is_given = True
         return worst
 
+    def stop_profile(self) -> list[Event]:
+        """All that was noted since it was opened with `profile_prefix`; nothing is noted any more, the file is gone."""
+        profile = Path(self.inference.end_profiling())
+        try:
+            return msgspec.json.decode(profile.read_bytes(), type=list[Event])
+        finally:
+            profile.unlink()
+
+    def _failure(self, cause: Exception) -> SessionError:
+        guard = self._guard
+        if guard.was_ended():
+            return HungRunError(f"{self._where}: a run did not finish within {guard.limit_s:g} s and was ended")
+        return SessionError(f"{self._where}: ONNX Runtime failed: {first_line(cause)}")
+
     def _bind_input(self, tensor: Tensor) -> None:
-        if (tensor.shape, tensor.dtype) != (self.input_shape, self.input_dtype) or not tensor.flags.c_contiguous:
+        misfit = misfit_of(tensor, self.input_shape, self.input_dtype)
+        if misfit is not None:
             raise SessionError(
-                f"{self._where}: input {self.input_name!r} is {self.input_dtype} {self.input_shape}, "
-                f"got {tensor.dtype} {tensor.shape}"
+                f"{self._where}: input {self.input_name!r} is {self.input_dtype} {self.input_shape}, got {misfit}"
             )
         self._binding.bind_input(self.input_name, "cpu", 0, tensor.dtype.type, tensor.shape, tensor.ctypes.data)
         self._bound = tensor
@@ -161,24 +207,11 @@ class Session:
     def _bind_outputs(self) -> tuple[Tensor, ...] | None:
         """Buffers of our own where all shapes are fixed; else ONNX Runtime allocates and None says so."""
         outputs = self.inference.get_outputs()
-        fixed = all(isinstance(d, int) for o in outputs for d in o.shape) and all(o.type in _DTYPES for o in outputs)
-        if not fixed:
+        if not all(isinstance(d, int) for output in outputs for d in output.shape):
             for output in outputs:
                 self._binding.bind_output(output.name, "cpu")
             return None
-        buffers = tuple(np.empty(o.shape, _DTYPES[o.type]) for o in outputs)
+        buffers = tuple(np.empty(o.shape, DTYPES[o.type]) for o in outputs)
         for output, buffer in zip(outputs, buffers, strict=True):
             self._binding.bind_output(output.name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
         return buffers
-
-
-def _only_input(session: ort.InferenceSession, where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
-    inputs = session.get_inputs()
-    if len(inputs) != 1:
-        raise SessionError(f"{where}: has {len(inputs)} inputs, expected one image input")
-    [image] = inputs
-    if image.type not in _INPUT_TYPES or not all(isinstance(d, int) for d in image.shape):
-        raise SessionError(
-            f"{where}: input {image.name!r} is {image.type} {image.shape}, expected float32 or uint8 of fixed shape"
-        )
-    return image.name, tuple(image.shape), np.dtype(_DTYPES[image.type])

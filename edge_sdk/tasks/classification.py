@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +32,11 @@ class Classify:
         top = candidates[np.argsort(-scores[candidates], kind="stable")]
         confidences = _softmax(scores)[top] if self._softmax else scores[top]
         return Classification(
-            inferred.prepared.frame, inferred.inference_ns, confidences.astype(np.float32), top - self._offset
+            inferred.prepared.frame,
+            inferred.inference_ns,
+            confidences.astype(np.float32),
+            top - self._offset,
+            math.isfinite(confidences.sum()),  # a NaN is among them wherever it is: it counts as the largest
         )
 
 

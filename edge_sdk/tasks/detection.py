@@ -80,7 +80,20 @@ class Detect:
             boxes,
             candidates.confidences[keep],
             candidates.class_ids[keep],
+            _is_finite(candidates, outputs),
         )
+
+
+def _is_finite(candidates: Candidates, outputs: Sequence[Tensor]) -> bool:
+    """Whether the outputs are numbers.
+
+    All of them are looked at only where nothing was found: a NaN is never above a threshold, and a frame without boxes
+    has time to spare. A maximum hands a NaN on; minus infinity alone is how some models say "never".
+    """
+    confidences = candidates.confidences
+    if len(confidences):
+        return math.isfinite(np.vdot(confidences, confidences))
+    return all(math.isfinite(output.max()) for output in outputs if output.size)
 
 
 def rows_of(counts: NDArray[np.bool_]) -> NDArray[np.int64]:

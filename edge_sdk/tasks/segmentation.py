@@ -16,7 +16,13 @@ _BLOCK = 32768  # cells at a time: what is compared, 320 KB, stays in a core's s
 
 
 class ReadMap(Protocol):
-    """Reads one kind of output."""
+    """Reads one kind of output.
+
+    Attributes:
+        marks_nan: whether `NO_CLASS` stands for a NaN, and for nothing else.
+    """
+
+    marks_nan: bool
 
     def __call__(self, output: Tensor, /) -> NDArray[np.uint8]:
         """The class map uint8 (H, W) of batch 1, in an array of its own; `NO_CLASS` where there is none."""
@@ -51,7 +57,8 @@ class Segment:
         # A quarter of the time of numpy's bincount, which first makes integers of 8 bytes.
         counts = cv2.calcHist([cells], [0], None, [256], [0, 256]).reshape(-1)
         shares = (counts[: self._class_count] / cells.size).astype(np.float32)
-        return Segmentation(prepared.frame, inferred.inference_ns, class_map, geometry, shares)
+        is_finite = not (self._read.marks_nan and counts[NO_CLASS])
+        return Segmentation(prepared.frame, inferred.inference_ns, class_map, geometry, shares, is_finite)
 
 
 class HighestScore:
@@ -64,6 +71,8 @@ class HighestScore:
     Args:
         class_axis: 1 for float (1, C, H, W), 3 for float (1, H, W, C).
     """
+
+    marks_nan = True
 
     def __init__(self, class_axis: int) -> None:
         self._is_last = class_axis == 3
@@ -127,6 +136,8 @@ class ClassIds:
     Args:
         class_count: lines of labels.txt, at most `NO_CLASS`.
     """
+
+    marks_nan = False
 
     def __init__(self, class_count: int) -> None:
         self._known = np.arange(256, dtype=np.uint8)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from edge_sdk.publishing import Backoff, MemoryOutbox, MqttPublisher, MqttSettings, State
@@ -76,6 +77,22 @@ def test_a_put_wakes_a_publisher_that_has_nothing_to_do(others_on_their_way: boo
     assert len(link.published) == 20, "each waited for the end of a turn, one second"
     link.answers = True
     publisher.close()
+
+
+def test_a_warning_goes_out_with_the_status_now_and_after_a_break() -> None:
+    first, second = FakeLink(), FakeLink()
+    publisher = _publisher(first, second)
+    _until(_has_connected(publisher, 1))
+    publisher.warn("not_finite", "nothing is known")
+    _until(lambda: len(first.published) == 2)
+    first.drop("gone")
+    _until(lambda: len(second.published) == 1)
+    publisher.close()
+    for payload in (first.published[1], second.published[0]):
+        status = msgspec.json.decode(payload)
+        assert (status["status"], status["warnings"]) == ("online", {"not_finite": "nothing is known"})
+    assert "warnings" not in msgspec.json.decode(first.published[0])
+    assert second.contents() == ["online", "offline"]
 
 
 def test_no_more_than_a_window_is_on_its_way() -> None:

@@ -228,6 +228,7 @@ def test_status_messages() -> None:
     "data",
     [
         make_encoder().encode_status("door", "online", versions={"edge_sdk": "1.2"}),
+        make_encoder().encode_status("door", "online", warnings={"hung": "a run did not finish"}),
         make_encoder().encode_status("door", "offline", "shutdown"),
         *_status_examples(),
     ],

@@ -96,14 +96,41 @@ def test_outputs_of_changing_shape_are_read_too() -> None:
     ("tensor", "expected"),
     [
         (np.zeros((1, 3, 8, 8), np.float32), "float32 (1, 3, 16, 16), got float32 (1, 3, 8, 8)"),
-        (np.zeros((1, 3, 16, 16), np.float64), "got float64 (1, 3, 16, 16)"),
-        (np.zeros((1, 16, 16, 3), np.float32).transpose(0, 3, 1, 2), "got float32"),
+        (np.zeros((1, 3, 16, 16), np.float64), "got float64 (1, 3, 16, 16); convert it, as with astype(numpy.float32)"),
+        (np.zeros((1, 3, 16, 16), ">f4"), "got >f4 (1, 3, 16, 16); convert it"),
+        (np.full((1, 3, 16, 16), "0"), "got <U1 (1, 3, 16, 16); convert it"),
+        (np.full((1, 3, 16, 16), None), "got object (1, 3, 16, 16); convert it"),
+        (np.zeros((1, 16, 16, 3), np.float32).transpose(0, 3, 1, 2), "that is not C-contiguous"),
+        (np.zeros((1, 3, 16, 32), np.float32)[..., ::2], "give numpy.ascontiguousarray of it"),
+        (np.zeros((3, 16, 16), np.float32), "got float32 (3, 16, 16)"),
+        (np.zeros((), np.float32), "got float32 ()"),
+        ([[0.0]], "got list; give a numpy array"),
+        (None, "got NoneType; give a numpy array"),
+        ("picture.png", "got str; give a numpy array"),
     ],
 )
 def test_a_tensor_that_does_not_fit_is_refused(tensor: np.ndarray, expected: str) -> None:
+    session = _session()
+    good = np.random.default_rng(0).random((1, 3, 16, 16), dtype=np.float32)
+    before = session.run(good)[0].copy()
     with pytest.raises(SessionError) as caught:
-        _session().run(tensor)
+        session.run(tensor)
+    assert str(caught.value).startswith("tiny.onnx: input 'images' is float32 (1, 3, 16, 16), got ")
     assert expected in str(caught.value)
+    assert np.array_equal(session.run(good)[0], before)
+
+
+def test_nothing_is_no_tensor_for_the_first_run_either() -> None:
+    session = _session()
+    for fresh in (session, session.twin()):
+        with pytest.raises(SessionError, match="got NoneType"):
+            fresh.run(None)  # type: ignore[arg-type]
+
+
+def _strings() -> bytes:
+    nodes = [helper.make_node("Cast", ["images"], ["names"], to=TensorProto.STRING)]
+    proto = tiny.model(nodes, [1, 3, 4, 4], {"names": [1, 3, 4, 4]}, output_type=TensorProto.STRING)
+    return proto.SerializeToString()
 
 
 def _two_inputs() -> bytes:
@@ -126,6 +153,7 @@ def _unknown_operator() -> bytes:
         (b"not a model", "cannot load it"),
         (tiny.classifier().SerializeToString()[:400], "cannot load it"),
         (_unknown_operator(), "Frobnicate"),
+        (_strings(), "output 'names' is tensor(string), expected a tensor of numbers"),
         (_two_inputs(), "has 2 inputs, expected one image input"),
         (tiny.classifier(batch="n").SerializeToString(), "expected float32 or uint8 of fixed shape"),
     ],

@@ -87,7 +87,7 @@ def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
     session.run(np.zeros(session.input_shape, session.input_dtype))
     in_integers = {
         _source_node(event.name, macs)
-        for event in session.stop()
+        for event in session.stop_profile()
         if event.is_kernel and event.args["op_name"] in _INTEGER_KERNELS
     }
     return sum(macs[name] for name in in_integers if name) / sum(macs.values())

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.frame import Tensor
-from edge_sdk_tools.profiled import Event, ProfiledSession
+from edge_sdk.session import Event
+from edge_sdk_tools.profiled import ProfiledSession
 
 _RUN = "model_run"
 
@@ -50,7 +51,7 @@ class KernelClock:
 
     def stop(self) -> list[KernelRun]:
         """All runs so far, in their order; nothing is noted any more."""
-        events = self._session.stop()
+        events = self._session.stop_profile()
         kernels = [event for event in events if event.is_kernel]
         return [
             _run([kernel for kernel in kernels if run.ts <= kernel.ts < run.ts + run.dur])

@@ -1,0 +1,149 @@
+"""Profile: what ONNX Runtime noted of a session's runs: which kernels ran, when, where and for how long.
+
+Owns the reading of its JSON, and the times of kernels without those that ran inside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+_KERNEL = "_kernel_time"
+_RUN = "model_run"
+
+
+class Event(msgspec.Struct):
+    """One line of the profile.
+
+    Attributes:
+        name: `model_run`, or `NODE_kernel_time` with the kernel's operator as args.op_name.
+        ts, dur: start and duration, in microseconds.
+        tid: the thread.
+        args: what else is said.
+    """
+
+    name: str
+    ts: int = 0
+    dur: int = 0
+    tid: int = 0
+    args: dict[str, Any] = {}
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether a kernel ran."""
+        return self.name.endswith(_KERNEL) and "op_name" in self.args
+
+
+class NodeTime(msgspec.Struct, frozen=True):
+    """What one node takes.
+
+    Attributes:
+        node: its name in the graph as it runs; fused ones have names that ONNX Runtime gave.
+        operator: what it computes.
+        provider: the execution provider that runs it.
+        ms: median of one run, without the nodes inside it.
+        share: of all nodes' time, 0-1.
+    """
+
+    node: str
+    operator: str
+    provider: str
+    ms: float
+    share: float
+
+
+class OperatorTime(msgspec.Struct, frozen=True):
+    """What all nodes of one operator take on one provider.
+
+    Attributes:
+        operator, provider: which.
+        nodes: how many there are.
+        ms: of one run.
+        share: of all nodes' time, 0-1.
+    """
+
+    operator: str
+    provider: str
+    nodes: int
+    ms: float
+    share: float
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """What the runs of a session came to.
+
+    Attributes:
+        runs: how many were looked at; the first ones, which warm up, are left out.
+        run_ms: median of a whole run. Noting it takes time too: a run without a profile is faster.
+        nodes: the slowest first.
+        operators: the slowest first.
+    """
+
+    runs: int
+    run_ms: float
+    nodes: tuple[NodeTime, ...]
+    operators: tuple[OperatorTime, ...]
+
+
+def profile_of(events: Sequence[Event], warm_up: int = 0) -> Profile:
+    """Put a profile together.
+
+    Args:
+        events: of one session.
+        warm_up: how many runs at the start count for nothing.
+
+    Raises:
+        ValueError: no run is left.
+    """
+    runs = sorted((event for event in events if event.name == _RUN), key=lambda event: event.ts)[warm_up:]
+    if not runs:
+        raise ValueError("expected one run or more")
+    kernels = sorted((event for event in events if event.is_kernel), key=lambda event: (event.ts, -event.dur))
+    took_us: dict[tuple[str, str, str], list[int]] = {}
+    for index, run in enumerate(runs):
+        inside = [kernel for kernel in kernels if run.ts <= kernel.ts < run.ts + run.dur]
+        for kernel, own_us in _own_times(inside):
+            key = (kernel.name.removesuffix(_KERNEL), kernel.args["op_name"], kernel.args.get("provider", ""))
+            took_us.setdefault(key, [0] * len(runs))[index] += own_us
+    ms = {key: float(np.median(times)) / 1e3 for key, times in took_us.items()}
+    total = sum(ms.values()) or 1.0
+    nodes = [NodeTime(*key, round(took, 4), took / total) for key, took in ms.items()]
+    return Profile(
+        runs=len(runs),
+        run_ms=round(float(np.median([run.dur for run in runs])) / 1e3, 4),
+        nodes=tuple(sorted(nodes, key=lambda node: -node.ms)),
+        operators=_operators(nodes),
+    )
+
+
+def _operators(nodes: Sequence[NodeTime]) -> tuple[OperatorTime, ...]:
+    of_each: dict[tuple[str, str], list[NodeTime]] = {}
+    for node in nodes:
+        of_each.setdefault((node.operator, node.provider), []).append(node)
+    found = [
+        OperatorTime(*key, len(some), round(sum(n.ms for n in some), 4), sum(n.share for n in some))
+        for key, some in of_each.items()
+    ]
+    return tuple(sorted(found, key=lambda operator: -operator.ms))
+
+
+def _own_times(kernels: Sequence[Event]) -> Iterator[tuple[Event, int]]:
+    """Each kernel with its duration less that of kernels inside it on the same thread: a loop's body, a branch.
+
+    Args:
+        kernels: by start, and of those that start together the longest first.
+    """
+    own_us = [kernel.dur for kernel in kernels]
+    around: dict[int, list[tuple[int, int]]] = {}  # by thread: end and place of those that may still be going on
+    for place, kernel in enumerate(kernels):
+        end = kernel.ts + kernel.dur
+        open_ones = around.setdefault(kernel.tid, [])
+        while open_ones and open_ones[-1][0] < end:
+            open_ones.pop()
+        if open_ones and open_ones[-1][0] > kernel.ts:
+            own_us[open_ones[-1][1]] -= kernel.dur
+        open_ones.append((end, place))
+    return zip(kernels, own_us, strict=True)

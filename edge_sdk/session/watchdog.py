@@ -1,0 +1,103 @@
+"""Watchdog: ends runs that come to no end.
+
+Owns one thread for all sessions of a process. A run costs two additions: no clock, no lock and no thread are touched.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+
+import onnxruntime as ort
+
+_LOOK_S = 0.25
+_SHORTEST_S = 0.005
+_QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, once
+
+
+class RunGuard:
+    """What one session tells the watchdog of its runs.
+
+    Args:
+        limit_s: seconds that a run may take.
+
+    Attributes:
+        limit_s: may be changed at any time.
+        steps: one more when a run begins and when it ends: odd while there is one.
+        options: for every run; ending it is a matter of one flag in them.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.steps = 0
+        self.options = ort.RunOptions()
+        self.options.log_severity_level = _QUIET
+        # onnxruntime 1.31's Python asks for this entry at each run, and one that is missing costs an exception: 36 us.
+        self.options.add_run_config_entry("gpu_graph_id", "-1")
+        self._seen = self._ended = 0
+        self._busy_s = 0.0
+
+    def look(self, passed_s: float) -> None:
+        """Called by the watchdog, `passed_s` seconds after the last time."""
+        steps = self.steps
+        if steps % 2 == 0 or steps != self._seen:
+            self._seen, self._busy_s = steps, 0.0
+            return
+        # Not by a clock: a process that was stopped for a while has no hung run for that.
+        self._busy_s += passed_s
+        if self._busy_s >= self.limit_s:
+            self._ended = steps
+            self.options.terminate = True
+
+    def was_ended(self) -> bool:
+        """Whether the watchdog ended the run that goes on; asked inside it, after it failed."""
+        return self._ended == self.steps
+
+    def is_to_be_repeated(self) -> bool:
+        """Whether a run failed only because the watchdog meant the one before, which came to its end just then."""
+        was_told = bool(self.options.terminate)
+        self.options.terminate = False
+        return was_told and not self.was_ended()
+
+
+class _Watchdog:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._guards: weakref.WeakSet[RunGuard] = weakref.WeakSet()
+        self._is_running = False
+
+    def watch(self, guard: RunGuard) -> None:
+        with self._lock:
+            self._guards.add(guard)
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="edge-watchdog", daemon=True).start()
+
+    def _run(self) -> None:
+        """Look until no session is left."""
+        while pause_s := self._pause_s():
+            time.sleep(pause_s)
+            for guard in self._living():
+                guard.look(pause_s)
+                del guard  # else it would outlive its session by one pause
+
+    def _living(self) -> list[RunGuard]:
+        with self._lock:
+            return list(self._guards)
+
+    def _pause_s(self) -> float:
+        with self._lock:
+            limits = [guard.limit_s for guard in self._guards]
+            self._is_running = bool(limits)
+            return max(_SHORTEST_S, min(_LOOK_S, *(limit / 4 for limit in limits))) if limits else 0.0
+
+
+_WATCHDOG = _Watchdog()
+
+
+def guarded(limit_s: float) -> RunGuard:
+    """A guard that the watchdog looks at as long as somebody holds it."""
+    guard = RunGuard(limit_s)
+    _WATCHDOG.watch(guard)
+    return guard

@@ -1,0 +1,100 @@
+"""Execution providers: what is asked for and not got is said, with the reason."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from edge_sdk.session import Providers, Session, SessionSettings
+from edge_sdk.session.providers import not_started, options_of, standard_error_read
+from tests.device import tiny
+
+CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+# What onnxruntime-gpu 1.31.1 writes to standard error on a machine without CUDA, folders shortened.
+SAID = (
+    "[E:onnxruntime:Default, provider_bridge_ort.cc:2430 operator()] provider_bridge_ort.cc:2043 Get() "
+    "[ONNXRuntimeError] : 1 : FAIL : Failed to load library /capi/libonnxruntime_providers_tensorrt.so with error: "
+    "libcublas.so.13: cannot open shared object file: No such file or directory\n"
+    "[W:onnxruntime:Default, onnxruntime_pybind_state.cc:1295 CreateExecutionProviderFactoryInstance] Failed to create "
+    "CUDAExecutionProvider. Require cuDNN 9.* and CUDA 13.*. Please install all dependencies\n"
+)
+
+
+def _session(*providers: str) -> Session:
+    return Session(tiny.classifier().SerializeToString(), SessionSettings(providers=providers), "m")
+
+
+def test_a_provider_that_this_runtime_lacks_is_named_with_its_package() -> None:
+    session = _session(TENSORRT, CUDA, CPU)
+    found = session.providers
+    assert (found.asked, found.got) == ((TENSORRT, CUDA, CPU), (CPU,))
+    assert list(found.why_not) == [TENSORRT, CUDA]
+    assert len(found.shortfalls()) == 2
+    for name, line in zip((TENSORRT, CUDA), found.shortfalls(), strict=True):
+        assert line.startswith(f"{name} was asked for and is not used: not in this ONNX Runtime ")
+        assert line.endswith("it comes with onnxruntime-gpu, in place of onnxruntime")
+    assert np.isfinite(session.run(np.zeros((1, 3, 16, 16), np.float32))[0]).all()
+
+
+def test_the_cpu_alone_falls_short_of_nothing() -> None:
+    assert _session(CPU).providers == Providers((CPU,), (CPU,), {}, {})
+
+
+def test_the_cpu_comes_last_without_being_asked_for() -> None:
+    assert _session(CUDA).providers.got == (CPU,)
+
+
+def test_nodes_that_an_accelerator_leaves_to_the_cpu_are_counted() -> None:
+    """Azure's provider is in every wheel and runs no operator of this model."""
+    found = _session("AzureExecutionProvider", CPU).providers
+    if found.why_not:
+        pytest.skip("this ONNX Runtime has the CPU alone")
+    assert found.got == ("AzureExecutionProvider", CPU)
+    if found.nodes:  # ONNX Runtime tells since 1.24
+        assert found.nodes[CPU] >= 4
+        [line] = found.shortfalls()
+        count = found.nodes[CPU]
+        assert line == f"{count} of {count} nodes run on the CPU, though AzureExecutionProvider comes first"
+
+
+@pytest.mark.parametrize(
+    ("provider", "said", "cause", "expected"),
+    [
+        (
+            TENSORRT,
+            SAID,
+            "RuntimeError",
+            "its library cannot be loaded: libcublas.so.13: cannot open shared object file: No such file or directory",
+        ),
+        (CUDA, SAID, "", "it cannot be started: Require cuDNN 9.* and CUDA 13.*"),
+        (CUDA, "", "no device", "it cannot be started: no device"),
+        (CUDA, "", "", "it cannot be started: no reason was given"),
+    ],
+)
+def test_the_reason_is_found_in_what_the_runtime_says(provider: str, said: str, cause: str, expected: str) -> None:
+    assert not_started(provider, said, cause) == expected
+
+
+def test_what_others_write_to_standard_error_meanwhile_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    with standard_error_read(said):
+        os.write(2, SAID.encode() + b"the disk is full\n")
+        sys.stderr.write("hello\n")
+    os.write(2, b"after\n")
+    assert said[0].startswith(SAID)
+    lines = capfd.readouterr().err.splitlines()
+    assert "the disk is full" in lines
+    assert lines[-1] == "after"
+    assert not any("Failed to load library" in line for line in lines)
+
+
+def test_engines_are_kept_and_memory_grows_by_what_is_asked(tmp_path: object) -> None:
+    kept = options_of(TENSORRT, str(tmp_path))
+    assert kept["trt_engine_cache_enable"] == "1"
+    assert kept["trt_engine_cache_path"] == str(tmp_path)
+    assert options_of(TENSORRT, None)["trt_engine_cache_path"].endswith("edge-sdk/tensorrt")
+    assert options_of(CUDA, None)["arena_extend_strategy"] == "kSameAsRequested"
+    assert options_of(CPU, None) == {}
