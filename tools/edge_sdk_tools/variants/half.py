@@ -20,7 +20,8 @@ from edge_sdk_tools.disk import raise_if_full
 _FEWEST = 256  # elements: what is smaller saves less than its Cast costs
 _LARGEST = float(np.finfo(np.float16).max)
 # Constant folding off; and the level below "all", which since ONNX Runtime 1.31 folds casts of weights once more.
-_LEVEL = ort.GraphOptimizationLevel.ORT_ENABLE_LAYOUT
+_LEVELS = ort.GraphOptimizationLevel
+_LEVEL = getattr(_LEVELS, "ORT_ENABLE_LAYOUT", _LEVELS.ORT_ENABLE_ALL)  # which older ones do not have, nor need
 _LEFT_OUT = ["ConstantFolding", "NchwcTransformer"]
 
 
