@@ -21,6 +21,7 @@ from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource, SourceStatus, open_source, redact
+from edge_sdk.daemon.self_tuning import SelfTuning
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.errors import UsageError
@@ -36,6 +37,7 @@ from edge_sdk.run_record import RunRecord
 from edge_sdk.session import onnxruntime_version
 from edge_sdk.signing import load_public_key
 from edge_sdk.stages import Stages
+from edge_sdk.tuning import Limits
 
 _STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
 _CLOSE_TIMEOUT_S = 1.5
@@ -74,11 +76,12 @@ class Daemon:
         for what, name in (("camera", settings.camera), ("device", settings.device)):
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
         bundle = self._open_bundle()
-        stages = Stages.open(bundle)
+        budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
+        tuning = SelfTuning(settings, bundle, Limits(budget_ms, settings.cpu_share), self._say)
+        home = tuning.open()
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
-        budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        self._warn_if_slow(stages, budget_ms)
+        self._warn_if_slow(home[1], budget_ms)
         with contextlib.ExitStack() as stack:
             password = settings.source_password.reveal() if settings.source_password else None
             source = open_source(settings.source, camera=settings.camera, password=password)
@@ -90,7 +93,11 @@ class Daemon:
             self._say(f"source {redact(settings.source)} is open")
             sink = self._open_sink(bundle, source)
             stack.callback(sink.close, _CLOSE_TIMEOUT_S)
-            loop = Loop(source, stages, sink, budget, observers=observers)
+            loop = Loop(source, home[1], sink, budget, observers=observers)
+            if tuner := tuning.supervisor(home, source):
+                stack.callback(tuner.close)
+                self._supervisors.append(tuner)
+            del home  # what tuning replaces must not be held here
             reason = self._step_until_done(loop, source)
             sink.close(_CLOSE_TIMEOUT_S)
             return self._summary(loop, source, sink, budget, reason)

@@ -24,7 +24,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         duration_s: stop after so many seconds.
         annotate: write an MP4 with the results drawn.
         latency_ms: overrides the bundle's budget.
-        variant: which of the bundle's models runs, by name or file; its first by default.
+        variant: which of the bundle's models runs, by name or file; by default its first, or what tuning finds.
+        cpu_share: the most CPU time over time that tuning may choose, 1 is one core; None without a limit.
+        tune: whether what runs best here is found out, and remembered.
     """
 
     bundle: Path
@@ -39,3 +41,5 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     annotate: Path | None = None
     latency_ms: float | None = None
     variant: str | None = None
+    cpu_share: float | None = None
+    tune: bool = True

@@ -1,0 +1,62 @@
+"""SelfTuning: what a run does about tuning: use what is remembered, or find it out while results go out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.camera import Kind, OpenedSource, kind_of
+from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.stages import Stages
+from edge_sdk.tuning import SECONDS, Candidate, Limits, LiveTuner, Tuned, Tuning
+
+
+class SelfTuning:
+    """Tuning of one run.
+
+    Args:
+        settings: of the run.
+        bundle: verified; the variant that was asked for in front.
+        limits: what has to be kept.
+        say: takes one line for people.
+    """
+
+    def __init__(self, settings: RunSettings, bundle: Bundle, limits: Limits, say: Callable[[str], None]) -> None:
+        self._bundle, self._say = bundle, say
+        self._is_fixed = settings.variant is not None
+        self._tuning: Tuning | None = None
+        # Images have no pace, and their results must not depend on what else ran here.
+        if settings.tune and kind_of(settings.source) is not Kind.IMAGES:
+            self._tuning = Tuning(bundle, limits, camera=settings.camera, variant=settings.variant, say=say)
+
+    @property
+    def tuned(self) -> Tuned | None:
+        """What is known of this bundle here."""
+        return self._tuning.tuned if self._tuning else None
+
+    def open(self) -> tuple[Candidate, Stages]:
+        """What shall run first, loaded and proved.
+
+        Raises:
+            EdgeError: when it cannot be loaded, read or trusted here.
+        """
+        if self._tuning is not None:
+            return self._tuning.open()
+        return Candidate.promised(self._bundle.manifest), Stages.open(self._bundle)
+
+    def supervisor(self, home: tuple[Candidate, Stages], source: OpenedSource) -> LiveTuner | None:
+        """What tunes while it runs; None where that is known, or not wanted."""
+        tuning = self._tuning
+        if tuning is None or self._is_fixed or not source.paced or tuning.holds_for(source.fps):
+            return None
+        before = f", and not {tuning.tuned.fps:g}" if tuning.tuned else ""
+        self._say(
+            f"tuning for {source.fps:g} frames a second{before}: what runs best is measured while results go out, for "
+            f"{SECONDS:g} s at most (--no-tune leaves it)"
+        )
+        return tuning.supervisor(home, source.fps, on_tuned=self._tell)
+
+    def _tell(self, tuned: Tuned, remark: str) -> None:
+        self._say(f"tuned in {tuned.seconds:.0f} s: {tuned.line()}")
+        if remark:
+            self._say(f"warning: that is not remembered: {remark}")
