@@ -139,13 +139,16 @@ class LiveTuner:
     def _take(self, loop: Loop, loading: Background[tuple[_Stages, Cores]]) -> None:
         self._loading = None
         self._slowest_load_ns = max(self._slowest_load_ns, self._clock_ns() - self._load_start_ns)
-        if loading.value is None:
+        found, loading.value = loading.value, None
+        if found is None:
             self._say(f"tuning passes over {self._wanted}: {loading.error}")
             self._go_on(loop, self._next(None))
             return
-        stages, cores = loading.value
+        stages, cores = found
+        del found  # no name may hold what is rubbish while the next one loads
         if self._has_other_cores(cores):
             self._rubbish.append(stages)
+            del stages
             self._restart(loop, cores)
         else:
             self._measure(loop, self._wanted, stages)
@@ -162,7 +165,7 @@ class LiveTuner:
         found = window.measurement(quality, self._clock_ns(), self._cpu_ns())
         self._window = None
         loop.stages = self._at_home[1]
-        self._rubbish.append(window.timed)
+        self._rubbish.append(window.timed.give_up())
         if found is not None:
             self._measured.append(found)
         elif window.timed.failure is not None:

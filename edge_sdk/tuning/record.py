@@ -85,6 +85,8 @@ class Records:
             return None
         except OSError as cause:
             return f"{path} cannot be read: {cause.strerror}"
+        if len(data) > _SIZE_LIMIT:
+            return f"{path} is damaged"
         try:
             loose = msgspec.json.decode(data)
             if isinstance(loose, dict) and loose.get("schema_version") != SCHEMA_VERSION:

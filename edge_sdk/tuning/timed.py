@@ -33,13 +33,16 @@ class Timed:
         clock_ns: Callable[[], int],
         room: int,
     ) -> None:
-        self._stages, self._fallback, self._clock_ns = stages, fallback, clock_ns
+        self._stages: Stage[Frame, Result] | None = stages
+        self._fallback, self._clock_ns = fallback, clock_ns
         self._durations_ns = np.zeros(room, np.int64)
         self.count = 0
         self.failure: str | None = None
 
     def __call__(self, frame: Frame, /) -> Result:
-        """One frame's result."""
+        """One frame's result; not after `give_up`."""
+        if self._stages is None:
+            raise ValueError("expected stages, they were given up")
         start_ns = self._clock_ns()
         try:
             result = self._stages(frame)
@@ -56,6 +59,11 @@ class Timed:
     def durations_ns(self) -> NDArray[np.int64]:
         """Those so far, int64 (count,)."""
         return self._durations_ns[: self.count]
+
+    def give_up(self) -> Stage[Frame, Result] | None:
+        """Hold the stages no longer; returns them."""
+        stages, self._stages = self._stages, None
+        return stages
 
     def restart(self) -> None:
         """Forget them."""

@@ -13,7 +13,8 @@ from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.timed import Timed
 
 _WARM_UP_FRAMES = 3  # of a camera's own size: buffers are made, caches filled
-_LEAST_FRAMES = 20  # a percentile of fewer says nothing
+_LEAST_FRAMES = 20  # a percentile of fewer says little
+_FEWEST_FRAMES = 5  # where the camera stops in the middle; a percentile of fewer says nothing
 _HOPELESS_FRAMES = 2
 _HOPELESS = 2.0  # times the budget
 _MISSING_FRAMES = 3
@@ -90,10 +91,12 @@ class Window:
         return False
 
     def measurement(self, quality: float | None, now_ns: int, cpu_ns: int) -> Measurement | None:
-        """What was seen; None where it failed, or nothing was."""
+        """What was seen; None where it failed, or too little was."""
         found = percentiles_of(self.timed.durations_ns())
         elapsed_ns = now_ns - self._start_ns
         if found is None or self.timed.failure is not None or elapsed_ns <= 0:
+            return None
+        if self.timed.count < _FEWEST_FRAMES and not self._given_up:
             return None
         return Measurement(
             candidate=self.candidate,
