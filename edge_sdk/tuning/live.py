@@ -176,7 +176,7 @@ class LiveTuner:
         return cores != self._plan.cores and self._restarts < _RESTARTS
 
     def _restart(self, loop: Loop, cores: Cores) -> None:
-        self._say(f"{cores.allowed} cores may be used now, {self._plan.cores.allowed} before: tuning anew")
+        self._say(f"cores that may be used: {cores.allowed} now, {self._plan.cores.allowed} before; tuning anew")
         self._restarts += 1
         self._plan = self._plan.on(cores)
         self._begin(loop)

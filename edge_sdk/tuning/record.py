@@ -117,13 +117,13 @@ class Records:
 def _objection(record: Record, bundle: Bundle, request: Request, machine: Machine) -> str | None:
     """Why a record does not hold here; what it names is checked, because anybody may have written it."""
     if record.request != request:
-        return "the record is of something else"
+        return "what is remembered is of something else"
     difference = record.machine.difference(machine)
     if difference is not None:
-        return f"the record is of another machine: {difference}"
+        return f"what is remembered was measured on something else: {difference}"
     chosen = record.tuned.chosen.candidate
     if not _is_possible(chosen, bundle):
-        return f"the record names {chosen}, which {bundle.path} does not have"
+        return f"what is remembered is {chosen}, which {bundle.path} does not have"
     return None
 
 

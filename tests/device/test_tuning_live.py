@@ -121,7 +121,7 @@ def test_cores_that_come_or_go_are_noticed(tmp_path: Path, usable: tuple[int, ..
     board = _board(tmp_path, _ms(), usable=usable)
     board.run()
     assert len(board.lines) == restarts
-    assert board.lines[0] == "1 cores may be used now, 2 before: tuning anew"
+    assert board.lines[0] == "cores that may be used: 1 now, 2 before; tuning anew"
     assert board.outcome[0][0].chosen.candidate.variant == "fp32"
     if restarts == 1:
         assert not [m for m in board.outcome[0][0].measured if m.candidate.intra_op_num_threads > 1]

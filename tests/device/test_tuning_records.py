@@ -64,7 +64,7 @@ def test_another_wish_is_not(tmp_path: Path, bundle: Bundle, other: dict[str, ob
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"cpu": "Other"}, "the record is of another machine: CPU Cortex, now Other"),
+        ({"cpu": "Other"}, "what is remembered was measured on something else: CPU Cortex, now Other"),
         ({"logical": 2}, "logical cores 4, now 2"),
         ({"allowed": 1}, "allowed cores 4, now 1"),
         ({"memory_gib": 4}, "GiB of memory 8, now 4"),
@@ -109,10 +109,10 @@ def _name_variant(document: dict) -> None:  # type: ignore[type-arg]
         (_edited(lambda d: d["request"].update(camera="yard")), "is of something else"),
         (_edited(lambda d: d["tuned"]["chosen"]["candidate"].update(intra_op_num_threads=0)), "is damaged"),
         (_edited(lambda d: d["tuned"]["chosen"]["candidate"].update(graph_file="/tmp/x")), "is damaged"),
-        (_edited(_name_variant), "the record names other, 1 thread, which "),
+        (_edited(_name_variant), "what is remembered is other, 1 thread, which "),
         (
             _edited(lambda d: d["tuned"]["chosen"]["candidate"].update(providers=["EvilProvider", *CPU])),
-            "the record names int8, 1 thread, EvilProvider, which ",
+            "what is remembered is int8, 1 thread, EvilProvider, which ",
         ),
     ],
 )
