@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -17,10 +19,22 @@ from edge_sdk.protocols import Source
 from edge_sdk.publishing import check_name, read_password
 from edge_sdk.session import onnxruntime_version
 from edge_sdk.signing import load_public_key
-from edge_sdk.tuning import SECONDS, Limits, Measurement, Tuned, Tuning, golden_camera, tune
+from edge_sdk.tuning import (
+    SECONDS,
+    Candidate,
+    Limits,
+    Machine,
+    Measurement,
+    Tuned,
+    Tuning,
+    figures,
+    golden_camera,
+    tune,
+)
 
 _PATH = click.Path(path_type=Path)
 _FPS = 30.0
+_CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
 
 
 @click.command("tune")
@@ -63,7 +77,8 @@ def command(
             found: tuple[Source, float] = golden_camera(opened, fps or _FPS, camera), fps or _FPS
         else:
             found = _opened(stack, source, source_password_file, camera)
-        tuned, remark = tune(tuning, limits, *found, seconds)
+        with _progress(quiet=as_json) as show:
+            tuned, remark = tune(tuning, limits, *found, seconds, show)
     if as_json:
         click.echo(msgspec.json.encode(tuned))
     else:
@@ -81,18 +96,33 @@ def _opened(stack: contextlib.ExitStack, source: str, password: Path | None, cam
     return opened, opened.fps
 
 
+@contextlib.contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[Candidate], None]]:
+    """One line on a terminal that says what is measured, and is gone at the end."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _candidate: None
+        return
+    try:
+        yield lambda candidate: click.echo(f"{_CLEAR}measuring {candidate}", nl=False, err=True)
+    finally:
+        click.echo(_CLEAR, nl=False, err=True)
+
+
 def _show(bundle: Bundle, tuned: Tuned) -> None:
     limit = "" if tuned.limits.cpu_share is None else f", CPU at most {100 * tuned.limits.cpu_share:.0f} % of a core"
     click.echo(f"{bundle.manifest.name} {bundle.manifest.version} at {tuned.fps:g} frames a second")
+    machine = Machine.here()
+    runtime = f"ONNX Runtime {machine.onnxruntime}"
+    click.echo(f"{machine.cpu}, {machine.allowed} of {machine.logical} cores, {runtime}")
     click.echo(f"budget {tuned.limits.budget_ms:g} ms{limit}; quality is {tuned.metric}\n")
     width = max(len(str(m.candidate)) for m in tuned.measured) + 2
     click.echo(f"{'':<{width}}{'p50 ms':>9}{'p99 ms':>9}{'CPU':>7}{'quality':>10}")
     for measured in tuned.measured:
-        click.echo(f"{str(measured.candidate)!s:<{width}}{_figures(measured)}  {_remark(measured, tuned)}".rstrip())
+        click.echo(f"{measured.candidate!s:<{width}}{_figures(measured)}  {_remark(measured, tuned)}".rstrip())
     click.echo()
     if tuned.before is not None:
-        click.echo(f"before  {tuned.before.candidate}")
-    click.echo(f"after   {tuned.chosen.candidate}")
+        click.echo(f"before  {tuned.before.candidate}: {figures(tuned.before)}")
+    click.echo(f"after   {tuned.chosen.candidate}: {figures(tuned.chosen)}")
     click.echo(f"why     {tuned.reason}")
 
 

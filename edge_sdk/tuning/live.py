@@ -50,6 +50,7 @@ class LiveTuner:
         open_stages: loads a candidate.
         remember: keeps what came out; called beside the loop, and may raise.
         say: takes one line for people.
+        on_trying: called with every candidate before it is loaded or measured.
         on_tuned: called with what came out, and why it is not remembered; empty where it is.
         read_cores: the cores that may be used now; called beside the loop.
         clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
@@ -67,13 +68,15 @@ class LiveTuner:
         remember: Callable[[Tuned], None],
         say: Callable[[str], None],
         on_tuned: Callable[[Tuned, str], None],
+        on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         read_cores: Callable[[], Cores] = Cores.read,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         cpu_ns: Callable[[], int] = time.process_time_ns,
     ) -> None:
         self._plan = plan
         self._home: tuple[Candidate, _Stages] | None = home
-        self._open, self._remember, self._say, self._on_tuned = open_stages, remember, say, on_tuned
+        self._open, self._remember, self._say = open_stages, remember, say
+        self._on_tuned, self._on_trying = on_tuned, on_trying
         self._read_cores, self._clock_ns, self._cpu_ns = read_cores, clock_ns, cpu_ns
         self._phase = _Phase.WAITING
         self._restarts = 0
@@ -129,7 +132,9 @@ class LiveTuner:
         """Measure this one next; with none, or no time for it, come to an end."""
         if candidate is None or not self._has_time():
             self._conclude()
-        elif candidate == self._at_home[0]:
+            return
+        self._on_trying(candidate)
+        if candidate == self._at_home[0]:
             self._measure(loop, *self._at_home)
         else:
             self._phase = _Phase.LOADING

@@ -92,7 +92,7 @@ class Search:
             before = now
 
     def _variants(self) -> Steps:
-        """From the highest quality down to the first that keeps the limits: those below it cannot be chosen."""
+        """From the highest quality down to the first that keeps the limits safely: those below it cannot be chosen."""
         space = self._space
         settings, reached = self._best_so_far(), -1.0
         for variant in sorted(space.qualities, key=self._rank, reverse=True):
@@ -139,7 +139,7 @@ class Search:
         return choose(found, self._limits)[0].candidate if found else self._space.promise
 
     def _keeps(self, variant: str) -> bool:
-        return any(self._limits.keeps_both(m) for m in self._of(variant))
+        return any(self._limits.is_safe(m) for m in self._of(variant))
 
     def _of(self, variant: str) -> list[Measurement]:
         return [m for c, m in self._known.items() if c.variant == variant and m is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import cv2
 
@@ -12,6 +13,7 @@ from edge_sdk.errors import CameraError, SessionError
 from edge_sdk.frame import Result
 from edge_sdk.loop import Loop
 from edge_sdk.protocols import Source
+from edge_sdk.tuning.candidate import Candidate
 from edge_sdk.tuning.choice import Limits
 from edge_sdk.tuning.paced_image import PacedImage
 from edge_sdk.tuning.tuned import Tuned
@@ -27,7 +29,14 @@ def golden_camera(bundle: Bundle, fps: float, camera: str) -> PacedImage:
     return PacedImage(image.astype("uint8", copy=False), fps, camera)
 
 
-def tune(tuning: Tuning, limits: Limits, source: Source, fps: float, seconds: float) -> tuple[Tuned, str]:
+def tune(
+    tuning: Tuning,
+    limits: Limits,
+    source: Source,
+    fps: float,
+    seconds: float,
+    on_trying: Callable[[Candidate], None] = lambda _candidate: None,
+) -> tuple[Tuned, str]:
     """Tune on a source that comes at its own pace, whatever is remembered.
 
     Args:
@@ -36,6 +45,7 @@ def tune(tuning: Tuning, limits: Limits, source: Source, fps: float, seconds: fl
         source: opened by the caller, who closes it.
         fps: its frames a second.
         seconds: for all candidates.
+        on_trying: called with every candidate before it is loaded or measured.
 
     Returns:
         What came out, and why it is not remembered; empty where it is.
@@ -53,6 +63,7 @@ def tune(tuning: Tuning, limits: Limits, source: Source, fps: float, seconds: fl
         fps,
         seconds=seconds,
         on_tuned=lambda tuned, remark: outcome.append((tuned, remark)),
+        on_trying=on_trying,
     )
     loop = Loop(source, home[1], _Nobody(), Budget(limits.budget_ms))
     del home  # given back when something better runs

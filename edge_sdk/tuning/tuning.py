@@ -115,6 +115,7 @@ class Tuning:
         *,
         seconds: float = SECONDS,
         on_tuned: Callable[[Tuned, str], None],
+        on_trying: Callable[[Candidate], None] = lambda _candidate: None,
     ) -> LiveTuner:
         """What tunes while it runs, whatever is remembered.
 
@@ -123,6 +124,7 @@ class Tuning:
             fps: of the camera.
             seconds: for all candidates.
             on_tuned: called with what came out, and why it is not remembered; empty where it is.
+            on_trying: called with every candidate before it is loaded or measured.
         """
         candidate, stages = home
         # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here.
@@ -143,6 +145,7 @@ class Tuning:
             remember=self._remember,
             say=self._say,
             on_tuned=on_tuned,
+            on_trying=on_trying,
         )
 
     def _recall(self) -> Record | None:

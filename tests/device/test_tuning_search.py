@@ -93,10 +93,10 @@ def test_one_that_just_misses_gets_more_threads_then_spinning_and_one_far_away_g
             return 5.0 * what.intra_op_num_threads, 0.1
         return _scaling({"fp32": 60.0})(what)
 
-    asked, chosen = _search(one_thread_is_best_for_int8, Limits(50), qualities, promise=candidate(threads=1))
+    asked, chosen = _search(one_thread_is_best_for_int8, Limits(54), qualities, promise=candidate(threads=1))
     assert asked[2:5] == ["fp32, 1 thread", "fp32, 2 threads", "fp32, 2 threads, no arena"]
     assert chosen == candidate("fp32", threads=2)
-    asked, chosen = _search(one_thread_is_best_for_int8, Limits(46), qualities, promise=candidate(threads=1))
+    asked, chosen = _search(one_thread_is_best_for_int8, Limits(51), qualities, promise=candidate(threads=1))
     assert chosen == candidate("fp32", threads=3, allow_spinning=True)
     asked, _ = _search(one_thread_is_best_for_int8, Limits(29), qualities, promise=candidate(threads=1))
     assert [a for a in asked if a.startswith("fp32")] == ["fp32, 1 thread"]
