@@ -23,7 +23,7 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         variant: name of the bundle's model.
         providers: execution providers in order of preference.
         intra_op_num_threads: threads inside one operator.
-        inter_op_num_threads: operators that run at once.
+        inter_op_num_threads: parts of the graph that run at once, where providers share it.
         allow_spinning: whether waiting threads burn a core.
         arena: whether freed memory of tensors is kept for the next ones.
     """
@@ -45,9 +45,10 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             allow_spinning=manifest.allow_spinning,
         )
 
-    def settings(self) -> SessionSettings:
-        """How the session is opened."""
-        return SessionSettings(
+    def settings(self, base: SessionSettings) -> SessionSettings:
+        """How the session is opened; what a candidate does not say is as in `base`."""
+        return msgspec.structs.replace(
+            base,
             providers=self.providers,
             intra_op_num_threads=self.intra_op_num_threads,
             allow_spinning=self.allow_spinning,

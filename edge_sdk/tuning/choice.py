@@ -11,8 +11,8 @@ import msgspec
 
 from edge_sdk.tuning.candidate import Measurement
 
-# What a window does not see: the frame's way to the loop, encoding, and the slowest of ten thousand frames. At a p99 just
-# below the budget the drop rule leaves frames out all the time.
+# What a window does not see: the frame's way to the loop, encoding, and the slowest of ten thousand frames. At a p99
+# just below the budget the drop rule leaves frames out all the time.
 _SAFE = 0.9  # of the budget
 
 # Two windows of the same settings differ by that much: less says nothing, and must not decide.

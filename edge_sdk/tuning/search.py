@@ -120,7 +120,8 @@ class Search:
         top = self._space.threads[-1]
         if top > 1:
             yield _replace(base, intra_op_num_threads=top, allow_spinning=True)
-        if top > 2:
+        # On one provider ONNX Runtime runs all nodes in turn, whatever it is told.
+        if len(base.providers) > 1:
             yield _replace(base, intra_op_num_threads=top, inter_op_num_threads=2)
 
     def _finish(self) -> Steps:

@@ -9,6 +9,7 @@ import msgspec
 from edge_sdk.bundle import Bundle
 from edge_sdk.cores import Cores
 from edge_sdk.errors import EdgeError
+from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.state_folder import state_folder
 from edge_sdk.tuning.candidate import Candidate
@@ -34,7 +35,7 @@ def open_candidate(bundle: Bundle, candidate: Candidate) -> Stages:
     Raises:
         EdgeError: when it cannot be loaded, read or trusted here.
     """
-    return Stages.open(bundle.led_by(candidate.variant), candidate.settings())
+    return Stages.open(bundle.led_by(candidate.variant), candidate.settings(SessionSettings()))
 
 
 class Tuning:
@@ -128,7 +129,8 @@ class Tuning:
         """
         candidate, stages = home
         # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here.
-        providers = tuple(p for p in candidate.providers if p in stages.session.providers()) or candidate.providers
+        got = stages.session.inference.get_providers()
+        providers = tuple(p for p in candidate.providers if p in got) or candidate.providers
         plan = Plan.of(
             self._bundle,
             self._limits,
@@ -140,7 +142,7 @@ class Tuning:
         )
         return LiveTuner(
             plan,
-            (msgspec.structs.replace(candidate, providers=providers), stages),
+            (msgspec.structs.replace(candidate, variant=stages.variant, providers=providers), stages),
             lambda wanted: self._open(self._bundle, wanted),
             remember=self._remember,
             say=self._say,

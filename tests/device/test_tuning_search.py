@@ -102,11 +102,13 @@ def test_one_that_just_misses_gets_more_threads_then_spinning_and_one_far_away_g
     assert [a for a in asked if a.startswith("fp32")] == ["fp32, 1 thread"]
 
 
-def test_branches_at_once_are_the_last_resort_and_nothing_burns_where_the_budget_is_kept() -> None:
-    asked, _ = _search(_scaling({"int8": 60}), Limits(35), {"int8": 0.9}, usable=4)
-    assert asked[-2] == "int8, 3 threads, 2 branches at once"
-    asked, _ = _search(_scaling({"int8": 10}), Limits(35), {"int8": 0.9}, usable=4)
-    assert not [a for a in asked if "spinning" in a or "branches" in a]
+def test_branches_at_once_are_the_last_resort_of_several_providers_and_nothing_burns_in_vain() -> None:
+    asked, _ = _search(_scaling({"int8": 60}), Limits(35), {"int8": 0.9}, promise=candidate(threads=2, providers=GPU))
+    assert asked.index("int8, 3 threads, 2 branches at once, CUDA") > asked.index("int8, 3 threads, spinning, CUDA")
+    for base_ms in (60, 10):
+        asked, _ = _search(_scaling({"int8": base_ms}), Limits(35), {"int8": 0.9})
+        assert not [a for a in asked if "branches" in a]
+    assert not [a for a in asked if "spinning" in a]
 
 
 def test_spinning_is_tried_where_a_limit_says_how_much_may_burn() -> None:

@@ -13,6 +13,7 @@ from edge_sdk.cores import Cores
 from edge_sdk.errors import EdgeError, OutputError
 from edge_sdk.frame import Frame, Result
 from edge_sdk.loop import Loop
+from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.tuning import Candidate, Limits, LiveTuner, Tuned
 from edge_sdk.tuning.plan import Plan
@@ -98,7 +99,7 @@ class Board:
     def open(self, candidate: Candidate) -> Slowed:
         if str(candidate) in self._refused:
             raise EdgeError("no such luck")
-        stages = Stages.open(self.bundle.led_by(candidate.variant), candidate.settings())
+        stages = Stages.open(self.bundle.led_by(candidate.variant), candidate.settings(SessionSettings()))
         slowed = Slowed(stages, candidate, self._work, self)
         self._alive.add(slowed)
         self.most_alive = max(self.most_alive, len(self._alive))
