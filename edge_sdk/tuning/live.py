@@ -106,6 +106,10 @@ class LiveTuner:
         elif self._window is not None:
             if self._window.is_over(self._clock_ns(), self._cpu_ns()):
                 self._note(loop, self._window)
+            elif tick is Tick.STALE:
+                # Setting them anew makes the drop rule forget: a candidate that had one slow frame is measured on the
+                # next, and not on one a second.
+                loop.stages = self._window.timed
         elif not self.is_loading:
             if self._loading is not None:
                 self._take(loop, self._loading)
