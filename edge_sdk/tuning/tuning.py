@@ -18,6 +18,7 @@ from edge_sdk.tuning.live import LiveTuner
 from edge_sdk.tuning.machine import Machine
 from edge_sdk.tuning.plan import Plan
 from edge_sdk.tuning.record import Record, Records, Request
+from edge_sdk.tuning.room import check_room
 from edge_sdk.tuning.tuned import Tuned, figures
 
 SECONDS = 20.0
@@ -143,12 +144,17 @@ class Tuning:
         return LiveTuner(
             plan,
             (msgspec.structs.replace(candidate, variant=stages.variant, providers=providers), stages),
-            lambda wanted: self._open(self._bundle, wanted),
+            self._open_beside,
             remember=self._remember,
             say=self._say,
             on_tuned=on_tuned,
             on_trying=on_trying,
         )
+
+    def _open_beside(self, candidate: Candidate) -> Stages:
+        """Load a candidate while another one runs."""
+        check_room(self._bundle, candidate.variant)
+        return self._open(self._bundle, candidate)
 
     def _recall(self) -> Record | None:
         if self._records is None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edge_sdk.errors import SessionError
 from edge_sdk.loop import Tick
 from edge_sdk.tuning import Candidate
+from edge_sdk.tuning.paced_image import PacedImage
 from tests.device.measured import candidate
 from tests.device.tuned_loop import Board
 
@@ -182,3 +185,31 @@ def test_frames_that_stop_in_the_middle_do_not_hold_it_up(tmp_path: Path) -> Non
         while board.tuner.is_loading:
             pass
     assert board.outcome[0][0].chosen.candidate == candidate("int8")
+
+
+def test_other_stages_do_not_pay_for_those_before_them(tmp_path: Path) -> None:
+    board = _board(tmp_path, _ms(int8=45.0))
+    for _ in range(100):
+        board.loop.step()
+    assert board.loop.counts[Tick.STALE] >= 40  # 45 ms of a budget of 50: frames that waited 6 ms are too old
+    stale = board.loop.counts[Tick.STALE]
+    board.loop.stages = board.open(candidate("int8.8x8"))
+    for _ in range(100):
+        board.loop.step()
+    assert board.loop.counts[Tick.STALE] == stale
+
+
+def test_a_picture_comes_at_its_pace_and_never_before_its_time() -> None:
+    camera = PacedImage(np.zeros((2, 2, 3), np.uint8), 200, "gate")
+    frames = []
+    while len(frames) < 20:
+        frame = camera.latest(1.0)
+        assert frame is not None
+        assert frame.captured_ns <= time.monotonic_ns()
+        frames.append(frame)
+    assert [f.seq for f in frames] == sorted({f.seq for f in frames})
+    assert {round((f.captured_ns - frames[0].captured_ns) / 5e6 - f.seq, 3) for f in frames} == {0}
+    slow = PacedImage(np.zeros((2, 2, 3), np.uint8), 0.1, "gate")
+    assert slow.latest(0.01) is not None
+    assert slow.latest(0.01) is None
+    assert not slow.ended
