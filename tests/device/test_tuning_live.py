@@ -188,10 +188,10 @@ def test_frames_that_stop_in_the_middle_do_not_hold_it_up(tmp_path: Path) -> Non
 
 
 def test_other_stages_do_not_pay_for_those_before_them(tmp_path: Path) -> None:
-    board = _board(tmp_path, _ms(int8=45.0))
+    board = _board(tmp_path, _ms(int8=60.0))
     for _ in range(100):
         board.loop.step()
-    assert board.loop.counts[Tick.STALE] >= 40  # 45 ms of a budget of 50: frames that waited 6 ms are too old
+    assert board.loop.counts[Tick.STALE] > 50  # one a second runs
     stale = board.loop.counts[Tick.STALE]
     board.loop.stages = board.open(candidate("int8.8x8"))
     for _ in range(100):
