@@ -44,8 +44,27 @@ class SelfTuning:
             return self._tuning.open()
         return Candidate.promised(self._bundle.manifest), Stages.open(self._bundle)
 
-    def supervisor(self, home: tuple[Candidate, Stages], source: OpenedSource) -> LiveTuner | None:
-        """What tunes while it runs; None where that is known, or not wanted."""
+    def open_variant(self, variant: str) -> Stages:
+        """One of the bundle's models with the settings that are best for it, as far as they are known.
+
+        Raises:
+            EdgeError: when it cannot be loaded, read or trusted here.
+        """
+        return self._tuning.open_variant(variant) if self._tuning else Stages.open(self._bundle.led_by(variant))
+
+    def supervisor(
+        self,
+        home: tuple[Candidate, Stages],
+        source: OpenedSource,
+        on_variant: Callable[[str], None] = lambda _variant: None,
+    ) -> LiveTuner | None:
+        """What tunes while it runs; None where that is known, or not wanted.
+
+        Args:
+            home: what `open` gave.
+            source: that the loop reads.
+            on_variant: called with the variant of the next frames whenever the loop gets other stages.
+        """
         tuning = self._tuning
         if tuning is None or self._is_fixed or not source.paced or tuning.holds_for(source.fps):
             return None
@@ -54,7 +73,7 @@ class SelfTuning:
             f"tuning for {source.fps:g} frames a second{before}: what runs best is measured while results go out, for "
             f"{SECONDS:g} s at most (--no-tune leaves it)"
         )
-        return tuning.supervisor(home, source.fps, on_tuned=self._tell)
+        return tuning.supervisor(home, source.fps, on_tuned=self._tell, on_variant=on_variant)
 
     def _tell(self, tuned: Tuned, remark: str) -> None:
         self._say(f"tuned in {tuned.seconds:.0f} s: {tuned.line()}")

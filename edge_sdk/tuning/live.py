@@ -51,6 +51,7 @@ class LiveTuner:
         remember: keeps what came out; called beside the loop, and may raise.
         say: takes one line for people.
         on_trying: called with every candidate before it is loaded or measured.
+        on_variant: called with the variant of the next frames whenever the loop gets other stages.
         on_tuned: called with what came out, and why it is not remembered; empty where it is.
         read_cores: the cores that may be used now; called beside the loop.
         clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
@@ -69,6 +70,7 @@ class LiveTuner:
         say: Callable[[str], None],
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
+        on_variant: Callable[[str], None] = lambda _variant: None,
         read_cores: Callable[[], Cores] = Cores.read,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         cpu_ns: Callable[[], int] = time.process_time_ns,
@@ -76,7 +78,7 @@ class LiveTuner:
         self._plan = plan
         self._home: tuple[Candidate, _Stages] | None = home
         self._open, self._remember, self._say = open_stages, remember, say
-        self._on_tuned, self._on_trying = on_tuned, on_trying
+        self._on_tuned, self._on_trying, self._on_variant = on_tuned, on_trying, on_variant
         self._read_cores, self._clock_ns, self._cpu_ns = read_cores, clock_ns, cpu_ns
         self._phase = _Phase.WAITING
         self._restarts = 0
@@ -165,7 +167,7 @@ class LiveTuner:
     def _measure(self, loop: Loop, candidate: Candidate, stages: _Stages) -> None:
         home = self._at_home[1]
         timed = Timed(stages, None if stages is home else home, self._clock_ns, self._plan.pace.room)
-        loop.stages = timed
+        self._give(loop, timed, candidate.variant)
         self._window = Window(candidate, timed, self._plan.pace, self._clock_ns(), self._cpu_ns())
         self._phase = _Phase.MEASURING
 
@@ -173,7 +175,7 @@ class LiveTuner:
         quality = self._plan.qualities.get(window.candidate.variant)
         found = window.measurement(quality, self._clock_ns(), self._cpu_ns())
         self._window = None
-        loop.stages = self._at_home[1]
+        self._give(loop, self._at_home[1], self._at_home[0].variant)
         self._rubbish.append(window.timed.give_up())
         if found is not None:
             self._measured.append(found)
@@ -235,11 +237,15 @@ class LiveTuner:
             self._say(f"tuning cannot load what it chose: {ending.error}; what ran before stays")
         else:
             self.tuned, stages, remark = ending.value
-            loop.stages = stages
+            self._give(loop, stages, self.tuned.chosen.candidate.variant)
             self._on_tuned(self.tuned, remark)
             if stages is not self._at_home[1]:
                 Background(lambda: None, [self._home])
         self._home = None
+
+    def _give(self, loop: Loop, stages: _Stages, variant: str) -> None:
+        loop.stages = stages
+        self._on_variant(variant)
 
     @property
     def _at_home(self) -> tuple[Candidate, _Stages]:

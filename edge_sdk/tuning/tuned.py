@@ -67,6 +67,13 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Of what runs: prepare + run + decode."""
         return self.chosen.p99_ms
 
+    def for_variant(self, variant: str) -> Candidate:
+        """How one of the bundle's models runs best: as it was measured, else with the settings of what was chosen."""
+        measured = [m for m in self.measured if m.candidate.variant == variant]
+        if measured:
+            return choose(measured, self.limits)[0].candidate
+        return msgspec.structs.replace(self.chosen.candidate, variant=variant)
+
     def line(self) -> str:
         """Before and after, for people."""
         after = f"{self.chosen.candidate} ({figures(self.chosen)})"

@@ -106,6 +106,15 @@ class Tuning:
         promised = Candidate.promised(self._bundle.manifest)
         return promised, self._open(self._bundle, promised)
 
+    def open_variant(self, variant: str) -> Stages:
+        """One of the bundle's models with the settings that served it best here, or else those that were chosen.
+
+        Raises:
+            EdgeError: when it cannot be loaded, read or trusted here.
+        """
+        promised = msgspec.structs.replace(Candidate.promised(self._bundle.manifest), variant=variant)
+        return self._open(self._bundle, self.tuned.for_variant(variant) if self.tuned else promised)
+
     def holds_for(self, fps: float) -> bool:
         """Whether what is remembered was measured at about so many frames a second."""
         return self.tuned is not None and abs(self.tuned.fps - fps) <= _SAME_RATE * fps
@@ -118,6 +127,7 @@ class Tuning:
         seconds: float = SECONDS,
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
+        on_variant: Callable[[str], None] = lambda _variant: None,
     ) -> LiveTuner:
         """What tunes while it runs, whatever is remembered.
 
@@ -127,6 +137,7 @@ class Tuning:
             seconds: for all candidates.
             on_tuned: called with what came out, and why it is not remembered; empty where it is.
             on_trying: called with every candidate before it is loaded or measured.
+            on_variant: called with the variant of the next frames whenever the loop gets other stages.
         """
         candidate, stages = home
         # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here.
@@ -149,6 +160,7 @@ class Tuning:
             say=self._say,
             on_tuned=on_tuned,
             on_trying=on_trying,
+            on_variant=on_variant,
         )
 
     def _open_beside(self, candidate: Candidate) -> Stages:

@@ -6,6 +6,7 @@ import pytest
 
 from edge_sdk.tuning.candidate import Measurement
 from edge_sdk.tuning.choice import Limits, choose
+from edge_sdk.tuning.tuned import Tuned
 from tests.device.measured import candidate, measurement
 
 FP32 = measurement(candidate("fp32"), p99_ms=80, cpu_share=0.9, quality=1.0)
@@ -93,3 +94,15 @@ def test_where_nothing_keeps_the_budget_the_slowest_frames_decide_and_not_the_us
     steady = measurement(candidate(threads=1), p99_ms=60, p50_ms=58)
     jumpy = measurement(candidate(threads=2), p99_ms=90, p50_ms=30)
     assert choose([jumpy, steady], Limits(50))[0] is steady
+
+
+def test_a_variant_runs_as_it_was_measured_best_and_one_that_was_not_as_the_chosen_one() -> None:
+    measured = [
+        measurement(candidate("int8", threads=2), 30, quality=0.9),
+        measurement(candidate("int8", threads=1), 10, quality=0.9),
+        measurement(candidate("fp32", threads=4), 40, quality=1.0),
+    ]
+    tuned = Tuned.of(measured, candidate(threads=2), Limits(50), metric="agreement", fps=30, seconds=1)
+    assert tuned.for_variant("int8") == candidate("int8", threads=1)
+    assert tuned.for_variant("fp32") == candidate("fp32", threads=4)
+    assert tuned.for_variant("int8.320x320") == candidate("int8.320x320", threads=4)

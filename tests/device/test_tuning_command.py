@@ -9,9 +9,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.session import onnxruntime_version
-from edge_sdk.tuning import Tuned
+from edge_sdk.stages import Stages
+from edge_sdk.tuning import Candidate, Tuned, Tuning
+from edge_sdk.tuning.tuning import open_candidate
 from tests.device.numbered import write_video
 from tests.device.variant_bundles import write_variants
 
@@ -107,6 +110,23 @@ def test_run_takes_what_tune_found_for_the_same_wish_only(
         assert ("tuning for 100 frames a second" in error) is ("--camera" in flags or "--cpu-share" in flags), flags
     assert run([*command, "--latency-ms", "999"]) == 0
     assert "tuned at" not in capsys.readouterr().err
+
+
+def test_other_variants_are_opened_with_what_was_found(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = _tune(bundle, capsys)
+    tried: list[Candidate] = []
+
+    def note(opened: Bundle, candidate: Candidate) -> Stages:
+        tried.append(candidate)
+        return open_candidate(opened, candidate)
+
+    whole, limits = Bundle.open(bundle), found.limits
+    tuning = Tuning(whole, limits, camera="camera", variant=None, say=lambda _line: None, open_stages=note)
+    assert tuning.open_variant("int8.8x8").variant == "int8.8x8"
+    assert tuning.open()[1].variant == "fp32"
+    assert tuning.open_variant("int8.8x8").variant == "int8.8x8"
+    threads = [c.intra_op_num_threads for c in tried]
+    assert threads == [1, found.chosen.candidate.intra_op_num_threads, found.chosen.candidate.intra_op_num_threads]
 
 
 def test_another_rate_is_tuned_anew_and_a_damaged_record_too(

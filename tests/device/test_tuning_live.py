@@ -48,6 +48,18 @@ def test_the_best_quality_that_keeps_the_budget_runs_at_the_end_and_every_frame_
     )
 
 
+def test_whoever_names_the_variant_of_a_result_hears_of_each_change(tmp_path: Path) -> None:
+    board = _board(tmp_path, _ms())
+    board.run()
+    named = ["int8"] * len(board.ran)
+    for first, variant in board.variants:
+        named[first:] = [variant] * (len(named) - first)
+    assert named == board.ran
+    assert set(named) == {"int8", "fp32"}
+    board.run(steps=1)
+    assert board.variants[-1][1] == board.runs().variant == "fp32"
+
+
 def test_two_models_at_most_are_loaded_at_once(tmp_path: Path) -> None:
     board = _board(tmp_path, _ms())
     board.run()

@@ -37,6 +37,7 @@ class Slowed:
         self._count += 1
         self._board.clock.advance(ms)
         self._board.cpu_ns += int(ms * 1e6)
+        self._board.ran.append(self.candidate.variant)
         return self.stages(frame)
 
 
@@ -47,6 +48,8 @@ class Board:
         lines: what was said.
         outcome: what came out, and why it is not remembered.
         remembered: what was kept.
+        variants: after how many results the loop got another variant.
+        ran: the variant that gave each result.
         most_alive: the most stages that were there at once.
     """
 
@@ -64,6 +67,7 @@ class Board:
         disk_is_full: bool = False,
     ) -> None:
         self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
+        self.variants, self.ran = list[tuple[int, str]](), list[str]()
         self.lines, self.outcome, self.remembered = list[str](), list[tuple[Tuned, str]](), list[Tuned]()
         self._work, self._refused, self._disk_is_full = work, refused, disk_is_full
         self._alive: weakref.WeakSet[Slowed] = weakref.WeakSet()
@@ -90,6 +94,7 @@ class Board:
             remember=self._remember,
             say=self.lines.append,
             on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),
+            on_variant=self._note_variant,
             read_cores=self._cores,
             clock_ns=self.clock,
             cpu_ns=lambda: self.cpu_ns,
@@ -117,6 +122,9 @@ class Board:
         """What the loop runs now."""
         assert isinstance(self.loop.stages, Slowed)
         return self.loop.stages.candidate
+
+    def _note_variant(self, variant: str) -> None:
+        self.variants.append((len(self.sink.results), variant))
 
     def _remember(self, tuned: Tuned) -> None:
         if self._disk_is_full:
