@@ -52,6 +52,11 @@ class Budget:
         self._recent.append(duration_ns)
         insort(self._sorted, duration_ns)
 
+    def forget(self) -> None:
+        """Expect nothing: what runs from now on is another model, or another load."""
+        self._recent.clear()
+        self._sorted.clear()
+
     def is_late(self, captured_ns: int, now_ns: int) -> bool:
         """Whether a result delivered at `now_ns` missed its deadline."""
         return now_ns - captured_ns > self.limit_ns

@@ -47,7 +47,6 @@ class Loop:
         clock_ns: monotonic nanoseconds; injected by tests.
 
     Attributes:
-        stages: those of the next step.
         counts: how many steps came to what.
         last_age_ns: capture to outbox of the last result.
         last_hang: what was said of the last run that came to no end; empty when there was none.
@@ -63,11 +62,21 @@ class Loop:
         observers: Sequence[Sink] = (),
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._source, self.stages = source, stages
+        self._source, self._stages = source, stages
         self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
         self.last_age_ns = 0
         self.last_hang = ""
+
+    @property
+    def stages(self) -> Stage[Frame, Result]:
+        """Those of the next step. Others begin without the durations of those before them."""
+        return self._stages
+
+    @stages.setter
+    def stages(self, stages: Stage[Frame, Result]) -> None:
+        self._stages = stages
+        self._budget.forget()
 
     def step(self, timeout_s: float = 0.2) -> Tick:
         """Wait at most `timeout_s` seconds for a frame and bring it to the outbox.
@@ -85,7 +94,7 @@ class Loop:
         if not self._budget.admits(frame.captured_ns, started_ns):
             return Tick.STALE
         try:
-            result = self.stages(frame)
+            result = self._stages(frame)
         except HungRunError as cause:
             self.last_hang = str(cause)
             return Tick.HUNG

@@ -27,6 +27,7 @@ _VERBS = {
     "build": "Turn a model.toml into a bundle for a device.",
     "run": "Run a bundle on a camera and publish what it sees.",
     "inspect": "Show what a bundle is, and where its time goes.",
+    "tune": "Find out which model and which settings run best on this machine.",
     "bench": "Time every stage beside a bare run.",
     "demo": "The whole way on this machine: a detector, a video, a broker.",
     "keygen": "Make a key pair for signing bundles.",

@@ -19,11 +19,12 @@ from edge_sdk.publishing import MqttSettings, Secret, default_device, read_passw
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 _PATH = click.Path(path_type=Path)
 _READER_MS = 300  # a reader that works has taken something by then
-_POSITIVE = click.FloatRange(min=0, max=1e9, min_open=True)  # a billion seconds are 30 years
+POSITIVE = click.FloatRange(min=0, max=1e9, min_open=True)
+"""Seconds, milliseconds, shares; a billion seconds are 30 years."""
 
 
-def _number(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """NaN is in every range."""
+def number(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    """Refuse NaN, which is in every range."""
     if value is not None and math.isnan(value):
         raise UsageError(f"{option.opts[0]} is nan, expected a number above 0")
     return value
@@ -44,11 +45,13 @@ def _number(_context: click.Context, option: click.Parameter, value: float | Non
 @click.option("--device", help="This device's name: one level of the topic.  [default: the host's name]")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
-@click.option("--duration", type=_POSITIVE, callback=_number, help="Stop after so many seconds.")
-@click.option("--latency-ms", type=_POSITIVE, callback=_number, help="Overrides the bundle's budget.")
-@click.option("--run-limit", type=_POSITIVE, callback=_number, help="End a run after so many seconds.  [default: 5]")
-@click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
+@click.option("--run-limit", type=POSITIVE, callback=number, help="End a run after so many seconds.  [default: 5]")
 @click.option("--every-frame", is_flag=True, help="Of a video file: each in turn, as fast as they can be worked on.")
+@click.option("--duration", type=POSITIVE, callback=number, help="Stop after so many seconds.")
+@click.option("--latency-ms", type=POSITIVE, callback=number, help="Overrides the bundle's budget.")
+@click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
+@click.option("--cpu-share", type=POSITIVE, callback=number, help="What tuning may use: 0.5 is half a core.")
+@click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
@@ -56,18 +59,18 @@ def command(**options: object) -> None:
     """Run BUNDLE on the freshest frames of a source and publish what it sees."""
     settings = _settings(options)
     quiet = bool(options["quiet"])
-    daemon = Daemon(settings, (lambda _line: None) if quiet else _say)
+    daemon = Daemon(settings, (lambda _line: None) if quiet else say)
     with stopping_on_signals(daemon):
         summary = daemon.run()
     if options["as_json"] and not _would_hang(summary):
         click.echo(msgspec.json.encode(summary))
     elif not quiet:
-        _say(_closing(summary))
+        say(_closing(summary))
     undelivered = _undelivered(summary)
     if undelivered and summary.publisher and not summary.publisher.sent and summary.ended_by != "signal":
         raise PublishError(undelivered)  # a script must see that all was for nothing
     if undelivered and not quiet:
-        _say(f"warning: {undelivered}")
+        say(f"warning: {undelivered}")
 
 
 def _settings(options: dict[str, object]) -> RunSettings:
@@ -89,6 +92,8 @@ def _settings(options: dict[str, object]) -> RunSettings:
         variant=cast("str | None", options["variant"]),
         every_frame=bool(options["every_frame"]),
         run_limit_s=cast("float | None", options["run_limit"]),
+        cpu_share=cast("float | None", options["cpu_share"]),
+        tune=not options["no_tune"],
     )
 
 
@@ -150,7 +155,8 @@ def _would_hang(summary: RunSummary) -> bool:
     return not poll.poll(_READER_MS)
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """One line for people, on standard error."""
     click.echo(f"edge-sdk: {line}", err=True)
 
 

@@ -23,6 +23,7 @@ from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource, SourceStatus, open_source, redact
+from edge_sdk.daemon.self_tuning import SelfTuning
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.daemon.troubles import Troubles
@@ -38,6 +39,7 @@ from edge_sdk.publishing import (
 from edge_sdk.run_record import RunRecord
 from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.stages import Stages
+from edge_sdk.tuning import Limits
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -81,14 +83,16 @@ class Daemon:
         for what, name in (("camera", settings.camera), ("device", settings.device)):
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
         bundle = self._open_bundle()
-        stages = Stages.open(bundle, self._session_settings(bundle))
-        shortfalls = stages.session.providers.shortfalls()
+        budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
+        limits = Limits(budget_ms, settings.cpu_share)
+        tuning = SelfTuning(settings, bundle, self._session_settings(bundle), limits, self._say)
+        home = tuning.open()
+        shortfalls = home[1].session.providers.shortfalls()
         if shortfalls:
             self._say(f"warning: {'; '.join(shortfalls)}")
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
-        budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        self._warn_if_slow(stages, budget_ms)
+        self._warn_if_slow(home[1], budget_ms)
         with contextlib.ExitStack() as stack:
             password = settings.source_password.reveal() if settings.source_password else None
             source = open_source(
@@ -104,7 +108,11 @@ class Daemon:
             stack.callback(sink.close, _CLOSE_TIMEOUT_S)
             troubles = Troubles(self._record, self._say, None if isinstance(sink, JsonLinesSink) else sink.warn)
             self._supervisors.append(troubles)
-            loop = Loop(source, stages, sink, budget, observers=observers)
+            loop = Loop(source, home[1], sink, budget, observers=observers)
+            if tuner := tuning.supervisor(home, source):
+                stack.callback(tuner.close)
+                self._supervisors.append(tuner)
+            del home  # what tuning replaces must not be held here
             reason = self._step_until_done(loop, source, troubles)
             sink.close(_CLOSE_TIMEOUT_S)
             return self._summary(loop, source, sink, budget, reason)

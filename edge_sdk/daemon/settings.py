@@ -25,8 +25,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         annotate: write an MP4 with the results drawn.
         latency_ms: overrides the bundle's budget.
         run_limit_s: seconds after which a run that does not end is ended; by default ten budgets, 5 at least.
-        variant: which of the bundle's models runs, by name or file; its first by default.
         every_frame: a video file is not played in real time: each of its frames runs, in turn.
+        variant: which of the bundle's models runs, by name or file; by default its first, or what tuning finds.
+        cpu_share: the most CPU time over time that tuning may choose, 1 is one core; None without a limit.
+        tune: whether what runs best here is found out, and remembered.
     """
 
     bundle: Path
@@ -43,3 +45,5 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     variant: str | None = None
     every_frame: bool = False
     run_limit_s: float | None = None
+    cpu_share: float | None = None
+    tune: bool = True

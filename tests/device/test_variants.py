@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,56 +14,15 @@ import pytest
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.errors import BundleError, IncompatibleError, UsageError
-from edge_sdk.manifest import Manifest, Variant
-from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings, onnxruntime_version
-from tests.device import tiny
-from tests.device.bundles import FILES, edit_manifest, make_manifest, make_variant, write_bundle
-
-SIDES = {"int8": 16, "int8.8x8": 8, "fp32": 16}
-INPUT = InputSpec(size_wh=(16, 16), std=(255.0, 255.0, 255.0))
-
-
-def _model(name: str, side: int) -> bytes:
-    """Each says something else of every picture, so that it shows which one ran."""
-    model = tiny.classifier(classes=2, size=side)
-    bias = next(w for w in model.graph.initializer if w.name == "b2")
-    values = np.array([list(SIDES).index(name), 0], np.float32)
-    bias.raw_data = values.tobytes()
-    return model.SerializeToString()
-
-
-def _golden(model: bytes, side: int) -> bytes:
-    image = np.random.default_rng(side).integers(0, 256, (side, side, 3), np.uint8)
-    sized = msgspec.structs.replace(INPUT, size_wh=(side, side))
-    outputs = Session(model, SessionSettings(), "m").run(Prepare(sized).normalise(image))
-    file = io.BytesIO()
-    np.savez_compressed(file, image_0=image, output_0_0=outputs[0])
-    return file.getvalue()
-
-
-def _write(folder: Path) -> Path:
-    files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
-    for name, side in SIDES.items():
-        model = _model(name, side)
-        variant = make_variant(name, side=side, golden=f"golden.{name}.npz")
-        files[variant.file] = model
-        files[variant.golden.file] = _golden(model, side)
-        variants.append(variant)
-    manifest = msgspec.structs.replace(make_manifest(files), input=INPUT, variants=tuple(variants))
-    return write_bundle(folder, _for_here(manifest), files)
-
-
-def _for_here(manifest: Manifest) -> Manifest:
-    span = msgspec.structs.replace(manifest.onnxruntime, maximum=onnxruntime_version())
-    machine = "aarch64" if platform.machine() == "aarch64" else "x86_64"
-    return msgspec.structs.replace(manifest, onnxruntime=span, machine=machine)
+from edge_sdk.session import Session, SessionSettings
+from tests.device.bundles import edit_manifest
+from tests.device.variant_bundles import INPUT, SIDES, variant_model, write_variants
 
 
 @pytest.mark.parametrize("name", list(SIDES))
 def test_the_chosen_one_is_opened_with_its_size_and_its_golden_inputs(tmp_path: Path, name: str) -> None:
-    whole = Bundle.open(_write(tmp_path / "a.edge"))
+    whole = Bundle.open(write_variants(tmp_path / "a.edge"))
     for spelled in (name, f"model.{name}.ort"):
         bundle = whole.led_by(spelled)
         assert bundle.manifest.variants[0].name == name
@@ -77,14 +34,14 @@ def test_the_chosen_one_is_opened_with_its_size_and_its_golden_inputs(tmp_path: 
 
 
 def test_another_variants_golden_outputs_are_refused(tmp_path: Path) -> None:
-    bundle = Bundle.open(_write(tmp_path / "a.edge"))
+    bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
     session = Session.open(bundle.led_by("fp32"))
     with pytest.raises(IncompatibleError, match=r"model\.int8\.ort: output 0 is off"):
         session.replay_golden(bundle, Prepare(bundle.manifest.input))
 
 
 def test_run_gives_the_chosen_variants_results(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    folder = _write(tmp_path / "a.edge")
+    folder = write_variants(tmp_path / "a.edge")
     image = np.random.default_rng(3).integers(0, 256, (16, 16, 3), np.uint8)
     cv2.imwrite(str(tmp_path / "one.png"), image)
     seen = {}
@@ -97,7 +54,7 @@ def test_run_gives_the_chosen_variants_results(tmp_path: Path, capsysbinary: pyt
     for name, side in SIDES.items():
         spec = msgspec.structs.replace(INPUT, size_wh=(side, side))
         prepare = Prepare(spec)
-        session = Session(_model(name, side), SessionSettings(), "m")
+        session = Session(variant_model(name, side), SessionSettings(), "m")
         [outputs] = session.run(prepare.normalise(prepare.resize(image)))
         assert seen[name] == pytest.approx(float(outputs[0, 0]), abs=1e-3), name
     assert seen[None] == seen["int8"]
@@ -105,7 +62,7 @@ def test_run_gives_the_chosen_variants_results(tmp_path: Path, capsysbinary: pyt
 
 
 def test_bench_takes_the_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = _write(tmp_path / "a.edge")
+    folder = write_variants(tmp_path / "a.edge")
     assert run(["bench", str(folder), "--variant", "int8.8x8", "--rounds", "1", "--json"]) == 0
     assert msgspec.json.decode(capsys.readouterr().out)["variant"] == "int8.8x8"
 
@@ -114,7 +71,7 @@ def test_bench_takes_the_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_name_that_is_not_there_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:
-    folder = _write(tmp_path / "a.edge")
+    folder = write_variants(tmp_path / "a.edge")
     assert run([*verb, str(folder), "--variant", "int8.9x9"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert "has no variant 'int8.9x9', expected one of: int8, int8.8x8, fp32" in error
@@ -163,7 +120,7 @@ def _flip(path: Path) -> None:
 def test_what_is_wrong_with_any_of_them_refuses_the_bundle(
     tmp_path: Path, damage: Callable[[Path], None], expected: str
 ) -> None:
-    folder = _write(tmp_path / "a.edge")
+    folder = write_variants(tmp_path / "a.edge")
     damage(folder)
     with pytest.raises(BundleError) as caught:
         Bundle.open(folder)

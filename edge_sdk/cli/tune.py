@@ -1,0 +1,143 @@
+"""`edge-sdk tune`: which of a bundle's models, and which settings, run best on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.camera import open_source, redact
+from edge_sdk.cli.run import POSITIVE, number, say
+from edge_sdk.errors import UsageError
+from edge_sdk.protocols import Source
+from edge_sdk.publishing import check_name, read_password
+from edge_sdk.session import onnxruntime_version
+from edge_sdk.signing import load_public_key
+from edge_sdk.tuning import (
+    SECONDS,
+    Candidate,
+    Limits,
+    Machine,
+    Measurement,
+    Tuned,
+    Tuning,
+    figures,
+    golden_camera,
+    tune,
+)
+
+_PATH = click.Path(path_type=Path)
+_FPS = 30.0
+_CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
+
+
+@click.command("tune")
+@click.argument("bundle", type=_PATH)
+@click.option("--source", help="A camera, stream or video file to measure on.  [default: a golden image at 1280x720]")
+@click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
+@click.option("--camera", default="camera", show_default=True, help="As in `edge-sdk run`: it is remembered for it.")
+@click.option(
+    "--fps", type=click.FloatRange(0.1, 1000), callback=number, help=f"Without --source.  [default: {_FPS:g}]"
+)
+@click.option("--latency-ms", type=POSITIVE, callback=number, help="Overrides the bundle's budget.")
+@click.option("--cpu-share", type=POSITIVE, callback=number, help="The most CPU time over time: 0.5 is half a core.")
+@click.option("--seconds", type=POSITIVE, default=SECONDS, show_default=True, callback=number, help="For all of it.")
+@click.option("--variant", metavar="NAME", help="Only this one of the bundle's models.")
+@click.option("--trust", multiple=True, type=_PATH, help="Public key; demands a signature.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def command(
+    bundle: Path,
+    source: str | None,
+    source_password_file: Path | None,
+    camera: str,
+    fps: float | None,
+    latency_ms: float | None,
+    cpu_share: float | None,
+    seconds: float,
+    variant: str | None,
+    trust: tuple[Path, ...],
+    as_json: bool,
+) -> None:
+    """Measure which model and which settings of BUNDLE run best here, and remember it for `edge-sdk run`."""
+    check_name("camera", camera)
+    if source is not None and fps is not None:
+        raise UsageError("--fps is of the pictures that come without --source; a source has its own rate")
+    opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
+    opened.check_device(platform.machine(), onnxruntime_version())
+    limits = Limits(latency_ms or opened.manifest.latency_budget_ms, cpu_share)
+    tuning = Tuning(opened, limits, camera=camera, variant=variant, say=say)
+    with contextlib.ExitStack() as stack:
+        if source is None:
+            found: tuple[Source, float] = golden_camera(opened, fps or _FPS, camera), fps or _FPS
+        else:
+            found = _opened(stack, source, source_password_file, camera)
+        with _progress(quiet=as_json) as show:
+            tuned, remark = tune(tuning, limits, *found, seconds, show)
+    if as_json:
+        click.echo(msgspec.json.encode(tuned))
+    else:
+        _show(opened, tuned)
+    if remark:
+        say(f"warning: not remembered: {remark}")
+
+
+def _opened(stack: contextlib.ExitStack, source: str, password: Path | None, camera: str) -> tuple[Source, float]:
+    secret = None if password is None else read_password(password, "the source's password").reveal()
+    opened = open_source(source, camera=camera, password=secret)
+    stack.callback(opened.close)
+    if not opened.paced:
+        raise UsageError(f"{redact(source)}: images have no pace to tune at; give a video or a camera, or no --source")
+    return opened, opened.fps
+
+
+@contextlib.contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[Candidate], None]]:
+    """One line on a terminal that says what is measured, and is gone at the end."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _candidate: None
+        return
+    try:
+        yield lambda candidate: click.echo(f"{_CLEAR}measuring {candidate}", nl=False, err=True)
+    finally:
+        click.echo(_CLEAR, nl=False, err=True)
+
+
+def _show(bundle: Bundle, tuned: Tuned) -> None:
+    limit = "" if tuned.limits.cpu_share is None else f", CPU at most {100 * tuned.limits.cpu_share:.0f} % of a core"
+    click.echo(f"{bundle.manifest.name} {bundle.manifest.version} at {tuned.fps:g} frames a second")
+    machine = Machine.here()
+    runtime = f"ONNX Runtime {machine.onnxruntime}"
+    click.echo(f"{machine.cpu}, {machine.allowed} of {machine.logical} cores, {runtime}")
+    click.echo(f"budget {tuned.limits.budget_ms:g} ms{limit}; quality is {tuned.metric}\n")
+    width = max(len(str(m.candidate)) for m in tuned.measured) + 2
+    click.echo(f"{'':<{width}}{'p50 ms':>9}{'p99 ms':>9}{'CPU':>7}{'quality':>10}")
+    for measured in tuned.measured:
+        click.echo(f"{measured.candidate!s:<{width}}{_figures(measured)}  {_remark(measured, tuned)}".rstrip())
+    click.echo()
+    if tuned.before is not None:
+        click.echo(f"before  {tuned.before.candidate}: {figures(tuned.before)}")
+    click.echo(f"after   {tuned.chosen.candidate}: {figures(tuned.chosen)}")
+    click.echo(f"why     {tuned.reason}")
+
+
+def _figures(measured: Measurement) -> str:
+    quality = "" if measured.quality is None else f"{100 * measured.quality:.1f} %"
+    cpu = f"{100 * measured.cpu_share:.0f} %"
+    return f"{measured.p50_ms:>9.2f}{measured.p99_ms:>9.2f}{cpu:>7}{quality:>10}"
+
+
+def _remark(measured: Measurement, tuned: Tuned) -> str:
+    words = []
+    if tuned.before is not None and measured.candidate == tuned.before.candidate:
+        words.append("promised")
+    if measured.candidate == tuned.chosen.candidate:
+        words.append("chosen")
+    if measured.given_up:
+        words.append(f"left after {measured.frames} frames")
+    return ", ".join(words)

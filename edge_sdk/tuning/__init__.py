@@ -1,0 +1,23 @@
+"""Tuning: which model and which settings run best on this board, found out at the camera's pace."""
+
+from edge_sdk.tuning.candidate import Candidate, Measurement
+from edge_sdk.tuning.choice import Limits
+from edge_sdk.tuning.live import LiveTuner
+from edge_sdk.tuning.machine import Machine
+from edge_sdk.tuning.tune import golden_camera, tune
+from edge_sdk.tuning.tuned import Tuned, figures
+from edge_sdk.tuning.tuning import SECONDS, Tuning
+
+__all__ = [
+    "SECONDS",
+    "Candidate",
+    "Limits",
+    "LiveTuner",
+    "Machine",
+    "Measurement",
+    "Tuned",
+    "Tuning",
+    "figures",
+    "golden_camera",
+    "tune",
+]

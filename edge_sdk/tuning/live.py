@@ -1,0 +1,257 @@
+"""LiveTuner: gives the running loop one candidate after the other, and then the best of them.
+
+Measured are the very frames that are published, at the camera's pace and under the real load; nothing runs twice.
+Models are loaded beside the loop, one at a time, never while another is measured, and two at most are there at once.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+from edge_sdk.cores import Cores
+from edge_sdk.errors import EdgeError
+from edge_sdk.frame import Frame, Result
+from edge_sdk.loop import Loop, Tick
+from edge_sdk.protocols import Stage
+from edge_sdk.tuning.background import Background
+from edge_sdk.tuning.candidate import Candidate, Measurement
+from edge_sdk.tuning.plan import Plan
+from edge_sdk.tuning.timed import Timed
+from edge_sdk.tuning.tuned import Tuned
+from edge_sdk.tuning.window import Window
+
+_RESTARTS = 2  # cores that come and go all the time are not worth measuring
+_JOIN_S = 5.0
+
+Open = Callable[[Candidate], Stage[Frame, Result]]
+"""Loads a candidate and proves it; runs beside the loop, and may raise."""
+
+
+_Stages: TypeAlias = Stage[Frame, Result]
+
+
+class _Phase(enum.Enum):
+    WAITING = "for the first frame"
+    LOADING = "a candidate"
+    MEASURING = "one"
+    ENDING = "with the chosen one"
+    DONE = "for good"
+
+
+class LiveTuner:
+    """A supervisor that tunes.
+
+    Args:
+        plan: what to measure, and for how long.
+        home: what runs now, and its stages; they give the results while candidates load.
+        open_stages: loads a candidate.
+        remember: keeps what came out; called beside the loop, and may raise.
+        say: takes one line for people.
+        on_trying: called with every candidate before it is loaded or measured.
+        on_variant: called with the variant of the next frames whenever the loop gets other stages.
+        on_tuned: called with what came out, and why it is not remembered; empty where it is.
+        read_cores: the cores that may be used now; called beside the loop.
+        clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
+
+    Attributes:
+        tuned: what came out; None until then, and where nothing could be measured.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        home: tuple[Candidate, Stage[Frame, Result]],
+        open_stages: Open,
+        *,
+        remember: Callable[[Tuned], None],
+        say: Callable[[str], None],
+        on_tuned: Callable[[Tuned, str], None],
+        on_trying: Callable[[Candidate], None] = lambda _candidate: None,
+        on_variant: Callable[[str], None] = lambda _variant: None,
+        read_cores: Callable[[], Cores] = Cores.read,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        cpu_ns: Callable[[], int] = time.process_time_ns,
+    ) -> None:
+        self._plan = plan
+        self._home: tuple[Candidate, _Stages] | None = home
+        self._open, self._remember, self._say = open_stages, remember, say
+        self._on_tuned, self._on_trying, self._on_variant = on_tuned, on_trying, on_variant
+        self._read_cores, self._clock_ns, self._cpu_ns = read_cores, clock_ns, cpu_ns
+        self._phase = _Phase.WAITING
+        self._restarts = 0
+        self._rubbish: list[object] = []
+        self._loading: Background[tuple[_Stages, Cores]] | None = None
+        self._ending: Background[_End | Cores] | None = None
+        self._window: Window | None = None
+        self.tuned: Tuned | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the loop has the stages that stay."""
+        return self._phase is _Phase.DONE
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether something is under way beside the loop."""
+        return any(job is not None and not job.finished for job in (self._loading, self._ending))
+
+    def after(self, loop: Loop, tick: Tick) -> None:
+        """Look at the clock, and now and then give the loop other stages."""
+        if self._phase is _Phase.DONE:
+            return
+        if self._phase is _Phase.WAITING:
+            if tick is not Tick.IDLE:
+                self._begin(loop)
+        elif self._window is not None:
+            if self._window.is_over(self._clock_ns(), self._cpu_ns()):
+                self._note(loop, self._window)
+            elif tick is Tick.STALE:
+                # Setting them anew makes the drop rule forget: a candidate that had one slow frame is measured on the
+                # next, and not on one a second.
+                loop.stages = self._window.timed
+        elif not self.is_loading:
+            if self._loading is not None:
+                self._take(loop, self._loading)
+            elif self._ending is not None:
+                self._finish(loop, self._ending)
+
+    def close(self) -> None:
+        """Give up what is not finished; waits some seconds for a model that is being loaded."""
+        for job in (self._loading, self._ending):
+            if job is not None:
+                job.join(_JOIN_S)
+        if self._phase not in (_Phase.DONE, _Phase.WAITING):
+            self._say("tuning was not finished: nothing is remembered")
+        self._phase = _Phase.DONE
+
+    def _begin(self, loop: Loop) -> None:
+        self._measured: list[Measurement] = []
+        self._started_ns = self._clock_ns()
+        self._slowest_load_ns = 0
+        self._steps = self._plan.search().steps()
+        self._go_on(loop, next(self._steps))
+
+    def _go_on(self, loop: Loop, candidate: Candidate | None) -> None:
+        """Measure this one next; with none, or no time for it, come to an end."""
+        if candidate is None or not self._has_time():
+            self._conclude()
+            return
+        self._on_trying(candidate)
+        if candidate == self._at_home[0]:
+            self._measure(loop, *self._at_home)
+        else:
+            self._phase = _Phase.LOADING
+            self._wanted, self._load_start_ns = candidate, self._clock_ns()
+            self._loading = Background(lambda: (self._open(candidate), self._read_cores()), self._rubbish)
+
+    def _take(self, loop: Loop, loading: Background[tuple[_Stages, Cores]]) -> None:
+        self._loading = None
+        self._slowest_load_ns = max(self._slowest_load_ns, self._clock_ns() - self._load_start_ns)
+        found, loading.value = loading.value, None
+        if found is None:
+            self._say(f"tuning passes over {self._wanted}: {loading.error}")
+            self._go_on(loop, self._next(None))
+            return
+        stages, cores = found
+        del found  # no name may hold what is rubbish while the next one loads
+        if self._has_other_cores(cores):
+            self._rubbish.append(stages)
+            del stages
+            self._restart(loop, cores)
+        else:
+            self._measure(loop, self._wanted, stages)
+
+    def _measure(self, loop: Loop, candidate: Candidate, stages: _Stages) -> None:
+        home = self._at_home[1]
+        timed = Timed(stages, None if stages is home else home, self._clock_ns, self._plan.pace.room)
+        self._give(loop, timed, candidate.variant)
+        self._window = Window(candidate, timed, self._plan.pace, self._clock_ns(), self._cpu_ns())
+        self._phase = _Phase.MEASURING
+
+    def _note(self, loop: Loop, window: Window) -> None:
+        quality = self._plan.qualities.get(window.candidate.variant)
+        found = window.measurement(quality, self._clock_ns(), self._cpu_ns())
+        self._window = None
+        self._give(loop, self._at_home[1], self._at_home[0].variant)
+        self._rubbish.append(window.timed.give_up())
+        if found is not None:
+            self._measured.append(found)
+        elif window.timed.failure is not None:
+            self._say(f"tuning passes over {window.candidate}: {window.timed.failure}")
+        self._go_on(loop, self._next(found))
+
+    def _has_other_cores(self, cores: Cores) -> bool:
+        return cores != self._plan.cores and self._restarts < _RESTARTS
+
+    def _restart(self, loop: Loop, cores: Cores) -> None:
+        self._say(f"cores that may be used: {cores.allowed} now, {self._plan.cores.allowed} before; tuning anew")
+        self._restarts += 1
+        self._plan = self._plan.on(cores)
+        self._begin(loop)
+
+    def _next(self, found: Measurement | None) -> Candidate | None:
+        try:
+            return self._steps.send(found)
+        except StopIteration:
+            return None
+
+    def _has_time(self) -> bool:
+        """Whether one more fits; the first always does."""
+        needed_ns = self._slowest_load_ns + self._plan.pace.expected_s * 1e9
+        elapsed_ns = self._clock_ns() - self._started_ns
+        return not self._measured or elapsed_ns + needed_ns <= self._plan.seconds * 1e9
+
+    def _conclude(self) -> None:
+        if not self._measured:
+            self._say("tuning could measure nothing: what runs stays")
+            self._phase = _Phase.DONE
+            return
+        tuned = self._plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9)
+        self._ending = Background(lambda: self._end(tuned), self._rubbish)
+        self._phase = _Phase.ENDING
+
+    def _end(self, tuned: Tuned) -> _End | Cores:
+        """Beside the loop: load what was chosen and keep the record; or find that the cores are others now."""
+        cores = self._read_cores()
+        if self._has_other_cores(cores):
+            return cores
+        candidate, home = self._at_home
+        chosen = tuned.chosen.candidate
+        stages = home if candidate == chosen else self._open(chosen)
+        try:
+            self._remember(tuned)
+        except EdgeError as cause:  # a disk that is full or read-only takes nothing from what was found
+            return tuned, stages, str(cause)
+        return tuned, stages, ""
+
+    def _finish(self, loop: Loop, ending: Background[_End | Cores]) -> None:
+        self._ending = None
+        if isinstance(ending.value, Cores):
+            self._restart(loop, ending.value)
+            return
+        self._phase = _Phase.DONE
+        if ending.value is None:
+            self._say(f"tuning cannot load what it chose: {ending.error}; what ran before stays")
+        else:
+            self.tuned, stages, remark = ending.value
+            self._give(loop, stages, self.tuned.chosen.candidate.variant)
+            self._on_tuned(self.tuned, remark)
+            if stages is not self._at_home[1]:
+                Background(lambda: None, [self._home])
+        self._home = None
+
+    def _give(self, loop: Loop, stages: _Stages, variant: str) -> None:
+        loop.stages = stages
+        self._on_variant(variant)
+
+    @property
+    def _at_home(self) -> tuple[Candidate, _Stages]:
+        if self._home is None:
+            raise ValueError("expected stages until the end")
+        return self._home
+
+
+_End: TypeAlias = tuple[Tuned, _Stages, str]

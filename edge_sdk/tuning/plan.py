@@ -1,0 +1,92 @@
+"""Plan: what is measured here for one bundle, for how long, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cores import Cores
+from edge_sdk.tuning.candidate import Candidate, Measurement
+from edge_sdk.tuning.choice import Limits
+from edge_sdk.tuning.quality import qualities
+from edge_sdk.tuning.search import Search, Space, chain_tails, thread_counts
+from edge_sdk.tuning.tuned import Tuned
+from edge_sdk.tuning.window import Pace
+
+_CANDIDATES = 12  # about so many fit into the time; the window gets longer when there is more of it
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan.
+
+    Attributes:
+        promise: what the bundle runs by default.
+        metric: what quality is.
+        qualities: of the variants that may run, by name.
+        providers: the promised ones that this ONNX Runtime has.
+        limits: what has to be kept.
+        cores: the cores here.
+        pace: how long one candidate is looked at.
+        seconds: for all of them.
+    """
+
+    promise: Candidate
+    metric: str
+    qualities: dict[str, float | None]
+    providers: tuple[str, ...]
+    limits: Limits
+    cores: Cores
+    pace: Pace
+    seconds: float
+
+    @classmethod
+    def of(
+        cls,
+        bundle: Bundle,
+        limits: Limits,
+        *,
+        only_first: bool,
+        providers: Sequence[str],
+        fps: float,
+        seconds: float,
+        cores: Cores,
+    ) -> Plan:
+        """Plan for a bundle.
+
+        Args:
+            bundle: as it was opened; its first variant is the promised one.
+            limits: what has to be kept.
+            only_first: whether no other variant than the promised one may run.
+            providers: those that a session got here, in order of preference.
+            fps: of the camera.
+            seconds: for all candidates; choosing and loading the chosen one comes on top.
+            cores: the cores here.
+        """
+        metric, by_name = qualities(bundle.manifest)
+        promise = msgspec.structs.replace(Candidate.promised(bundle.manifest), providers=tuple(providers))
+        return cls(
+            promise=promise,
+            metric=metric,
+            qualities={promise.variant: by_name[promise.variant]} if only_first else by_name,
+            providers=promise.providers,
+            limits=limits,
+            cores=cores,
+            pace=Pace(budget_ms=limits.budget_ms, fps=fps, window_s=seconds / _CANDIDATES),
+            seconds=seconds,
+        )
+
+    def search(self) -> Search:
+        """What is tried after what."""
+        return Search(
+            Space(self.promise, self.qualities, thread_counts(self.cores), chain_tails(self.providers)), self.limits
+        )
+
+    def on(self, cores: Cores) -> Plan:
+        """The same with other cores."""
+        return msgspec.structs.replace(self, cores=cores)
+
+    def conclude(self, measured: Sequence[Measurement], seconds: float) -> Tuned:
+        """What one or more measurements come to."""
+        return Tuned.of(measured, self.promise, self.limits, metric=self.metric, fps=self.pace.fps, seconds=seconds)

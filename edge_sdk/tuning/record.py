@@ -1,0 +1,134 @@
+"""Records: what tuning came to is remembered, for the same bundle on the same machine asked for the same thing.
+
+Owns the files. One a bundle, camera, variant and limits; what is damaged or was measured elsewhere is passed over with
+one line that says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.state_folder import write_record
+from edge_sdk.tuning.candidate import Candidate
+from edge_sdk.tuning.choice import Limits
+from edge_sdk.tuning.machine import Machine
+from edge_sdk.tuning.tuned import Tuned
+
+SCHEMA_VERSION = 1
+
+_SIZE_LIMIT = 1 << 20  # bytes; a real one has about 5 kB
+_KEPT = 32  # records: bundles come and go for years
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What tuning was asked for.
+
+    Attributes:
+        digest: of the bundle.
+        camera: the stream's name: its pictures' size and its other load are measured too.
+        variant: the only one that may run; None for any.
+        limits: what has to be kept.
+    """
+
+    digest: str
+    camera: str
+    variant: str | None
+    limits: Limits
+
+    @property
+    def file_name(self) -> str:
+        """Of its record."""
+        return f"{self.digest[:16]}-{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]}.json"
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A record.
+
+    Attributes:
+        schema_version: of this schema.
+        request: what was asked for.
+        machine: where it was measured.
+        at: when, RFC 3339, UTC.
+        tuned: what came out.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    request: Request
+    machine: Machine
+    at: str
+    tuned: Tuned
+
+
+class Records:
+    """The records of one device.
+
+    Args:
+        folder: where they are; it need not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def recall(self, bundle: Bundle, request: Request, machine: Machine) -> Record | str | None:
+        """The record that holds here; or why the one that is there does not hold; None where there is none."""
+        path = self._folder / request.file_name
+        try:
+            with path.open("rb") as file:
+                data = file.read(_SIZE_LIMIT + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as cause:
+            return f"{path} cannot be read: {cause.strerror}"
+        if len(data) > _SIZE_LIMIT:
+            return f"{path} is damaged"
+        try:
+            loose = msgspec.json.decode(data)
+            if isinstance(loose, dict) and loose.get("schema_version") != SCHEMA_VERSION:
+                return f"{path} is of another version of edge-sdk"
+            record = msgspec.convert(loose, Record)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return f"{path} is damaged"
+        return _objection(record, bundle, request, machine) or record
+
+    def remember(self, request: Request, machine: Machine, tuned: Tuned) -> None:
+        """Keep a record, and of all no more than the newest.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        record = Record(request=request, machine=machine, at=at, tuned=tuned)
+        write_record(self._folder / request.file_name, msgspec.json.encode(record))
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        with contextlib.suppress(OSError):  # another run may be forgetting too
+            newest_first = sorted(self._folder.iterdir(), key=lambda p: p.stat().st_mtime_ns, reverse=True)
+            for path in newest_first[_KEPT:]:
+                path.unlink()
+
+
+def _objection(record: Record, bundle: Bundle, request: Request, machine: Machine) -> str | None:
+    """Why a record does not hold here; what it names is checked, because anybody may have written it."""
+    if record.request != request:
+        return "what is remembered is of something else"
+    difference = record.machine.difference(machine)
+    if difference is not None:
+        return f"what is remembered was measured on something else: {difference}"
+    chosen = record.tuned.chosen.candidate
+    if not _is_possible(chosen, bundle):
+        return f"what is remembered is {chosen}, which {bundle.path} does not have"
+    return None
+
+
+def _is_possible(candidate: Candidate, bundle: Bundle) -> bool:
+    manifest = bundle.manifest
+    return candidate.variant in {v.name for v in manifest.variants} and set(candidate.providers) <= {
+        *manifest.providers
+    }

@@ -1,0 +1,32 @@
+"""Memory for one more model: what runs must not be killed for what is tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import SessionError
+from edge_sdk.tuning.room import check_room
+from tests.device.variant_bundles import write_variants
+
+
+@pytest.mark.parametrize("free_kb", [64 * 1024 - 1, 0])
+def test_a_model_for_which_memory_is_short_is_not_tried(tmp_path: Path, free_kb: int) -> None:
+    bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: 8000000 kB\nMemAvailable:  {free_kb} kB\n")
+    with pytest.raises(
+        SessionError, match=f"fp32 needs about 64 MiB of memory to be tried, {free_kb // 1024} are free"
+    ):
+        check_room(bundle, "fp32", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["MemAvailable: 65536 kB\n", "MemTotal: 1 kB\n", "MemAvailable:\n", None])
+def test_enough_is_enough_and_what_is_not_known_stops_nothing(tmp_path: Path, text: str | None) -> None:
+    bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
+    if text is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc" / "meminfo").write_text(text)
+    check_room(bundle, "fp32", tmp_path)

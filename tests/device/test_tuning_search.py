@@ -1,0 +1,143 @@
+"""What is tried after what: few candidates, and the ones that may matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from edge_sdk.tuning.candidate import Candidate, Measurement
+from edge_sdk.tuning.choice import Limits, choose
+from edge_sdk.tuning.search import Search, Space, chain_tails, thread_counts
+from tests.device.measured import CPU, candidate, cores, measurement
+
+GPU = ("CUDAExecutionProvider", *CPU)
+Board = Callable[[Candidate], tuple[float, float]]
+"""What a candidate takes on a board: milliseconds and CPU share."""
+
+
+def _search(
+    board: Board,
+    limits: Limits,
+    qualities: Mapping[str, float | None],
+    *,
+    usable: int = 4,
+    promise: Candidate | None = None,
+    broken: tuple[str, ...] = (),
+) -> tuple[list[str], Candidate | None]:
+    """What was asked for, in order, and what was chosen."""
+    promised = promise or candidate(next(iter(qualities)), threads=2)
+    space = Space(promised, qualities, thread_counts(cores(usable)), chain_tails(promised.providers))
+    steps = Search(space, limits).steps()
+    measured, asked = list[Measurement](), list[str]()
+    wanted = next(steps)
+    while True:
+        assert str(wanted) not in asked
+        asked.append(str(wanted))
+        found = None
+        if str(wanted) not in broken:
+            ms, share = board(wanted)
+            found = measurement(wanted, ms, share, qualities[wanted.variant])
+            measured.append(found)
+        try:
+            wanted = steps.send(found)
+        except StopIteration:
+            return asked, choose(measured, limits)[0].candidate if measured else None
+
+
+def _scaling(base_ms: Mapping[str, float], helps: float = 0.8) -> Board:
+    """Every doubling of threads takes `helps` as long; spinning a twentieth off, and a core."""
+
+    def board(what: Candidate) -> tuple[float, float]:
+        doublings = what.intra_op_num_threads.bit_length() - 1
+        ms = base_ms[what.variant] * helps**doublings
+        return (ms * 0.95, 1.5) if what.allow_spinning else (ms, ms / 100)
+
+    return board
+
+
+@pytest.mark.parametrize(
+    ("usable", "expected"),
+    [(1, (1,)), (2, (1, 2)), (3, (1, 2)), (4, (1, 2, 3)), (6, (1, 2, 4, 5)), (8, (1, 2, 4, 7)), (16, (1, 2, 4, 8, 15))],
+)
+def test_of_more_than_two_cores_one_is_left(usable: int, expected: tuple[int, ...]) -> None:
+    assert thread_counts(cores(usable)) == expected
+
+
+def test_threads_are_tried_upwards_as_long_as_they_help() -> None:
+    asked, chosen = _search(_scaling({"int8": 10}), Limits(50), {"int8": 0.9}, usable=8)
+    assert asked[:4] == ["int8, 2 threads", "int8, 1 thread", "int8, 4 threads", "int8, 7 threads"]
+    assert chosen == candidate(threads=4)
+    asked, chosen = _search(_scaling({"int8": 10}, helps=1.2), Limits(50), {"int8": 0.9}, usable=8)
+    assert asked == ["int8, 2 threads", "int8, 1 thread", "int8, 1 thread, no arena"]
+    assert chosen == candidate()
+
+
+def test_other_variants_are_tried_from_the_best_down_to_the_first_that_fits_with_the_settings_of_the_first() -> None:
+    qualities = {"int8": 0.95, "int8.320x320": 0.8, "fp32": 1.0, "fp16": 0.99}
+    times = {"int8": 20.0, "int8.320x320": 10.0, "fp32": 90.0, "fp16": 40.0}
+    asked, chosen = _search(_scaling(times), Limits(50), qualities)
+    assert chosen == candidate("fp16", threads=2)
+    assert asked[3] == "fp32, 2 threads"
+    assert asked.index("fp16, 2 threads") > asked.index("fp32, 2 threads")
+    assert not [a for a in asked if "320" in a]  # it could not be chosen any more
+    asked, chosen = _search(_scaling(times), Limits(12), qualities)
+    assert chosen == candidate("int8.320x320", threads=2)
+
+
+def test_one_that_just_misses_gets_more_threads_then_spinning_and_one_far_away_gets_nothing() -> None:
+    qualities = {"int8": 0.9, "fp32": 1.0}
+
+    def one_thread_is_best_for_int8(what: Candidate) -> tuple[float, float]:
+        if what.variant == "int8":
+            return 5.0 * what.intra_op_num_threads, 0.1
+        return _scaling({"fp32": 60.0})(what)
+
+    asked, chosen = _search(one_thread_is_best_for_int8, Limits(54), qualities, promise=candidate(threads=1))
+    assert asked[2:5] == ["fp32, 1 thread", "fp32, 2 threads", "fp32, 2 threads, no arena"]
+    assert chosen == candidate("fp32", threads=2)
+    asked, chosen = _search(one_thread_is_best_for_int8, Limits(51), qualities, promise=candidate(threads=1))
+    assert chosen == candidate("fp32", threads=3, allow_spinning=True)
+    asked, _ = _search(one_thread_is_best_for_int8, Limits(29), qualities, promise=candidate(threads=1))
+    assert [a for a in asked if a.startswith("fp32")] == ["fp32, 1 thread"]
+
+
+def test_branches_at_once_are_the_last_resort_of_several_providers_and_nothing_burns_in_vain() -> None:
+    asked, _ = _search(_scaling({"int8": 60}), Limits(35), {"int8": 0.9}, promise=candidate(threads=2, providers=GPU))
+    assert asked.index("int8, 3 threads, 2 branches at once, CUDA") > asked.index("int8, 3 threads, spinning, CUDA")
+    for base_ms in (60, 10):
+        asked, _ = _search(_scaling({"int8": base_ms}), Limits(35), {"int8": 0.9})
+        assert not [a for a in asked if "branches" in a]
+    assert not [a for a in asked if "spinning" in a]
+
+
+def test_spinning_is_tried_where_a_limit_says_how_much_may_burn() -> None:
+    asked, chosen = _search(_scaling({"int8": 10}), Limits(50, cpu_share=1.0), {"int8": 0.9}, usable=2)
+    assert "int8, 2 threads, spinning" in asked
+    assert chosen == candidate(threads=2)  # a core and a half are too much
+    _, chosen = _search(_scaling({"int8": 10}, helps=0.6), Limits(50, cpu_share=2.0), {"int8": 0.9}, usable=2)
+    assert chosen == candidate(threads=2)  # a twentieth is not worth a core
+
+
+def test_providers_are_tried_each_chain_and_what_is_left_of_it() -> None:
+    def board(what: Candidate) -> tuple[float, float]:
+        return (30.0 if what.providers == GPU else 10.0), 0.1
+
+    asked, chosen = _search(board, Limits(50), {"int8": 0.9}, usable=1, promise=candidate(providers=GPU))
+    assert asked[:2] == ["int8, 1 thread, CUDA", "int8, 1 thread"]
+    assert chosen == candidate()
+
+
+@pytest.mark.parametrize("broken", ["int8, 2 threads", "int8, 1 thread", "fp32, 1 thread", "fp32, 2 threads"])
+def test_what_cannot_be_measured_is_passed_over(broken: str) -> None:
+    board = _scaling({"int8": 10, "fp32": 20}, helps=1.0)
+    asked, chosen = _search(board, Limits(50), {"int8": 0.9, "fp32": 1.0}, usable=2, broken=(broken,))
+    assert broken not in str(chosen)
+    assert len(asked) > 2
+
+
+def test_where_nothing_can_be_measured_it_ends() -> None:
+    every = tuple(f"{v}, {t}" for v in ("int8", "fp32") for t in ("1 thread", "2 threads"))
+    asked, chosen = _search(_scaling({}), Limits(50), {"int8": 0.9, "fp32": 1.0}, usable=2, broken=every)
+    assert chosen is None
+    assert set(asked) <= set(every)

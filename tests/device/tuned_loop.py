@@ -1,0 +1,135 @@
+"""A loop on a hand-moved clock, whose stages are real sessions that take as long as a test says."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from edge_sdk.budget import Budget
+from edge_sdk.bundle import Bundle
+from edge_sdk.cores import Cores
+from edge_sdk.errors import EdgeError, OutputError
+from edge_sdk.frame import Frame, Result
+from edge_sdk.loop import Loop
+from edge_sdk.session import SessionSettings
+from edge_sdk.stages import Stages
+from edge_sdk.tuning import Candidate, Limits, LiveTuner, Tuned
+from edge_sdk.tuning.plan import Plan
+from tests.device.measured import CPU, cores
+from tests.device.test_loop import Camera, Clock, Collector
+from tests.device.variant_bundles import write_variants
+
+Work = Callable[[Candidate, int], float]
+"""Milliseconds that a candidate takes for its n-th frame, from 0."""
+
+
+class Slowed:
+    """Real stages that move the clock."""
+
+    def __init__(self, stages: Stages, candidate: Candidate, work: Work, board: Board) -> None:
+        self.stages, self.candidate, self._work, self._board = stages, candidate, work, board
+        self._count = 0
+
+    def __call__(self, frame: Frame, /) -> Result:
+        ms = self._work(self.candidate, self._count)
+        self._count += 1
+        self._board.clock.advance(ms)
+        self._board.cpu_ns += int(ms * 1e6)
+        self._board.ran.append(self.candidate.variant)
+        return self.stages(frame)
+
+
+class Board:
+    """A bundle of three variants, a camera, a loop and a tuner.
+
+    Attributes:
+        lines: what was said.
+        outcome: what came out, and why it is not remembered.
+        remembered: what was kept.
+        variants: after how many results the loop got another variant.
+        ran: the variant that gave each result.
+        most_alive: the most stages that were there at once.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        work: Work,
+        *,
+        budget_ms: float = 50,
+        fps: float = 30,
+        seconds: float = 20,
+        frames: int = 10_000,
+        usable: Sequence[int] = (2,),
+        refused: Sequence[str] = (),
+        disk_is_full: bool = False,
+    ) -> None:
+        self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
+        self.variants, self.ran = list[tuple[int, str]](), list[str]()
+        self.lines, self.outcome, self.remembered = list[str](), list[tuple[Tuned, str]](), list[Tuned]()
+        self._work, self._refused, self._disk_is_full = work, refused, disk_is_full
+        self._alive: weakref.WeakSet[Slowed] = weakref.WeakSet()
+        self._usable = iter([*usable[1:], *[usable[-1]] * 100])
+        self.most_alive = 0
+        folder.parent.mkdir(exist_ok=True)
+        self.bundle = Bundle.open(write_variants(folder))
+        self.camera = Camera(self.clock, 1000 / fps, frames)
+        promise = Candidate.promised(self.bundle.manifest)
+        home = self.open(promise)
+        plan = Plan.of(
+            self.bundle,
+            Limits(budget_ms),
+            only_first=False,
+            providers=CPU,
+            fps=fps,
+            seconds=seconds,
+            cores=cores(usable[0]),
+        )
+        self.tuner = LiveTuner(
+            plan,
+            (promise, home),
+            self.open,
+            remember=self._remember,
+            say=self.lines.append,
+            on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),
+            on_variant=self._note_variant,
+            read_cores=self._cores,
+            clock_ns=self.clock,
+            cpu_ns=lambda: self.cpu_ns,
+        )
+        self.loop = Loop(self.camera, home, self.sink, Budget(budget_ms), clock_ns=self.clock)
+
+    def open(self, candidate: Candidate) -> Slowed:
+        if str(candidate) in self._refused:
+            raise EdgeError("no such luck")
+        stages = Stages.open(self.bundle.led_by(candidate.variant), candidate.settings(SessionSettings()))
+        slowed = Slowed(stages, candidate, self._work, self)
+        self._alive.add(slowed)
+        self.most_alive = max(self.most_alive, len(self._alive))
+        return slowed
+
+    def run(self, steps: int | None = None) -> None:
+        """Step until tuning is done, or so many times; the clock stands while something loads."""
+        while not self.tuner.done and not self.camera.ended and (steps is None or steps > 0):
+            self.tuner.after(self.loop, self.loop.step())
+            steps = None if steps is None else steps - 1
+            while self.tuner.is_loading:
+                time.sleep(0.0005)
+
+    def runs(self) -> Candidate:
+        """What the loop runs now."""
+        assert isinstance(self.loop.stages, Slowed)
+        return self.loop.stages.candidate
+
+    def _note_variant(self, variant: str) -> None:
+        self.variants.append((len(self.sink.results), variant))
+
+    def _remember(self, tuned: Tuned) -> None:
+        if self._disk_is_full:
+            raise OutputError("no room")
+        self.remembered.append(tuned)
+
+    def _cores(self) -> Cores:
+        return cores(next(self._usable))
