@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import click
 
 import edge_sdk
-from edge_sdk.cli.memory import is_want_of_memory
 from edge_sdk.errors import EdgeError
+from edge_sdk.want_of_memory import is_want_of_memory
 
 _VERBS = {
     "import": "Bring in a model from PyTorch, TensorFlow, Darknet or an older ONNX.",

@@ -15,6 +15,7 @@ import msgspec
 from edge_sdk.daemon import Daemon, RunSettings, RunSummary, stopping_on_signals
 from edge_sdk.errors import PublishError, UsageError
 from edge_sdk.publishing import MqttSettings, Secret, default_device, read_password
+from edge_sdk.trial import TRIAL_S
 
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 _PATH = click.Path(path_type=Path)
@@ -47,6 +48,9 @@ def _number(_context: click.Context, option: click.Parameter, value: float | Non
 @click.option("--duration", type=_POSITIVE, callback=_number, help="Stop after so many seconds.")
 @click.option("--latency-ms", type=_POSITIVE, callback=_number, help="Overrides the bundle's budget.")
 @click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
+@click.option(
+    "--trial-seconds", type=_POSITIVE, callback=_number, help="How long a new bundle may be tried.  [default: 60]"
+)
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
@@ -85,6 +89,7 @@ def _settings(options: dict[str, object]) -> RunSettings:
         annotate=cast("Path | None", options["annotate"]),
         latency_ms=cast("float | None", options["latency_ms"]),
         variant=cast("str | None", options["variant"]),
+        trial_s=cast("float | None", options["trial_seconds"]) or TRIAL_S,
     )
 
 

@@ -1,7 +1,7 @@
 """The daemon: wires source, stages and publisher together and runs them until told to stop.
 
-Owns the order of starting (verify, load, replay golden, open the source, connect) and of stopping (finish the frame,
-say offline, give everything back).
+Owns the order of starting (verify, try, load, replay golden, open the source, connect) and of stopping (finish the
+frame, say offline, give everything back).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import edge_sdk
 from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
-from edge_sdk.camera import OpenedSource, SourceStatus, open_source, redact
+from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source, redact
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.errors import UsageError
@@ -36,6 +36,7 @@ from edge_sdk.run_record import RunRecord
 from edge_sdk.session import onnxruntime_version
 from edge_sdk.signing import load_public_key
 from edge_sdk.stages import Stages
+from edge_sdk.trial import prove_here
 
 _STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
 _CLOSE_TIMEOUT_S = 1.5
@@ -74,6 +75,8 @@ class Daemon:
         for what, name in (("camera", settings.camera), ("device", settings.device)):
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
         bundle = self._open_bundle()
+        if not prove_here(bundle, seconds=settings.trial_s, say=self._say, is_stopped=self._is_stopped):
+            return self._nothing(bundle)
         stages = Stages.open(bundle)
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
@@ -187,6 +190,22 @@ class Daemon:
             publisher=sink.stats() if isinstance(sink, MqttPublisher) else None,
             lines=sink.stats() if isinstance(sink, JsonLinesSink) else None,
             ended_by=reason,
+        )
+
+    def _nothing(self, bundle: Bundle) -> RunSummary:
+        """The summary of a run that was stopped before it began."""
+        return RunSummary(
+            results=0,
+            late=0,
+            stale=0,
+            budget_ms=self._settings.latency_ms or bundle.manifest.latency_budget_ms,
+            age=None,
+            inference=None,
+            fps=0.0,
+            source=SourceStats(),
+            publisher=None,
+            lines=None,
+            ended_by=self._stop_reason or "signal",
         )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.publishing import MqttSettings, Secret
+from edge_sdk.trial import TRIAL_S
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +26,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         annotate: write an MP4 with the results drawn.
         latency_ms: overrides the bundle's budget.
         variant: which of the bundle's models runs, by name or file; its first by default.
+        trial_s: how long a bundle that is new on this device may take to load and replay golden, in seconds.
     """
 
     bundle: Path
@@ -39,3 +41,4 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     annotate: Path | None = None
     latency_ms: float | None = None
     variant: str | None = None
+    trial_s: float = TRIAL_S

@@ -1,0 +1,41 @@
+"""Job: what the process of a trial is asked, and what it answers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from edge_sdk.session import SessionSettings
+from edge_sdk.trial.limits import TrialLimits
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What to try.
+
+    Attributes:
+        bundle: its folder, an absolute path.
+        digest: what was verified; another bundle there is refused.
+        variant: which of its models.
+        settings: with which; None for those that it promises.
+        limits: to take up before anything of it is read.
+    """
+
+    bundle: str
+    digest: str
+    variant: str
+    settings: SessionSettings | None
+    limits: TrialLimits
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How it went.
+
+    Attributes:
+        family: `sound`, or who is to blame: the bundle `does not fit` this device, is `damaged`, or wants more `memory`
+            than it may take.
+        why: one line; empty for a sound one.
+    """
+
+    family: Literal["sound", "does not fit", "damaged", "memory"]
+    why: str = ""
