@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 import msgspec
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import BundleError, EdgeError
+from edge_sdk.errors import BundleError, EdgeError, ModelError
 from edge_sdk.stages import Stages
 from edge_sdk.trial.job import Job, Verdict
 from edge_sdk.want_of_memory import is_want_of_memory
+
+_KINDS: dict[type[EdgeError], Literal["damaged", "says"]] = {BundleError: "damaged", ModelError: "says"}
 
 
 def main() -> None:
@@ -33,7 +36,8 @@ def _try(job: Job) -> Verdict:
     except EdgeError as error:
         if is_want_of_memory(error):
             return Verdict("memory")
-        return Verdict("damaged" if isinstance(error, BundleError) else "does not fit", str(error))
+        kind = next((k for family, k in _KINDS.items() if isinstance(error, family)), "run")
+        return Verdict(kind, str(error))
     return Verdict("sound")
 
 

@@ -32,10 +32,10 @@ class Verdict(msgspec.Struct, frozen=True):
     """How it went.
 
     Attributes:
-        family: `sound`, or who is to blame: the bundle `does not fit` this device, is `damaged`, or wants more `memory`
-            than it may take.
-        why: one line; empty for a sound one.
+        kind: `sound`, or what is wrong: the bundle wants more `memory` than it may take, is `damaged`, its model is not
+            what its manifest `says`, or this device cannot `run` it.
+        why: one line; empty for a sound one, and for memory.
     """
 
-    family: Literal["sound", "does not fit", "damaged", "memory"]
+    kind: Literal["sound", "memory", "damaged", "says", "run"]
     why: str = ""

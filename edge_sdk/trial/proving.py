@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import BundleError, IncompatibleError, OutputError
+from edge_sdk.errors import BundleError, IncompatibleError, ModelError, OutputError
 from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.trial.job import Job, Verdict
 from edge_sdk.trial.limits import TrialLimits
@@ -59,7 +59,8 @@ def prove_here(
 
     Raises:
         IncompatibleError: this device, or its ONNX Runtime, cannot run it.
-        BundleError: the bundle was changed since it was opened.
+        BundleError: the bundle was changed since it was opened, or its golden file is none.
+        ModelError: the model's outputs are not those of its labels and decoder.
         UsageError: it has no such variant.
     """
     chosen = bundle if variant is None else bundle.led_by(variant)
@@ -72,10 +73,10 @@ def prove_here(
     verdict = _run(job, where, is_stopped)
     if verdict is None:
         return False
-    if verdict.family == "memory":
+    if verdict.kind == "memory":
         raise _wants_memory(where, chosen.manifest.memory_mb, limits)
-    if verdict.family != "sound":
-        raise (BundleError if verdict.family == "damaged" else IncompatibleError)(verdict.why)
+    if verdict.kind != "sound":
+        raise {"damaged": BundleError, "says": ModelError, "run": IncompatibleError}[verdict.kind](verdict.why)
     try:
         proof.remember()
     except OutputError as cause:
