@@ -5,6 +5,7 @@ Owns the rounding, and what is left out. What the messages are is payload.py's.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +34,8 @@ from edge_sdk.publishing.payload import (
 )
 
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-_STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # a pixel, four times, and the confidence
-_ROWS = 64  # tables of steps are made for so many objects, and grow when there are more: no broadcasting, half the time
+_STEPS = np.array([10_000.0])  # of the confidence
+_BOX_STEPS = np.array([10.0, 10.0, 10.0, 10.0, *_STEPS])  # a pixel, four times, before it
 _CHANGING = b'"seq":%d,"captured_at":%b,"age_ms":%r,"infer_ms":%r'  # neighbours in payload.py, in this order
 _UNCHANGED = (0, b'"1970-01-01T00:00:00Z"', 0.0, 0.0)
 _MOST_FRAMES = 16  # cameras, and sizes of their frames
@@ -75,8 +76,9 @@ class ResultEncoder:
         self._labels.setdefault(-1, "background")
         self._clock_ns = clock_ns
         self._json = msgspec.json.Encoder()
-        self._steps = np.tile(_STEPS, (_ROWS, 1))
-        self._values = np.empty_like(self._steps)
+        # One of each a number, and no broadcasting, is half the time; they grow with the largest result.
+        self._steps: dict[int, NDArray[np.float64]] = {}
+        self._values = np.empty(0)
         self._frames: dict[tuple[str, tuple[int, int], type[Result]], tuple[bytes, bytes]] = {}
 
     @classmethod
@@ -95,9 +97,6 @@ class ResultEncoder:
     def encode(self, result: Result) -> bytes:
         """One result as one line of JSON; what is not finite is left out, because JSON cannot say it."""
         items = self._items(result)
-        # JSON's encoder writes null for it: to look costs less than to ask each number. A label may say so too.
-        if b"null" in items and not isinstance(result, Segmentation):
-            items = self._items(_finite_part(result))
         front, back = self._frame_of(result)
         age_ms = (self._clock_ns() - result.frame.captured_ns) // 1000 / 1000
         moment = self._json.encode(datetime.fromtimestamp(round(result.frame.captured_at, 3), timezone.utc))
@@ -136,6 +135,8 @@ class ResultEncoder:
         ids: list[int] = result.class_ids.tolist()
         labels = self._labels_of(ids)
         rounded = self._rounded(result)
+        if rounded is None:
+            return self._items(_finite_part(result))
         confidences = rounded[:, -1].tolist()
         if isinstance(result, Classification):
             return self._json.encode(list(map(ClassItem, labels, ids, confidences)))
@@ -154,23 +155,29 @@ class ResultEncoder:
         ids: list[int] = order.tolist()
         return list(map(SegmentItem, self._labels_of(ids), ids, shares[order].tolist()))
 
-    def _rounded(self, result: _Scored) -> NDArray[np.float64]:
-        """float64 (N, 5): boxes to 0.1 px and confidences to 0.0001; (N, 1) without boxes. In one go: it costs half.
+    def _rounded(self, result: _Scored) -> NDArray[np.float64] | None:
+        """Boxes to 0.1 px and confidences to 0.0001, in one go: it costs half.
 
-        Overwritten by the next call.
+        Returns:
+            float64 (N, 5), or (N, 1) without boxes, overwritten by the next call; None where something is not finite.
         """
         count = len(result.confidences)
-        if count > len(self._steps):
-            self._steps = np.tile(_STEPS, (count, 1))
-            self._values = np.empty_like(self._steps)
-        first = 0 if isinstance(result, Detections) else 4
-        values, steps = self._values[:count, first:], self._steps[:count, first:]
+        steps = _BOX_STEPS if isinstance(result, Detections) else _STEPS
+        size = count * len(steps)
+        if size > len(self._values):
+            self._values = np.empty(size)
+            self._steps = {len(s): np.tile(s, size // len(s)) for s in (_BOX_STEPS, _STEPS)}
+        flat, factors = self._values[:size], self._steps[len(steps)][:size]
+        values = flat.reshape(count, -1)
         values[:, -1] = result.confidences
         if isinstance(result, Detections):
             values[:, :4] = result.boxes_xyxy
-        np.multiply(values, steps, values)
-        np.rint(values, values)
-        np.divide(values, steps, values)
+        # The sum of squares is finite when all are: the cheapest way to ask. float32 squared cannot overflow float64.
+        if not math.isfinite(flat.dot(flat)):
+            return None
+        np.multiply(flat, factors, flat)
+        np.rint(flat, flat)
+        np.divide(flat, factors, flat)
         return values
 
     def _frame_of(self, result: Result) -> tuple[bytes, bytes]:

@@ -36,8 +36,10 @@ def _try(job: Job) -> Verdict:
     except EdgeError as error:
         if is_want_of_memory(error):
             return Verdict("memory")
-        kind = next((k for family, k in _KINDS.items() if isinstance(error, family)), "run")
-        return Verdict(kind, str(error))
+        for family, kind in _KINDS.items():
+            if isinstance(error, family):
+                return Verdict(kind, str(error))
+        return Verdict("run", str(error))
     return Verdict("sound")
 
 
