@@ -34,8 +34,7 @@ from edge_sdk.publishing.payload import (
 )
 
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-_STEPS = np.array([10_000.0])  # of the confidence
-_BOX_STEPS = np.array([10.0, 10.0, 10.0, 10.0, *_STEPS])  # a pixel, four times, before it
+_STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # a pixel, four times, and the confidence
 _CHANGING = b'"seq":%d,"captured_at":%b,"age_ms":%r,"infer_ms":%r'  # neighbours in payload.py, in this order
 _UNCHANGED = (0, b'"1970-01-01T00:00:00Z"', 0.0, 0.0)
 _MOST_FRAMES = 16  # cameras, and sizes of their frames
@@ -77,8 +76,7 @@ class ResultEncoder:
         self._clock_ns = clock_ns
         self._json = msgspec.json.Encoder()
         # One of each a number, and no broadcasting, is half the time; they grow with the largest result.
-        self._steps: dict[int, NDArray[np.float64]] = {}
-        self._values = np.empty(0)
+        self._values, self._steps = np.empty(0), np.empty(0)
         self._frames: dict[tuple[str, tuple[int, int], type[Result]], tuple[bytes, bytes]] = {}
 
     @classmethod
@@ -134,13 +132,17 @@ class ResultEncoder:
             return b"[]"
         ids: list[int] = result.class_ids.tolist()
         labels = self._labels_of(ids)
+        if isinstance(result, Classification):
+            # A handful: numpy would cost more.
+            confidences = [round(confidence, 4) for confidence in result.confidences.tolist()]
+            if not math.isfinite(sum(confidences)):
+                return self._items(_finite_part(result))
+            return self._json.encode(list(map(ClassItem, labels, ids, confidences)))
         rounded = self._rounded(result)
         if rounded is None:
             return self._items(_finite_part(result))
-        confidences = rounded[:, -1].tolist()
-        if isinstance(result, Classification):
-            return self._json.encode(list(map(ClassItem, labels, ids, confidences)))
-        return self._json.encode(list(map(DetectionItem, labels, ids, confidences, rounded[:, :4].tolist())))
+        confidences, boxes = rounded[:, 4].tolist(), rounded[:, :4].tolist()
+        return self._json.encode(list(map(DetectionItem, labels, ids, confidences, boxes)))
 
     def _labels_of(self, ids: list[int]) -> list[str]:
         try:
@@ -155,29 +157,26 @@ class ResultEncoder:
         ids: list[int] = order.tolist()
         return list(map(SegmentItem, self._labels_of(ids), ids, shares[order].tolist()))
 
-    def _rounded(self, result: _Scored) -> NDArray[np.float64] | None:
+    def _rounded(self, result: Detections) -> NDArray[np.float64] | None:
         """Boxes to 0.1 px and confidences to 0.0001, in one go: it costs half.
 
         Returns:
-            float64 (N, 5), or (N, 1) without boxes, overwritten by the next call; None where something is not finite.
+            float64 (N, 5), overwritten by the next call; None where something is not finite.
         """
-        count = len(result.confidences)
-        steps = _BOX_STEPS if isinstance(result, Detections) else _STEPS
-        size = count * len(steps)
+        size = len(result.confidences) * len(_STEPS)
         if size > len(self._values):
             self._values = np.empty(size)
-            self._steps = {len(s): np.tile(s, size // len(s)) for s in (_BOX_STEPS, _STEPS)}
-        flat, factors = self._values[:size], self._steps[len(steps)][:size]
-        values = flat.reshape(count, -1)
-        values[:, -1] = result.confidences
-        if isinstance(result, Detections):
-            values[:, :4] = result.boxes_xyxy
+            self._steps = np.tile(_STEPS, size // len(_STEPS))
+        flat, steps = self._values[:size], self._steps[:size]
+        values = flat.reshape(-1, len(_STEPS))
+        values[:, 4] = result.confidences
+        values[:, :4] = result.boxes_xyxy
         # The sum of squares is finite when all are: the cheapest way to ask. float32 squared cannot overflow float64.
         if not math.isfinite(flat.dot(flat)):
             return None
-        np.multiply(flat, factors, flat)
+        np.multiply(flat, steps, flat)
         np.rint(flat, flat)
-        np.divide(flat, factors, flat)
+        np.divide(flat, steps, flat)
         return values
 
     def _frame_of(self, result: Result) -> tuple[bytes, bytes]:
