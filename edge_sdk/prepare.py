@@ -139,8 +139,10 @@ def _planes(
             np.copyto(floats, levels)
             np.multiply(floats, factor, out=floats)
 
-    # Without a mean the table is level * factor, and multiplying gives the same bits in half the time.
-    return fill_by_table if any(table[0] for table in tables) else fill_by_factor
+    # Without a mean the table is level * factor, and multiplying gives the same bits in half the time. Between padding
+    # at the sides it would go through a buffer that is made for every frame.
+    is_factor = not any(table[0] for table in tables) and outputs[0].flags.c_contiguous
+    return fill_by_factor if is_factor else fill_by_table
 
 
 def _gray(output: NDArray[np.float32], table: NDArray[np.float32], plane: NDArray[np.uint8]) -> _Fill:
