@@ -26,12 +26,14 @@ class Stages:
         self.variant, self.prepare, self.session, self.task = variant, prepare, session, task
 
     @classmethod
-    def open(cls, bundle: Bundle, settings: SessionSettings | None = None) -> Stages:
+    def open(cls, bundle: Bundle, settings: SessionSettings | None = None, *, most_golden: int | None = None) -> Stages:
         """Load the first variant of a verified bundle and replay its golden inputs.
 
         Args:
             bundle: `Bundle.led_by` puts another variant in front.
             settings: those that the bundle promises by default.
+            most_golden: how many golden inputs are replayed, from the first; all by default. One is enough where
+                `trial.prove_here` saw all of them, with these settings.
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
@@ -39,7 +41,7 @@ class Stages:
         prepare = Prepare.of(bundle.manifest)
         session = Session.open(bundle, settings)
         task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
-        session.replay_golden(bundle, prepare)
+        session.replay_golden(bundle, prepare, most_golden)
         return cls(bundle.manifest.variants[0].name, prepare, session, task)
 
     def __call__(self, frame: Frame, /) -> Result:

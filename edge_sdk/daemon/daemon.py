@@ -77,7 +77,7 @@ class Daemon:
         bundle = self._open_bundle()
         if not prove_here(bundle, seconds=settings.trial_s, say=self._say, is_stopped=self._is_stopped):
             return self._nothing(bundle)
-        stages = Stages.open(bundle)
+        stages = Stages.open(bundle, most_golden=1)
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms

@@ -123,8 +123,13 @@ class Session:
         """Execution providers that this session got."""
         return list(self.inference.get_providers())
 
-    def replay_golden(self, bundle: Bundle, prepare: Prepare) -> float:
+    def replay_golden(self, bundle: Bundle, prepare: Prepare, most: int | None = None) -> float:
         """Run the golden inputs of the variant that runs and compare; serves as the warm-up too.
+
+        Args:
+            bundle: where they are.
+            prepare: the stage before this model.
+            most: how many of them, from the first; all by default.
 
         Returns:
             The largest absolute difference found.
@@ -135,8 +140,9 @@ class Session:
         variant = bundle.manifest.variants[0]
         promise = variant.golden
         worst = 0.0
-        noise = bundle.golden_noise()
-        for index, (image, expected) in enumerate(bundle.golden()):
+        images = bundle.golden(most)
+        noise = bundle.golden_noise(images[0][1])
+        for index, (image, expected) in enumerate(images):
             outputs = self.run(prepare.normalise(image))
             problem = largest_difference(outputs, expected, promise, noise)
             if isinstance(problem, str):

@@ -195,6 +195,28 @@ def test_rows_are_judged_apart() -> None:
     assert isinstance(largest_difference([wrong], [expected], golden, [noise]), str)
 
 
+def test_one_golden_image_is_enough_where_all_were_seen(tmp_path: Path) -> None:
+    """The second one is wrong, and not looked at."""
+    folder = tmp_path / "a.edge"
+    bundle = _golden_bundle(folder, error=0.0)
+    with np.load(folder / "golden.npz") as arrays:
+        first = dict(arrays)
+    buffer = io.BytesIO()
+    np.savez(buffer, **first, image_1=first["image_0"], output_1_0=first["output_0_0"] + 1)
+    files = {name: (folder / name).read_bytes() for name in FILES} | {"golden.npz": buffer.getvalue()}
+    manifest = make_manifest(files, side=16)
+    variant = msgspec.structs.replace(
+        bundle.manifest.variants[0], golden=msgspec.structs.replace(bundle.manifest.variants[0].golden, count=2)
+    )
+    other = Bundle.open(
+        write_bundle(tmp_path / "b.edge", msgspec.structs.replace(manifest, variants=(variant,)), files)
+    )
+    session, prepare = Session.open(other), Prepare(SPEC)
+    assert session.replay_golden(other, prepare, 1) == 0.0
+    with pytest.raises(IncompatibleError, match="golden input 1"):
+        session.replay_golden(other, prepare)
+
+
 def test_golden_is_replayed(tmp_path: Path) -> None:
     bundle = _golden_bundle(tmp_path / "a.edge", error=0.0)
     assert Session.open(bundle).replay_golden(bundle, Prepare(SPEC)) == 0.0
