@@ -6,7 +6,6 @@ Verbs are imported when they are called, so that `edge-sdk --help` does not pay 
 from __future__ import annotations
 
 import atexit
-import difflib
 import importlib
 import os
 import sys
@@ -46,6 +45,8 @@ class _LazyVerbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
+            import difflib
+
             near = difflib.get_close_matches(args[0], _VERBS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(_VERBS)}"
             raise click.UsageError(f"no verb {args[0]!r}; {hint}", ctx)

@@ -15,7 +15,7 @@ from edge_sdk.publishing.payload import (
     result_schema,
     status_schema,
 )
-from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats
+from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats, load_client
 from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
 from edge_sdk.publishing.topics import Topics, as_name, check_name, default_device
 
@@ -40,6 +40,7 @@ __all__ = [
     "as_name",
     "check_name",
     "default_device",
+    "load_client",
     "read_password",
     "result_schema",
     "status_schema",
