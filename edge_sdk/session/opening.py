@@ -35,9 +35,12 @@ def open_inference(model: bytes, settings: SessionSettings, where: str) -> ort.I
     available = set(ort.get_available_providers())
     providers = [p for p in settings.providers if p in available]
     try:
-        return ort.InferenceSession(model, _options(settings), providers=providers)
+        session = ort.InferenceSession(model, _options(settings), providers=providers)
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
         raise SessionError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}") from cause
+    # It would keep the file to load it again with other providers, which nobody asks for.
+    session._model_bytes = None
+    return session
 
 
 def first_line(cause: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,6 +46,14 @@ def test_results_equal_a_bare_run_and_share_one_buffer() -> None:
         assert inferred.inference_ns > 0
         first = first or inferred
         assert inferred.outputs[0] is first.outputs[0]
+
+
+def test_the_file_is_not_kept_beside_the_model() -> None:
+    model = tiny.classifier().SerializeToString()
+    before = sys.getrefcount(model)
+    session = Session(model, SessionSettings(), "tiny.onnx")
+    assert sys.getrefcount(model) == before
+    assert session.input_name == "images"
 
 
 def test_another_tensor_is_bound_anew() -> None:
