@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,10 @@ _NOT_AN_ARCHIVE = (
     zipfile.BadZipFile,
     zlib.error,
 )
+
+
+GoldenImage: TypeAlias = tuple[NDArray[np.uint8], tuple[Tensor, ...]]
+"""A golden input, uint8 (H, W, 3) after resizing, and the outputs it must give."""
 
 
 class Bundle:
@@ -146,7 +150,7 @@ class Bundle:
         except UnicodeDecodeError as cause:
             raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
 
-    def golden(self, most: int | None = None) -> list[tuple[NDArray[np.uint8], tuple[Tensor, ...]]]:
+    def golden(self, most: int | None = None) -> list[GoldenImage]:
         """Golden inputs of the variant that runs, uint8 (H, W, 3) after resizing, each with the outputs it must give.
 
         Args:
@@ -155,41 +159,35 @@ class Bundle:
         Raises:
             BundleError: when the file does not hold what the manifest promises.
         """
-        promise = self.manifest.variants[0].golden
-        with self._golden_arrays() as arrays:
-            found = [
-                (arrays[f"image_{i}"], tuple(arrays[k] for k in _output_keys(arrays.files, i)))
-                for i in range(promise.count if most is None else min(most, promise.count))
-            ]
-        width, height = self.manifest.input.size_wh
-        for image, _ in found:
-            if image.dtype != np.uint8 or image.shape != (height, width, 3):
-                raise BundleError(
-                    f"{self.path / promise.file}: a golden image is {image.dtype} {image.shape}, "
-                    f"expected uint8 {(height, width, 3)}"
-                )
-        return found
+        return self.golden_and_noise(most)[0]
 
-    def golden_noise(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What quantization costs in every row of every output, float32 (R,) each; empty for a float model.
+    def golden_and_noise(self, most: int | None = None) -> tuple[list[GoldenImage], tuple[Tensor, ...]]:
+        """What `golden` returns, and what quantization costs in every row of every output: both from one reading.
 
-        Args:
-            outputs: of one golden image.
+        Returns:
+            The images, and float32 (R,) of each output; nothing of a float model.
 
         Raises:
             BundleError: when the file does not hold what the manifest promises.
         """
         promise = self.manifest.variants[0].golden
-        if not promise.noise_share:
-            return ()
         with self._golden_arrays() as arrays:
-            found = tuple(arrays[f"noise_{number}"] for number in range(len(outputs)))
-        for number, (noise, output) in enumerate(zip(found, outputs, strict=True)):
-            if noise.dtype != np.float32 or noise.shape != (row_count(output),) or not np.isfinite(noise).all():
+            images = [
+                (arrays[f"image_{i}"], tuple(arrays[k] for k in _output_keys(arrays.files, i)))
+                for i in range(promise.count if most is None else min(most, promise.count))
+            ]
+            count = len(images[0][1]) if promise.noise_share else 0
+            noise = tuple(arrays[f"noise_{number}"] for number in range(count))
+        where, (width, height) = self.path / promise.file, self.manifest.input.size_wh
+        for image, _ in images:
+            if image.dtype != np.uint8 or image.shape != (height, width, 3):
                 raise BundleError(
-                    f"{self.path / promise.file}: noise_{number} is not one finite float32 a row of output {number}"
+                    f"{where}: a golden image is {image.dtype} {image.shape}, expected uint8 {(height, width, 3)}"
                 )
-        return found
+        for number, (cost, output) in enumerate(zip(noise, images[0][1], strict=False)):
+            if cost.dtype != np.float32 or cost.shape != (row_count(output),) or not np.isfinite(cost).all():
+                raise BundleError(f"{where}: noise_{number} is not one finite float32 a row of output {number}")
+        return images, noise
 
     @contextlib.contextmanager
     def _golden_arrays(self) -> Iterator[np.lib.npyio.NpzFile]:

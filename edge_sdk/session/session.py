@@ -142,8 +142,7 @@ class Session:
         variant = bundle.manifest.variants[0]
         promise = variant.golden
         worst = 0.0
-        images = bundle.golden(most)
-        noise = bundle.golden_noise(images[0][1])
+        images, noise = bundle.golden_and_noise(most)
         for index, (image, expected) in enumerate(images):
             tensor = prepare.normalise(image)
             start_ns = time.perf_counter_ns()
