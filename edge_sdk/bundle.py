@@ -6,28 +6,31 @@ Knows nothing of models; `Bundle.read` hands out bytes that were hashed as they 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.frame import Tensor
-from edge_sdk.golden import judged_rows
-from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest, decode_manifest
+from edge_sdk.golden import row_count
+from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest
+from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 _MANIFEST_LIMIT = 4 * 1024 * 1024  # bytes; a real one has about 5 kB
+_PIECE = 256 * 1024  # bytes that are hashed at once
 # What numpy and zipfile raise for bytes that are no archive of arrays. Their documentation does not list it; most of
 # these come up when golden files are damaged at random. Caught around that one reading, they hide no other fault.
 _NOT_AN_ARCHIVE = (
@@ -42,6 +45,10 @@ _NOT_AN_ARCHIVE = (
     zipfile.BadZipFile,
     zlib.error,
 )
+
+
+GoldenImage: TypeAlias = tuple[NDArray[np.uint8], tuple[Tensor, ...]]
+"""A golden input, uint8 (H, W, 3) after resizing, and the outputs it must give."""
 
 
 class Bundle:
@@ -85,7 +92,7 @@ class Bundle:
         bundle = cls(path, manifest, data, signed=bool(trusted_keys))
         bundle._check_folder()
         for entry in manifest.files:
-            bundle.read(entry.name)
+            bundle._verify(entry)
         return bundle
 
     def led_by(self, variant: str) -> Bundle:
@@ -113,16 +120,24 @@ class Bundle:
         if entry is None:
             raise BundleError(f"{self.path}: the manifest names no file {name!r}")
         data = _read_regular(self.path / name, limit=entry.size)
-        if len(data) != entry.size:
-            raise BundleError(
-                f"{self.path / name}: has {len(data)} bytes, the manifest promises {entry.size}; copy the bundle again"
-            )
-        found = hashlib.sha256(data).hexdigest()
-        if found != entry.sha256:
-            raise BundleError(
-                f"{self.path / name}: altered; sha256 is {found[:12]}…, the manifest promises {entry.sha256[:12]}…"
-            )
+        self._check_file(entry, len(data), hashlib.sha256(data).hexdigest())
         return data
+
+    def _verify(self, entry: FileEntry) -> None:
+        """As `read` does, in pieces: of what nobody asked for nothing stays in memory."""
+        digest, size = hashlib.sha256(), 0
+        with _open_regular(self.path / entry.name) as file:
+            while size <= entry.size and (piece := file.read(min(_PIECE, entry.size + 1 - size))):
+                digest.update(piece)
+                size += len(piece)
+        self._check_file(entry, size, digest.hexdigest())
+
+    def _check_file(self, entry: FileEntry, size: int, sha256: str) -> None:
+        path = self.path / entry.name
+        if size != entry.size:
+            raise BundleError(f"{path}: has {size} bytes, the manifest promises {entry.size}; copy the bundle again")
+        if sha256 != entry.sha256:
+            raise BundleError(f"{path}: altered; sha256 is {sha256[:12]}…, the manifest promises {entry.sha256[:12]}…")
 
     def labels(self) -> tuple[str, ...]:
         """Labels in output order.
@@ -135,50 +150,56 @@ class Bundle:
         except UnicodeDecodeError as cause:
             raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
 
-    def golden(self) -> list[tuple[NDArray[np.uint8], tuple[Tensor, ...]]]:
+    def golden(self, most: int | None = None) -> list[GoldenImage]:
         """Golden inputs of the variant that runs, uint8 (H, W, 3) after resizing, each with the outputs it must give.
+
+        Args:
+            most: how many of them, from the first; all by default.
+
+        Raises:
+            BundleError: when the file does not hold what the manifest promises.
+        """
+        return self.golden_and_noise(most)[0]
+
+    def golden_and_noise(self, most: int | None = None) -> tuple[list[GoldenImage], tuple[Tensor, ...]]:
+        """What `golden` returns, and what quantization costs in every row of every output: both from one reading.
+
+        Returns:
+            The images, and float32 (R,) of each output; nothing of a float model.
 
         Raises:
             BundleError: when the file does not hold what the manifest promises.
         """
         promise = self.manifest.variants[0].golden
-        where = self.path / promise.file
-        try:
-            with np.load(io.BytesIO(self.read(promise.file)), allow_pickle=False) as arrays:
-                found = [
-                    (arrays[f"image_{i}"], tuple(arrays[k] for k in _output_keys(arrays.files, i)))
-                    for i in range(promise.count)
-                ]
-        except _NOT_AN_ARCHIVE as cause:
-            raise BundleError(f"{where}: not the promised golden file ({type(cause).__name__}: {cause})") from cause
-        width, height = self.manifest.input.size_wh
-        for image, _ in found:
+        with self._golden_arrays() as arrays:
+            images = [
+                (arrays[f"image_{i}"], tuple(arrays[k] for k in _output_keys(arrays.files, i)))
+                for i in range(promise.count if most is None else min(most, promise.count))
+            ]
+            count = len(images[0][1]) if promise.noise_share else 0
+            noise = tuple(arrays[f"noise_{number}"] for number in range(count))
+        where, (width, height) = self.path / promise.file, self.manifest.input.size_wh
+        for image, _ in images:
             if image.dtype != np.uint8 or image.shape != (height, width, 3):
                 raise BundleError(
                     f"{where}: a golden image is {image.dtype} {image.shape}, expected uint8 {(height, width, 3)}"
                 )
-        return found
-
-    def golden_noise(self) -> tuple[Tensor, ...]:
-        """What quantization costs in every row of every output, float32 (R,) each; empty for a float model.
-
-        Raises:
-            BundleError: when the file does not hold what the manifest promises.
-        """
-        promise = self.manifest.variants[0].golden
-        if not promise.noise_share:
-            return ()
-        where = self.path / promise.file
-        try:
-            with np.load(io.BytesIO(self.read(promise.file)), allow_pickle=False) as arrays:
-                outputs = [arrays[key] for key in _output_keys(arrays.files, 0)]
-                found = tuple(arrays[f"noise_{number}"] for number in range(len(outputs)))
-        except _NOT_AN_ARCHIVE as cause:
-            raise BundleError(f"{where}: not the promised golden file ({type(cause).__name__}: {cause})") from cause
-        for number, (noise, output) in enumerate(zip(found, outputs, strict=True)):
-            if noise.dtype != np.float32 or noise.shape != (len(judged_rows(output)),) or not np.isfinite(noise).all():
+        for number, (cost, output) in enumerate(zip(noise, images[0][1], strict=False)):
+            if cost.dtype != np.float32 or cost.shape != (row_count(output),) or not np.isfinite(cost).all():
                 raise BundleError(f"{where}: noise_{number} is not one finite float32 a row of output {number}")
-        return found
+        return images, noise
+
+    @contextlib.contextmanager
+    def _golden_arrays(self) -> Iterator[np.lib.npyio.NpzFile]:
+        """What is taken out of it is read then."""
+        file = self.manifest.variants[0].golden.file
+        try:
+            with np.load(io.BytesIO(self.read(file)), allow_pickle=False) as arrays:
+                yield arrays
+        except _NOT_AN_ARCHIVE as cause:
+            raise BundleError(
+                f"{self.path / file}: not the promised golden file ({type(cause).__name__}: {cause})"
+            ) from cause
 
     def check_device(self, machine: str, onnxruntime_version: str) -> None:
         """Refuse a device that cannot keep the bundle's promise.
@@ -222,7 +243,6 @@ def _output_keys(names: list[str], image: int) -> list[str]:
 
 
 def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519PublicKey]) -> None:
-    from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
 
     if not (path / SIGNATURE_FILE).exists():
         raise BundleError(f"{path}: not signed, expected a signature by a trusted key; sign it with `edge-sdk sign`")
@@ -232,16 +252,22 @@ def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519
 
 
 def _read_regular(path: Path, limit: int) -> bytes:
-    """Read at most `limit` + 1 bytes of a regular file; links, pipes and devices are refused."""
+    """Read at most `limit` + 1 bytes of a regular file."""
+    with _open_regular(path) as file:
+        # Never as many bytes as a manifest likes to promise, nor as a file that grows likes to give.
+        return file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
+
+
+def _open_regular(path: Path) -> io.FileIO:
+    """Open a regular file; links, pipes and devices are refused."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise BundleError(f"{path}: missing; copy the bundle again") from None
     except OSError as cause:
         raise BundleError(f"{path}: cannot be read: {cause.strerror}") from cause
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise BundleError(f"{path}: not a regular file")
-        # Never as many bytes as a manifest likes to promise, nor as a file that grows likes to give.
-        return file.read(min(limit, status.st_size) + 1)
+    file = io.FileIO(descriptor)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise BundleError(f"{path}: not a regular file")
+    return file

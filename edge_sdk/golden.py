@@ -19,14 +19,27 @@ from edge_sdk.manifest import Golden
 NOISE_SHARE = 1.0
 """Of what quantization costs: more of a difference is no rounding. docs/adr/0024 has what was measured."""
 
+_BLOCK = 65_536  # values that are compared at once: an output of a detector takes megabytes, and float64 twice as many
+
+
+def row_count(output: Tensor) -> int:
+    """How many rows `judged_rows` makes."""
+    values = _of_one(output)
+    return 1 if values.ndim < 2 else int(min(values.shape))
+
 
 def judged_rows(output: Tensor) -> NDArray[np.float64]:
     """Float64 (R, N): what must be judged apart, as boxes in pixels and scores of 0-1 are, on the shortest axis."""
-    values = output.reshape(output.shape[1:]) if output.ndim > 1 and output.shape[0] == 1 else output
+    values = _of_one(output)
     if values.ndim < 2:
         return values.reshape(1, -1).astype(np.float64)
     shortest = int(np.argmin(values.shape))
     return np.moveaxis(values, shortest, 0).reshape(values.shape[shortest], -1).astype(np.float64)
+
+
+def _of_one(output: Tensor) -> Tensor:
+    """Without the axis of a batch of one."""
+    return output.reshape(output.shape[1:]) if output.ndim > 1 and output.shape[0] == 1 else output
 
 
 def energies_of(got: Tensor, expected: Tensor) -> NDArray[np.float64]:
@@ -64,13 +77,26 @@ def largest_difference(
     for index, (a, b) in enumerate(zip(got, expected, strict=True)):
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"output {index} is {a.dtype} {a.shape}, expected {b.dtype} {b.shape}"
-        difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
-        # Written so that NaN counts as wrong.
-        bad = ~(difference <= golden.absolute + golden.relative * np.abs(b.astype(np.float64)))
-        if bad.any() and not (noise and _is_rounding(a, b, golden, noise[index])):
-            return f"output {index} is off by up to {difference.max():.3g} in {bad.mean():.1%} of its values"
-        worst = max(worst, float(difference.max(initial=0.0)))
+        largest, bad = _beyond(a, b, golden)
+        if bad and not (noise and _is_rounding(a, b, golden, noise[index])):
+            return f"output {index} is off by up to {largest:.3g} in {bad / a.size:.1%} of its values"
+        worst = max(worst, largest)
     return worst
+
+
+def _beyond(got: Tensor, expected: Tensor, golden: Golden) -> tuple[float, int]:
+    """The largest absolute difference, and how many values differ by more than they may."""
+    if np.array_equal(got, expected):
+        return 0.0, 0
+    largest, bad = 0.0, 0
+    a, b = got.reshape(-1), expected.reshape(-1)
+    for start in range(0, a.size, _BLOCK):
+        x, y = (values[start : start + _BLOCK].astype(np.float64) for values in (a, b))
+        difference = np.abs(x - y)
+        # Written so that NaN counts as wrong, and is the largest of all.
+        bad += int(np.count_nonzero(~(difference <= golden.absolute + golden.relative * np.abs(y))))
+        largest = float(np.maximum(largest, difference.max()))
+    return largest, bad
 
 
 def _is_rounding(got: Tensor, expected: Tensor, golden: Golden, noise: Tensor) -> bool:

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Meta
 
 from edge_sdk.errors import ModelError
-from edge_sdk.toml_file import read_toml
 
 Task = Literal["classification", "detection", "segmentation"]
 Decoder = Literal["logits", "softmax", "argmax", "yolov4", "yolov5", "yolov8", "yolox", "nanodet", "centerface", "ssd"]
@@ -246,6 +245,8 @@ def load_model_spec(path: Path) -> ModelSpec:
     Raises:
         ModelError: when it is missing or wrong; it names file and key.
     """
+    from edge_sdk.toml_file import read_toml  # a device reads manifests only
+
     spec = read_toml(path, ModelSpec, ModelError)
     folder = path.parent
     return msgspec.structs.replace(

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from typing import TYPE_CHECKING
 
 from edge_sdk.errors import ConfigError, OutputError, UsageError
+
+if TYPE_CHECKING:  # 8 MB and 20 ms, for a bundle whose signature nobody asked to see
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 SIGNATURE_BYTES = 64
 # Signed in front of the manifest, so that a signature made for anything else is never one of ours.
@@ -30,6 +30,9 @@ def generate_key(path: Path) -> Path:
         UsageError: when one of them exists already, or PATH is no file's name; then neither is left behind.
         OutputError: when one cannot be written; then neither is left behind.
     """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     if not path.name:
         raise UsageError(f"{path}: expected the name of a file for the key, such as edge-sdk.key")
     key = Ed25519PrivateKey.generate()
@@ -53,6 +56,10 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     Raises:
         ConfigError: when it is missing, or not an unencrypted Ed25519 private key in PEM.
     """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     data = _read(path)
     if b"PUBLIC KEY" in data:
         raise ConfigError(f"{path}: this is a public key; sign with its private half, the file without .pub")
@@ -71,6 +78,10 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     Raises:
         ConfigError: when it is missing, or not an Ed25519 public key in PEM.
     """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     data = _read(path)
     if b"PRIVATE KEY" in data:
         raise ConfigError(f"{path}: this is a private key; a device trusts its public half, {path.name}.pub")
@@ -94,6 +105,8 @@ def is_signed_by_any(manifest: bytes, signature: bytes, keys: Iterable[Ed25519Pu
 
 
 def _verifies(manifest: bytes, signature: bytes, key: Ed25519PublicKey) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
     try:
         key.verify(signature, _CONTEXT + manifest)
     except InvalidSignature:

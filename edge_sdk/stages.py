@@ -28,7 +28,12 @@ class Stages:
 
     @classmethod
     def open(
-        cls, bundle: Bundle, settings: SessionSettings | None = None, *, cache: SessionCache | None = None
+        cls,
+        bundle: Bundle,
+        settings: SessionSettings | None = None,
+        *,
+        cache: SessionCache | None = None,
+        most_golden: int | None = None,
     ) -> Stages:
         """Load the first variant of a verified bundle and replay its golden inputs.
 
@@ -36,6 +41,8 @@ class Stages:
             bundle: `Bundle.led_by` puts another variant in front.
             settings: those that the bundle promises by default.
             cache: where the loaded model is kept; one that is there and was proved is not replayed again.
+            most_golden: how many golden inputs are replayed, from the first; all by default. One is enough where
+                `trial.prove_here` saw all of them, with these settings.
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
@@ -44,7 +51,7 @@ class Stages:
         session = Session.open(bundle, settings) if cache is None else cache.open(bundle, settings)
         task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
         if not session.is_proved:
-            session.replay_golden(bundle, prepare)
+            session.replay_golden(bundle, prepare, most_golden)
             give_back_freed()  # the golden pictures and outputs, which are of no more use
         return cls(bundle.manifest.variants[0].name, prepare, session, task)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from edge_sdk.cli.memory import is_want_of_memory
 from edge_sdk.errors import MissingDependencyError
+from edge_sdk.want_of_memory import is_want_of_memory
 
 
 @contextlib.contextmanager

@@ -6,18 +6,19 @@ Verbs are imported when they are called, so that `edge-sdk --help` does not pay 
 from __future__ import annotations
 
 import atexit
-import difflib
+import contextlib
+import gc
 import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
 import edge_sdk
-from edge_sdk.cli.memory import is_want_of_memory
 from edge_sdk.errors import EdgeError
+from edge_sdk.want_of_memory import is_want_of_memory
 
 _VERBS = {
     "import": "Bring in a model from PyTorch, TensorFlow, Darknet or an older ONNX.",
@@ -48,6 +49,8 @@ class _LazyVerbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in _VERBS and not args[0].startswith("-"):
+            import difflib
+
             near = difflib.get_close_matches(args[0], _VERBS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(_VERBS)}"
             raise click.UsageError(f"no verb {args[0]!r}; {hint}", ctx)
@@ -57,7 +60,9 @@ class _LazyVerbs(click.Group):
         if cmd_name not in _VERBS:
             return None
         module = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
-        command = importlib.import_module(f"edge_sdk.cli.{module}").command
+        # Modules are no garbage; to look for some while they load is a tenth of a start.
+        with _no_collection():
+            command = importlib.import_module(f"edge_sdk.cli.{module}").command
         if not isinstance(command, click.Command):
             raise TypeError(f"edge_sdk.cli.{module}.command is not a click command")
         return command
@@ -65,6 +70,17 @@ class _LazyVerbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(_VERBS.items()))
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @click.group(cls=_LazyVerbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

@@ -15,6 +15,7 @@ import msgspec
 from edge_sdk.daemon import Daemon, RunSettings, RunSummary, stopping_on_signals
 from edge_sdk.errors import PublishError, UsageError
 from edge_sdk.publishing import MqttSettings, Secret, default_device, read_password
+from edge_sdk.trial import TRIAL_S
 
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 _PATH = click.Path(path_type=Path)
@@ -52,6 +53,9 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
 @click.option("--cpu-share", type=POSITIVE, callback=number, help="What tuning may use: 0.5 is half a core.")
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
+@click.option(
+    "--trial-seconds", type=POSITIVE, callback=number, help="How long a new bundle may be tried.  [default: 60]"
+)
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
@@ -94,6 +98,7 @@ def _settings(options: dict[str, object]) -> RunSettings:
         run_limit_s=cast("float | None", options["run_limit"]),
         cpu_share=cast("float | None", options["cpu_share"]),
         tune=not options["no_tune"],
+        trial_s=cast("float | None", options["trial_seconds"]) or TRIAL_S,
     )
 
 

@@ -1,7 +1,7 @@
 """The daemon: wires source, stages and publisher together and runs them until told to stop.
 
-Owns the order of starting (verify, load, replay golden, open the source, connect) and of stopping (finish the frame,
-say offline, give everything back).
+Owns the order of starting (verify, try, load, replay golden, open the source, connect) and of stopping (finish the
+frame, say offline, give everything back).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import contextlib
 import math
 import platform
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,9 @@ import cv2
 import msgspec
 
 import edge_sdk
-from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
-from edge_sdk.camera import OpenedSource, SourceStatus, open_source, redact
+from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source, redact
 from edge_sdk.daemon.self_tuning import SelfTuning
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.summary import RunSummary
@@ -32,19 +32,21 @@ from edge_sdk.loop import Loop, Supervisor, Tick
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import (
     JsonLinesSink,
+    MqttPublisher,
     PublisherStats,
     ResultEncoder,
     check_name,
+    load_client,
 )
 from edge_sdk.run_record import RunRecord
 from edge_sdk.session import SessionSettings, onnxruntime_version
+from edge_sdk.signing import load_public_key
 from edge_sdk.stages import Stages
+from edge_sdk.trial import prove_here
 from edge_sdk.tuning import Limits
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    from edge_sdk.publishing import MqttPublisher
+    from edge_sdk.annotate import AnnotatedVideo
 
 _STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
 _CLOSE_TIMEOUT_S = 1.5
@@ -82,10 +84,16 @@ class Daemon:
         settings = self._settings
         for what, name in (("camera", settings.camera), ("device", settings.device)):
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
+        if settings.mqtt is not None:
+            threading.Thread(target=load_client, name="edge-load", daemon=True).start()
         bundle = self._open_bundle()
+        session = self._session_settings(bundle)
+        if not prove_here(
+            bundle, settings=session, seconds=settings.trial_s, say=self._say, is_stopped=self._is_stopped
+        ):
+            return self._nothing(bundle)
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        limits = Limits(budget_ms, settings.cpu_share)
-        tuning = SelfTuning(settings, bundle, self._session_settings(bundle), limits, self._say)
+        tuning = SelfTuning(settings, bundle, session, Limits(budget_ms, settings.cpu_share), self._say)
         home = tuning.open()
         shortfalls = home[1].session.providers.shortfalls()
         if shortfalls:
@@ -118,7 +126,7 @@ class Daemon:
             return self._summary(loop, source, sink, budget, reason)
 
     def _open_bundle(self) -> Bundle:
-        keys = _load_keys(self._settings.trusted_keys)
+        keys = [load_public_key(path) for path in self._settings.trusted_keys]
         bundle = Bundle.open(self._settings.bundle, keys)
         if not keys:
             self._say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
@@ -137,7 +145,9 @@ class Daemon:
         return msgspec.structs.replace(settings, limit_s=given.run_limit_s)
 
     def _warn_if_slow(self, stages: Stages, budget_ms: float) -> None:
-        """Say at start what cannot work; golden has warmed the model up."""
+        """Say at start what cannot work; golden has warmed the model up, and often shown already that it can."""
+        if stages.session.replay_ns <= budget_ms * 1e6:
+            return
         start_ns = time.perf_counter_ns()
         stages.session.run(stages.prepare.tensor)
         run_ms = (time.perf_counter_ns() - start_ns) / 1e6
@@ -155,8 +165,6 @@ class Daemon:
             # Past Python's buffer: it is flushed when the process ends, and a write that hangs keeps its lock.
             stdout = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
             return JsonLinesSink(stdout, encoder, keeps_all=not source.paced, is_stopped=self._is_stopped)
-        from edge_sdk.publishing import MqttPublisher
-
         versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
         address = self._settings.mqtt.address
         return MqttPublisher(
@@ -228,17 +236,29 @@ class Daemon:
             ended_by=reason,
         )
 
-
-def _load_keys(paths: Sequence[Path]) -> list[Ed25519PublicKey]:
-    if not paths:
-        return []
-    from edge_sdk.signing import load_public_key  # cryptography is 7 MB that a run without keys does without
-
-    return [load_public_key(path) for path in paths]
+    def _nothing(self, bundle: Bundle) -> RunSummary:
+        """The summary of a run that was stopped before it began."""
+        return RunSummary(
+            results=0,
+            late=0,
+            stale=0,
+            hung=0,
+            not_finite=0,
+            budget_ms=self._settings.latency_ms or bundle.manifest.latency_budget_ms,
+            age=None,
+            inference=None,
+            fps=0.0,
+            source=SourceStats(),
+            publisher=None,
+            lines=None,
+            ended_by=self._stop_reason or "signal",
+        )
 
 
 @contextlib.contextmanager
 def _annotated_video(path: Path, bundle: Bundle, fps: float) -> Iterator[AnnotatedVideo]:
+    from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter  # few runs do
+
     annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
     with VideoWriter(path, fps) as writer:
         yield AnnotatedVideo(annotator, writer, fps)

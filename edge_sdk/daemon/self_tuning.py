@@ -9,6 +9,7 @@ from edge_sdk.camera import Kind, OpenedSource, kind_of
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
+from edge_sdk.trial import prove_here
 from edge_sdk.tuning import SECONDS, Candidate, Limits, LiveTuner, Tuned, Tuning
 
 
@@ -58,7 +59,7 @@ class SelfTuning:
         """
         if self._tuning is not None:
             return self._tuning.open()
-        return Candidate.promised(self._bundle.manifest), Stages.open(self._bundle, self._session)
+        return Candidate.promised(self._bundle.manifest), Stages.open(self._bundle, self._session, most_golden=1)
 
     def open_variant(self, variant: str) -> Stages:
         """One of the bundle's models with the settings that are best for it, as far as they are known.
@@ -68,10 +69,17 @@ class SelfTuning:
         """
         if self._tuning is not None:
             return self._tuning.open_variant(variant)
-        return Stages.open(self._bundle.led_by(variant), self._session)
+        return Stages.open(self._proved(self._bundle.led_by(variant)), self._session, most_golden=1)
 
     def _open_candidate(self, bundle: Bundle, candidate: Candidate) -> Stages:
-        return Stages.open(bundle.led_by(candidate.variant), candidate.settings(self._session))
+        led = self._proved(bundle.led_by(candidate.variant))
+        return Stages.open(led, candidate.settings(self._session), most_golden=1)
+
+    def _proved(self, bundle: Bundle) -> Bundle:
+        """Another variant than the first is tried in a process of its own too, once; threads change nothing there."""
+        if bundle.manifest.variants[0] != self._bundle.manifest.variants[0]:
+            prove_here(bundle, settings=self._session, say=self._say)
+        return bundle
 
     def supervisor(
         self,

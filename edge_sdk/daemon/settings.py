@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.publishing import MqttSettings, Secret
+from edge_sdk.trial import TRIAL_S
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +30,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         variant: which of the bundle's models runs, by name or file; by default its first, or what tuning finds.
         cpu_share: the most CPU time over time that tuning may choose, 1 is one core; None without a limit.
         tune: whether what runs best here is found out, and remembered.
+        trial_s: how long a bundle that is new on this device may take to load and replay golden, in seconds.
     """
 
     bundle: Path
@@ -47,3 +49,4 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     run_limit_s: float | None = None
     cpu_share: float | None = None
     tune: bool = True
+    trial_s: float = TRIAL_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import Any
 
@@ -49,6 +48,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 def manifest_schema() -> bytes:
     """The JSON Schema of manifest.json, as docs/manifest.schema.json holds it."""
+    import inspect  # nobody needs it on a device
+
     schema = msgspec.json.schema(Manifest)
     for definition in schema["$defs"].values():
         # Docstrings are indented before Python 3.13, and not from there on.

@@ -1,7 +1,5 @@
 """Results to whoever listens: over MQTT, or as lines of JSON."""
 
-from typing import TYPE_CHECKING
-
 from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.json_lines import JsonLinesSink, LinesStats
@@ -16,12 +14,10 @@ from edge_sdk.publishing.payload import (
     result_schema,
     status_schema,
 )
+from edge_sdk.publishing.publisher import MqttPublisher, load_client
 from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
 from edge_sdk.publishing.stats import PublisherStats, State
 from edge_sdk.publishing.topics import Topics, as_name, check_name, default_device
-
-if TYPE_CHECKING:
-    from edge_sdk.publishing.publisher import MqttPublisher
 
 __all__ = [
     "Backoff",
@@ -44,16 +40,8 @@ __all__ = [
     "as_name",
     "check_name",
     "default_device",
+    "load_client",
     "read_password",
     "result_schema",
     "status_schema",
 ]
-
-
-def __getattr__(name: str) -> object:
-    # paho and ssl are 10 MB that a run without a broker does without.
-    if name == "MqttPublisher":
-        from edge_sdk.publishing.publisher import MqttPublisher
-
-        return MqttPublisher
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

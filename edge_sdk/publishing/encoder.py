@@ -35,7 +35,9 @@ from edge_sdk.publishing.payload import (
 
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 _STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # a pixel, four times, and the confidence
-_ROWS = 64  # tables of steps are made for so many objects, and grow when there are more: no broadcasting, half the time
+_CHANGING = b'"seq":%d,"captured_at":%b,"age_ms":%r,"infer_ms":%r'  # neighbours in payload.py, in this order
+_UNCHANGED = (0, b'"1970-01-01T00:00:00Z"', 0.0, 0.0)
+_MOST_FRAMES = 16  # cameras, and sizes of their frames
 
 _Scored: TypeAlias = Detections | Classification
 
@@ -68,11 +70,14 @@ class ResultEncoder:
         self.boot_id = boot_id or read_boot_id()
         self.run_id = run_id or str(uuid.uuid4())
         self._model = model
-        self._labels = dict(enumerate(labels, start=-1 if background_class else 0))
+        numbered = enumerate(labels, start=-1 if background_class else 0)
+        self._labels = {number: label or f"class_{number}" for number, label in numbered}
         self._labels.setdefault(-1, "background")
         self._clock_ns = clock_ns
         self._json = msgspec.json.Encoder()
-        self._steps = np.tile(_STEPS, (_ROWS, 1))
+        # One of each a number, and no broadcasting, is half the time; they grow with the largest result.
+        self._values, self._steps = np.empty(0), np.empty(0)
+        self._frames: dict[tuple[str, tuple[int, int], type[Result], bool], tuple[bytes, bytes]] = {}
 
     @classmethod
     def for_bundle(cls, bundle: Bundle, device: str) -> ResultEncoder:
@@ -89,7 +94,12 @@ class ResultEncoder:
 
     def encode(self, result: Result) -> bytes:
         """One result as one line of JSON; what is not finite is left out, because JSON cannot say it."""
-        return self._json.encode(self._message(result))
+        items = self._items(result)
+        front, back = self._frame_of(result)
+        age_ms = (self._clock_ns() - result.frame.captured_ns) // 1000 / 1000
+        moment = self._json.encode(datetime.fromtimestamp(round(result.frame.captured_at, 3), timezone.utc))
+        changing = (result.frame.seq, moment, age_ms, result.inference_ns // 1000 / 1000)
+        return b"%b%b%b%b}" % (front, _CHANGING % changing, back, items)
 
     def encode_status(
         self,
@@ -116,61 +126,93 @@ class ResultEncoder:
             )
         )
 
-    def _message(self, result: Result) -> ResultMessage:
+    def _items(self, result: Result) -> bytes:
+        """What was seen, as a JSON list."""
         if isinstance(result, Segmentation):
-            return SegmentationMessage(segments=self._segments(result), **self._header(result))
-        rounded = self._rounded(result)
-        # The sum of squares is finite when all are: the cheapest way to ask. float32 squared cannot overflow float64.
-        if not math.isfinite(np.vdot(rounded, rounded)):
-            return self._message(_without_non_finite(result))
+            return self._json.encode(self._segments(result))
+        if not len(result.confidences):
+            return b"[]"
         ids: list[int] = result.class_ids.tolist()
-        labels = [self._labels.get(i) or f"class_{i}" for i in ids]
-        confidences = rounded[:, -1].tolist()
-        header = self._header(result)
+        labels = self._labels_of(ids)
         if isinstance(result, Classification):
-            return ClassificationMessage(classes=list(map(ClassItem, labels, ids, confidences)), **header)
-        boxes = rounded[:, :4].tolist()
-        return DetectionMessage(detections=list(map(DetectionItem, labels, ids, confidences, boxes)), **header)
+            # A handful: numpy would cost more.
+            confidences = [round(confidence, 4) for confidence in result.confidences.tolist()]
+            if not math.isfinite(sum(confidences)):
+                return self._items(_finite_part(result))
+            return self._json.encode(list(map(ClassItem, labels, ids, confidences)))
+        rounded = self._rounded(result)
+        if rounded is None:
+            return self._items(_finite_part(result))
+        confidences, boxes = rounded[:, 4].tolist(), rounded[:, :4].tolist()
+        return self._json.encode(list(map(DetectionItem, labels, ids, confidences, boxes)))
+
+    def _labels_of(self, ids: list[int]) -> list[str]:
+        try:
+            return list(map(self._labels.__getitem__, ids))
+        except KeyError:
+            return [self._labels.get(i, f"class_{i}") for i in ids]
 
     def _segments(self, result: Segmentation) -> list[SegmentItem]:
         """Shares to 0.0001; a class without a share of that size is left out."""
         shares = np.rint(result.shares.astype(np.float64) * 10_000) / 10_000
         order = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares)]
         ids: list[int] = order.tolist()
-        labels = [self._labels.get(i) or f"class_{i}" for i in ids]
-        return list(map(SegmentItem, labels, ids, shares[order].tolist()))
+        return list(map(SegmentItem, self._labels_of(ids), ids, shares[order].tolist()))
 
-    def _rounded(self, result: _Scored) -> NDArray[np.float64]:
-        """float64 (N, 5): boxes to 0.1 px and confidences to 0.0001; (N, 1) without boxes. In one go: it costs half."""
-        count = len(result.confidences)
-        if count > len(self._steps):
-            self._steps = np.tile(_STEPS, (count, 1))
-        steps = self._steps[:count] if isinstance(result, Detections) else self._steps[:count, 4:]
-        values = np.empty(steps.shape)
-        values[:, -1] = result.confidences
-        if isinstance(result, Detections):
-            values[:, :4] = result.boxes_xyxy
-        np.multiply(values, steps, values)
-        np.rint(values, values)
-        values /= steps
+    def _rounded(self, result: Detections) -> NDArray[np.float64] | None:
+        """Boxes to 0.1 px and confidences to 0.0001, in one go: it costs half.
+
+        Returns:
+            float64 (N, 5), overwritten by the next call; None where something is not finite.
+        """
+        size = len(result.confidences) * len(_STEPS)
+        if size > len(self._values):
+            self._values = np.empty(size)
+            self._steps = np.tile(_STEPS, size // len(_STEPS))
+        flat, steps = self._values[:size], self._steps[:size]
+        values = flat.reshape(-1, len(_STEPS))
+        values[:, 4] = result.confidences
+        values[:, :4] = result.boxes_xyxy
+        # The sum of squares is finite when all are: the cheapest way to ask. float32 squared cannot overflow float64.
+        if not math.isfinite(flat.dot(flat)):
+            return None
+        np.multiply(flat, steps, flat)
+        np.rint(flat, flat)
+        np.divide(flat, steps, flat)
         return values
 
-    def _header(self, result: Result) -> dict[str, Any]:
-        frame = result.frame
-        width, height = frame.size_wh
-        return {
+    def _frame_of(self, result: Result) -> tuple[bytes, bytes]:
+        """A message up to what changes with every frame, and from there to its list."""
+        key = (result.frame.camera, result.frame.size_wh, type(result), result.is_finite)
+        found = self._frames.get(key)
+        if found is None:
+            if len(self._frames) >= _MOST_FRAMES:
+                self._frames.clear()
+            front, _, back = self._json.encode(self._empty(result)).partition(_CHANGING % _UNCHANGED)
+            found = self._frames[key] = front, back.removesuffix(b"[]}")
+        return found
+
+    def _empty(self, result: Result) -> ResultMessage:
+        """The message of nothing seen, at the epoch."""
+        seq, _, age_ms, infer_ms = _UNCHANGED
+        header: dict[str, Any] = {
             "device": self.device,
-            "camera": frame.camera,
+            "camera": result.frame.camera,
             "boot_id": self.boot_id,
             "run_id": self.run_id,
-            "seq": frame.seq,
-            "captured_at": datetime.fromtimestamp(round(frame.captured_at, 3), timezone.utc),
-            "age_ms": (self._clock_ns() - frame.captured_ns) // 1000 / 1000,
-            "infer_ms": result.inference_ns // 1000 / 1000,
+            "seq": seq,
+            "captured_at": datetime.fromtimestamp(0, timezone.utc),
+            "age_ms": age_ms,
+            "infer_ms": infer_ms,
             "model": self._model,
-            "frame": FrameSize(width, height),
+            "frame": FrameSize(*result.frame.size_wh),
             "not_finite": msgspec.UNSET if result.is_finite else True,
         }
+        if isinstance(result, Segmentation):
+            return SegmentationMessage(segments=[], **header)
+        if isinstance(result, Classification):
+            return ClassificationMessage(classes=[], **header)
+        return DetectionMessage(detections=[], **header)
 
 
 def read_boot_id() -> str:
@@ -181,7 +223,7 @@ def read_boot_id() -> str:
         return str(uuid.uuid4())
 
 
-def _without_non_finite(result: _Scored) -> _Scored:
+def _finite_part(result: _Scored) -> _Scored:
     finite = np.isfinite(result.confidences)
     if isinstance(result, Classification):
         return Classification(

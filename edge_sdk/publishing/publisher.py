@@ -5,6 +5,8 @@ Owns the thread that delivers. Nothing that happens to the network reaches `put`
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +17,6 @@ from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.delivery import Delivery
 from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.link import Link
-from edge_sdk.publishing.mqtt import MqttLink, tls_context
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.stats import PublisherStats, State
@@ -118,7 +119,15 @@ class MqttPublisher:
         self._thread.join(max(0.0, timeout_s))
 
 
+def load_client() -> None:
+    """Load what speaks MQTT; from another thread it costs no time while a model is loaded. Never raises."""
+    with contextlib.suppress(Exception):  # who needs it is told
+        importlib.import_module("edge_sdk.publishing.mqtt")
+
+
 def _network(settings: MqttSettings, encoder: ResultEncoder) -> Callable[[], Link]:
+    from edge_sdk.publishing.mqtt import MqttLink, tls_context  # a sixth of a start: only where there is a broker
+
     try:
         tls = tls_context(settings)
     except OSError as cause:

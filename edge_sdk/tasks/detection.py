@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edge_sdk.frame import Detections, Inferred, Tensor
 from edge_sdk.model_spec import Thresholds
 
-_MAX_CANDIDATES = 1000  # the strongest go on; a frame of noise must not cost a second of suppression
+MAX_CANDIDATES = 1000  # the strongest go on; a frame of noise must not cost a second of suppression
 _MAX_DETECTIONS = 300
 _NONE = np.empty(0, np.int64)
 # exp(20) is beyond any picture; larger logits are noise that would overflow.
@@ -105,6 +105,13 @@ def rows_of(counts: NDArray[np.bool_]) -> NDArray[np.int64]:
     return rows if len(rows) < 2 else np.unique(rows)
 
 
+def strongest(confidences: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Which of float32 (N,) suppression looks at, in their own order: int64 (M,); of equal ones the first."""
+    order: NDArray[np.int64] = np.argsort(-confidences, kind="stable")[:MAX_CANDIDATES]
+    order.sort()
+    return order
+
+
 def sizes_of(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """The exponential, of what would overflow a very large number."""
     sizes: NDArray[np.float32] = np.exp(np.minimum(logits, MAX_SIZE_LOGIT))
@@ -129,6 +136,10 @@ def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
         return _NONE
     if not math.isfinite(boxes.sum()):
         return _suppress_finite(candidates, thresholds)
+    if len(boxes) > MAX_CANDIDATES:
+        # OpenCV would leave the same ones out, after it has read them all.
+        chosen = strongest(candidates.confidences)
+        return chosen[suppress(_some_of(candidates, chosen), thresholds)]
     lowest = boxes[:, :2].min()
     if lowest < 0:
         # OpenCV tells classes apart by moving each behind the largest coordinate of the one before: what is negative
@@ -143,7 +154,7 @@ def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
         float(np.nextafter(np.float32(thresholds.confidence), np.float32(-1))),
         thresholds.iou,
         1.0,
-        _MAX_CANDIDATES,
+        MAX_CANDIDATES,
     )
     return np.asarray(kept, np.int64).reshape(-1)[:_MAX_DETECTIONS]
 
@@ -151,5 +162,8 @@ def suppress(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64
 def _suppress_finite(candidates: Candidates, thresholds: Thresholds) -> NDArray[np.int64]:
     """Leave boxes out that are no boxes: one of infinite size would suppress all others."""
     finite = np.isfinite(candidates.boxes_xywh).all(axis=1).nonzero()[0]
-    rest = Candidates(candidates.boxes_xywh[finite], candidates.confidences[finite], candidates.class_ids[finite])
-    return finite[suppress(rest, thresholds)]
+    return finite[suppress(_some_of(candidates, finite), thresholds)]
+
+
+def _some_of(candidates: Candidates, chosen: NDArray[np.int64]) -> Candidates:
+    return Candidates(candidates.boxes_xywh[chosen], candidates.confidences[chosen], candidates.class_ids[chosen])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.frame import Tensor
-from edge_sdk.tasks.detection import MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes
+from edge_sdk.tasks.detection import MAX_CANDIDATES, MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes, strongest
 
 Floats = NDArray[np.float32]
 
@@ -138,6 +138,8 @@ class YoloV8:
         columns: Floats = outputs[0][0]
         best = columns[4:].max(axis=0)
         strong = (best >= self._confidence).nonzero()[0]
+        if len(strong) > MAX_CANDIDATES:  # to gather a column costs more than to see that others are stronger
+            strong = strong[strongest(best[strong])]
         rows = columns[:, strong].T
         return Candidates(corner_boxes(rows), best[strong], rows[:, 4:].argmax(axis=1))
 

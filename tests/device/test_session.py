@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,6 +46,14 @@ def test_results_equal_a_bare_run_and_share_one_buffer() -> None:
         assert inferred.inference_ns > 0
         first = first or inferred
         assert inferred.outputs[0] is first.outputs[0]
+
+
+def test_the_file_is_not_kept_beside_the_model() -> None:
+    model = tiny.classifier().SerializeToString()
+    before = sys.getrefcount(model)
+    session = Session(model, SessionSettings(), "tiny.onnx")
+    assert sys.getrefcount(model) == before
+    assert session.input_name == "images"
 
 
 def test_another_tensor_is_bound_anew() -> None:
@@ -221,6 +230,28 @@ def test_rows_are_judged_apart() -> None:
     wrong = expected.copy()
     wrong[0, 4] += 0.006
     assert isinstance(largest_difference([wrong], [expected], golden, [noise]), str)
+
+
+def test_one_golden_image_is_enough_where_all_were_seen(tmp_path: Path) -> None:
+    """The second one is wrong, and not looked at."""
+    folder = tmp_path / "a.edge"
+    bundle = _golden_bundle(folder, error=0.0)
+    with np.load(folder / "golden.npz") as arrays:
+        first = dict(arrays)
+    buffer = io.BytesIO()
+    np.savez(buffer, **first, image_1=first["image_0"], output_1_0=first["output_0_0"] + 1)
+    files = {name: (folder / name).read_bytes() for name in FILES} | {"golden.npz": buffer.getvalue()}
+    manifest = make_manifest(files, side=16)
+    variant = msgspec.structs.replace(
+        bundle.manifest.variants[0], golden=msgspec.structs.replace(bundle.manifest.variants[0].golden, count=2)
+    )
+    other = Bundle.open(
+        write_bundle(tmp_path / "b.edge", msgspec.structs.replace(manifest, variants=(variant,)), files)
+    )
+    session, prepare = Session.open(other), Prepare(SPEC)
+    assert session.replay_golden(other, prepare, 1) == 0.0
+    with pytest.raises(IncompatibleError, match="golden input 1"):
+        session.replay_golden(other, prepare)
 
 
 def test_golden_is_replayed(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from edge_sdk.model_spec import Thresholds
 from edge_sdk.tasks.detection import Candidates, suppress
+from edge_sdk.tasks.yolo import YoloV8
 
 
 def _iou(a: list[float], b: list[float]) -> float:
@@ -33,6 +34,34 @@ def test_suppression_equals_the_greedy_definition() -> None:
         if all(_iou(boxes[k].tolist(), boxes[index].tolist()) <= 0.45 for k in rivals):
             kept.append(index)
     assert got.tolist() == kept
+
+
+def _noise(count: int) -> Candidates:
+    """Boxes that do not overlap, of which many are equally confident."""
+    random = np.random.default_rng(3)
+    places = np.stack(np.divmod(np.arange(count), 100), axis=1) * 10
+    boxes = np.concatenate([places, np.full((count, 2), 5)], axis=1).astype(np.float32)
+    return Candidates(boxes, random.integers(50, 90, count).astype(np.float32) / 100, random.integers(0, 3, count))
+
+
+def test_of_too_many_candidates_the_strongest_count() -> None:
+    candidates = _noise(5000)
+    order = np.argsort(-candidates.confidences, kind="stable")
+    assert suppress(candidates, Thresholds()).tolist() == order[:300].tolist()
+
+
+def test_noise_costs_no_more_than_the_strongest_thousand() -> None:
+    """Of a head that sees something in every cell it gathers those, and they are the ones that count."""
+    candidates = _noise(5000)
+    output = np.zeros((1, 4 + 3, 5000), np.float32)
+    output[0, :2] = (candidates.boxes_xywh[:, :2] + candidates.boxes_xywh[:, 2:] / 2).T
+    output[0, 2:4] = candidates.boxes_xywh[:, 2:].T
+    output[0, 4 + candidates.class_ids, np.arange(5000)] = candidates.confidences
+    read = YoloV8(0.25)([output])
+    assert len(read.confidences) == 1000
+    chosen = np.sort(np.argsort(-candidates.confidences, kind="stable")[:1000])
+    assert np.array_equal(read.boxes_xywh, candidates.boxes_xywh[chosen])
+    assert np.array_equal(read.class_ids, candidates.class_ids[chosen])
 
 
 def test_boxes_beyond_the_border_suppress_no_other_class() -> None:

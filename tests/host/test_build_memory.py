@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.cli.memory import is_want_of_memory
 from edge_sdk.errors import ModelError
+from edge_sdk.want_of_memory import is_want_of_memory
 from edge_sdk_tools.build import build
 from tests.host.projects import write_project
 

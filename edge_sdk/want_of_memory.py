@@ -24,11 +24,16 @@ def is_want_of_memory(error: BaseException) -> bool:
     return any(_says_so(one) for one in _chain(error))
 
 
+def says_want_of_memory(text: str) -> bool:
+    """Whether what a library or a process printed is that there is no memory left."""
+    words = text.casefold()
+    return any(known in words for known in _WORDS)
+
+
 def _says_so(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    words = str(error).casefold()
-    return any(known in words for known in _WORDS)
+    return says_want_of_memory(str(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -1,0 +1,77 @@
+"""Proof: that one model of one bundle was tried on this device, remembered in the state folder.
+
+Owns what makes two trials the same. A record that is damaged, or that nobody can read, is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+import edge_sdk
+from edge_sdk.bundle import Bundle
+from edge_sdk.session import SessionSettings, onnxruntime_version
+from edge_sdk.state_folder import state_folder, write_record
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_CPU_KEYS = ("model name", "CPU implementer", "CPU variant", "CPU part", "CPU revision", "flags", "Features")
+_MOST = 64  # records that are kept; each has less than a kilobyte
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What was tried, and where; another one of anything here has to be tried again.
+
+    Attributes:
+        bundle: digest.
+        variant: name of the model.
+        settings: with which it was run; None for those that the bundle promises.
+        edge_sdk, onnxruntime: versions.
+        cpu: SHA-256 in hex of what the kernel says of the CPU's make and instructions.
+    """
+
+    bundle: str
+    variant: str
+    settings: SessionSettings | None
+    edge_sdk: str
+    onnxruntime: str
+    cpu: str
+
+    @classmethod
+    def of(cls, bundle: Bundle, settings: SessionSettings | None) -> Proof:
+        """That of the bundle's first variant, here."""
+        variant = bundle.manifest.variants[0].name
+        return cls(bundle.digest, variant, settings, edge_sdk.__version__, onnxruntime_version(), _cpu())
+
+    def is_known(self) -> bool:
+        """Whether there is a whole record of it."""
+        try:
+            return self._path().read_bytes() == msgspec.json.encode(self)
+        except OSError:
+            return False
+
+    def remember(self) -> None:
+        """Write the record; of many the oldest go.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        path = self._path()
+        write_record(path, msgspec.json.encode(self))
+        with contextlib.suppress(OSError):  # another process tidies up too
+            records = sorted(path.parent.glob("*.json"), key=lambda record: record.stat().st_mtime, reverse=True)
+            for old in records[_MOST:]:
+                old.unlink()
+
+    def _path(self) -> Path:
+        name = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
+        return state_folder() / "proved" / f"{name}.json"
+
+
+def _cpu() -> str:
+    """One line a kind of core: boards have two kinds, and a list of equal cores says nothing more."""
+    lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines() if _CPU_INFO.exists() else []
+    kinds = dict.fromkeys(line for line in lines if line.startswith(_CPU_KEYS))
+    return hashlib.sha256("\n".join(kinds).encode()).hexdigest()

@@ -1,0 +1,176 @@
+"""prove_here: a model of a bundle runs in a limited process before it runs in this one, once a device.
+
+Owns the start of that process, the wait for it and what its end means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import BundleError, EdgeError, IncompatibleError, MissingDependencyError, ModelError, OutputError
+from edge_sdk.session import SessionSettings, onnxruntime_version
+from edge_sdk.trial.job import Job, Verdict
+from edge_sdk.trial.limits import TrialLimits
+from edge_sdk.trial.proof import Proof
+from edge_sdk.want_of_memory import says_want_of_memory
+
+if TYPE_CHECKING:
+    import subprocess
+
+TRIAL_S = 60.0
+_IMPORTS_S = 30.0  # for the process to come as far as its own limit, from a slow card
+_LOOK_S = 0.1  # how soon a signal is seen
+_SECRETS = ("EDGE_SDK_", "CREDENTIALS_DIRECTORY")
+
+
+_FAMILIES: dict[str, type[EdgeError]] = {
+    "damaged": BundleError,
+    "says": ModelError,
+    "package": MissingDependencyError,
+    "run": IncompatibleError,
+}
+
+
+def prove_here(
+    bundle: Bundle,
+    variant: str | None = None,
+    *,
+    settings: SessionSettings | None = None,
+    seconds: float = TRIAL_S,
+    say: Callable[[str], None] = lambda _line: None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Load a model and replay its golden inputs in a process of its own, unless that went well here before.
+
+    What crashes, hangs or takes all memory does it there. May be called from any thread; it waits.
+
+    Args:
+        bundle: verified.
+        variant: which of its models, by name or file; the one in front by default.
+        settings: with which it will run; those that the bundle promises by default.
+        seconds: how long it may take.
+        say: takes a line for people when that it went well cannot be remembered.
+        is_stopped: asked while waiting.
+
+    Returns:
+        True when the model may be loaded; False when `is_stopped` said so first.
+
+    Raises:
+        IncompatibleError: this device, or its ONNX Runtime, cannot run it.
+        BundleError: the bundle was changed since it was opened, or its golden file is none.
+        ModelError: the model's outputs are not those of its labels and decoder.
+        MissingDependencyError: it needs operators of a package that is not installed.
+        UsageError: it has no such variant.
+    """
+    chosen = bundle if variant is None else bundle.led_by(variant)
+    proof = Proof.of(chosen, settings)
+    if proof.is_known():
+        return True
+    limits = TrialLimits.here(chosen.manifest.memory_mb, seconds)
+    job = Job(str(chosen.path.absolute()), chosen.digest, chosen.signed, proof.variant, settings, limits)
+    where = f"{chosen.path / chosen.manifest.variants[0].file}"
+    verdict = _run(job, where, is_stopped)
+    if verdict is None:
+        return False
+    if verdict.kind == "memory":
+        raise _wants_memory(where, chosen.manifest.memory_mb, limits)
+    if verdict.kind != "sound":
+        raise _FAMILIES[verdict.kind](verdict.why)
+    try:
+        proof.remember()
+    except OutputError as cause:
+        say(f"warning: that the bundle was tried cannot be remembered, so every start tries it again: {cause}")
+    return True
+
+
+def _run(job: Job, where: str, is_stopped: Callable[[], bool]) -> Verdict | None:
+    """The verdict of a process; None when it was not waited for."""
+    import subprocess  # once a bundle and a device: other starts do without its import
+
+    # Not in the terminal's group, so that Ctrl-C reaches who waits and not the process; and from /, so that no file
+    # beside the user is found as a module.
+    with subprocess.Popen(
+        [sys.executable, "-m", "edge_sdk.trial"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env=_environment(),
+        start_new_session=True,
+    ) as process:
+        try:
+            return _verdict(process, job, where, is_stopped)
+        finally:
+            with contextlib.suppress(OSError):
+                process.kill()
+
+
+def _verdict(process: subprocess.Popen[bytes], job: Job, where: str, is_stopped: Callable[[], bool]) -> Verdict | None:
+    from subprocess import TimeoutExpired
+
+    request: bytes | None = msgspec.msgpack.encode(job)
+    deadline = time.monotonic() + job.limits.seconds + _IMPORTS_S
+    while True:
+        try:
+            answer, complaint = process.communicate(request, timeout=_LOOK_S)
+        except TimeoutExpired:
+            request = None  # may be given once only
+            if is_stopped():
+                return None
+            if time.monotonic() >= deadline:
+                raise _died(where, -signal.SIGALRM, job.limits) from None
+            continue
+        words = complaint.decode(errors="replace")
+        if process.returncode == 0:
+            return msgspec.msgpack.decode(answer, type=Verdict)
+        if says_want_of_memory(words):
+            return Verdict("memory")
+        if process.returncode > 0:
+            last = (words.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+            raise IncompatibleError(f"{where}: cannot be tried here: {last}")
+        raise _died(where, process.returncode, job.limits)
+
+
+def _environment() -> dict[str, str]:
+    """This process's own, without passwords, and with its import path."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_SECRETS)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)}
+
+
+def _died(where: str, exit_code: int, limits: TrialLimits) -> IncompatibleError:
+    number = -exit_code
+    runtime = f"ONNX Runtime {onnxruntime_version()}"
+    if number == signal.SIGALRM:
+        return IncompatibleError(
+            f"{where}: not loaded: its golden inputs were not through after {limits.seconds:g} s in a process of its "
+            "own; give a slow device more with --trial-seconds, or build a smaller model"
+        )
+    if number == signal.SIGKILL:
+        return IncompatibleError(
+            f"{where}: not loaded: the process that tried it was killed, perhaps for want of memory; end other "
+            "programs, or build a smaller model"
+        )
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return IncompatibleError(
+        f"{where}: not loaded: {runtime} crashed on it ({name}) in a process of its own; install another ONNX Runtime "
+        "that the bundle admits, or build the bundle again"
+    )
+
+
+def _wants_memory(where: str, memory_mb: int, limits: TrialLimits) -> IncompatibleError:
+    allowed_mb = limits.memory_bytes // 2**20
+    reason = f"its target has {memory_mb}" if allowed_mb >= memory_mb else "more is not free here"
+    return IncompatibleError(
+        f"{where}: not loaded: it needs more than {allowed_mb} MiB, and {reason}; end other programs, take a smaller "
+        "variant, or build for a device with more memory"
+    )

@@ -1,0 +1,144 @@
+"""A new bundle is tried in a process of its own: what crashes, hangs or takes all memory does it there."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.errors import BundleError, IncompatibleError
+from edge_sdk.session import SessionSettings
+from edge_sdk.trial import TrialLimits, prove_here
+from tests.device.bundles import edit_manifest
+from tests.device.hostile import deep, endless, sound, wants, write_hostile
+
+HARM = {
+    "memory": (lambda: wants(5), "needs more than 512 MiB, and its target has 512"),
+    "hang": (endless, "were not through after 2 s"),
+    "crash": (deep, r"crashed on it \(SIGSEGV\)"),
+}
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A device on which nothing was tried yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "edge-sdk" / "proved"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return Bundle.open(write_hostile(tmp_path / "tiny.edge", sound()))
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_harm_is_one_line_and_nothing_is_remembered(state: Path, tmp_path: Path, harm: str) -> None:
+    make, expected = HARM[harm]
+    hostile = Bundle.open(write_hostile(tmp_path / "hostile.edge", make()))
+    with pytest.raises(IncompatibleError, match=expected) as error:
+        prove_here(hostile, seconds=2)
+    assert str(error.value).startswith(f"{tmp_path}/hostile.edge/model.int8.ort: not loaded: ")
+    assert "\n" not in str(error.value)
+    assert not state.exists()
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_the_daemon_never_loads_it(state: Path, tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this very process: were it loaded here, the test run would end."""
+    make, _ = HARM[harm]
+    hostile = write_hostile(tmp_path / "hostile.edge", make())
+    arguments = ["run", hostile, "--source", tmp_path, "--trial-seconds", 2, "-q"]
+    assert run([str(argument) for argument in arguments]) == 6
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_sound_one_is_tried_once(state: Path, bundle: Bundle) -> None:
+    assert prove_here(bundle)
+    [record] = state.iterdir()
+    (bundle.path / "model.int8.ort").unlink()  # a second trial would miss it
+    assert prove_here(bundle)
+    assert prove_here(bundle, "int8")
+    with pytest.raises(BundleError, match="missing"):
+        prove_here(bundle, settings=SessionSettings(intra_op_num_threads=2))
+    record.write_bytes(record.read_bytes()[:-2])
+    with pytest.raises(BundleError, match="missing"):
+        prove_here(bundle)
+
+
+def test_another_bundle_in_its_place_is_refused(state: Path, bundle: Bundle) -> None:
+    edit_manifest(bundle.path, version=2)
+    with pytest.raises(BundleError, match="was changed while it was opened"):
+        prove_here(bundle)
+
+
+def test_a_state_folder_that_cannot_be_written_is_said_and_nothing_more(state: Path, bundle: Bundle) -> None:
+    state.parent.write_text("in the way")
+    said: list[str] = []
+    for _ in range(2):
+        assert prove_here(bundle, say=said.append)
+    assert len(said) == 2
+    assert "every start tries it again" in said[0]
+
+
+def test_the_oldest_records_go(state: Path, bundle: Bundle) -> None:
+    state.mkdir(parents=True)
+    for number in range(80):
+        (state / f"{number}.json").touch()
+        os.utime(state / f"{number}.json", (number, number))
+    assert prove_here(bundle)
+    left = {path.name for path in state.iterdir()}
+    assert len(left) == 64
+    assert {"79.json", "17.json"} <= left
+    assert "16.json" not in left
+
+
+def test_who_is_told_to_stop_does_not_wait(state: Path, tmp_path: Path) -> None:
+    hostile = Bundle.open(write_hostile(tmp_path / "hostile.edge", endless()))
+    stopped = threading.Event()
+    threading.Timer(0.5, stopped.set).start()
+    assert not prove_here(hostile, seconds=200, is_stopped=stopped.is_set)
+
+
+def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process is given, read where the kernel shows it."""
+    monkeypatch.setenv("EDGE_SDK_MQTT_PASSWORD", "hush-hush")
+    hostile = Bundle.open(write_hostile(bundle.path.parent / "hostile.edge", endless()))
+    stopped = threading.Event()
+    thread = threading.Thread(target=prove_here, args=(hostile,), kwargs={"is_stopped": stopped.is_set})
+    thread.start()
+    try:
+        shown = _wait_for(_given_to_the_trial)
+    finally:
+        stopped.set()
+        thread.join()
+    assert b"edge_sdk.trial" in shown
+    assert b"PATH=" in shown
+    assert b"hush-hush" not in shown
+
+
+def _given_to_the_trial() -> bytes | None:
+    """Arguments and environment of this process's child."""
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            folder = Path("/proc") / child
+            arguments = (folder / "cmdline").read_bytes()
+            if b"edge_sdk.trial" in arguments:
+                return arguments + (folder / "environ").read_bytes()
+    return None
+
+
+def _wait_for(look: Callable[[], bytes | None]) -> bytes:
+    while (found := look()) is None:
+        time.sleep(0.01)
+    return found
+
+
+def test_what_is_free_limits_it_too() -> None:
+    assert TrialLimits.here(64, 1.0).memory_bytes == 64 * 2**20
+    assert 0 < TrialLimits.here(10**9, 1.0).memory_bytes < 10**9 * 2**20
