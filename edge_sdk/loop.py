@@ -21,6 +21,7 @@ class Tick(enum.Enum):
 
     IDLE = "no frame came"
     STALE = "a frame was too old to make its deadline and was dropped"
+    SKIPPED = "a frame was left out on purpose: only every n-th runs"
     ON_TIME = "a result was delivered inside the budget"
     LATE = "a result was delivered, but late"
 
@@ -45,9 +46,10 @@ class Loop:
         clock_ns: monotonic nanoseconds; injected by tests.
 
     Attributes:
-        stages: those of the next step.
+        every: of the source's frames, by their numbers, at most every `every`-th runs, 1 and up.
         counts: how many steps came to what.
         last_age_ns: capture to outbox of the last result.
+        last_work_ns: prepare, run and decode of the last result.
     """
 
     def __init__(
@@ -60,10 +62,22 @@ class Loop:
         observers: Sequence[Sink] = (),
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._source, self.stages = source, stages
+        self._source, self._stages = source, stages
         self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
-        self.last_age_ns = 0
+        self.every = 1
+        self.last_age_ns = self.last_work_ns = 0
+        self._last_seq: int | None = None
+
+    @property
+    def stages(self) -> Stage[Frame, Result]:
+        """Those of the next step. Others begin without the durations of those before them."""
+        return self._stages
+
+    @stages.setter
+    def stages(self, stages: Stage[Frame, Result]) -> None:
+        self._stages = stages
+        self._budget.forget()
 
     def step(self, timeout_s: float = 0.2) -> Tick:
         """Wait at most `timeout_s` seconds for a frame and bring it to the outbox.
@@ -77,11 +91,15 @@ class Loop:
         return tick
 
     def _process(self, frame: Frame) -> Tick:
+        if self.every > 1 and self._last_seq is not None and 0 < frame.seq - self._last_seq < self.every:
+            return Tick.SKIPPED
         started_ns = self._clock_ns()
         if not self._budget.admits(frame.captured_ns, started_ns):
             return Tick.STALE
-        result = self.stages(frame)
-        self._budget.record(self._clock_ns() - started_ns)
+        self._last_seq = frame.seq
+        result = self._stages(frame)
+        self.last_work_ns = self._clock_ns() - started_ns
+        self._budget.record(self.last_work_ns)
         self._sink.put(result)
         delivered_ns = self._clock_ns()
         self.last_age_ns = delivered_ns - frame.captured_ns

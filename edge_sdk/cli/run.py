@@ -46,7 +46,8 @@ def _number(_context: click.Context, option: click.Parameter, value: float | Non
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @click.option("--duration", type=_POSITIVE, callback=_number, help="Stop after so many seconds.")
 @click.option("--latency-ms", type=_POSITIVE, callback=_number, help="Overrides the bundle's budget.")
-@click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
+@click.option("--variant", metavar="NAME", help="One of the bundle's models and no other: int8.320x320, fp32.")
+@click.option("--best-effort", is_flag=True, help="Run although this board cannot keep the budget.")
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
@@ -85,6 +86,7 @@ def _settings(options: dict[str, object]) -> RunSettings:
         annotate=cast("Path | None", options["annotate"]),
         latency_ms=cast("float | None", options["latency_ms"]),
         variant=cast("str | None", options["variant"]),
+        best_effort=bool(options["best_effort"]),
     )
 
 

@@ -12,6 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -21,6 +22,8 @@ from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource, SourceStatus, open_source, redact
+from edge_sdk.daemon.feasible import choose_start, refusal
+from edge_sdk.daemon.governing import Governing
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.errors import UsageError
@@ -30,12 +33,14 @@ from edge_sdk.publishing import (
     JsonLinesSink,
     MqttPublisher,
     ResultEncoder,
+    Running,
     check_name,
 )
 from edge_sdk.run_record import RunRecord
 from edge_sdk.session import onnxruntime_version
 from edge_sdk.signing import load_public_key
 from edge_sdk.stages import Stages
+from edge_sdk.throttling import BoardWatch
 
 _STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
 _CLOSE_TIMEOUT_S = 1.5
@@ -74,23 +79,26 @@ class Daemon:
         for what, name in (("camera", settings.camera), ("device", settings.device)):
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
         bundle = self._open_bundle()
-        stages = Stages.open(bundle)
+        stages = [Stages.open(bundle)]  # a list: who takes it out holds the only one, and can give it back
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        self._warn_if_slow(stages, budget_ms)
         with contextlib.ExitStack() as stack:
             password = settings.source_password.reveal() if settings.source_password else None
             source = open_source(settings.source, camera=settings.camera, password=password)
             stack.callback(source.close)
             budget = Budget(budget_ms, drops=source.paced)
+            why = self._settle(bundle, stages, budget_ms, paced=source.paced)
             observers: list[Sink] = [self._record]
             if settings.annotate is not None:
                 observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
             self._say(f"source {redact(settings.source)} is open")
-            sink = self._open_sink(bundle, source)
+            encoder = ResultEncoder.for_bundle(bundle, settings.device)
+            sink = self._open_sink(encoder, source)
             stack.callback(sink.close, _CLOSE_TIMEOUT_S)
-            loop = Loop(source, stages, sink, budget, observers=observers)
+            loop = Loop(source, stages.pop(), sink, budget, observers=observers)
+            if source.paced:
+                self._govern(stack, bundle, loop, budget, encoder, sink, source.fps, why)
             reason = self._step_until_done(loop, source)
             sink.close(_CLOSE_TIMEOUT_S)
             return self._summary(loop, source, sink, budget, reason)
@@ -103,19 +111,56 @@ class Daemon:
         bundle.check_device(platform.machine(), onnxruntime_version())
         return bundle.led_by(self._settings.variant) if self._settings.variant is not None else bundle
 
-    def _warn_if_slow(self, stages: Stages, budget_ms: float) -> None:
-        """Say at start what cannot work; golden has warmed the model up."""
-        start_ns = time.perf_counter_ns()
-        stages.session.run(stages.prepare.tensor)
-        run_ms = (time.perf_counter_ns() - start_ns) / 1e6
-        if run_ms > budget_ms:
-            self._say(
-                f"warning: one inference takes about {run_ms:.3g} ms here and the budget is {budget_ms:g} ms, so most "
-                "frames will be dropped; raise --latency-ms or build a smaller model"
-            )
+    def _settle(self, bundle: Bundle, stages: list[Stages], budget_ms: float, *, paced: bool) -> str:
+        """Put the stages into the list that the budget allows; returns why they are these, for people.
 
-    def _open_sink(self, bundle: Bundle, source: OpenedSource) -> MqttPublisher | JsonLinesSink:
-        encoder = ResultEncoder.for_bundle(bundle, self._settings.device)
+        Raises:
+            LatencyGateError: there are none, and the frames of a paced source would all be late.
+        """
+        fixed = self._settings.variant is not None or not paced
+        start = choose_start(bundle, stages, budget_ms, partial(_open_stages, bundle), fixed=fixed, say=self._say)
+        stages.append(start.stages)
+        if not start.fits:
+            complaint = refusal(bundle, start, budget_ms, fixed=fixed)
+            # Images in turn are never dropped, however long each takes.
+            if paced and not self._settings.best_effort:
+                raise complaint
+            self._say(f"warning: {complaint}")
+        return start.reason(budget_ms)
+
+    def _govern(
+        self,
+        stack: contextlib.ExitStack,
+        bundle: Bundle,
+        loop: Loop,
+        budget: Budget,
+        encoder: ResultEncoder,
+        sink: Sink,
+        fps: float,
+        why: str,
+    ) -> None:
+        def announce(running: Running) -> None:
+            encoder.answers_by(running.variant)
+            if isinstance(sink, MqttPublisher):
+                sink.announce(running)
+
+        board = BoardWatch()
+        stack.callback(board.close)
+        governing = Governing(
+            bundle.manifest,
+            partial(_open_stages, bundle),
+            limit_ns=budget.limit_ns,
+            fps=fps,
+            fixed=self._settings.variant is not None,
+            say=self._say,
+            announce=announce,
+            throttled=lambda: board.state.throttled,
+        )
+        stack.callback(governing.close)
+        governing.begin(loop, why)
+        self._supervisors.append(governing)
+
+    def _open_sink(self, encoder: ResultEncoder, source: OpenedSource) -> MqttPublisher | JsonLinesSink:
         if self._settings.mqtt is None:
             if sys.stdout is None:
                 raise UsageError("standard output is closed; give --mqtt, or something that takes the results")
@@ -179,6 +224,7 @@ class Daemon:
             results=record.results,
             late=loop.counts[Tick.LATE],
             stale=loop.counts[Tick.STALE],
+            skipped=loop.counts[Tick.SKIPPED],
             budget_ms=budget.limit_ns / 1e6,
             age=record.age(),
             inference=record.inference(),
@@ -188,6 +234,10 @@ class Daemon:
             lines=sink.stats() if isinstance(sink, JsonLinesSink) else None,
             ended_by=reason,
         )
+
+
+def _open_stages(bundle: Bundle, variant: str) -> Stages:
+    return Stages.open(bundle.led_by(variant))
 
 
 @contextlib.contextmanager

@@ -24,7 +24,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         duration_s: stop after so many seconds.
         annotate: write an MP4 with the results drawn.
         latency_ms: overrides the bundle's budget.
-        variant: which of the bundle's models runs, by name or file; its first by default.
+        variant: which of the bundle's models runs, by name or file; its first by default, and others where that cannot
+            keep the budget.
+        best_effort: run although the budget cannot be kept here.
     """
 
     bundle: Path
@@ -39,3 +41,4 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     annotate: Path | None = None
     latency_ms: float | None = None
     variant: str | None = None
+    best_effort: bool = False

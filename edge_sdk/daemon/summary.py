@@ -16,6 +16,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
         results: delivered to the outbox, in time or late.
         late: of them, beyond the budget.
         stale: frames dropped before inference because they could not make it any more.
+        skipped: frames left out on purpose, where only every n-th runs.
         budget_ms: capture to outbox.
         age, inference: of the last 4096 results; None without a result.
         fps: results a second, from the first to the last.
@@ -28,6 +29,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     results: int
     late: int
     stale: int
+    skipped: int
     budget_ms: float
     age: Percentiles | None
     inference: Percentiles | None

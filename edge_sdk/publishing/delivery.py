@@ -14,6 +14,7 @@ from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.link import Link
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
+from edge_sdk.publishing.payload import Running
 from edge_sdk.publishing.wakeup import Wakeup
 
 State: TypeAlias = Literal["connecting", "online", "refused", "closed"]
@@ -72,6 +73,8 @@ class Delivery:
         self._progress_at = 0.0
         self._is_asleep = self._is_polling = False
         self._detail = ""
+        self._running: Running | None = None
+        self._has_news = False
         self.state: State = "connecting"
         self.last_error = ""
         self.sent = self.acknowledged = self.rejected = self.too_large = self.connects = 0
@@ -82,6 +85,12 @@ class Delivery:
             self._wakeup.ring()
         elif self._is_polling:
             self._wakeup.wake()
+
+    def announce(self, running: Running) -> None:
+        """Publish what runs, now or as soon as there is a connection, and with every later one; never blocks."""
+        self._running = running
+        self._has_news = True
+        self._wakeup.wake()
 
     def finish(self, timeout_s: float) -> None:
         """Make `run` return within `timeout_s` seconds, having sent what it could; the first call counts."""
@@ -151,6 +160,8 @@ class Delivery:
             if up_at is not None and time.monotonic() - up_at > _HELD_S:
                 self._backoff.reset()
                 self._brief = 0
+            if self._has_news and self._has_room(link):
+                self._say_online(link)
             self._fill(link)
             self._settle(link)
             if self._deadline is not None and self._may_leave(link, self._deadline):
@@ -162,9 +173,14 @@ class Delivery:
     def _greet(self, link: Link) -> float:
         self.connects += 1
         self._brief += 1
-        self._send_status(link, self._encoder.encode_status(self._camera, "online", versions=self._versions))
+        self._say_online(link)
         self._report("online", "")
         return time.monotonic()
+
+    def _say_online(self, link: Link) -> None:
+        self._has_news = False  # first: what is announced from here on is news again
+        running = self._running
+        self._send_status(link, self._encoder.encode_status(self._camera, "online", None, self._versions, running))
 
     def _send_status(self, link: Link, payload: bytes) -> int:
         self._mark_progress_if_first()

@@ -28,6 +28,7 @@ from edge_sdk.publishing.payload import (
     FrameSize,
     ModelRef,
     ResultMessage,
+    Running,
     SegmentationMessage,
     SegmentItem,
     StatusMessage,
@@ -68,6 +69,7 @@ class ResultEncoder:
         self.boot_id = boot_id or read_boot_id()
         self.run_id = run_id or str(uuid.uuid4())
         self._model = model
+        self._answering = model
         self._labels = dict(enumerate(labels, start=-1 if background_class else 0))
         self._labels.setdefault(-1, "background")
         self._clock_ns = clock_ns
@@ -85,7 +87,13 @@ class ResultEncoder:
         model = ModelRef(promise.name, promise.version, bundle.digest)
         # Only class ids of a classifier are counted without the background.
         background = promise.task == "classification" and promise.classification.background_class
-        return cls(device, bundle.labels(), model, background_class=background)
+        encoder = cls(device, bundle.labels(), model, background_class=background)
+        encoder.answers_by(promise.variants[0].name)
+        return encoder
+
+    def answers_by(self, variant: str) -> None:
+        """From now on results are of this variant; to be called between two results, by whoever encodes them."""
+        self._answering = msgspec.structs.replace(self._model, variant=variant)
 
     def encode(self, result: Result) -> bytes:
         """One result as one line of JSON; what is not finite is left out, because JSON cannot say it."""
@@ -97,6 +105,7 @@ class ResultEncoder:
         status: Literal["online", "offline"],
         reason: Literal["shutdown", "lost"] | None = None,
         versions: Mapping[str, str] | None = None,
+        running: Running | None = None,
     ) -> bytes:
         """The status of one camera as one line of JSON."""
         return self._json.encode(
@@ -111,6 +120,7 @@ class ResultEncoder:
                 run_id=self.run_id,
                 model=self._model,
                 versions=dict(versions) if versions else msgspec.UNSET,
+                running=running or msgspec.UNSET,
             )
         )
 
@@ -165,7 +175,7 @@ class ResultEncoder:
             "captured_at": datetime.fromtimestamp(round(frame.captured_at, 3), timezone.utc),
             "age_ms": (self._clock_ns() - frame.captured_ns) // 1000 / 1000,
             "infer_ms": result.inference_ns // 1000 / 1000,
-            "model": self._model,
+            "model": self._answering,
             "frame": FrameSize(width, height),
         }
 

@@ -19,6 +19,7 @@ from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.link import Link
 from edge_sdk.publishing.mqtt import MqttLink, tls_context
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
+from edge_sdk.publishing.payload import Running
 from edge_sdk.publishing.settings import MqttSettings
 
 _STALL_KEEPALIVES = 2.0  # as long as MQTT itself gives a silent peer, and half of it again
@@ -110,6 +111,10 @@ class MqttPublisher:
             topic = self._result_topics[camera] = self._topics.result(camera)
         self._outbox.put(Message(topic, self._encoder.encode(result)))
         self._delivery.notify()
+
+    def announce(self, running: Running) -> None:
+        """Have the camera's retained status say what runs; never blocks."""
+        self._delivery.announce(running)
 
     def stats(self) -> PublisherStats:
         """What happened so far."""
