@@ -73,11 +73,11 @@ class Governor:
         """What runs."""
         return self.ladder[self._index]
 
-    def note_result(self, *, is_late: bool, age_ns: int, work_ns: int) -> None:
-        """A result was delivered: its age, and what prepare, run and decode took."""
+    def note_result(self, *, is_late: bool, age_ns: int, serial_ns: int) -> None:
+        """A result was delivered: its age, and of that what the loop took."""
         self._judged += 1
         self._missed += is_late
-        self._recent.append((age_ns, work_ns))
+        self._recent.append((age_ns, serial_ns))
 
     def note_stale(self) -> None:
         """A frame was dropped because it could not make it."""

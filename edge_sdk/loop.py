@@ -49,7 +49,7 @@ class Loop:
         every: of the source's frames, by their numbers, at most every `every`-th runs, 1 and up.
         counts: how many steps came to what.
         last_age_ns: capture to outbox of the last result.
-        last_work_ns: prepare, run and decode of the last result.
+        last_serial_ns: of it what the loop itself took: prepare, run, decode and outbox.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Loop:
         self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
         self.every = 1
-        self.last_age_ns = self.last_work_ns = 0
+        self.last_age_ns = self.last_serial_ns = 0
         self._last_seq: int | None = None
 
     @property
@@ -98,11 +98,10 @@ class Loop:
             return Tick.STALE
         self._last_seq = frame.seq
         result = self._stages(frame)
-        self.last_work_ns = self._clock_ns() - started_ns
-        self._budget.record(self.last_work_ns)
+        self._budget.record(self._clock_ns() - started_ns)
         self._sink.put(result)
         delivered_ns = self._clock_ns()
-        self.last_age_ns = delivered_ns - frame.captured_ns
+        self.last_age_ns, self.last_serial_ns = delivered_ns - frame.captured_ns, delivered_ns - started_ns
         for observer in self._observers:
             observer.put(result)
         return Tick.LATE if self._budget.is_late(frame.captured_ns, delivered_ns) else Tick.ON_TIME

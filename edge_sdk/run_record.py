@@ -23,6 +23,7 @@ class RunRecord:
     def __init__(self) -> None:
         self.results = 0
         self._ages_ns = np.zeros(_RECENT, np.int64)
+        self._serial_ns = np.zeros(_RECENT, np.int64)
         self._inference_ns = np.zeros(_RECENT, np.int64)
         self._first_ns = self._last_ns = 0
 
@@ -36,9 +37,18 @@ class RunRecord:
         self._last_ns = now
         self.results += 1
 
+    def after(self, loop: Loop, tick: Tick) -> None:
+        """Note what the loop took for the result that was put last; see `Supervisor`."""
+        if tick is Tick.ON_TIME or tick is Tick.LATE:
+            self._serial_ns[(self.results - 1) % _RECENT] = loop.last_serial_ns
+
     def age(self) -> Percentiles | None:
         """Capture to outbox."""
         return percentiles_of(self._ages_ns[: min(self.results, _RECENT)])
+
+    def serial(self) -> Percentiles | None:
+        """From taking a frame to the outbox: age without waiting."""
+        return percentiles_of(self._serial_ns[: min(self.results, _RECENT)])
 
     def inference(self) -> Percentiles | None:
         """The bare run."""

@@ -63,7 +63,7 @@ class Daemon:
         self._stop_reason: str | None = None
         self._deadline = math.inf
         self._record = RunRecord()
-        self._supervisors: list[Supervisor] = []
+        self._supervisors: list[Supervisor] = [self._record]
 
     def stop(self, reason: str = "signal") -> None:
         """Finish the frame at hand and leave; safe in a signal handler."""
@@ -227,6 +227,7 @@ class Daemon:
             skipped=loop.counts[Tick.SKIPPED],
             budget_ms=budget.limit_ns / 1e6,
             age=record.age(),
+            serial=record.serial(),
             inference=record.inference(),
             fps=record.fps(),
             source=source.stats,

@@ -91,7 +91,7 @@ class Governing:
             return
         if tick is Tick.ON_TIME or tick is Tick.LATE:
             is_late = tick is Tick.LATE
-            self._governor.note_result(is_late=is_late, age_ns=loop.last_age_ns, work_ns=loop.last_work_ns)
+            self._governor.note_result(is_late=is_late, age_ns=loop.last_age_ns, serial_ns=loop.last_serial_ns)
         elif tick is Tick.STALE:
             self._governor.note_stale()
         move = self._governor.decide(now_ns, self._throttled())

@@ -69,7 +69,7 @@ class World:
         if tick in (Tick.ON_TIME, Tick.LATE):
             self.ages_ms.append(self.loop.last_age_ns / MS)
             governor.note_result(
-                is_late=tick is Tick.LATE, age_ns=self.loop.last_age_ns, work_ns=self.loop.last_work_ns
+                is_late=tick is Tick.LATE, age_ns=self.loop.last_age_ns, serial_ns=self.loop.last_serial_ns
             )
         elif tick is Tick.STALE:
             governor.note_stale()
@@ -234,7 +234,7 @@ def test_after_a_time_without_frames_nothing_is_held_against_anybody() -> None:
         governor.note_stale()
     governor.rest(3600 * S)
     for _ in range(8):
-        governor.note_result(is_late=False, age_ns=50 * MS, work_ns=40 * MS)
+        governor.note_result(is_late=False, age_ns=50 * MS, serial_ns=40 * MS)
     assert governor.decide(3603 * S) is None
 
 
