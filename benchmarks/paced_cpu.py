@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _programs(bundle: Path, video: Path, work: Path) -> dict[str, list[str]]:
-    run = [sys.executable, "-m", "edge_sdk", "run", "--source", str(video), "--quiet", "--best-effort"]
+    run = [sys.executable, "-m", "edge_sdk", "run", "--source", str(video), "--quiet", "--latency-ms", "10000"]
     programs = {"edge-sdk run": [*run, str(bundle)]}
     if Bundle.open(bundle).manifest.intra_op_num_threads > 1:
         programs["edge-sdk run, 1 thread"] = [*run, str(_with_one_thread(bundle, work))]

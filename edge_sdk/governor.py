@@ -84,14 +84,18 @@ class Governor:
         self._judged += 1
         self._missed += 1
 
+    def is_due(self, now_ns: int) -> bool:
+        """Whether `decide` has something to look at; to be asked after every frame."""
+        return self._target is None and now_ns - self._window_ns >= _WINDOW_NS
+
     def decide(self, now_ns: int, throttled: str = "") -> Move | None:
-        """Say whether to move now; to be asked often, costs next to nothing between windows.
+        """Say whether to move now.
 
         Args:
             now_ns: monotonic nanoseconds.
             throttled: why the board slows itself down at present; empty when it does not.
         """
-        if self._target is not None or now_ns - self._window_ns < _WINDOW_NS:
+        if not self.is_due(now_ns):
             return None
         self._feel(now_ns, throttled)
         if self._judged < _LEAST_FRAMES:

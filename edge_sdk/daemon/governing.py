@@ -32,8 +32,10 @@ class Governing:
         say: takes one line for people.
         announce: takes what runs, at the start and after every step; must not block.
         throttled: why the board slows itself down at present; empty when it does not.
-        is_held: while it says yes another supervisor tries models, and nothing is judged.
         clock_ns: monotonic nanoseconds.
+
+    Attributes:
+        is_held: set while another supervisor tries models: nothing is judged then.
     """
 
     def __init__(
@@ -47,12 +49,12 @@ class Governing:
         say: Callable[[str], None],
         announce: Callable[[Running], None],
         throttled: Callable[[], str],
-        is_held: Callable[[], bool] = lambda: False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._manifest, self._fixed = manifest, fixed
         self._limit_ns, self._period_ns = limit_ns, int(1e9 / fps)
-        self._say, self._announce, self._throttled, self._is_held = say, announce, throttled, is_held
+        self._say, self._announce, self._throttled = say, announce, throttled
+        self.is_held = False
         self._clock_ns = clock_ns
         self._loader = Loader(open_stages)
         self._move: Move | None = None
@@ -86,7 +88,7 @@ class Governing:
             self._take(loop, now_ns)
         if isinstance(loop.stages, Stages) and loop.stages.variant != self._variant:
             self._follow(loop, loop.stages.variant)
-        if self._is_held():
+        if self.is_held:
             self._governor.rest(now_ns)
             return
         if tick is Tick.ON_TIME or tick is Tick.LATE:
@@ -94,9 +96,10 @@ class Governing:
             self._governor.note_result(is_late=is_late, age_ns=loop.last_age_ns, serial_ns=loop.last_serial_ns)
         elif tick is Tick.STALE:
             self._governor.note_stale()
-        move = self._governor.decide(now_ns, self._throttled())
-        if move is not None:
-            self._begin_move(loop, move, now_ns)
+        if self._governor.is_due(now_ns):
+            move = self._governor.decide(now_ns, self._throttled())
+            if move is not None:
+                self._begin_move(loop, move, now_ns)
 
     def close(self) -> None:
         """Give the thread back."""

@@ -42,7 +42,6 @@ class Scene:
         self.announced: list[Running] = []
         self.opened: list[weakref.ref[Stages]] = []
         self.most_alive = 0
-        self.is_held = False
         self.loop = Loop(Camera(self.clock, 100, 10**9), self.open(start), self, Budget(100), clock_ns=self.clock)
         self.governing = Governing(
             Bundle.open(folder).manifest,
@@ -53,7 +52,6 @@ class Scene:
             say=self.said.append,
             announce=self.announced.append,
             throttled=lambda: "",
-            is_held=lambda: self.is_held,
             clock_ns=self.clock,
         )
         self.governing.begin(self.loop, "start")
@@ -212,8 +210,8 @@ def test_what_was_being_loaded_is_given_up_when_another_supervisor_chooses(folde
 
 
 def test_nothing_is_judged_while_another_supervisor_tries_models(scene: Scene) -> None:
-    scene.is_held = True
+    scene.governing.is_held = True
     scene.run(120)
     assert scene.said == []
-    scene.is_held = False
+    scene.governing.is_held = False
     scene.until(lambda: scene.variant == SMALL)
