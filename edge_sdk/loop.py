@@ -48,6 +48,7 @@ class Loop:
     Attributes:
         every: of the source's frames, by their numbers, at most every `every`-th runs, 1 and up.
         counts: how many steps came to what.
+        last_wait_ns: how old the last frame was when it was taken.
         last_age_ns: capture to outbox of the last result.
         last_serial_ns: of it what the loop itself took: prepare, run, decode and outbox.
     """
@@ -66,7 +67,7 @@ class Loop:
         self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
         self.every = 1
-        self.last_age_ns = self.last_serial_ns = 0
+        self.last_wait_ns = self.last_age_ns = self.last_serial_ns = 0
         self._last_seq: int | None = None
 
     @property
@@ -94,6 +95,7 @@ class Loop:
         if self.every > 1 and self._last_seq is not None and 0 < frame.seq - self._last_seq < self.every:
             return Tick.SKIPPED
         started_ns = self._clock_ns()
+        self.last_wait_ns = started_ns - frame.captured_ns
         if not self._budget.admits(frame.captured_ns, started_ns):
             return Tick.STALE
         self._last_seq = frame.seq

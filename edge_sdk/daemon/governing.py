@@ -91,15 +91,20 @@ class Governing:
         if self.is_held:
             self._governor.rest(now_ns)
             return
+        # What was older than the whole budget when it came, as a stream's backlog is, no rung could have saved.
+        if loop.last_wait_ns <= self._limit_ns:
+            self._note(loop, tick)
+        if self._governor.is_due(now_ns):
+            move = self._governor.decide(now_ns, self._throttled())
+            if move is not None:
+                self._begin_move(loop, move, now_ns)
+
+    def _note(self, loop: Loop, tick: Tick) -> None:
         if tick is Tick.ON_TIME or tick is Tick.LATE:
             is_late = tick is Tick.LATE
             self._governor.note_result(is_late=is_late, age_ns=loop.last_age_ns, serial_ns=loop.last_serial_ns)
         elif tick is Tick.STALE:
             self._governor.note_stale()
-        if self._governor.is_due(now_ns):
-            move = self._governor.decide(now_ns, self._throttled())
-            if move is not None:
-                self._begin_move(loop, move, now_ns)
 
     def close(self) -> None:
         """Give the thread back."""

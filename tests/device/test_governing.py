@@ -15,7 +15,7 @@ from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.daemon.governing import Governing
 from edge_sdk.errors import IncompatibleError
-from edge_sdk.frame import Result
+from edge_sdk.frame import Frame, Result
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.publishing import Running
 from edge_sdk.stages import Stages
@@ -42,7 +42,8 @@ class Scene:
         self.announced: list[Running] = []
         self.opened: list[weakref.ref[Stages]] = []
         self.most_alive = 0
-        self.loop = Loop(Camera(self.clock, 100, 10**9), self.open(start), self, Budget(100), clock_ns=self.clock)
+        self.camera, self.camera_delay_ms = Camera(self.clock, 100, 10**9), 0.0
+        self.loop = Loop(self, self.open(start), self, Budget(100), clock_ns=self.clock)
         self.governing = Governing(
             Bundle.open(folder).manifest,
             open_stages or self.open,
@@ -71,6 +72,18 @@ class Scene:
     def variant(self) -> str:
         assert isinstance(self.loop.stages, Stages)
         return self.loop.stages.variant
+
+    ended = False
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        frame = self.camera.latest(timeout_s)
+        if frame is None or not self.camera_delay_ms:
+            return frame
+        captured_ns = frame.captured_ns - int(self.camera_delay_ms * MS)
+        return Frame(frame.image, captured_ns, frame.captured_at, frame.seq, frame.camera)
+
+    def close(self) -> None:
+        pass
 
     def put(self, result: Result) -> None:
         self.clock.advance(self.costs_ms[self.variant])
@@ -215,3 +228,16 @@ def test_nothing_is_judged_while_another_supervisor_tries_models(scene: Scene) -
     assert scene.said == []
     scene.governing.is_held = False
     scene.until(lambda: scene.variant == SMALL)
+
+
+def test_a_backlog_of_frames_that_come_too_old_is_nobodys_fault(folder: Path) -> None:
+    scene = Scene(folder)
+    scene.costs_ms[LARGE] = 10.0
+    scene.camera_delay_ms = 1000.0
+    scene.run(30)
+    assert scene.loop.counts[Tick.STALE] > 100
+    assert scene.said == []
+    scene.camera_delay_ms = 0.0
+    scene.run(30)
+    assert scene.step() is Tick.ON_TIME
+    scene.governing.close()
