@@ -231,7 +231,7 @@ def test_nothing_is_judged_while_another_supervisor_tries_models(scene: Scene) -
 
 
 def test_a_backlog_of_frames_that_come_too_old_is_nobodys_fault(folder: Path) -> None:
-    scene = Scene(folder)
+    scene = Scene(folder, fixed=True)  # whose steps take no time
     scene.costs_ms[LARGE] = 10.0
     scene.camera_delay_ms = 1000.0
     scene.run(30)
