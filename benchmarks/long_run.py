@@ -21,11 +21,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import cv2
 import numpy as np
 
+_Sample: TypeAlias = tuple[float, float, float, float]
 _SETTLING_S = 30.0
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -68,25 +69,24 @@ def _camera(video: Path, fps: float, hurry: float) -> Iterator[str]:
             process.kill()
 
 
-def _run(
-    bundle: Path, url: str, seconds: float, options: Sequence[str]
-) -> tuple[list[tuple[float, float, float]], dict[str, Any]]:
-    """Seconds, median age in milliseconds and resident MiB, one of each a second; and the program's own summary."""
+def _run(bundle: Path, url: str, seconds: float, options: Sequence[str]) -> tuple[list[_Sample], dict[str, Any]]:
+    """A second's end, medians of age and of age less inference in milliseconds, resident MiB; the program's summary."""
     command = [sys.executable, "-m", "edge_sdk", "run", str(bundle), "--source", url, *options]
     command += ["--duration", str(seconds), "--json", "--best-effort"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         lines: list[dict[str, Any]] = []
         reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
         reader.start()
-        samples: list[tuple[float, float, float]] = []
+        samples: list[_Sample] = []
         start, seen = time.monotonic(), 0
         while process.poll() is None:
             time.sleep(1)
-            fresh = [line["age_ms"] for line in lines[seen:] if line["stream"] == "result"]
+            fresh = [(r["age_ms"], r["age_ms"] - r["infer_ms"]) for r in lines[seen:] if r["stream"] == "result"]
             seen += len(fresh)
             resident = _resident_mb(process.pid)
             if fresh and resident is not None:
-                samples.append((time.monotonic() - start, float(np.median(fresh)), resident))
+                age, waiting = np.median(fresh, axis=0).tolist()
+                samples.append((time.monotonic() - start, age, waiting, resident))
         reader.join()
     return samples, lines[-1]
 
@@ -102,8 +102,8 @@ def _resident_mb(pid: int) -> float | None:
         return None  # it has just ended
 
 
-def _measured(samples: list[tuple[float, float, float]], summary: dict[str, Any], fps: float) -> dict[str, str]:
-    taken_s, ages_ms, resident_mb = np.array([s for s in samples if s[0] > _SETTLING_S]).T
+def _measured(samples: list[_Sample], summary: dict[str, Any], fps: float) -> dict[str, str]:
+    taken_s, ages_ms, waiting_ms, resident_mb = np.array([s for s in samples if s[0] > _SETTLING_S]).T
     period_ms = 1000 / fps
     age, serial = summary["age"], summary["serial"]
     limit_ms = period_ms + serial["p99_ms"]
@@ -117,6 +117,7 @@ def _measured(samples: list[tuple[float, float, float]], summary: dict[str, Any]
         "of that the loop itself p50, p99, ms": f"{serial['p50_ms']:.3g}, {serial['p99_ms']:.3g}",
         "p99 of age over one frame period + p99 of the loop": f"{age['p99_ms'] / limit_ms:.3f}",
         "age, ms a minute": _slope(taken_s, ages_ms),
+        "age less inference, ms a minute": _slope(taken_s, waiting_ms),
         "resident memory, MiB": f"{np.median(resident_mb):.1f}",
         "resident memory, MiB a minute": _slope(taken_s, resident_mb),
     }

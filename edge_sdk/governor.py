@@ -16,6 +16,7 @@ _S = 1_000_000_000
 _WINDOW_NS = 2 * _S  # a spell that is over in less would be over before another model is loaded
 _LEAST_FRAMES = 8  # of a slow camera the window is longer: a share of fewer frames says nothing
 _DOWN_SHARE = 0.10  # the drop rule looks at the 90th percentile: a budget with more misses is not kept by its measure
+_LEAST_MISSES = 2  # one of eight is more than that share, and may be chance
 _QUIET_SHARE = 0.05  # half of it: between both nothing moves
 _QUIET_NS = 10 * _S  # five windows without trouble before a step up; stepping down takes one: late results harm more
 _LONGEST_QUIET_NS = 640 * _S  # six doublings: a step that fails costs a load, some late frames, once in ten minutes
@@ -100,9 +101,10 @@ class Governor:
         self._feel(now_ns, throttled)
         if self._judged < _LEAST_FRAMES:
             return None
-        share, frames, span_s = self._missed / self._judged, self._judged, (now_ns - self._window_ns) / _S
+        missed, frames, span_s = self._missed, self._judged, (now_ns - self._window_ns) / _S
+        share = missed / frames
         self._window_ns, self._judged, self._missed = now_ns, 0, 0
-        if share > _DOWN_SHARE:
+        if share > _DOWN_SHARE and missed >= _LEAST_MISSES:
             text = f"{share:.0%} of {frames} frames in {span_s:.1f} s missed {self._limit_ns / 1e6:g} ms"
             return self._down(now_ns, text)
         if self._hot_since_ns is not None:

@@ -228,6 +228,13 @@ def test_a_camera_of_one_frame_in_three_seconds_is_judged_by_eight_of_them() -> 
     assert "of 8 frames" in world.steps[0].reason
 
 
+def test_one_late_frame_of_a_slow_camera_is_chance() -> None:
+    governor = Governor(LADDER, 100 * MS, 1000 * MS, 0)
+    for number in range(40):
+        governor.note_result(is_late=number % 8 == 0, age_ns=50 * MS, serial_ns=40 * MS)
+        assert governor.decide((number + 1) * S) is None
+
+
 def test_after_a_time_without_frames_nothing_is_held_against_anybody() -> None:
     governor = Governor(LADDER, 100 * MS, 100 * MS, 0)
     for _ in range(3):

@@ -27,6 +27,10 @@ def _variant(name: str, ms: float, quality: float | None = None, agreement: floa
     )
 
 
+def _sized(name: str, ms: float, side: int) -> Variant:
+    return msgspec.structs.replace(_variant(name, ms), size_wh=(side, side))
+
+
 def _manifest(*variants: Variant) -> Manifest:
     return msgspec.structs.replace(make_manifest(), variants=variants)
 
@@ -54,6 +58,8 @@ def test_one_model_can_only_leave_out_frames() -> None:
         ([_variant("fp32", 30, 0.82), _variant("int8", 10, 0.8)], ["fp32", "int8"]),
         # b is beaten: a is faster and better.
         ([_variant("int8", 10, 0.8), _variant("b", 6, 0.5), _variant("a", 3, 0.6)], ["int8", "a"]),
+        # Of two that take the same, the larger picture.
+        ([_variant("int8", 10), _sized("a", 5, 320), _sized("b", 5, 416)], ["int8", "b"]),
         # Nine tenths of the time are no gain.
         ([_variant("int8", 10, 0.8), _variant("b", 9.5, 0.8), _variant("a", 3, 0.6)], ["int8", "a"]),
         # Without labels agreement with FP32 counts, and FP32 itself, which has none, is the measure.
