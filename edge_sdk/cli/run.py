@@ -159,6 +159,7 @@ def _closing(summary: RunSummary) -> str:
         f"stopped by {summary.ended_by}; {summary.results} results, {summary.fps:.1f} a second; age "
         f"{summary.age.p50_ms:.1f} ms (p99 {summary.age.p99_ms:.1f}) of a budget of {summary.budget_ms:g}; "
         f"{summary.late} late, {summary.stale} dropped as too old, {summary.source.dropped} overtaken by newer frames"
+        + (f", {summary.skipped} left out, as only every n-th ran" if summary.skipped else "")
     )
 
 

@@ -38,6 +38,7 @@ class Scene:
     ) -> None:
         self.folder, self.clock = folder, Clock()
         self.costs_ms = {LARGE: 150.0, SMALL: 5.0}
+        self.heat = ""
         self.said: list[str] = []
         self.announced: list[Running] = []
         self.opened: list[weakref.ref[Stages]] = []
@@ -52,7 +53,7 @@ class Scene:
             fixed=fixed,
             say=self.said.append,
             announce=self.announced.append,
-            throttled=lambda: "",
+            throttled=lambda: self.heat,
             clock_ns=self.clock,
         )
         self.governing.begin(self.loop, "start")
@@ -241,3 +242,12 @@ def test_a_backlog_of_frames_that_come_too_old_is_nobodys_fault(folder: Path) ->
     scene.run(30)
     assert scene.step() is Tick.ON_TIME
     scene.governing.close()
+
+
+def test_a_board_that_throttles_is_relieved(scene: Scene) -> None:
+    scene.costs_ms[LARGE] = 10.0
+    scene.run(30)
+    assert scene.said == []
+    scene.heat = "the firmware throttles"
+    scene.until(lambda: scene.variant == SMALL)
+    assert scene.announced[-1].reason == "the board throttles: the firmware throttles"

@@ -16,7 +16,7 @@ import pytest
 from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Classification, Detections
 from edge_sdk.model_spec import ClassificationSpec
-from edge_sdk.publishing import ResultEncoder, ResultMessage, Running, StatusMessage, result_schema, status_schema
+from edge_sdk.publishing import ResultEncoder, ResultMessage, StatusMessage, result_schema, status_schema
 from edge_sdk.publishing.encoder import read_boot_id
 from tests.device.bundles import make_manifest, write_bundle
 from tests.device.results import make_classification, make_detections, make_encoder, make_frame, make_segmentation
@@ -207,17 +207,6 @@ def test_the_schema_refuses_other_messages(key: str, value: object) -> None:
     assert not _validator("result").is_valid(document)
 
 
-_RUNNING = Running(variant="int8.320x320", every=1, rung=1, rungs=7, reason="34% of 60 frames were late")
-
-
-@pytest.mark.parametrize(("key", "value"), [("every", 0), ("rung", -1), ("rungs", 0), ("reason", None)])
-def test_the_schema_refuses_other_ways_of_running(key: str, value: object) -> None:
-    document = _decode(make_encoder().encode_status("door", "online", running=_RUNNING))
-    assert document["running"] == msgspec.to_builtins(_RUNNING)
-    document["running"][key] = value
-    assert not _validator("status").is_valid(document)
-
-
 def test_status_messages() -> None:
     encoder = make_encoder(boot_id="boot", run_id="run")
     common = {
@@ -239,7 +228,6 @@ def test_status_messages() -> None:
     "data",
     [
         make_encoder().encode_status("door", "online", versions={"edge_sdk": "1.2"}),
-        make_encoder().encode_status("door", "online", running=_RUNNING),
         make_encoder().encode_status("door", "offline", "shutdown"),
         *_status_examples(),
     ],
@@ -274,15 +262,6 @@ def test_encoder_for_a_bundle(tmp_path: Path) -> None:
     document = _decode(ResultEncoder.for_bundle(bundle, "pi").encode(make_classification([1])))
     assert document["model"] == {"name": "tiny", "version": 1, "sha256": bundle.digest, "variant": "int8"}
     assert document["classes"][0]["label"] == "dog"
-
-
-def test_results_name_the_variant_that_made_them_and_a_status_names_none() -> None:
-    encoder = make_encoder()
-    assert "variant" not in _decode(encoder.encode(make_detections(1)))["model"]
-    for variant in ("int8.320x320", "int8"):
-        encoder.answers_by(variant)
-        assert _decode(encoder.encode(make_detections(1)))["model"]["variant"] == variant
-    assert "variant" not in _decode(encoder.encode_status("door", "offline", "lost"))["model"]
 
 
 @pytest.mark.parametrize(
