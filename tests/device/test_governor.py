@@ -151,7 +151,7 @@ def test_a_load_that_comes_and_goes_does_not_make_it_flap(period_s: float) -> No
     world = World(lambda s: 4.0 if s % period_s >= period_s / 2 else 1.0).run(hours * 3600)
     # A naive governor steps twice a period: this one at most once in thirty seconds, and far less where it fails.
     naive = 2 * hours * 3600 / period_s
-    limit = min(naive + 1, 50 if period_s <= 61 else hours * 3600 / 30)
+    limit = min(naive + 1, 30 if period_s <= 61 else hours * 3600 / 30)
     assert 1 <= len(world.steps) <= limit
 
 
