@@ -97,9 +97,10 @@ def _read(stdout: IO[str], lines: list[dict[str, Any]]) -> None:
 
 def _resident_mb(pid: int) -> float | None:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * _PAGE_MB
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError):
-        return None  # it has just ended
+        return None
+    return pages * _PAGE_MB or None  # none where it has just ended
 
 
 def _measured(samples: list[_Sample], summary: dict[str, Any], fps: float) -> dict[str, str]:
