@@ -74,11 +74,11 @@ class Governor:
         """What runs."""
         return self.ladder[self._index]
 
-    def note_result(self, *, is_late: bool, age_ns: int, serial_ns: int) -> None:
-        """A result was delivered: its age, and of that what the loop took."""
+    def note_result(self, *, is_late: bool, age_ns: int, run_ns: int) -> None:
+        """A result was delivered: its age, and of that the bare run."""
         self._judged += 1
         self._missed += is_late
-        self._recent.append((age_ns, serial_ns))
+        self._recent.append((age_ns, run_ns))
 
     def note_stale(self) -> None:
         """A frame was dropped because it could not make it."""
@@ -180,14 +180,14 @@ class Governor:
         return Move(self.ladder[self._target], text)
 
     def _expected_above_ns(self) -> float:
-        """Age of results on the rung above: what frames wait for, and the work in proportion to the rungs' costs."""
+        """Age of results on the rung above: the run in proportion to the rungs' costs, and the rest as it is."""
         here, above = self.rung, self.ladder[self._index - 1]
-        work_ns = _p90([work for _, work in self._recent])
-        wait_ns = _p90([age - work for age, work in self._recent])
-        expected_ns = work_ns * above.cost / here.cost if here.cost else work_ns
+        run_ns = _p90([run for _, run in self._recent])
+        rest_ns = _p90([age - run for age, run in self._recent])
+        expected_ns = run_ns * above.cost / here.cost if here.cost else run_ns
         if expected_ns > above.every * self._period_ns:
-            wait_ns = max(wait_ns, self._period_ns)  # the loop never rests, and a frame waits for the one before it
-        return wait_ns + expected_ns
+            rest_ns = max(rest_ns, self._period_ns)  # the loop never rests, and a frame waits for the one before it
+        return rest_ns + expected_ns
 
 
 def _p90(values: list[int]) -> int:

@@ -51,6 +51,7 @@ class Loop:
         last_wait_ns: how old the last frame was when it was taken.
         last_age_ns: capture to outbox of the last result.
         last_serial_ns: of it what the loop itself took: prepare, run, decode and outbox.
+        last_run_ns: of that the bare run.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Loop:
         self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
         self.every = 1
-        self.last_wait_ns = self.last_age_ns = self.last_serial_ns = 0
+        self.last_wait_ns = self.last_age_ns = self.last_serial_ns = self.last_run_ns = 0
         self._last_seq: int | None = None
 
     @property
@@ -104,6 +105,7 @@ class Loop:
         self._sink.put(result)
         delivered_ns = self._clock_ns()
         self.last_age_ns, self.last_serial_ns = delivered_ns - frame.captured_ns, delivered_ns - started_ns
+        self.last_run_ns = result.inference_ns
         for observer in self._observers:
             observer.put(result)
         return Tick.LATE if self._budget.is_late(frame.captured_ns, delivered_ns) else Tick.ON_TIME

@@ -102,7 +102,7 @@ class Governing:
     def _note(self, loop: Loop, tick: Tick) -> None:
         if tick is Tick.ON_TIME or tick is Tick.LATE:
             is_late = tick is Tick.LATE
-            self._governor.note_result(is_late=is_late, age_ns=loop.last_age_ns, serial_ns=loop.last_serial_ns)
+            self._governor.note_result(is_late=is_late, age_ns=loop.last_age_ns, run_ns=loop.last_run_ns)
         elif tick is Tick.STALE:
             self._governor.note_stale()
 

@@ -54,8 +54,9 @@ class World:
         self._ready: tuple[int, str] | None = None
 
     def work(self, frame: Frame) -> Result:
-        self.clock.advance(self.governor.rung.cost * self.load(self.clock.now_ns / S))
-        return Classification(frame, 0, np.empty(0, np.float32), np.empty(0, np.int64))
+        took_ms = self.governor.rung.cost * self.load(self.clock.now_ns / S)
+        self.clock.advance(took_ms)
+        return Classification(frame, int(took_ms * MS), np.empty(0, np.float32), np.empty(0, np.int64))
 
     def run(self, seconds: float) -> World:
         while self.clock.now_ns < seconds * S:
@@ -68,9 +69,7 @@ class World:
         governor, now_ns = self.governor, self.clock.now_ns
         if tick in (Tick.ON_TIME, Tick.LATE):
             self.ages_ms.append(self.loop.last_age_ns / MS)
-            governor.note_result(
-                is_late=tick is Tick.LATE, age_ns=self.loop.last_age_ns, serial_ns=self.loop.last_serial_ns
-            )
+            governor.note_result(is_late=tick is Tick.LATE, age_ns=self.loop.last_age_ns, run_ns=self.loop.last_run_ns)
         elif tick is Tick.STALE:
             governor.note_stale()
         if self._ready and now_ns >= self._ready[0]:
@@ -139,6 +138,16 @@ def test_there_is_no_step_up_into_what_would_not_fit() -> None:
     assert world.path == [1]
 
 
+def test_what_is_no_run_does_not_grow_with_the_model() -> None:
+    governor = Governor(LADDER, 100 * MS, 100 * MS, 0, 1)
+    moves = []
+    for number in range(20):
+        governor.note_result(is_late=False, age_ns=50 * MS, run_ns=3 * MS)
+        moves.append(governor.decide((number + 1) * S))
+    [move] = filter(None, moves)
+    assert move.reason.endswith(", 55 ms expected of 100")  # 47 and 3 * 40 / 15
+
+
 def test_a_camera_faster_than_the_larger_model_makes_a_frame_wait_and_that_counts() -> None:
     # 40 ms of work on frames 33 ms apart: as old as 73. The budget is 80, of which a step up may take 64.
     world = World(between(5, 15, 3.0), budget_ms=80, period_ms=33).run(200)
@@ -170,8 +179,9 @@ def test_steps_up_that_fail_become_rarer() -> None:
 
 
 def _work_of(world: World, frame: Frame, costs: dict[str, float]) -> Result:
-    world.clock.advance(costs[world.governor.rung.variant])
-    return Classification(frame, 0, np.empty(0, np.float32), np.empty(0, np.int64))
+    took_ms = costs[world.governor.rung.variant]
+    world.clock.advance(took_ms)
+    return Classification(frame, int(took_ms * MS), np.empty(0, np.float32), np.empty(0, np.int64))
 
 
 def test_a_hot_board_is_relieved_by_one_rung_and_no_more_while_the_budget_is_kept() -> None:
@@ -231,7 +241,7 @@ def test_a_camera_of_one_frame_in_three_seconds_is_judged_by_eight_of_them() -> 
 def test_one_late_frame_of_a_slow_camera_is_chance() -> None:
     governor = Governor(LADDER, 100 * MS, 1000 * MS, 0)
     for number in range(40):
-        governor.note_result(is_late=number % 8 == 0, age_ns=50 * MS, serial_ns=40 * MS)
+        governor.note_result(is_late=number % 8 == 0, age_ns=50 * MS, run_ns=40 * MS)
         assert governor.decide((number + 1) * S) is None
 
 
@@ -241,7 +251,7 @@ def test_after_a_time_without_frames_nothing_is_held_against_anybody() -> None:
         governor.note_stale()
     governor.rest(3600 * S)
     for _ in range(8):
-        governor.note_result(is_late=False, age_ns=50 * MS, serial_ns=40 * MS)
+        governor.note_result(is_late=False, age_ns=50 * MS, run_ns=40 * MS)
     assert governor.decide(3603 * S) is None
 
 

@@ -97,6 +97,7 @@ def test_a_stream_steps_down_under_a_load_and_up_again_when_it_is_over(
             stdout, stderr = process.communicate(timeout=20)
         finally:
             process.kill()
+            process.communicate()
     assert process.returncode == 0, stderr
     assert "Traceback" not in stderr
     steps = _running(listener)
