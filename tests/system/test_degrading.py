@@ -64,7 +64,7 @@ def _hogs() -> Iterator[None]:
 
 def _running(subscriber: Subscriber) -> list[dict[str, Any]]:
     statuses = [msgspec.json.decode(m.payload) for m in subscriber.messages("/status/gate")]
-    return [status["running"] for status in statuses if status["status"] == "online"]
+    return [status["running"] for status in statuses if "running" in status]
 
 
 def _variants(subscriber: Subscriber) -> list[str]:
@@ -84,6 +84,7 @@ def test_a_stream_steps_down_under_a_load_and_up_again_when_it_is_over(
             )
         try:
             wait_until(lambda: bool(_variants(listener)), "results")
+            wait_until(lambda: bool(_running(listener)), "the status of the start")
             assert _running(listener)[0] == {"variant": LARGE, "every": 1, "rung": 0, "rungs": 7, "reason": "start"}
             with _hogs():
                 wait_until(lambda: SMALL in _variants(listener), "the smaller model", _WAIT_S)
