@@ -22,6 +22,7 @@ class Tick(enum.Enum):
 
     IDLE = "no frame came"
     STALE = "a frame was too old to make its deadline and was dropped"
+    SKIPPED = "a frame was left out on purpose: only every n-th runs"
     ON_TIME = "a result was delivered inside the budget"
     LATE = "a result was delivered, but late"
     HUNG = "a run came to no end and was ended; there is no result"
@@ -47,9 +48,13 @@ class Loop:
         clock_ns: monotonic nanoseconds; injected by tests.
 
     Attributes:
+        every: of the source's frames, by their numbers, at most every `every`-th runs, 1 and up.
         counts: how many steps came to what.
+        last_wait_ns: how old the last frame was when it was taken.
         last_age_ns: capture to outbox of the last result.
         last_hang: what was said of the last run that came to no end; empty when there was none.
+        last_serial_ns: of it what the loop itself took: prepare, run, decode and outbox.
+        last_run_ns: of that the bare run.
     """
 
     def __init__(
@@ -65,8 +70,10 @@ class Loop:
         self._source, self._stages = source, stages
         self._sink, self._budget, self._observers, self._clock_ns = sink, budget, tuple(observers), clock_ns
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
-        self.last_age_ns = 0
+        self.every = 1
+        self.last_wait_ns = self.last_age_ns = self.last_serial_ns = self.last_run_ns = 0
         self.last_hang = ""
+        self._last_seq: int | None = None
 
     @property
     def stages(self) -> Stage[Frame, Result]:
@@ -90,9 +97,13 @@ class Loop:
         return tick
 
     def _process(self, frame: Frame) -> Tick:
+        if self.every > 1 and self._last_seq is not None and 0 < frame.seq - self._last_seq < self.every:
+            return Tick.SKIPPED
         started_ns = self._clock_ns()
+        self.last_wait_ns = started_ns - frame.captured_ns
         if not self._budget.admits(frame.captured_ns, started_ns):
             return Tick.STALE
+        self._last_seq = frame.seq
         try:
             result = self._stages(frame)
         except HungRunError as cause:
@@ -101,7 +112,8 @@ class Loop:
         self._budget.record(self._clock_ns() - started_ns)
         self._sink.put(result)
         delivered_ns = self._clock_ns()
-        self.last_age_ns = delivered_ns - frame.captured_ns
+        self.last_age_ns, self.last_serial_ns = delivered_ns - frame.captured_ns, delivered_ns - started_ns
+        self.last_run_ns = result.inference_ns
         for observer in self._observers:
             observer.put(result)
         return Tick.LATE if self._budget.is_late(frame.captured_ns, delivered_ns) else Tick.ON_TIME

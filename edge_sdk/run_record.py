@@ -24,6 +24,7 @@ class RunRecord:
     def __init__(self) -> None:
         self.results = self.not_finite = 0
         self._ages_ns = np.zeros(_RECENT, np.int64)
+        self._serial_ns = np.zeros(_RECENT, np.int64)
         self._inference_ns = np.zeros(_RECENT, np.int64)
         self._first_ns = self._last_ns = 0
 
@@ -39,9 +40,18 @@ class RunRecord:
         if not result.is_finite:
             self.not_finite += 1
 
+    def after(self, loop: Loop, tick: Tick) -> None:
+        """Note what the loop took for the result that was put last; see `Supervisor`."""
+        if tick is Tick.ON_TIME or tick is Tick.LATE:
+            self._serial_ns[(self.results - 1) % _RECENT] = loop.last_serial_ns
+
     def age(self) -> Percentiles | None:
         """Capture to outbox."""
         return percentiles_of(self._ages_ns[: min(self.results, _RECENT)])
+
+    def serial(self) -> Percentiles | None:
+        """From taking a frame to the outbox: age without waiting."""
+        return percentiles_of(self._serial_ns[: min(self.results, _RECENT)])
 
     def inference(self) -> Percentiles | None:
         """The bare run."""
@@ -60,4 +70,5 @@ class RunRecord:
         return (
             f"{self.results} results, {self.fps():.1f} a second; age p50 {age.p50_ms:.1f} p99 {age.p99_ms:.1f} ms, "
             f"inference p50 {inference.p50_ms:.1f} ms; {loop.counts[Tick.LATE]} late, {loop.counts[Tick.STALE]} stale"
+            + (f", {loop.counts[Tick.SKIPPED]} left out" if loop.counts[Tick.SKIPPED] else "")
         )

@@ -6,7 +6,7 @@ Owns three buffers that rotate between the reader (who writes one), the slot (wh
 
 from __future__ import annotations
 
-from threading import Condition, Event
+from threading import Event, Lock
 
 import numpy as np
 
@@ -28,7 +28,10 @@ class Slot:
         self._camera = camera
         self._buffers: list[Image] = [np.zeros((1, 1, 3), np.uint8) for _ in range(3)]
         self._free, self._ready, self._held = 0, 1, 2
-        self._changed = Condition()
+        self._lock = Lock()
+        # Held while there is nothing to take. A lock and not a condition, whose wait in Python costs twice as much.
+        self._nothing = Lock()
+        self._nothing.acquire()
         self._newest: Frame | None = None
         self._finished = False
         self._delivered = 0
@@ -63,14 +66,16 @@ class Slot:
             seq: the frame's number.
         """
         frame = Frame(image, captured_ns, captured_at, seq, self._camera)
-        with self._changed:
+        with self._lock:
             if self._finished:
                 return
             self._buffers[self._free] = image
             self._free, self._ready = self._ready, self._free
-            self._dropped += self._newest is not None
+            if self._newest is None:
+                self._nothing.release()
+            else:
+                self._dropped += 1
             self._newest = frame
-            self._changed.notify()
 
     def skip(self) -> None:
         """Count a frame that the reader left out."""
@@ -78,9 +83,13 @@ class Slot:
 
     def latest(self, timeout_s: float) -> Frame | None:
         """The newest frame not delivered yet, or None when none came within `timeout_s` seconds or none will come."""
-        with self._changed:
+        if not self.wanted.is_set():
             self.wanted.set()
-            self._changed.wait_for(self._has_news, timeout_s)
+        if not self._nothing.acquire(timeout=timeout_s):
+            return None
+        with self._lock:
+            if self._finished:
+                self._nothing.release()  # who asks again does not wait
             frame, self._newest = self._newest, None
             if frame is not None:
                 self._ready, self._held = self._held, self._ready
@@ -89,10 +98,8 @@ class Slot:
 
     def finish(self) -> None:
         """Say that no frame will come any more; one that waits can still be taken."""
-        with self._changed:
+        with self._lock:
+            if not self._finished and self._newest is None:
+                self._nothing.release()
             self._finished = True
             self.wanted.set()
-            self._changed.notify_all()
-
-    def _has_news(self) -> bool:
-        return self._newest is not None or self._finished

@@ -50,12 +50,13 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--every-frame", is_flag=True, help="Of a video file: each in turn, as fast as they can be worked on.")
 @click.option("--duration", type=POSITIVE, callback=number, help="Stop after so many seconds.")
 @click.option("--latency-ms", type=POSITIVE, callback=number, help="Overrides the bundle's budget.")
-@click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
+@click.option("--variant", metavar="NAME", help="One of the bundle's models and no other: int8.320x320, fp32.")
 @click.option("--cpu-share", type=POSITIVE, callback=number, help="What tuning may use: 0.5 is half a core.")
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
 @click.option(
     "--trial-seconds", type=POSITIVE, callback=number, help="How long a new bundle may be tried.  [default: 60]"
 )
+@click.option("--best-effort", is_flag=True, help="Run although this board cannot keep the budget.")
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
@@ -99,6 +100,7 @@ def _settings(options: dict[str, object]) -> RunSettings:
         cpu_share=cast("float | None", options["cpu_share"]),
         tune=not options["no_tune"],
         trial_s=cast("float | None", options["trial_seconds"]) or TRIAL_S,
+        best_effort=bool(options["best_effort"]),
     )
 
 
@@ -172,6 +174,7 @@ def _closing(summary: RunSummary) -> str:
         f"stopped by {summary.ended_by}; {summary.results} results, {summary.fps:.1f} a second; age "
         f"{summary.age.p50_ms:.1f} ms (p99 {summary.age.p99_ms:.1f}) of a budget of {summary.budget_ms:g}; "
         f"{summary.late} late, {summary.stale} dropped as too old, {summary.source.dropped} overtaken by newer frames"
+        + (f", {summary.skipped} left out, as only every n-th ran" if summary.skipped else "")
         + (f"; {summary.hung} runs that came to no end" if summary.hung else "")
         + (f"; {summary.not_finite} results of outputs that were no numbers" if summary.not_finite else "")
     )

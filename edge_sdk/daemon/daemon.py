@@ -12,7 +12,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,9 @@ import edge_sdk
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source, redact
-from edge_sdk.daemon.self_tuning import SelfTuning
+from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.steering import Steering
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.daemon.troubles import Troubles
 from edge_sdk.errors import SessionError, UsageError
@@ -41,9 +42,7 @@ from edge_sdk.publishing import (
 from edge_sdk.run_record import RunRecord
 from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.signing import load_public_key
-from edge_sdk.stages import Stages
 from edge_sdk.trial import prove_here
-from edge_sdk.tuning import Limits
 
 if TYPE_CHECKING:
     from edge_sdk.annotate import AnnotatedVideo
@@ -51,9 +50,6 @@ if TYPE_CHECKING:
 _STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
 _CLOSE_TIMEOUT_S = 1.5
 _STATUS_INTERVAL_NS = 10_000_000_000
-
-Say = Callable[[str], None]
-"""Takes one line for people."""
 
 
 class Daemon:
@@ -69,7 +65,7 @@ class Daemon:
         self._stop_reason: str | None = None
         self._deadline = math.inf
         self._record = RunRecord()
-        self._supervisors: list[Supervisor] = []
+        self._supervisors: list[Supervisor] = [self._record]
 
     def stop(self, reason: str = "signal") -> None:
         """Finish the frame at hand and leave; safe in a signal handler."""
@@ -93,14 +89,9 @@ class Daemon:
         ):
             return self._nothing(bundle)
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        tuning = SelfTuning(settings, bundle, session, Limits(budget_ms, settings.cpu_share), self._say)
-        home = tuning.open()
-        shortfalls = home[1].session.providers.shortfalls()
-        if shortfalls:
-            self._say(f"warning: {'; '.join(shortfalls)}")
+        steering = Steering(settings, bundle, session, budget_ms, self._say)
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
-        self._warn_if_slow(home[1], budget_ms)
         with contextlib.ExitStack() as stack:
             password = settings.source_password.reveal() if settings.source_password else None
             source = open_source(
@@ -108,19 +99,17 @@ class Daemon:
             )
             stack.callback(source.close)
             budget = Budget(budget_ms, drops=source.paced)
+            steering.settle(paced=source.paced)
             observers: list[Sink] = [self._record]
             if settings.annotate is not None:
                 observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
             self._say(f"source {redact(settings.source)} is open")
-            sink = self._open_sink(bundle, source)
+            encoder = ResultEncoder.for_bundle(bundle, settings.device)
+            sink = self._open_sink(encoder, source)
             stack.callback(sink.close, _CLOSE_TIMEOUT_S)
             troubles = Troubles(self._record, self._say, None if isinstance(sink, JsonLinesSink) else sink.warn)
-            self._supervisors.append(troubles)
-            loop = Loop(source, home[1], sink, budget, observers=observers)
-            if tuner := tuning.supervisor(home, source):
-                stack.callback(tuner.close)
-                self._supervisors.append(tuner)
-            del home  # what tuning replaces must not be held here
+            loop = Loop(source, steering.take_stages(), sink, budget, observers=observers)
+            self._supervisors += [troubles, *steering.begin(stack, loop, budget, encoder, sink, source)]
             reason = self._step_until_done(loop, source, troubles)
             sink.close(_CLOSE_TIMEOUT_S)
             return self._summary(loop, source, sink, budget, reason)
@@ -144,21 +133,7 @@ class Daemon:
             return settings
         return msgspec.structs.replace(settings, limit_s=given.run_limit_s)
 
-    def _warn_if_slow(self, stages: Stages, budget_ms: float) -> None:
-        """Say at start what cannot work; golden has warmed the model up, and often shown already that it can."""
-        if stages.session.replay_ns <= budget_ms * 1e6:
-            return
-        start_ns = time.perf_counter_ns()
-        stages.session.run(stages.prepare.tensor)
-        run_ms = (time.perf_counter_ns() - start_ns) / 1e6
-        if run_ms > budget_ms:
-            self._say(
-                f"warning: one inference takes about {run_ms:.3g} ms here and the budget is {budget_ms:g} ms, so most "
-                "frames will be dropped; raise --latency-ms or build a smaller model"
-            )
-
-    def _open_sink(self, bundle: Bundle, source: OpenedSource) -> MqttPublisher | JsonLinesSink:
-        encoder = ResultEncoder.for_bundle(bundle, self._settings.device)
+    def _open_sink(self, encoder: ResultEncoder, source: OpenedSource) -> MqttPublisher | JsonLinesSink:
         if self._settings.mqtt is None:
             if sys.stdout is None:
                 raise UsageError("standard output is closed; give --mqtt, or something that takes the results")
@@ -226,8 +201,10 @@ class Daemon:
             stale=loop.counts[Tick.STALE],
             hung=loop.counts[Tick.HUNG],
             not_finite=record.not_finite,
+            skipped=loop.counts[Tick.SKIPPED],
             budget_ms=budget.limit_ns / 1e6,
             age=record.age(),
+            serial=record.serial(),
             inference=record.inference(),
             fps=record.fps(),
             source=source.stats,
@@ -244,8 +221,10 @@ class Daemon:
             stale=0,
             hung=0,
             not_finite=0,
+            skipped=0,
             budget_ms=self._settings.latency_ms or bundle.manifest.latency_budget_ms,
             age=None,
+            serial=None,
             inference=None,
             fps=0.0,
             source=SourceStats(),

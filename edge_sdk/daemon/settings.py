@@ -27,10 +27,12 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         latency_ms: overrides the bundle's budget.
         run_limit_s: seconds after which a run that does not end is ended; by default ten budgets, 5 at least.
         every_frame: a video file is not played in real time: each of its frames runs, in turn.
-        variant: which of the bundle's models runs, by name or file; by default its first, or what tuning finds.
+        variant: which of the bundle's models runs, by name or file, and no other; by default its first, or what tuning
+            finds, and others where that cannot keep the budget.
         cpu_share: the most CPU time over time that tuning may choose, 1 is one core; None without a limit.
         tune: whether what runs best here is found out, and remembered.
         trial_s: how long a bundle that is new on this device may take to load and replay golden, in seconds.
+        best_effort: run although the budget cannot be kept here.
     """
 
     bundle: Path
@@ -50,3 +52,4 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_share: float | None = None
     tune: bool = True
     trial_s: float = TRIAL_S
+    best_effort: bool = False

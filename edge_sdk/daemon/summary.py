@@ -18,8 +18,10 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
         stale: frames dropped before inference because they could not make it any more.
         hung: frames whose run came to no end and was ended.
         not_finite: of the results, those of outputs that were NaN or infinite.
+        skipped: frames left out on purpose, where only every n-th runs.
         budget_ms: capture to outbox.
-        age, inference: of the last 4096 results; None without a result.
+        age, serial, inference: of the last 4096 results; None without a result. Capture to outbox; of that what the
+            loop took, from taking the frame; of that the bare run.
         fps: results a second, from the first to the last.
         source: its own counts.
         publisher: its own counts; None without a broker.
@@ -32,8 +34,10 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     stale: int
     hung: int
     not_finite: int
+    skipped: int
     budget_ms: float
     age: Percentiles | None
+    serial: Percentiles | None
     inference: Percentiles | None
     fps: float
     source: SourceStats

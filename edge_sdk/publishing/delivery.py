@@ -13,6 +13,7 @@ from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.link import Link
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
+from edge_sdk.publishing.payload import Running
 from edge_sdk.publishing.stats import State
 from edge_sdk.publishing.wakeup import Wakeup
 
@@ -70,8 +71,9 @@ class Delivery:
         self._progress_at = 0.0
         self._is_asleep = self._is_polling = False
         self._warnings: dict[str, str] = {}
-        self._is_status_due = False
         self._detail = ""
+        self._running: Running | None = None
+        self._has_news = False
         self.state: State = "connecting"
         self.last_error = ""
         self.sent = self.acknowledged = self.rejected = self.too_large = self.connects = 0
@@ -86,7 +88,12 @@ class Delivery:
     def warn(self, name: str, line: str) -> None:
         """Add a warning to the online status, in place of an older one of that name, and publish it soon."""
         self._warnings = {**self._warnings, name: line}
-        self._is_status_due = True
+        self._has_news = True
+
+    def announce(self, running: Running) -> None:
+        """Publish what runs, now or as soon as there is a connection, and with every later one; never blocks."""
+        self._running = running
+        self._has_news = True
         self._wakeup.wake()
 
     def finish(self, timeout_s: float) -> None:
@@ -157,8 +164,8 @@ class Delivery:
             if up_at is not None and time.monotonic() - up_at > _HELD_S:
                 self._backoff.reset()
                 self._brief = 0
-            if self._is_status_due and self._has_room(link):
-                self._send_online(link)
+            if self._has_news and self._has_room(link):
+                self._say_online(link)
             self._fill(link)
             self._settle(link)
             if self._deadline is not None and self._may_leave(link, self._deadline):
@@ -170,13 +177,15 @@ class Delivery:
     def _greet(self, link: Link) -> float:
         self.connects += 1
         self._brief += 1
-        self._send_online(link)
+        self._say_online(link)
         self._report("online", "")
         return time.monotonic()
 
-    def _send_online(self, link: Link) -> None:
-        self._is_status_due = False
-        status = self._encoder.encode_status(self._camera, "online", versions=self._versions, warnings=self._warnings)
+    def _say_online(self, link: Link) -> None:
+        self._has_news = False  # first: what is announced from here on is news again
+        status = self._encoder.encode_status(
+            self._camera, "online", versions=self._versions, running=self._running, warnings=self._warnings
+        )
         self._send_status(link, status)
 
     def _send_status(self, link: Link, payload: bytes) -> int:

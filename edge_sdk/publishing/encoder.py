@@ -28,6 +28,7 @@ from edge_sdk.publishing.payload import (
     FrameSize,
     ModelRef,
     ResultMessage,
+    Running,
     SegmentationMessage,
     SegmentItem,
     StatusMessage,
@@ -70,6 +71,7 @@ class ResultEncoder:
         self.boot_id = boot_id or read_boot_id()
         self.run_id = run_id or str(uuid.uuid4())
         self._model = model
+        self._answering = model
         numbered = enumerate(labels, start=-1 if background_class else 0)
         self._labels = {number: label or f"class_{number}" for number, label in numbered}
         self._labels.setdefault(-1, "background")
@@ -90,7 +92,14 @@ class ResultEncoder:
         model = ModelRef(promise.name, promise.version, bundle.digest)
         # Only class ids of a classifier are counted without the background.
         background = promise.task == "classification" and promise.classification.background_class
-        return cls(device, bundle.labels(), model, background_class=background)
+        encoder = cls(device, bundle.labels(), model, background_class=background)
+        encoder.answers_by(promise.variants[0].name)
+        return encoder
+
+    def answers_by(self, variant: str) -> None:
+        """From now on results are of this variant; to be called between two results, by whoever encodes them."""
+        self._answering = msgspec.structs.replace(self._model, variant=variant)
+        self._frames = {}
 
     def encode(self, result: Result) -> bytes:
         """One result as one line of JSON; what is not finite is left out, because JSON cannot say it."""
@@ -108,6 +117,7 @@ class ResultEncoder:
         reason: Literal["shutdown", "lost"] | None = None,
         versions: Mapping[str, str] | None = None,
         warnings: Mapping[str, str] | None = None,
+        running: Running | None = None,
     ) -> bytes:
         """The status of one camera as one line of JSON."""
         return self._json.encode(
@@ -123,6 +133,7 @@ class ResultEncoder:
                 model=self._model,
                 versions=dict(versions) if versions else msgspec.UNSET,
                 warnings=dict(warnings) if warnings else msgspec.UNSET,
+                running=running or msgspec.UNSET,
             )
         )
 
@@ -204,7 +215,7 @@ class ResultEncoder:
             "captured_at": datetime.fromtimestamp(0, timezone.utc),
             "age_ms": age_ms,
             "infer_ms": infer_ms,
-            "model": self._model,
+            "model": self._answering,
             "frame": FrameSize(*result.frame.size_wh),
             "not_finite": msgspec.UNSET if result.is_finite else True,
         }

@@ -19,11 +19,15 @@ _Count = Annotated[int, Meta(ge=0)]
 
 
 class ModelRef(msgspec.Struct, frozen=True, gc=False):
-    """What answered: the bundle's name, its version, and the SHA-256 of its manifest in hex."""
+    """What answered: the bundle's name, its version, the SHA-256 of its manifest in hex, and which of its models.
+
+    `variant` is in results, for it may change from one to the next.
+    """
 
     name: str
     version: int
     sha256: str
+    variant: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class FrameSize(msgspec.Struct, frozen=True, gc=False):
@@ -92,6 +96,19 @@ class SegmentationMessage(_Header, frozen=True, gc=False, kw_only=True, tag="seg
     segments: list[SegmentItem]
 
 
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs at present, of all that the camera's stream may fall back to.
+
+    `rung` is 0 for what runs by choice, up to `rungs` - 1; of the frames every `every`-th runs; `reason` is for people.
+    """
+
+    variant: str
+    every: Annotated[int, Meta(ge=1)]
+    rung: _Count
+    rungs: Annotated[int, Meta(ge=1)]
+    reason: str
+
+
 ResultMessage: TypeAlias = DetectionMessage | ClassificationMessage | SegmentationMessage
 
 
@@ -109,6 +126,7 @@ class StatusMessage(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelRef
     versions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    running: Running | msgspec.UnsetType = msgspec.UNSET
 
 
 def result_schema() -> bytes:

@@ -18,6 +18,7 @@ from edge_sdk.publishing.delivery import Delivery
 from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.link import Link
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
+from edge_sdk.publishing.payload import Running
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.stats import PublisherStats, State
 
@@ -91,6 +92,10 @@ class MqttPublisher:
             line: for people.
         """
         self._delivery.warn(name, line)
+
+    def announce(self, running: Running) -> None:
+        """Have the camera's retained status say what runs; never blocks."""
+        self._delivery.announce(running)
 
     def stats(self) -> PublisherStats:
         """What happened so far."""

@@ -11,54 +11,7 @@ from edge_sdk.budget import Budget
 from edge_sdk.frame import Classification, Frame, Result
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.protocols import Sink
-
-MS = 1_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-    def advance(self, ms: float) -> None:
-        self.now_ns += int(ms * MS)
-
-
-class Camera:
-    """A camera of constant rate whose slot holds the newest frame only; waiting moves the clock."""
-
-    def __init__(self, clock: Clock, period_ms: float, count: int) -> None:
-        self._clock, self._period_ns, self._count = clock, int(period_ms * MS), count
-        self._next = 0
-
-    @property
-    def ended(self) -> bool:
-        return self._next >= self._count
-
-    def latest(self, timeout_s: float) -> Frame | None:
-        newest = min(self._clock.now_ns // self._period_ns, self._count - 1)
-        if newest < self._next:
-            wait_ns = self._next * self._period_ns - self._clock.now_ns
-            if self.ended or wait_ns > timeout_s * 1e9:
-                self._clock.now_ns += int(timeout_s * 1e9)
-                return None
-            self._clock.now_ns += wait_ns
-            newest = self._next
-        self._next = newest + 1
-        return Frame(np.zeros((4, 4, 3), np.uint8), newest * self._period_ns, 0.0, newest, "camera")
-
-    def close(self) -> None:
-        pass
-
-
-class Collector:
-    def __init__(self) -> None:
-        self.results: list[Result] = []
-
-    def put(self, result: Result) -> None:
-        self.results.append(result)
+from tests.device.simulated import MS, Camera, Clock, Collector
 
 
 def _loop(
@@ -138,3 +91,92 @@ def test_a_slow_observer_does_not_make_a_result_late() -> None:
     loop = _loop(camera, clock, work_ms=20, budget_ms=100, sink=sink, observers=[Slow()])
     assert loop.step() is Tick.ON_TIME
     assert loop.last_age_ns == 20 * MS
+
+
+def _steps(loop: Loop, camera: Camera) -> list[Tick]:
+    ticks = []
+    while not camera.ended:
+        ticks.append(loop.step())
+    return ticks
+
+
+def test_every_third_frame_by_number_and_none_of_the_others_is_a_miss() -> None:
+    clock, sink = Clock(), Collector()
+    camera = Camera(clock, period_ms=10, count=300)
+    loop = _loop(camera, clock, work_ms=1, budget_ms=100, sink=sink)
+    loop.every = 3
+    ticks = _steps(loop, camera)
+    assert [r.frame.seq for r in sink.results] == list(range(0, 300, 3))
+    assert (ticks.count(Tick.SKIPPED), ticks.count(Tick.ON_TIME)) == (200, 100)
+    assert loop.counts[Tick.LATE] == loop.counts[Tick.STALE] == 0
+
+
+def test_frames_that_were_overtaken_count_among_those_left_out() -> None:
+    clock, sink = Clock(), Collector()
+    camera = Camera(clock, period_ms=10, count=300)
+    loop = _loop(camera, clock, work_ms=25, budget_ms=100, sink=sink)
+    loop.every = 4
+    _steps(loop, camera)
+    assert [r.frame.seq for r in sink.results] == list(range(0, 300, 4))
+    assert loop.last_age_ns == loop.last_serial_ns == 25 * MS  # each is taken fresh
+
+
+def test_numbers_that_begin_again_do_not_stop_the_stream() -> None:
+    clock, sink = Clock(), Collector()
+    first, second = Camera(clock, 10, 50), Camera(clock, 10, 5)
+    loop = _loop(first, clock, work_ms=1, budget_ms=10_000, sink=sink)
+    loop.every = 2
+    _steps(loop, first)
+    loop._source = second
+    assert loop.step() is Tick.ON_TIME
+
+
+def test_other_stages_are_not_expected_to_take_what_those_before_them_took() -> None:
+    clock, sink = Clock(), Collector()
+    camera = Camera(clock, period_ms=50, count=1000)
+    loop = _loop(camera, clock, work_ms=150, budget_ms=100, sink=sink)
+    for _ in range(100):
+        loop.step()
+    assert loop.counts[Tick.STALE] > 50
+    before = loop.counts[Tick.STALE]
+    loop.stages = _loop(camera, clock, work_ms=5, budget_ms=100, sink=sink).stages
+    _steps(loop, camera)
+    assert loop.counts[Tick.STALE] == before
+
+
+def test_a_machine_that_was_suspended_goes_on_with_the_freshest_frame() -> None:
+    clock, sink = Clock(), Collector()
+    camera = Camera(clock, period_ms=50, count=200_000)
+    loop = _loop(camera, clock, work_ms=5, budget_ms=100, sink=sink)
+    for _ in range(100):
+        loop.step()
+    clock.advance(3_600_000)
+    ticks = [loop.step() for _ in range(100)]
+    assert set(ticks) == {Tick.ON_TIME}
+
+
+def test_a_suspension_in_the_middle_of_a_run_costs_that_result_alone() -> None:
+    clock, sink = Clock(), Collector()
+    camera = Camera(clock, period_ms=50, count=200_000)
+    loop = _loop(camera, clock, work_ms=[5.0, 5.0, 3_600_000.0, *[5.0] * 300], budget_ms=100, sink=sink)
+    ticks = [loop.step() for _ in range(300)]
+    assert ticks.count(Tick.LATE) == 1
+    # One of three took an hour; the next frame is the probe that ends the spell.
+    assert set(ticks[3:]) == {Tick.ON_TIME}
+
+
+def test_jumps_of_the_wall_clock_change_nothing() -> None:
+    def run(wall: Sequence[float]) -> list[Tick]:
+        clock, sink = Clock(), Collector()
+        camera = Camera(clock, period_ms=10, count=500)
+        times = itertools.cycle(wall)
+        deliver = camera.latest
+
+        def latest(timeout_s: float) -> Frame | None:
+            frame = deliver(timeout_s)
+            return frame and Frame(frame.image, frame.captured_ns, next(times), frame.seq, frame.camera)
+
+        camera.latest = latest  # type: ignore[method-assign]
+        return _steps(_loop(camera, clock, work_ms=33, budget_ms=40, sink=sink), camera)
+
+    assert run([0.0]) == run([1.7e9, 0.0, 4e9, -5.0])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from edge_sdk.publishing import Backoff, MemoryOutbox, MqttPublisher, MqttSettings, State
+from edge_sdk.publishing import Backoff, MemoryOutbox, MqttPublisher, MqttSettings, Running, State
 from tests.device.links import FakeLink
 from tests.device.results import make_detections, make_encoder, make_frame
 
@@ -289,3 +289,23 @@ def test_put_after_close_does_no_harm() -> None:
     publisher.close()
     _put(publisher, 1, 2, 3)
     assert publisher.stats().queued == 2
+
+
+def test_what_runs_is_in_every_status_of_being_online_the_latest_of_it() -> None:
+    first, second = FakeLink(answers=False), FakeLink()
+    publisher = _publisher(first, second)
+    _until(lambda: publisher.stats().state == "online")
+    for number, reason in enumerate(("start", "slow"), start=2):
+        publisher.announce(_running(reason))
+        _until(lambda number=number: len(first.published) == number)  # type: ignore[misc]
+    first.drop("pulled out")
+    _until(_has_connected(publisher, 2))
+    publisher.close()
+    said = [msgspec.json.decode(payload).get("running", {}).get("reason") for payload in first.published]
+    assert said == [None, "start", "slow"]
+    assert msgspec.json.decode(second.published[0])["running"]["reason"] == "slow"
+    assert second.contents() == ["online", "offline"]
+
+
+def _running(reason: str) -> Running:
+    return Running(variant="int8", every=1, rung=0, rungs=2, reason=reason)

@@ -261,7 +261,7 @@ def test_boot_id_is_one_of_this_boot() -> None:
 def test_encoder_for_a_bundle(tmp_path: Path) -> None:
     bundle = Bundle.open(write_bundle(tmp_path / "tiny.edge"))
     document = _decode(ResultEncoder.for_bundle(bundle, "pi").encode(make_classification([1])))
-    assert document["model"] == {"name": "tiny", "version": 1, "sha256": bundle.digest}
+    assert document["model"] == {"name": "tiny", "version": 1, "sha256": bundle.digest, "variant": "int8"}
     assert document["classes"][0]["label"] == "dog"
 
 

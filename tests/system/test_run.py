@@ -55,6 +55,8 @@ def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
         summary = msgspec.json.decode(done.stdout)
         assert summary["results"] == 30
         assert summary["ended_by"] == "frames"
+        assert 0 < summary["serial"]["p50_ms"] <= summary["age"]["p50_ms"]
+        assert summary["inference"]["p50_ms"] <= summary["serial"]["p50_ms"]
         assert summary["publisher"]["sent"] >= 30
         wait_until(lambda: "offline" in _statuses(listener), "the farewell")
         assert len(_results(listener)) == 30

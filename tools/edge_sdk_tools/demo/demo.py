@@ -128,7 +128,7 @@ def _run(bundle: DemoBundle, media: Media, broker: Broker, folder: Path, frames:
 def _command(bundle: DemoBundle, media: Media, broker: Broker, video: Path, frames: int | None) -> list[str]:
     command = [sys.executable, "-m", "edge_sdk", "run", str(bundle.path), "--source", str(media.street_video)]
     command += ["--mqtt", broker.url, "--mqtt-version", broker.protocol, "--mqtt-qos", "1"]
-    command += ["--device", "demo", "--camera", "street", "--annotate", str(video), "--json"]
+    command += ["--device", "demo", "--camera", "street", "--annotate", str(video), "--json", "--best-effort"]
     return command if frames is None else [*command, "--frames", str(frames)]
 
 

@@ -1,0 +1,165 @@
+"""Governing: the governor's rules, applied to a running loop.
+
+Owns the moves: another variant is loaded beside the loop and takes its place between two steps, and each step is said
+and published. At most two variants are loaded at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from edge_sdk.daemon.loader import Loader
+from edge_sdk.governor import Governor, Move
+from edge_sdk.ladder import ladder_of
+from edge_sdk.loop import Loop, Tick
+from edge_sdk.manifest import Manifest
+from edge_sdk.publishing import Running
+from edge_sdk.stages import Stages
+
+_CLOSE_TIMEOUT_S = 2.0  # a load takes less, where it ends at all
+
+
+class Governing:
+    """A supervisor that keeps a loop inside its budget as far as the bundle allows.
+
+    Args:
+        manifest: of the bundle, the variant that shall run by choice in front.
+        open_stages: the name of a variant -> its stages, loaded and proved; called in another thread.
+        limit_ns: the latency budget, nanoseconds.
+        fps: frames a second of the source.
+        fixed: the variant is never left.
+        say: takes one line for people.
+        announce: takes what runs, at the start and after every step; must not block.
+        throttled: why the board slows itself down at present; empty when it does not.
+        is_held: whether another supervisor tries models: nothing is judged then.
+        clock_ns: monotonic nanoseconds.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        open_stages: Callable[[str], Stages],
+        *,
+        limit_ns: int,
+        fps: float,
+        fixed: bool,
+        say: Callable[[str], None],
+        announce: Callable[[Running], None],
+        throttled: Callable[[], str],
+        is_held: Callable[[], bool] = lambda: False,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._manifest, self._fixed = manifest, fixed
+        self._limit_ns, self._period_ns = limit_ns, int(1e9 / fps)
+        self._say, self._announce, self._throttled = say, announce, throttled
+        self._is_held = is_held
+        self._clock_ns = clock_ns
+        self._loader = Loader(open_stages)
+        self._move: Move | None = None
+        self._is_loading = False
+        self._variant = manifest.variants[0].name
+        self._governor = self._fresh()
+
+    def begin(self, loop: Loop, reason: str) -> None:
+        """Say where the stream starts: at the loop's variant, and where that is not the first, it may step up.
+
+        Args:
+            loop: with the stages of its first step.
+            reason: why it is these, for people.
+        """
+        if not isinstance(loop.stages, Stages):
+            raise TypeError("expected the stages of a variant")
+        variant = loop.stages.variant
+        names = [rung.variant for rung in self._governor.ladder]
+        if variant in names:
+            self._governor = self._fresh(names.index(variant))
+        else:  # another supervisor's choice
+            self._manifest = self._manifest.led_by(variant)
+            self._governor = self._fresh()
+        self._variant = variant
+        self._tell(reason)
+
+    def after(self, loop: Loop, tick: Tick) -> None:
+        """Judge one step, and move when it is time; see `Supervisor`."""
+        now_ns = self._clock_ns()
+        if self._is_loading:
+            self._take(loop, now_ns)
+        if isinstance(loop.stages, Stages) and loop.stages.variant != self._variant:
+            self._follow(loop, loop.stages.variant)
+        if self._is_held():
+            self._governor.rest(now_ns)
+            return
+        # What was older than the whole budget when it came, as a stream's backlog is, no rung could have saved.
+        if loop.last_wait_ns <= self._limit_ns:
+            self._note(loop, tick)
+        if self._governor.is_due(now_ns):
+            move = self._governor.decide(now_ns, self._throttled())
+            if move is not None:
+                self._begin_move(loop, move, now_ns)
+
+    def _note(self, loop: Loop, tick: Tick) -> None:
+        if tick is Tick.ON_TIME or tick is Tick.LATE:
+            is_late = tick is Tick.LATE
+            self._governor.note_result(is_late=is_late, age_ns=loop.last_age_ns, run_ns=loop.last_run_ns)
+        elif tick is Tick.STALE:
+            self._governor.note_stale()
+
+    def close(self) -> None:
+        """Give the thread back."""
+        self._loader.close(_CLOSE_TIMEOUT_S)
+
+    def _fresh(self, start: int = 0) -> Governor:
+        rungs = ladder_of(self._manifest, fixed=self._fixed)
+        return Governor(rungs, self._limit_ns, self._period_ns, self._clock_ns(), start)
+
+    def _follow(self, loop: Loop, variant: str) -> None:
+        """Another supervisor chose: that is the top of the ladder from now on."""
+        self._move = None  # what is being loaded for it is given up when it comes
+        self._manifest = self._manifest.led_by(variant)
+        self._governor, self._variant, loop.every = self._fresh(), variant, 1
+        self._tell("chosen by measurement")
+
+    def _begin_move(self, loop: Loop, move: Move, now_ns: int) -> None:
+        self._move = move
+        if move.rung.variant == self._variant:
+            self._arrive(loop, move, now_ns)
+        elif not self._is_loading:
+            self._is_loading = True
+            self._loader.ask(move.rung.variant)
+
+    def _take(self, loop: Loop, now_ns: int) -> None:
+        loaded = self._loader.take()
+        if loaded is None:
+            return
+        self._is_loading = False
+        move = self._move
+        if move is None or move.rung.variant != loaded.variant:
+            self._loader.give_up([loaded.stages] if loaded.stages else [])
+            if move is not None:
+                self._begin_move(loop, move, now_ns)
+        elif loaded.stages is None:
+            self._move = None
+            self._governor.fail(now_ns)
+            self._say(f"{loaded.variant} does not load here and is left out: {loaded.problem}")
+        else:
+            before, loop.stages = loop.stages, loaded.stages
+            self._variant = loaded.variant
+            self._arrive(loop, move, now_ns)
+            leaving = [before] if isinstance(before, Stages) else []
+            del before
+            self._loader.give_up(leaving)
+
+    def _arrive(self, loop: Loop, move: Move, now_ns: int) -> None:
+        self._move = None
+        before = self._governor.rung
+        self._governor.arrive(now_ns)
+        loop.every = move.rung.every
+        self._say(f"from {before} to {move.rung}: {move.reason}")
+        self._tell(move.reason)
+
+    def _tell(self, reason: str) -> None:
+        governor = self._governor
+        rung, rungs = governor.rung, len(governor.ladder)
+        running = Running(variant=rung.variant, every=rung.every, rung=governor.index, rungs=rungs, reason=reason)
+        self._announce(running)

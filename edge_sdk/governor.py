@@ -1,0 +1,195 @@
+"""Governor: steps down a ladder when deadlines are missed or the board throttles, and up again when there is room.
+
+Owns the rules and no clock, no I/O, no model: it is told what became of frames, and says when to move.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from edge_sdk.ladder import Rung
+
+_S = 1_000_000_000
+_WINDOW_NS = 2 * _S  # a spell that is over in less would be over before another model is loaded
+_LEAST_FRAMES = 8  # of a slow camera the window is longer: a share of fewer frames says nothing
+_DOWN_SHARE = 0.10  # the drop rule looks at the 90th percentile: a budget with more misses is not kept by its measure
+_LEAST_MISSES = 2  # one of eight is more than that share, and may be chance
+_QUIET_SHARE = 0.05  # half of it: between both nothing moves
+_QUIET_NS = 10 * _S  # five windows without trouble before a step up; stepping down takes one: late results harm more
+_LONGEST_QUIET_NS = 640 * _S  # six doublings: a step that fails costs a load, some late frames, once in ten minutes
+_RELAPSE_NS = 60 * _S  # a step up that lasts longer was right when it was made
+_ROOM = 0.8  # of the budget: what a step up may be expected to take
+_HEAT_NS = 5 * _S  # shorter throttling is a peak that the heat sink swallows
+_RECENT = 64  # frames that a prediction looks at, as the drop rule does
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A step to the next rung.
+
+    Attributes:
+        rung: where to.
+        reason: with its numbers, for people.
+    """
+
+    rung: Rung
+    reason: str
+
+
+class Governor:
+    """Which rung a stream stands on.
+
+    A move is under way from `decide` until `arrive` or `fail`, and nothing is decided meanwhile.
+
+    Args:
+        ladder: from what runs by choice downwards, one rung or more.
+        limit_ns: the latency budget, nanoseconds.
+        period_ns: between two frames of the source, nanoseconds.
+        now_ns: monotonic nanoseconds.
+        start: the rung that the stream stands on, 0 for the top.
+    """
+
+    def __init__(self, ladder: Sequence[Rung], limit_ns: int, period_ns: int, now_ns: int, start: int = 0) -> None:
+        self.ladder = list(ladder)
+        self._limit_ns, self._period_ns = limit_ns, period_ns
+        self._index = start
+        self._window_ns = self._quiet_ns = now_ns
+        self._judged = self._missed = 0
+        self._target: int | None = None
+        self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
+        self._went_up_ns: int | None = None
+        self._quiet_need_ns = _QUIET_NS
+        self._hot_since_ns: int | None = None
+        self._is_relieved = False
+
+    @property
+    def index(self) -> int:
+        """0 is the top of the ladder."""
+        return self._index
+
+    @property
+    def rung(self) -> Rung:
+        """What runs."""
+        return self.ladder[self._index]
+
+    def note_result(self, *, is_late: bool, age_ns: int, run_ns: int) -> None:
+        """A result was delivered: its age, and of that the bare run."""
+        self._judged += 1
+        self._missed += is_late
+        self._recent.append((age_ns, run_ns))
+
+    def note_stale(self) -> None:
+        """A frame was dropped because it could not make it."""
+        self._judged += 1
+        self._missed += 1
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether `decide` has something to look at; to be asked after every frame."""
+        return self._target is None and now_ns - self._window_ns >= _WINDOW_NS
+
+    def decide(self, now_ns: int, throttled: str = "") -> Move | None:
+        """Say whether to move now.
+
+        Args:
+            now_ns: monotonic nanoseconds.
+            throttled: why the board slows itself down at present; empty when it does not.
+        """
+        if not self.is_due(now_ns):
+            return None
+        self._feel(now_ns, throttled)
+        if self._judged < _LEAST_FRAMES:
+            return None
+        missed, frames, span_s = self._missed, self._judged, (now_ns - self._window_ns) / _S
+        share = missed / frames
+        self._window_ns, self._judged, self._missed = now_ns, 0, 0
+        if share > _DOWN_SHARE and missed >= _LEAST_MISSES:
+            text = f"{share:.0%} of {frames} frames in {span_s:.1f} s missed {self._limit_ns / 1e6:g} ms"
+            return self._down(now_ns, text)
+        if self._hot_since_ns is not None:
+            return self._cool(now_ns, throttled)
+        if share > _QUIET_SHARE:
+            self._quiet_ns = now_ns
+        return self._up(now_ns)
+
+    def rest(self, now_ns: int) -> None:
+        """Forget what was noted: it says nothing of what comes."""
+        if self._target is None:
+            self._begin(now_ns)
+
+    def arrive(self, now_ns: int) -> None:
+        """The move is done."""
+        if self._target is None:
+            raise ValueError("no move is under way")
+        if self._target < self._index:
+            self._went_up_ns = now_ns
+            self._is_relieved = False
+        self._index, self._target = self._target, None
+        self._begin(now_ns)
+
+    def fail(self, now_ns: int) -> None:
+        """The move cannot be made, because that rung's variant does not load: no rung of it is tried again."""
+        if self._target is None:
+            raise ValueError("no move is under way")
+        here, lost = self.rung, self.ladder[self._target].variant
+        self.ladder = [r for r in self.ladder if r.variant != lost or r.variant == here.variant]
+        self._index, self._target = self.ladder.index(here), None
+        self._begin(now_ns)
+
+    def _begin(self, now_ns: int) -> None:
+        self._window_ns = self._quiet_ns = now_ns
+        self._judged = self._missed = 0
+        self._recent.clear()
+
+    def _feel(self, now_ns: int, throttled: str) -> None:
+        if throttled:
+            self._hot_since_ns = now_ns if self._hot_since_ns is None else self._hot_since_ns
+            self._quiet_ns = now_ns
+        else:
+            self._hot_since_ns = None
+
+    def _down(self, now_ns: int, reason: str) -> Move | None:
+        self._quiet_ns = now_ns
+        if self._index + 1 == len(self.ladder):
+            return None
+        if self._went_up_ns is not None:
+            is_relapse = now_ns - self._went_up_ns < _RELAPSE_NS
+            self._quiet_need_ns = min(2 * self._quiet_need_ns, _LONGEST_QUIET_NS) if is_relapse else _QUIET_NS
+            self._went_up_ns = None
+        self._target = self._index + 1
+        return Move(self.ladder[self._target], reason)
+
+    def _cool(self, now_ns: int, throttled: str) -> Move | None:
+        """One rung, once: a board that keeps its budget although it is slow needs no more."""
+        is_lasting = self._hot_since_ns is not None and now_ns - self._hot_since_ns >= _HEAT_NS
+        if self._is_relieved or not is_lasting:
+            return None
+        self._is_relieved = True
+        return self._down(now_ns, f"the board throttles: {throttled}")
+
+    def _up(self, now_ns: int) -> Move | None:
+        quiet_ns = now_ns - self._quiet_ns
+        if not self._index or quiet_ns < self._quiet_need_ns or not self._recent:
+            return None
+        expected_ns = self._expected_above_ns()
+        if expected_ns > _ROOM * self._limit_ns:
+            return None
+        self._target = self._index - 1
+        text = f"quiet for {quiet_ns / _S:.0f} s, {expected_ns / 1e6:.3g} ms expected of {self._limit_ns / 1e6:g}"
+        return Move(self.ladder[self._target], text)
+
+    def _expected_above_ns(self) -> float:
+        """Age of results on the rung above: the run in proportion to the rungs' costs, and the rest as it is."""
+        here, above = self.rung, self.ladder[self._index - 1]
+        run_ns = _p90([run for _, run in self._recent])
+        rest_ns = _p90([age - run for age, run in self._recent])
+        expected_ns = run_ns * above.cost / here.cost if here.cost else run_ns
+        if expected_ns > above.every * self._period_ns:
+            rest_ns = max(rest_ns, self._period_ns)  # the loop never rests, and a frame waits for the one before it
+        return rest_ns + expected_ns
+
+
+def _p90(values: list[int]) -> int:
+    values.sort()
+    return values[min(len(values) - 1, len(values) * 9 // 10)]

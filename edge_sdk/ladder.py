@@ -1,0 +1,82 @@
+"""Ladder: what a stream may fall back to, one rung at a time, and come back from.
+
+Owns the order of the rungs. The first is what runs by choice; each one below it takes less of the machine.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from edge_sdk.manifest import Manifest, Variant
+
+_EVERY = (2, 3, 4, 6, 8)  # beyond that a camera's stream is single pictures, and less load would not be felt
+_GAIN = 0.9  # of the time above it: a rung that saves less is noise
+
+
+class Rung(msgspec.Struct, frozen=True):
+    """One way to run.
+
+    Attributes:
+        variant: which of the bundle's models.
+        every: of the frames every `every`-th runs, 1 and up.
+        cost: of one run of it; only ratios between rungs mean anything.
+    """
+
+    variant: str
+    every: int
+    cost: float
+
+    def __str__(self) -> str:
+        return self.variant if self.every == 1 else f"{self.variant}, every {ordinal(self.every)} frame"
+
+
+def ladder_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Rung, ...]:
+    """The rungs of a bundle, from the variant that stands in front downwards.
+
+    Below it come its faster variants, the slower first, but none that another one beats in both time and quality; at
+    last every second, third and further frame of the fastest.
+
+    Args:
+        manifest: of the bundle, led by the variant that shall run.
+        fixed: this variant and no other.
+    """
+    costs = _costs(manifest.variants)
+    first, *others = manifest.variants
+    chosen = [first]
+    for variant in sorted(() if fixed else others, key=lambda v: (-costs[v.name], -_pixels(v))):
+        is_faster = costs[variant.name] <= _GAIN * costs[chosen[-1].name]
+        is_beaten = any(
+            costs[o.name] <= costs[variant.name] and _quality(o, manifest) > _quality(variant, manifest)
+            for o in others
+            if o is not variant
+        )
+        if is_faster and not is_beaten:
+            chosen.append(variant)
+    rungs = [Rung(v.name, 1, costs[v.name]) for v in chosen]
+    last = rungs[-1]
+    return (*rungs, *(Rung(last.variant, every, last.cost) for every in _EVERY))
+
+
+def _costs(variants: tuple[Variant, ...]) -> dict[str, float]:
+    """Milliseconds of one run: the board's estimates where all have one, for boards have ratios of their own."""
+    estimates = [v.estimate for v in variants]
+    if all(e is not None for e in estimates):
+        return {v.name: e.latency_ms for v, e in zip(variants, estimates, strict=True) if e is not None}
+    return {v.name: v.host_latency_ms for v in variants}
+
+
+def _quality(variant: Variant, manifest: Manifest) -> float:
+    """By labels where all variants have that; else agreement with FP32, which agrees with itself."""
+    metrics = {v.quality.metric if v.quality else None for v in manifest.variants}
+    if variant.quality is not None and len(metrics) == 1:
+        return variant.quality.value
+    return variant.agreement.value if variant.agreement else 1.0
+
+
+def _pixels(variant: Variant) -> int:
+    return variant.size_wh[0] * variant.size_wh[1]
+
+
+def ordinal(number: int) -> str:
+    """2nd, 3rd, 4th and so on, for numbers below 20."""
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th') }"

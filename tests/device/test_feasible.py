@@ -1,0 +1,131 @@
+"""A budget that this machine cannot keep: what starts, what is said, and with which exit code."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.daemon.feasible import choose_start, refusal, time_stages
+from edge_sdk.errors import IncompatibleError
+from edge_sdk.stages import Stages
+from tests.device.graded import LARGE, SMALL, open_variant, write_graded
+from tests.device.numbered import write_video
+
+NEVER_MS = 1e-4
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return Bundle.open(write_graded(tmp_path / "graded.edge", side=96, width=16))
+
+
+def test_a_run_inside_the_budget_is_enough(bundle: Bundle) -> None:
+    assert time_stages(Stages.open(bundle), 60_000) is None
+
+
+def test_the_best_run_is_what_counts_and_its_parts_are_all_of_it(bundle: Bundle) -> None:
+    taken = time_stages(Stages.open(bundle), NEVER_MS)
+    assert taken is not None
+    assert taken.variant == LARGE
+    assert taken.least_ms == pytest.approx(sum(taken.parts_ms))
+    assert 0 < taken.least_ms <= taken.median_ms
+    assert taken.parts_ms[1] > taken.parts_ms[2]
+
+
+def test_the_best_variant_that_fits_starts_and_the_reason_has_the_numbers(bundle: Bundle) -> None:
+    taken = time_stages(Stages.open(bundle), NEVER_MS)
+    assert taken is not None
+    budget_ms = taken.least_ms / 3
+    first = Stages.open(bundle)
+    gone, stages = weakref.ref(first), [first]
+    del first
+
+    def open_one(variant: str) -> Stages:
+        assert gone() is None, "two models are loaded"
+        return open_variant(bundle.path, variant)
+
+    start = choose_start(bundle, stages, budget_ms, open_one, fixed=False, say=pytest.fail)
+    assert (start.stages.variant, start.fits) == (SMALL, True)
+    assert [t.variant for t in start.too_slow] == [LARGE]
+    assert f"the budget is {budget_ms:g} ms, and {LARGE} takes" in start.reason(budget_ms)
+
+
+def test_where_nothing_fits_it_is_the_fastest(bundle: Bundle) -> None:
+    start = choose_start(
+        bundle,
+        [Stages.open(bundle)],
+        NEVER_MS,
+        lambda variant: open_variant(bundle.path, variant),
+        fixed=False,
+        say=pytest.fail,
+    )
+    assert (start.stages.variant, start.fits) == (SMALL, False)
+    text = str(refusal(bundle, start, NEVER_MS, fixed=False))
+    assert f"its fastest model, {SMALL} takes " in text
+    assert f"; {LARGE} takes " in text
+    assert "--best-effort" in text
+    assert "\n" not in text
+
+
+def test_a_fixed_variant_is_the_only_one_that_is_tried(bundle: Bundle) -> None:
+    start = choose_start(bundle, [Stages.open(bundle)], NEVER_MS, pytest.fail, fixed=True, say=pytest.fail)
+    assert [t.variant for t in start.too_slow] == [LARGE]
+    assert "choose another --variant" in str(refusal(bundle, start, NEVER_MS, fixed=True))
+
+
+def test_a_variant_that_does_not_load_is_said_and_left_out(bundle: Bundle) -> None:
+    said: list[str] = []
+
+    def only_large(variant: str) -> Stages:
+        if variant != LARGE:
+            raise IncompatibleError("not here")
+        return open_variant(bundle.path, variant)
+
+    start = choose_start(bundle, [Stages.open(bundle)], NEVER_MS, only_large, fixed=False, say=said.append)
+    assert (start.stages.variant, start.fits) == (LARGE, False)
+    assert said == [f"{SMALL} does not load here and is left out: not here"]
+
+
+@pytest.fixture
+def video(tmp_path: Path) -> Path:
+    return write_video(tmp_path / "v.avi", range(20), fps=50)
+
+
+def test_run_refuses_with_the_numbers_and_exit_code_4(
+    bundle: Bundle, video: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", str(bundle.path), "--source", str(video), "--latency-ms", "0.0001"]) == 4
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    last = captured.err.splitlines()[-1]
+    assert "this board cannot keep 0.0001 ms from capture to outbox: its fastest model, int8.8x8 takes" in last
+    assert "Traceback" not in captured.err
+
+
+def test_best_effort_runs_all_the_same_and_says_so(
+    bundle: Bundle, video: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    command = ["run", str(bundle.path), "--source", str(video), "--latency-ms", "0.0001", "--best-effort", "--json"]
+    assert run(command) == 0
+    captured = capsysbinary.readouterr()
+    assert b"warning: " in captured.err
+    *results, summary = [msgspec.json.decode(line) for line in captured.out.splitlines()]
+    assert {r["model"]["variant"] for r in results} == {SMALL}
+    assert summary["results"] == summary["late"] == len(results) >= 1
+
+
+def test_images_in_turn_are_never_dropped_and_so_never_refused(
+    bundle: Bundle, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    cv2.imwrite(str(tmp_path / "one.png"), np.zeros((32, 32, 3), np.uint8))
+    assert run(["run", str(bundle.path), "--source", str(tmp_path / "one.png"), "--latency-ms", "0.0001"]) == 0
+    captured = capsysbinary.readouterr()
+    assert b"warning: " in captured.err
+    assert msgspec.json.decode(captured.out)["model"]["variant"] == LARGE

@@ -1,0 +1,110 @@
+"""A machine that becomes slow under a running stream, and fast again: what subscribers see of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from tests.device.graded import LARGE, SMALL, write_graded
+from tests.system.broker import Broker, Subscriber, wait_until
+from tests.system.program import start_edge_sdk
+
+pytestmark = pytest.mark.system
+
+_HOGS = 30  # of one core: they leave it a share that turns milliseconds into tenths of a second
+_FPS = 10.0
+_WAIT_S = 90.0
+
+
+@pytest.fixture
+def long_video(tmp_path: Path) -> Path:
+    """Five minutes of small pictures."""
+    path = tmp_path / "long.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), _FPS, (32, 32))
+    for _ in range(int(_FPS * 300)):
+        writer.write(np.full((32, 32, 3), 90, np.uint8))
+    writer.release()
+    return path
+
+
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """What is started meanwhile has one core of this machine."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def _hogs() -> Iterator[None]:
+    """Processes that do nothing, as fast as they can."""
+    with _one_core():
+        running = [subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) for _ in range(_HOGS)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _running(subscriber: Subscriber) -> list[dict[str, Any]]:
+    statuses = [msgspec.json.decode(m.payload) for m in subscriber.messages("/status/gate")]
+    return [status["running"] for status in statuses if "running" in status]
+
+
+def _variants(subscriber: Subscriber) -> list[str]:
+    results = [msgspec.json.decode(m.payload) for m in subscriber.messages("/result/gate")]
+    return list(dict.fromkeys(result["model"]["variant"] for result in results))
+
+
+def test_a_stream_steps_down_under_a_load_and_up_again_when_it_is_over(
+    tmp_path: Path, long_video: Path, broker: Broker
+) -> None:
+    bundle = write_graded(tmp_path / "graded.edge", side=128, width=32, latency_ms=200)
+    with Subscriber(broker) as listener:
+        with _one_core():
+            process = start_edge_sdk(
+                *("run", bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--camera", "gate"),
+                "--json",
+            )
+        try:
+            wait_until(lambda: bool(_variants(listener)), "results")
+            wait_until(lambda: bool(_running(listener)), "the status of the start")
+            assert _running(listener)[0] == {"variant": LARGE, "every": 1, "rung": 0, "rungs": 7, "reason": "start"}
+            with _hogs():
+                wait_until(lambda: SMALL in _variants(listener), "the smaller model", _WAIT_S)
+            wait_until(lambda: _running(listener)[-1]["rung"] == 0, "the larger model", _WAIT_S)
+            seen = len(listener.messages())
+            wait_until(lambda: len(listener.messages()) > seen, "its results")
+            with Subscriber(broker, "edge/v1/+/+/status/+") as late:
+                [message] = late.wait_for(lambda messages: len(messages) == 1, "the retained status")
+                assert msgspec.json.decode(message.payload)["running"]["variant"] == LARGE
+            process.send_signal(signal.SIGTERM)
+            stdout, stderr = process.communicate(timeout=20)
+        finally:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0, stderr
+    assert "Traceback" not in stderr
+    steps = _running(listener)
+    # One rung at a time, and each with its numbers.
+    assert all(abs(b["rung"] - a["rung"]) == 1 for a, b in pairwise(steps))
+    assert "missed 200 ms" in steps[1]["reason"]
+    assert "ms expected of 200" in steps[-1]["reason"]
+    assert f"from {LARGE} to {SMALL}: {steps[1]['reason']}" in stderr
+    assert msgspec.json.decode(stdout)["results"] > 0
