@@ -80,7 +80,7 @@ def test_a_stream_steps_down_under_a_load_and_up_again_when_it_is_over(
         with _one_core():
             process = start_edge_sdk(
                 *("run", bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--camera", "gate"),
-                "--json",
+                *("--json", "--no-tune"),
             )
         try:
             wait_until(lambda: bool(_variants(listener)), "results")

@@ -77,7 +77,8 @@ def test_it_leaves_a_picture_a_video_and_the_messages(demo: Demo) -> None:
 
 def test_the_messages_are_whole_and_in_order(demo: Demo) -> None:
     numbers = [result["seq"] for result in demo.results]
-    assert demo.statuses == ["online", "offline"]
+    # The first status may come before what runs is known, and is then followed by one that says it.
+    assert demo.statuses in (["online", "offline"], ["online", "online", "offline"])
     assert numbers == sorted(set(numbers))
     # Half of the frames may be lost on a busy machine; more would say that it does not keep up at all.
     assert len(numbers) >= 125
