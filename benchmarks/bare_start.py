@@ -27,7 +27,8 @@ def main() -> None:
     [image] = session.get_inputs()
     frame = cv2.imread(picture)
     if image.type == "tensor(uint8)":
-        tensor = cv2.resize(frame, (image.shape[2], image.shape[1]))[None]
+        resized = cv2.resize(frame, (image.shape[2], image.shape[1]))
+        tensor = (resized if image.shape[3] == 3 else cv2.cvtColor(resized, cv2.COLOR_BGR2BGRA))[None]
     else:
         tensor = cv2.dnn.blobFromImage(frame, 1 / 255, (image.shape[3], image.shape[2]), swapRB=True)
     outputs = session.run(None, {image.name: np.ascontiguousarray(tensor)})

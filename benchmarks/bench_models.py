@@ -10,21 +10,20 @@ import hashlib
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import torch
 
 import edge_sdk
 import edge_sdk_tools
-from benchmarks import efficientnet_lite, yolov8_shape
-from benchmarks.by_hand import ByHand, quantize_by_hand
 from edge_sdk.cli.root import run as edge_sdk_run
 from edge_sdk.model_spec import load_model_spec
 from edge_sdk_tools.demo.bundle import target_for
 from edge_sdk_tools.demo.frames import write_images
-from edge_sdk_tools.demo.media import fetch_media
+from edge_sdk_tools.demo.media import Media, fetch_media
+from edge_sdk_tools.wheel import cache_folder
 
 _HERE = Path(__file__).parent
 CONFIDENCE = 0.05
@@ -80,25 +79,35 @@ class BenchModels(msgspec.Struct, frozen=True):
 
 
 def bench_models(cache: Path, say: Callable[[str], None]) -> BenchModels:
-    """Fetch, import, build and encode, or take what an earlier call left."""
+    """Fetch, import, build and encode, or take what an earlier call left.
+
+    In a process of its own: what a process has in memory counts for those that it starts, too.
+    """
     media = fetch_media(cache, say)
-    images = write_images(media, cache)
     folder = cache / "bench" / _key()
-    found = BenchModels(
+    if not folder.exists():
+        subprocess.run([sys.executable, "-W", "ignore", "-m", "benchmarks.bench_models"], stdout=sys.stderr, check=True)
+    return BenchModels(
         folder / "classifier.edge",
         folder / "detector.edge",
         folder / "int8.onnx",
         folder / "detector.onnx",
         folder / "street.mp4",
-        images.evaluation,
+        write_images(media, cache).evaluation,
     )
-    if folder.exists():
-        return found
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    (partial / "classes.txt").write_text("".join(f"class {n}\n" for n in range(1000)))
-    shutil.copyfile(media.labels, partial / "coco.txt")
+
+
+def make_models(cache: Path, say: Callable[[str], None]) -> None:
+    """Make all of them and put them where `bench_models` looks."""
+    import torch
+
+    from benchmarks import efficientnet_lite, yolov8_shape
+    from benchmarks.by_hand import ByHand, quantize_by_hand
+
+    media = fetch_media(cache, say)
+    images = write_images(media, cache)
+    folder = cache / "bench" / _key()
+    partial = _begin(folder, media)
     for name, description, network, side in (
         ("classifier", _CLASSIFIER, efficientnet_lite.make(), 224),
         ("detector", _DETECTOR, yolov8_shape.make(), 640),
@@ -118,7 +127,15 @@ def bench_models(cache: Path, say: Callable[[str], None]) -> BenchModels:
     quantize_by_hand(partial / "classifier.onnx", load_model_spec(toml), images.calibration, partial, ByHand())
     _enlarge(media.street_video, partial / "street.mp4")
     partial.rename(folder)
-    return found
+
+
+def _begin(folder: Path, media: Media) -> Path:
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (partial / "classes.txt").write_text("".join(f"class {n}\n" for n in range(1000)))
+    shutil.copyfile(media.labels, partial / "coco.txt")
+    return partial
 
 
 def _edge_sdk(*arguments: object) -> None:
@@ -141,3 +158,7 @@ def _key() -> str:
     for name in ("bench_models", "efficientnet_lite", "yolov8_shape", "by_hand"):
         digest.update((_HERE / f"{name}.py").read_bytes())
     return digest.hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    make_models(cache_folder(), lambda line: print(line, file=sys.stderr))

@@ -42,9 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     fps = cv2.VideoCapture(str(options.video)).get(cv2.CAP_PROP_FPS) * options.hurry
-    with _camera(options.video, fps, options.hurry) as url:
+    with live_camera(options.video, fps, options.hurry) as url:
         budget = ("--latency-ms", str(options.latency_ms)) if options.latency_ms else ()
-        samples, summary = _run(options.bundle, url, options.minutes * 60, budget)
+        samples, summary = run_live(options.bundle, url, options.minutes * 60, budget)
     measured = _measured(samples, summary, fps)
     for name, value in measured.items():
         print(f"| {name} | {value} |")
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 @contextlib.contextmanager
-def _camera(video: Path, fps: float, hurry: float) -> Iterator[str]:
+def live_camera(video: Path, fps: float, hurry: float) -> Iterator[str]:
     """The URL of a live stream of the video."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -69,7 +69,7 @@ def _camera(video: Path, fps: float, hurry: float) -> Iterator[str]:
             process.kill()
 
 
-def _run(bundle: Path, url: str, seconds: float, options: Sequence[str]) -> tuple[list[_Sample], dict[str, Any]]:
+def run_live(bundle: Path, url: str, seconds: float, options: Sequence[str]) -> tuple[list[_Sample], dict[str, Any]]:
     """A second's end, medians of age and of age less inference in milliseconds, resident MiB; the program's summary."""
     command = [sys.executable, "-m", "edge_sdk", "run", str(bundle), "--source", url, *options]
     command += ["--duration", str(seconds), "--json", "--best-effort"]

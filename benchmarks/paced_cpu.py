@@ -54,7 +54,9 @@ while True:
             break
         resized = cv2.resize(image, size)
         if levels:
-            tensor = resized[None] if wanted.shape[-1] == 3 else resized.transpose(2, 0, 1)[None]
+            if wanted.shape[-1] == 4:
+                resized = cv2.cvtColor(resized, cv2.COLOR_BGR2BGRA)
+            tensor = resized[None] if wanted.shape[-1] in (3, 4) else resized.transpose(2, 0, 1)[None]
             tensor = np.ascontiguousarray(tensor)
         else:
             tensor = cv2.dnn.blobFromImage(resized, 1 / 255, swapRB=True)
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as work:
-        shares = _measure(_programs(options.bundle, options.video, Path(work)), options.seconds, options.rounds)
+        shares = measure(programs(options.bundle, options.video, Path(work)), options.seconds, options.rounds)
     bare = shares["bare loop, 1 thread"]
     print("| | CPU, % of a core | times the bare loop |")
     print("|---|---|---|")
@@ -86,8 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.json.write_text(json.dumps(shares, indent=2) + "\n")
 
 
-def _programs(bundle: Path, video: Path, work: Path) -> dict[str, list[str]]:
-    run = [sys.executable, "-m", "edge_sdk", "run", "--source", str(video), "--quiet", "--latency-ms", "10000"]
+def programs(bundle: Path, video: Path, work: Path) -> dict[str, list[str]]:
+    """The command lines that are compared, by name; what they need is written to `work`."""
+    options = ["--quiet", "--no-tune", "--latency-ms", "10000"]
+    run = [sys.executable, "-m", "edge_sdk", "run", "--source", str(video), *options]
     programs = {"edge-sdk run": [*run, str(bundle)]}
     if Bundle.open(bundle).manifest.intra_op_num_threads > 1:
         programs["edge-sdk run, 1 thread"] = [*run, str(_with_one_thread(bundle, work))]
@@ -106,7 +110,8 @@ def _with_one_thread(bundle: Path, work: Path) -> Path:
     return copy
 
 
-def _measure(programs: dict[str, list[str]], seconds: float, rounds: int) -> dict[str, list[float]]:
+def measure(programs: dict[str, list[str]], seconds: float, rounds: int) -> dict[str, list[float]]:
+    """CPU seconds a second of each, in every round."""
     shares: dict[str, list[float]] = {name: [] for name in programs}
     for number in range(rounds):
         for name, command in programs.items():

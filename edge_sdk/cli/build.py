@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from edge_sdk_tools.build_report import BuildReport
 
 _NAMED = 3
+_GARBAGE_OBJECTS = 100_000
 _METRICS = {
     "top1_agreement": "top-1 agreement",
     "detection_f1": "detections matched (F1)",
@@ -88,6 +90,8 @@ def command(
         from edge_sdk_tools.progress import StepProgress
         from edge_sdk_tools.variants import Request, parse_sizes
         from edge_sdk_tools.wheel import cache_folder
+    # Graphs of thousands of nodes hold no cycles; looking for some at every 700 objects takes a thirtieth of a build.
+    gc.set_threshold(_GARBAGE_OBJECTS)
     variants = Request(
         sizes=parse_sizes(sizes) if sizes is not None else (), fp32=with_fp32, fp16=with_fp16, dynamic=with_dynamic
     )

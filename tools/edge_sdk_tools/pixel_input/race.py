@@ -19,7 +19,7 @@ from edge_sdk.prepare import Prepare
 from edge_sdk_tools.pixel_input.kernels import KernelClock, KernelRun
 
 _LEAST_ROUNDS = 3
-_MOST_ROUNDS = 20
+_MOST_ROUNDS = 12
 _SECONDS = 0.5
 _FRAMES = 5  # prepared in each round, for one that is run: they cost little and are noisier
 _DOUBT = 0.05  # that the median of a gain lies below its lower bound
