@@ -19,6 +19,7 @@ import msgspec
 
 from benchmarks.bench_models import CONFIDENCE, BenchModels, bench_models
 from benchmarks.figures import Figure, print_figures
+from benchmarks.peak import peak_until_end
 from edge_sdk_tools.wheel import cache_folder
 
 CLASSIFIER_LIMIT, DETECTOR_LIMIT, MEMORY_LIMIT = 1.3, 1.05, 0.5
@@ -94,13 +95,12 @@ def _passed(*command: object) -> Pass:
     with tempfile.TemporaryFile("w+") as output:
         environment = {**os.environ, "YOLO_CONFIG_DIR": tempfile.gettempdir()}
         process = subprocess.Popen([str(c) for c in command], stdout=output, env=environment)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        most_mb = peak_until_end(process)
         if process.returncode:
             raise RuntimeError(f"{command}: exit code {process.returncode}")
         output.seek(0)
         *_, last = output
-    return Pass(json.loads(last)["fps"], used.ru_maxrss / 1024)
+    return Pass(json.loads(last)["fps"], most_mb)
 
 
 @click.command()
