@@ -72,7 +72,7 @@ def live_age(models: BenchModels, rounds: int) -> list[Figure]:
         with long_run.live_camera(models.video, 1000 / period_ms, 1) as url:
             _, summary = long_run.run_live(models.classifier, url, _LIVE_S, ("--no-tune",))
         ratios.append(summary["age"]["p99_ms"] / (period_ms + summary["serial"]["p99_ms"]))
-    name = "live 720p stream, classifier: p99 of age over frame period + p99 of the serial frame"
+    name = "live 720p, classifier: p99 age over frame period + p99 serial frame"
     return [Figure(name, tuple(ratios), at_most=1.0)]
 
 

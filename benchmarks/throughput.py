@@ -59,7 +59,7 @@ def measure(models: BenchModels, rounds: int, frames: int, rivals: Path = _RIVAL
             detector.append((ours[0], ours[1], rival))
     figures = [
         Figure(
-            "224 classifier, INT8, one thread: frames a second over a serial loop",
+            "224 classifier, INT8, one thread: throughput over a serial loop",
             tuple(ours.fps / serial_loop.fps for ours, serial_loop in classifier),
             at_least=CLASSIFIER_LIMIT,
         )
@@ -67,7 +67,7 @@ def measure(models: BenchModels, rounds: int, frames: int, rivals: Path = _RIVAL
     if detector:
         figures += [
             Figure(
-                "640 detector, FP32: frames a second over ultralytics, same ONNX",
+                "640 detector, FP32: throughput over ultralytics, same ONNX",
                 tuple(fp32.fps / rival.fps for fp32, _, rival in detector),
                 at_least=DETECTOR_LIMIT,
             ),
@@ -77,7 +77,7 @@ def measure(models: BenchModels, rounds: int, frames: int, rivals: Path = _RIVAL
                 at_most=MEMORY_LIMIT,
             ),
             Figure(
-                "640 detector, INT8: frames a second over ultralytics in FP32",
+                "640 detector, INT8: throughput over ultralytics in FP32",
                 tuple(int8.fps / rival.fps for _, int8, rival in detector),
             ),
         ]
