@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from edge_sdk.ladder import Rung
+from edge_sdk.ladder import Rung, with_steps
 
 _S = 1_000_000_000
 _WINDOW_NS = 2 * _S  # a spell that is over in less would be over before another model is loaded
@@ -133,7 +133,9 @@ class Governor:
         if self._target is None:
             raise ValueError("no move is under way")
         here, lost = self.rung, self.ladder[self._target].variant
-        self.ladder = [r for r in self.ladder if r.variant != lost or r.variant == here.variant]
+        variants = [r for r in self.ladder if r.every == 1 and (r.variant != lost or r.variant == here.variant)]
+        steps = [r.every for r in self.ladder if r.every > 1]
+        self.ladder = with_steps(variants, steps)  # frames are left out of the last that is left
         self._index, self._target = self.ladder.index(here), None
         self._begin(now_ns)
 

@@ -5,6 +5,8 @@ Owns the order of the rungs. The first is what runs by choice; each one below it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from edge_sdk.manifest import Manifest, Variant
@@ -52,9 +54,13 @@ def ladder_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Rung, ...]:
         )
         if is_faster and not is_beaten:
             chosen.append(variant)
-    rungs = [Rung(v.name, 1, costs[v.name]) for v in chosen]
+    return tuple(with_steps([Rung(v.name, 1, costs[v.name]) for v in chosen]))
+
+
+def with_steps(rungs: Sequence[Rung], steps: Sequence[int] = _EVERY) -> list[Rung]:
+    """Variants, at least one, and below them every second, third and further frame of the last."""
     last = rungs[-1]
-    return (*rungs, *(Rung(last.variant, every, last.cost) for every in _EVERY))
+    return [*rungs, *(Rung(last.variant, every, last.cost) for every in steps)]
 
 
 def _costs(variants: tuple[Variant, ...]) -> dict[str, float]:

@@ -46,7 +46,12 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--device", help="This device's name: one level of the topic.  [default: the host's name]")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
-@click.option("--run-limit", type=POSITIVE, callback=number, help="End a run after so many seconds.  [default: 5]")
+@click.option(
+    "--run-limit",
+    type=POSITIVE,
+    callback=number,
+    help="End a run of the model after so long.  [default: ten budgets, 5 s at least]",
+)
 @click.option("--every-frame", is_flag=True, help="Of a video file: each in turn, as fast as they can be worked on.")
 @click.option("--duration", type=POSITIVE, callback=number, help="Stop after so many seconds.")
 @click.option("--latency-ms", type=POSITIVE, callback=number, help="Overrides the bundle's budget.")

@@ -34,9 +34,11 @@ class SelfTuning:
     ) -> None:
         self._bundle, self._session, self._say = bundle, session, say
         self._is_fixed = settings.variant is not None
+        self._trial_s = settings.trial_s
         self._tuning: Tuning | None = None
         # Images have no pace, and their results must not depend on what else ran here.
-        if settings.tune and kind_of(settings.source) is not Kind.IMAGES:
+        is_paced = kind_of(settings.source) is not Kind.IMAGES and not settings.every_frame
+        if settings.tune and is_paced:
             self._tuning = Tuning(
                 bundle,
                 limits,
@@ -78,7 +80,7 @@ class SelfTuning:
     def _proved(self, bundle: Bundle) -> Bundle:
         """Another variant than the first is tried in a process of its own too, once; threads change nothing there."""
         if bundle.manifest.variants[0] != self._bundle.manifest.variants[0]:
-            prove_here(bundle, settings=self._session, say=self._say)
+            prove_here(bundle, settings=self._session, seconds=self._trial_s, say=self._say)
         return bundle
 
     def supervisor(

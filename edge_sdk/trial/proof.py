@@ -13,6 +13,7 @@ import msgspec
 
 import edge_sdk
 from edge_sdk.bundle import Bundle
+from edge_sdk.errors import OutputError
 from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.state_folder import state_folder, write_record
 
@@ -49,7 +50,7 @@ class Proof(msgspec.Struct, frozen=True):
         """Whether there is a whole record of it."""
         try:
             return self._path().read_bytes() == msgspec.json.encode(self)
-        except OSError:
+        except (OSError, OutputError):  # there may be no folder for it at all
             return False
 
     def remember(self) -> None:

@@ -132,13 +132,23 @@ def _verdict(process: subprocess.Popen[bytes], job: Job, where: str, is_stopped:
             continue
         words = complaint.decode(errors="replace")
         if process.returncode == 0:
-            return msgspec.msgpack.decode(answer, type=Verdict)
+            return _answer(answer, where)
         if says_want_of_memory(words):
             return Verdict("memory")
         if process.returncode > 0:
             last = (words.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
             raise IncompatibleError(f"{where}: cannot be tried here: {last}")
         raise _died(where, process.returncode, job.limits)
+
+
+def _answer(answer: bytes, where: str) -> Verdict:
+    try:
+        return msgspec.msgpack.decode(answer, type=Verdict)
+    except msgspec.MsgspecError:
+        # Native code of a provider or of a bundle's library writes where it likes.
+        raise IncompatibleError(
+            f"{where}: cannot be tried here: its code writes to standard output, where the answer was expected"
+        ) from None
 
 
 def _environment() -> dict[str, str]:

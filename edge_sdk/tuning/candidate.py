@@ -66,7 +66,7 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             words.append(f"{self.inter_op_num_threads} branches at once")
         if not self.arena:
             words.append("no arena")
-        if self.providers[0] != "CPUExecutionProvider":
+        if self.providers and self.providers[0] != "CPUExecutionProvider":
             words.append(self.providers[0].removesuffix("ExecutionProvider"))
         return ", ".join(words)
 

@@ -121,14 +121,16 @@ def _objection(record: Record, bundle: Bundle, request: Request, machine: Machin
     difference = record.machine.difference(machine)
     if difference is not None:
         return f"what is remembered was measured on something else: {difference}"
-    chosen = record.tuned.chosen.candidate
-    if not _is_possible(chosen, bundle):
-        return f"what is remembered is {chosen}, which {bundle.path} does not have"
+    named = (record.tuned.before, record.tuned.chosen, *record.tuned.measured)
+    for candidate in (m.candidate for m in named if m is not None):
+        if not _is_possible(candidate, bundle):
+            return f"what is remembered is {candidate}, which {bundle.path} does not have"
+    if request.variant not in (None, record.tuned.chosen.candidate.variant):
+        return f"what is remembered chose another variant than {request.variant}"
     return None
 
 
 def _is_possible(candidate: Candidate, bundle: Bundle) -> bool:
     manifest = bundle.manifest
-    return candidate.variant in {v.name for v in manifest.variants} and set(candidate.providers) <= {
-        *manifest.providers
-    }
+    is_known = candidate.variant in {v.name for v in manifest.variants}
+    return is_known and bool(candidate.providers) and set(candidate.providers) <= {*manifest.providers}

@@ -51,6 +51,9 @@ class Timed:
                 raise
             self.failure = str(cause)
             return self._fallback(frame)
+        if not result.is_finite and self._fallback is not None:
+            self.failure = "its outputs are NaN or infinite"
+            return self._fallback(frame)
         if self.count < len(self._durations_ns):
             self._durations_ns[self.count] = self._clock_ns() - start_ns
             self.count += 1

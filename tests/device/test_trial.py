@@ -86,6 +86,20 @@ def test_a_state_folder_that_cannot_be_written_is_said_and_nothing_more(state: P
     assert "every start tries it again" in said[0]
 
 
+def test_a_user_without_a_home_gets_a_trial_at_every_start(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STATE_DIRECTORY", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    said: list[str] = []
+    assert prove_here(bundle, say=said.append)
+    [line] = said
+    assert "every start tries it again: this user has no home folder" in line
+
+
 def test_the_oldest_records_go(state: Path, bundle: Bundle) -> None:
     state.mkdir(parents=True)
     for number in range(80):

@@ -114,6 +114,8 @@ def _name_variant(document: dict) -> None:  # type: ignore[type-arg]
             _edited(lambda d: d["tuned"]["chosen"]["candidate"].update(providers=["EvilProvider", *CPU])),
             "what is remembered is int8, 1 thread, EvilProvider, which ",
         ),
+        (_edited(lambda d: d["tuned"]["chosen"]["candidate"].update(providers=[])), "what is remembered is int8, "),
+        (_edited(lambda d: d["tuned"]["measured"][0]["candidate"].update(variant="gone")), "is gone, "),
     ],
 )
 def test_what_is_damaged_or_names_what_is_not_there_is_passed_over_in_one_line(
