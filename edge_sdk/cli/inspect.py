@@ -12,6 +12,7 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.inspection import Inspection, ProfiledRun, inspect_bundle, profile_bundle, write_graph
 from edge_sdk.manifest import Variant
 from edge_sdk.signing import load_public_key
+from edge_sdk.trial import prove_here
 
 _PATH = click.Path(path_type=Path)
 _TOP = 10
@@ -45,6 +46,8 @@ def command(
     if variant is not None:
         opened = opened.led_by(variant)
     inspection = inspect_bundle(opened)
+    if graph is not None or with_profile:
+        prove_here(opened, say=lambda line: click.echo(f"edge-sdk: {line}", err=True))
     if graph is not None:
         write_graph(opened, graph)
     profiled = profile_bundle(opened, runs) if with_profile else None

@@ -142,6 +142,6 @@ def refusal(bundle: Bundle, start: Start, budget_ms: float, *, fixed: bool) -> L
     smaller = "choose another --variant" if has_choice else "build a smaller model (--sizes)"
     return LatencyGateError(
         f"{bundle.path}: this board cannot keep {budget_ms:g} ms from capture to outbox: {which}{fastest}{rest}; "
-        f"give --latency-ms {math.ceil(fastest.median_ms * _ADVICE)} or more, {smaller}, or take what comes with "
-        "--best-effort"
+        f"give --latency-ms {math.ceil(fastest.median_ms * _ADVICE)} or more, {smaller}, let `edge-sdk tune` look "
+        "for better settings, or take what comes with --best-effort"
     )
