@@ -84,7 +84,7 @@ def test_only_onnx_is_arranged_in_blocks(tmp_path: Path) -> None:
     def kernels(file: Path) -> set[str]:
         session = ProfiledSession(file, tmp_path)
         session.run(np.zeros(session.input_shape, session.input_dtype))
-        return {event.args["op_name"] for event in session.stop() if event.is_kernel}
+        return {event.args["op_name"] for event in session.stop_profile() if event.is_kernel}
 
     onnx_file = _written(tmp_path / "a", wide_classifier(), "x86_64")
     folder = tmp_path / "b"
