@@ -59,7 +59,10 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--cpu-share", type=POSITIVE, callback=number, help="What tuning may use: 0.5 is half a core.")
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
 @click.option(
-    "--trial-seconds", type=POSITIVE, callback=number, help="How long a new bundle may be tried.  [default: 60]"
+    "--trial-seconds",
+    type=click.FloatRange(min=0, max=1e9),
+    callback=number,
+    help="How long a new bundle may be tried; 0: not at all.  [default: 60]",
 )
 @click.option("--best-effort", is_flag=True, help="Run although this board cannot keep the budget.")
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
@@ -104,7 +107,7 @@ def _settings(options: dict[str, object]) -> RunSettings:
         run_limit_s=cast("float | None", options["run_limit"]),
         cpu_share=cast("float | None", options["cpu_share"]),
         tune=not options["no_tune"],
-        trial_s=cast("float | None", options["trial_seconds"]) or TRIAL_S,
+        trial_s=TRIAL_S if options["trial_seconds"] is None else cast("float", options["trial_seconds"]),
         best_effort=bool(options["best_effort"]),
     )
 

@@ -31,7 +31,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
             finds, and others where that cannot keep the budget.
         cpu_share: the most CPU time over time that tuning may choose, 1 is one core; None without a limit.
         tune: whether what runs best here is found out, and remembered.
-        trial_s: how long a bundle that is new on this device may take to load and replay golden, in seconds.
+        trial_s: how long a bundle that is new on this device may take to load and replay golden, in seconds; 0
+            loads it untried.
         best_effort: run although the budget cannot be kept here.
     """
 

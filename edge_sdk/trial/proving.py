@@ -58,7 +58,7 @@ def prove_here(
         bundle: verified.
         variant: which of its models, by name or file; the one in front by default.
         settings: with which it will run; those that the bundle promises by default.
-        seconds: how long it may take.
+        seconds: how long it may take; 0: nothing is tried.
         say: takes a line for people when that it went well cannot be remembered.
         is_stopped: asked while waiting.
 
@@ -72,6 +72,8 @@ def prove_here(
         MissingDependencyError: it needs operators of a package that is not installed.
         UsageError: it has no such variant.
     """
+    if seconds == 0:
+        return True
     chosen = bundle if variant is None else bundle.led_by(variant)
     proof = Proof.of(chosen, settings)
     if proof.is_known():
@@ -99,15 +101,21 @@ def _run(job: Job, where: str, is_stopped: Callable[[], bool]) -> Verdict | None
 
     # Not in the terminal's group, so that Ctrl-C reaches who waits and not the process; and from /, so that no file
     # beside the user is found as a module.
-    with subprocess.Popen(
-        [sys.executable, "-m", "edge_sdk.trial"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd="/",
-        env=_environment(),
-        start_new_session=True,
-    ) as process:
+    try:
+        started = subprocess.Popen(
+            [sys.executable, "-m", "edge_sdk.trial"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            env=_environment(),
+            start_new_session=True,
+        )
+    except OSError as cause:
+        raise IncompatibleError(
+            f"{where}: cannot be tried, no process can be started: {cause.strerror}; --trial-seconds 0 loads it untried"
+        ) from cause
+    with started as process:
         try:
             return _verdict(process, job, where, is_stopped)
         finally:

@@ -32,14 +32,16 @@ def main() -> None:
     try:
         examined = examine_model(job)
     except MemoryError:
-        examined = _out_of_memory(job)
+        examined = _refused(job, "memory", "examining it took more memory than a model of its size needs")
+    except UnicodeDecodeError:
+        # Of a name that no check has reached; protobuf finds it when the name is first read.
+        examined = _refused(job, "file", "not an ONNX model, or damaged: a name in it is not UTF-8")
     os.dup2(own, sys.stdout.fileno())
     write_answer(msgspec.msgpack.encode(examined))
 
 
-def _out_of_memory(job: Job) -> Examined:
-    what = "examining it took more memory than a model of its size needs"
-    finding = Finding(severity="error", rule="memory", what=what, next_step="export it again")
+def _refused(job: Job, rule: str, what: str) -> Examined:
+    finding = Finding(severity="error", rule=rule, what=what, next_step="export it again")
     version = job.runtime.version or ""
     return Examined(
         CheckReport(name=job.name, model=job.model, target=job.runtime.target, onnxruntime=version, findings=(finding,))

@@ -13,6 +13,7 @@ from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from edge_sdk.errors import ModelError
+from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.quantize.macs import convolution_macs
 from edge_sdk_tools.quantize.tail import decoding_tail
@@ -70,12 +71,22 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
         # Symbolic shape inference is for dynamic shapes, which the export gate has fixed.
         quant_pre_process(str(source), str(result), skip_symbolic_shape=True)
         simplified = onnx.load(result)
+        _forget_unused_domains(simplified)
+        onnx.save(simplified, result)
     except Exception as cause:  # it raises whatever its parts raise
         raise_if_full(folder)
         raise ModelError(f"quantization failed: {str(cause).splitlines()[0]}") from cause
     tail = decoding_tail(simplified)
     macs = {name: count for name, count in convolution_macs(simplified).items() if name not in tail}
     return Simplified(simplified, result, tail, macs)
+
+
+def _forget_unused_domains(proto: onnx.ModelProto) -> None:
+    """ONNX Runtime writes down every domain that this process has ever heard of, such as those of custom operators."""
+    used = {node.domain for node in nodes_of(proto.graph.node)} | {"", "ai.onnx"}
+    kept = [(one.domain, one.version) for one in proto.opset_import if one.domain in used]
+    del proto.opset_import[:]
+    proto.opset_import.extend(onnx.helper.make_opsetid(*one) for one in kept)
 
 
 def refuse_quantized(proto: onnx.ModelProto, path: str) -> None:
