@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from edge_sdk.free_memory import free_bytes
+
 _SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 class TrialLimits(msgspec.Struct, frozen=True):
@@ -32,7 +33,8 @@ class TrialLimits(msgspec.Struct, frozen=True):
             memory_mb: that its target has, in MiB; less where less is free.
             seconds: for loading and for golden.
         """
-        return cls(min(memory_mb * 2**20, int(free_bytes() * _SPARE_SHARE)), seconds)
+        promised, free = memory_mb * 2**20, free_bytes()
+        return cls(promised if free is None else min(promised, int(free * _SPARE_SHARE)), seconds)
 
     def take_up(self) -> None:
         """Limit this process for good; to be called after all imports.
@@ -46,27 +48,6 @@ class TrialLimits(msgspec.Struct, frozen=True):
         # Its default action ends the process, whatever it is in the middle of, even when nobody waits for it any more.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, self.seconds)
-
-
-def free_bytes() -> int:
-    """Memory that is free for this process: the machine's, or its control group's where that is less."""
-    free = _kilobytes(Path("/proc/meminfo"), "MemAvailable:") * 1024
-    with contextlib.suppress(OSError, ValueError):
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-        group = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
-        for folder in (_CGROUPS / group, *(_CGROUPS / group).parents):
-            if folder.is_relative_to(_CGROUPS):
-                free = min(free, _room_of(folder))
-    return max(0, free)
-
-
-def _room_of(group: Path) -> int:
-    """What a control group leaves, in bytes; very much where it has no limit."""
-    highest = group / "memory.max"
-    limit = highest.read_text(encoding="ascii").strip() if highest.exists() else "max"
-    if limit == "max":
-        return 2**62
-    return int(limit) - int((group / "memory.current").read_text(encoding="ascii"))
 
 
 def _lower(kind: int, value: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import SessionError
+from edge_sdk.free_memory import free_bytes
 
 _MIB = 1 << 20
 # Loading and golden inputs take 70 MiB for YOLOv8n's INT8 file of 3.9 MB, 44 for YOLOv4-tiny's of 6.2 MB, 40 for
@@ -20,27 +21,16 @@ def check_room(bundle: Bundle, variant: str, root: Path = Path("/")) -> None:
     Args:
         bundle: that has it.
         variant: its name.
-        root: the folder that holds `proc`; another one in tests. Where it does not say what is free, all is well.
+        root: the folder that holds `proc` and `sys`; another one in tests. Where it does not say what is free, all is well.
 
     Raises:
         SessionError: when it is.
     """
-    free_mib = _free_mib(root)
+    free = free_bytes(root)
     entry = bundle.manifest.entry(bundle.manifest.led_by(variant).variants[0].file)
-    if free_mib is None or entry is None:
+    if free is None or entry is None:
         return
     needed_mib = _TIMES * entry.size // _MIB + _BESIDE_MIB
+    free_mib = free // _MIB
     if free_mib < needed_mib:
         raise SessionError(f"{variant} needs about {needed_mib} MiB of memory to be tried, {free_mib} are free")
-
-
-def _free_mib(root: Path) -> int | None:
-    try:
-        lines = (root / "proc/meminfo").read_text("ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
-    for line in lines:
-        words = line.split()
-        if words[:1] == ["MemAvailable:"] and len(words) > 1 and words[1].isdigit():
-            return int(words[1]) // 1024
-    return None

@@ -23,6 +23,23 @@ def test_a_model_for_which_memory_is_short_is_not_tried(tmp_path: Path, free_kb:
         check_room(bundle, "fp32", tmp_path)
 
 
+def test_a_control_group_that_leaves_less_counts(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
+    group = tmp_path / "sys/fs/cgroup/edge.service"
+    for path, text in (
+        (tmp_path / "proc/meminfo", "MemAvailable: 8000000 kB\n"),
+        (tmp_path / "proc/self/cgroup", "0::/edge.service\n"),
+        (group / "memory.max", f"{100 * 2**20}\n"),
+        (group / "memory.current", f"{70 * 2**20}\n"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    with pytest.raises(SessionError, match="fp32 needs about 64 MiB of memory to be tried, 30 are free"):
+        check_room(bundle, "fp32", tmp_path)
+    (group / "memory.max").write_text("max\n")
+    check_room(bundle, "fp32", tmp_path)
+
+
 @pytest.mark.parametrize("text", ["MemAvailable: 65536 kB\n", "MemTotal: 1 kB\n", "MemAvailable:\n", None])
 def test_enough_is_enough_and_what_is_not_known_stops_nothing(tmp_path: Path, text: str | None) -> None:
     bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
