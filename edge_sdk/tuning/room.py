@@ -21,7 +21,8 @@ def check_room(bundle: Bundle, variant: str, root: Path = Path("/")) -> None:
     Args:
         bundle: that has it.
         variant: its name.
-        root: the folder that holds `proc` and `sys`; another one in tests. Where it does not say what is free, all is well.
+        root: the folder that holds `proc` and `sys`; another one in tests. Where it does not say what is free, all
+            is well.
 
     Raises:
         SessionError: when it is.

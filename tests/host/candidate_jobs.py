@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -29,6 +30,17 @@ class Measured(msgspec.Struct, frozen=True):
     value: float
     pid: int = 0
     unpickled: int = 0
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a library would keep its temporary files."""
+
+    folder: str
+
+
+def temporary_files(_recipe: Recipe, _shared: object) -> Place:
+    """Says where they would go."""
+    return Place(tempfile.gettempdir())
 
 
 class Counted:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,14 @@ def test_results_in_the_items_order_and_progress_as_they_come(workshop: Workshop
     assert results == [Measured(number, number / 3 + 3) for number in range(6)]
     assert sorted(finished.key for finished in seen) == [f"recipe-{number}" for number in range(6)]
     assert [(finished.done, finished.total) for finished in seen] == [(number, 6) for number in range(1, 7)]
+
+
+def test_temporary_files_of_a_job_go_where_the_hosts_go(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (place,) = workshop.run(jobs.temporary_files, recipes(1), shared=None, key=jobs.key, result=jobs.Place)
+    assert place.folder == str(tmp_path)
 
 
 def test_items_of_one_key_are_done_once(workshop: Workshop, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import signal
+import tempfile
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
@@ -71,7 +72,11 @@ class Processes:
         with (
             warnings.catch_warnings(),
             joblib.parallel_config(
-                "loky", n_jobs=self._jobs, inner_max_num_threads=self.threads_per_job, initializer=_ignore_interrupts
+                "loky",
+                n_jobs=self._jobs,
+                inner_max_num_threads=self.threads_per_job,
+                initializer=_begin,
+                initargs=(tempfile.gettempdir(),),
             ),
         ):
             # joblib warns about results that nobody took, which is what cancelling means.
@@ -89,9 +94,14 @@ class Processes:
         get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=interrupted)
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of a terminal; the host decides what becomes of its workers."""
+def _begin(temporary: str) -> None:
+    """Make this process a worker.
+
+    Ctrl-C reaches every process of a terminal; the host decides what becomes of its workers. One that is killed leaves
+    the temporary files of its libraries, so they go where the host's own go, which are cleaned up.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tempfile.tempdir = temporary
 
 
 def _in_worker(
