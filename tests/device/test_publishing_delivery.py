@@ -5,55 +5,20 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import msgspec
 import pytest
 
-from edge_sdk.publishing import Backoff, MemoryOutbox, MqttPublisher, MqttSettings, Running, State
+from edge_sdk.publishing import Backoff, MemoryOutbox, MqttPublisher, MqttSettings, State
+from tests.device.delivery import WAIT_S, has_connected, publisher_over, put, until
 from tests.device.links import FakeLink
 from tests.device.results import make_detections, make_encoder, make_frame
-
-WAIT_S = 10.0
-
-
-def _publisher(
-    *links: FakeLink,
-    keepalive_s: int = 30,
-    on_state: Callable[[State, str], None] | None = None,
-    outbox: MemoryOutbox | None = None,
-) -> MqttPublisher:
-    remaining = iter(links)
-    return MqttPublisher(
-        MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s),
-        make_encoder(),
-        on_state=on_state,
-        outbox=outbox,
-        backoff=Backoff(0.001, 0.002),
-        make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))),
-    )
-
-
-def _put(publisher: MqttPublisher, *numbers: int) -> None:
-    for number in numbers:
-        publisher.put(make_detections(1, make_frame(number)))
-
-
-def _has_connected(publisher: MqttPublisher, times: int) -> Callable[[], bool]:
-    return lambda: publisher.stats().connects == times
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
 
 
 def test_online_results_offline_in_that_order() -> None:
     link = FakeLink()
-    publisher = _publisher(link)
-    _put(publisher, 1, 2, 3)
+    publisher = publisher_over(link)
+    put(publisher, 1, 2, 3)
     publisher.close()
     publisher.close()
     assert link.contents() == ["online", 1, 2, 3, "offline"]
@@ -66,12 +31,12 @@ def test_online_results_offline_in_that_order() -> None:
 @pytest.mark.parametrize("others_on_their_way", [False, True])
 def test_a_put_wakes_a_publisher_that_has_nothing_to_do(others_on_their_way: bool) -> None:
     link = FakeLink()
-    publisher = _publisher(link)
-    _until(lambda: publisher.stats().state == "online")
+    publisher = publisher_over(link)
+    until(lambda: publisher.stats().state == "online")
     link.answers = not others_on_their_way
     deadline = time.monotonic() + WAIT_S
     for number in range(19):
-        _put(publisher, number)
+        put(publisher, number)
         while len(link.published) < number + 2 and time.monotonic() < deadline:
             time.sleep(0.002)
     assert len(link.published) == 20, "each waited for the end of a turn, one second"
@@ -79,33 +44,17 @@ def test_a_put_wakes_a_publisher_that_has_nothing_to_do(others_on_their_way: boo
     publisher.close()
 
 
-def test_a_warning_goes_out_with_the_status_now_and_after_a_break() -> None:
-    first, second = FakeLink(), FakeLink()
-    publisher = _publisher(first, second)
-    _until(_has_connected(publisher, 1))
-    publisher.warn("not_finite", "nothing is known")
-    _until(lambda: len(first.published) == 2)
-    first.drop("gone")
-    _until(lambda: len(second.published) == 1)
-    publisher.close()
-    for payload in (first.published[1], second.published[0]):
-        status = msgspec.json.decode(payload)
-        assert (status["status"], status["warnings"]) == ("online", {"not_finite": "nothing is known"})
-    assert "warnings" not in msgspec.json.decode(first.published[0])
-    assert second.contents() == ["online", "offline"]
-
-
 def test_no_more_than_a_window_is_on_its_way() -> None:
     link = FakeLink(window=4, answers=False)
-    publisher = _publisher(link, outbox=MemoryOutbox(max_messages=10))
-    _until(lambda: publisher.stats().state == "online")
-    _put(publisher, *range(100))
-    _until(lambda: len(link.published) == 4)
-    _put(publisher, *range(100, 200))
+    publisher = publisher_over(link, outbox=MemoryOutbox(max_messages=10))
+    until(lambda: publisher.stats().state == "online")
+    put(publisher, *range(100))
+    until(lambda: len(link.published) == 4)
+    put(publisher, *range(100, 200))
     assert link.most_unanswered == 4
     assert publisher.stats().queued == 10
     link.answers = True
-    _until(lambda: publisher.stats().queued == 0)
+    until(lambda: publisher.stats().queued == 0)
     assert link.most_unanswered == 4
     publisher.close()
     assert link.contents()[-11:] == [*range(190, 200), "offline"]
@@ -113,12 +62,12 @@ def test_no_more_than_a_window_is_on_its_way() -> None:
 
 def test_what_was_not_answered_is_sent_again_after_a_break() -> None:
     first, second = FakeLink(answers=False), FakeLink()
-    publisher = _publisher(first, second)
-    _until(lambda: publisher.stats().state == "online")
-    _put(publisher, 1, 2, 3)
-    _until(lambda: len(first.published) == 4)
+    publisher = publisher_over(first, second)
+    until(lambda: publisher.stats().state == "online")
+    put(publisher, 1, 2, 3)
+    until(lambda: len(first.published) == 4)
     first.drop("pulled out")
-    _until(lambda: publisher.stats().sent == 3)
+    until(lambda: publisher.stats().sent == 3)
     publisher.close()
     assert second.contents() == ["online", 1, 2, 3, "offline"]
     assert first.goodbye is False
@@ -127,9 +76,9 @@ def test_what_was_not_answered_is_sent_again_after_a_break() -> None:
 
 def test_a_broker_that_stops_answering_is_left() -> None:
     first, second = FakeLink(answers=False), FakeLink()
-    publisher = _publisher(first, second, keepalive_s=1)
-    _put(publisher, 1)
-    _until(lambda: publisher.stats().sent == 1)
+    publisher = publisher_over(first, second, keepalive_s=1)
+    put(publisher, 1)
+    until(lambda: publisher.stats().sent == 1)
     assert publisher.stats().last_error == "the broker answered nothing for 2 s"
     publisher.close()
 
@@ -147,8 +96,8 @@ def test_a_broker_that_stops_answering_is_left() -> None:
 )
 def test_trouble_is_said_once_and_ends_by_itself(link: FakeLink, state: State, detail: str) -> None:
     states: list[tuple[State, str]] = []
-    publisher = _publisher(link, FakeLink(), on_state=lambda s, d: states.append((s, d)))
-    _until(lambda: publisher.stats().state == "online")
+    publisher = publisher_over(link, FakeLink(), on_state=lambda s, d: states.append((s, d)))
+    until(lambda: publisher.stats().state == "online")
     publisher.close()
     assert states[0][0] == state
     assert detail in states[0][1]
@@ -160,11 +109,11 @@ def test_a_broker_that_takes_and_drops_again_and_again_hints_at_a_rival() -> Non
     states: list[tuple[State, str]] = []
     absent = FakeLink(error=ConnectionRefusedError(111, "Connection refused"))
     links = [FakeLink() for _ in range(6)]
-    publisher = _publisher(*links[:2], absent, *links[2:], on_state=lambda *s: states.append(s))
+    publisher = publisher_over(*links[:2], absent, *links[2:], on_state=lambda *s: states.append(s))
     for number, link in enumerate(links[:5], start=1):
-        _until(_has_connected(publisher, number))
+        until(has_connected(publisher, number))
         link.drop("connection lost")
-    _until(lambda: publisher.stats().connects == 6)
+    until(lambda: publisher.stats().connects == 6)
     publisher.close()
     lost = [d for s, d in states if s == "connecting" and "lost" in d]
     # The broker was away between the second and the third: that was no rival.
@@ -173,7 +122,7 @@ def test_a_broker_that_takes_and_drops_again_and_again_hints_at_a_rival() -> Non
 
 def test_a_result_above_the_limit_is_counted_and_not_sent() -> None:
     link = FakeLink(limit=500)
-    publisher = _publisher(link)
+    publisher = publisher_over(link)
     publisher.put(make_detections(20, make_frame(1)))
     publisher.put(make_detections(0, make_frame(2)))
     publisher.close()
@@ -184,8 +133,8 @@ def test_a_result_above_the_limit_is_counted_and_not_sent() -> None:
 
 def test_a_complaint_is_counted_and_said_once() -> None:
     states: list[tuple[State, str]] = []
-    publisher = _publisher(FakeLink(complaint="Not authorized"), on_state=lambda s, d: states.append((s, d)))
-    _put(publisher, 1, 2)
+    publisher = publisher_over(FakeLink(complaint="Not authorized"), on_state=lambda s, d: states.append((s, d)))
+    put(publisher, 1, 2)
     publisher.close()
     stats = publisher.stats()
     assert (stats.sent, stats.acknowledged, stats.rejected) == (2, 0, 2)
@@ -198,16 +147,16 @@ def test_a_listener_that_fails_does_not_end_publishing() -> None:
         raise BrokenPipeError("nobody listens")
 
     link = FakeLink()
-    publisher = _publisher(link, on_state=fail)
-    _put(publisher, 1)
-    _until(lambda: publisher.stats().sent == 1)
+    publisher = publisher_over(link, on_state=fail)
+    put(publisher, 1)
+    until(lambda: publisher.stats().sent == 1)
     publisher.close()
     assert "on_state failed: BrokenPipeError" in publisher.stats().last_error
 
 
 def test_the_listener_is_called_from_the_publishers_thread() -> None:
     threads: list[str] = []
-    publisher = _publisher(FakeLink(), on_state=lambda *_: threads.append(threading.current_thread().name))
+    publisher = publisher_over(FakeLink(), on_state=lambda *_: threads.append(threading.current_thread().name))
     publisher.close()
     assert set(threads) == {"edge-mqtt"}
 
@@ -222,8 +171,8 @@ def test_the_listener_is_called_from_the_publishers_thread() -> None:
     ],
 )
 def test_close_gives_up_in_time(link: FakeLink, queued: int) -> None:
-    publisher = _publisher(link)
-    _put(publisher, 1, 2, 3)
+    publisher = publisher_over(link)
+    put(publisher, 1, 2, 3)
     publisher.close(timeout_s=0.5)
     assert not publisher._thread.is_alive()
     assert publisher.stats().state == "closed"
@@ -232,12 +181,12 @@ def test_close_gives_up_in_time(link: FakeLink, queued: int) -> None:
 
 def test_a_break_after_the_goodbye_leaves_time_for_another() -> None:
     first, second = FakeLink(answers=False), FakeLink()
-    publisher = _publisher(first, second)
-    _until(lambda: publisher.stats().state == "online")
-    _put(publisher, 1)
+    publisher = publisher_over(first, second)
+    until(lambda: publisher.stats().state == "online")
+    put(publisher, 1)
     closer = threading.Thread(target=publisher.close, args=(2.0,))
     closer.start()
-    _until(lambda: first.contents() == ["online", 1, "offline"])
+    until(lambda: first.contents() == ["online", 1, "offline"])
     first.drop("pulled out")
     closer.join()
     assert second.contents() == ["online", 1, "offline"]
@@ -245,8 +194,8 @@ def test_a_break_after_the_goodbye_leaves_time_for_another() -> None:
 
 def test_close_before_the_first_connection_still_delivers() -> None:
     link = FakeLink()
-    publisher = _publisher(FakeLink(error=ConnectionRefusedError(111, "Connection refused")), link)
-    _put(publisher, 1)
+    publisher = publisher_over(FakeLink(error=ConnectionRefusedError(111, "Connection refused")), link)
+    put(publisher, 1)
     publisher.close()
     assert link.contents() == ["online", 1, "offline"]
 
@@ -258,8 +207,8 @@ def test_put_waits_for_no_network() -> None:
 
     go_on = threading.Event()
     link = Hanging()
-    publisher = _publisher(link)
-    _put(publisher, 1, 2, 3)
+    publisher = publisher_over(link)
+    put(publisher, 1, 2, 3)
     assert publisher.stats().queued == 3
     assert not go_on.is_set()
     go_on.set()
@@ -278,34 +227,14 @@ def test_a_connection_that_cannot_be_made_is_tried_again() -> None:
 
     settings = MqttSettings(host="broker", port=1883, device="pi")
     publisher = MqttPublisher(settings, make_encoder(), backoff=Backoff(0.001, 0.002), make_link=make_link)
-    _put(publisher, 1)
-    _until(lambda: publisher.stats().sent == 1)
+    put(publisher, 1)
+    until(lambda: publisher.stats().sent == 1)
     assert "UnicodeEncodeError" in publisher.stats().last_error
     publisher.close()
 
 
 def test_put_after_close_does_no_harm() -> None:
-    publisher = _publisher(FakeLink(), outbox=MemoryOutbox(max_messages=2))
+    publisher = publisher_over(FakeLink(), outbox=MemoryOutbox(max_messages=2))
     publisher.close()
-    _put(publisher, 1, 2, 3)
+    put(publisher, 1, 2, 3)
     assert publisher.stats().queued == 2
-
-
-def test_what_runs_is_in_every_status_of_being_online_the_latest_of_it() -> None:
-    first, second = FakeLink(answers=False), FakeLink()
-    publisher = _publisher(first, second)
-    _until(lambda: publisher.stats().state == "online")
-    for number, reason in enumerate(("start", "slow"), start=2):
-        publisher.announce(_running(reason))
-        _until(lambda number=number: len(first.published) == number)  # type: ignore[misc]
-    first.drop("pulled out")
-    _until(_has_connected(publisher, 2))
-    publisher.close()
-    said = [msgspec.json.decode(payload).get("running", {}).get("reason") for payload in first.published]
-    assert said == [None, "start", "slow"]
-    assert msgspec.json.decode(second.published[0])["running"]["reason"] == "slow"
-    assert second.contents() == ["online", "offline"]
-
-
-def _running(reason: str) -> Running:
-    return Running(variant="int8", every=1, rung=0, rungs=2, reason=reason)

@@ -1,0 +1,47 @@
+"""What tests of the publisher do: make one over connections made by hand, give it results, wait for what happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from edge_sdk.publishing import Backoff, MemoryOutbox, MqttPublisher, MqttSettings, State
+from tests.device.links import FakeLink
+from tests.device.results import make_detections, make_encoder, make_frame
+
+WAIT_S = 30.0
+"""Longest wait for what takes milliseconds on a machine that does nothing else."""
+
+
+def publisher_over(
+    *links: FakeLink,
+    keepalive_s: int = 30,
+    on_state: Callable[[State, str], None] | None = None,
+    outbox: MemoryOutbox | None = None,
+) -> MqttPublisher:
+    """It connects by each of the links in turn, and then by none."""
+    remaining = iter(links)
+    return MqttPublisher(
+        MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s),
+        make_encoder(),
+        on_state=on_state,
+        outbox=outbox,
+        backoff=Backoff(0.001, 0.002),
+        make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))),
+    )
+
+
+def put(publisher: MqttPublisher, *numbers: int) -> None:
+    for number in numbers:
+        publisher.put(make_detections(1, make_frame(number)))
+
+
+def has_connected(publisher: MqttPublisher, times: int) -> Callable[[], bool]:
+    return lambda: publisher.stats().connects == times
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
