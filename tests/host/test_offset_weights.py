@@ -12,7 +12,6 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.manifest import Agreement
 from edge_sdk.model_spec import ModelSpec, load_model_spec
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.target import load_target
@@ -20,12 +19,11 @@ from edge_sdk_tools.build import build
 from edge_sdk_tools.dataset import ImageSet, find_images
 from edge_sdk_tools.device_form import fit_to_core
 from edge_sdk_tools.pixel_input import level_graphs, level_model
-from edge_sdk_tools.prove import Proof
 from edge_sdk_tools.quantize import Quantized, core_form, first_recipe, quantize, simplify, watch_activations
 from edge_sdk_tools.search import Choice
 from tests.device import tiny
-from tests.host.evaluations import evaluation_of
 from tests.host.projects import write_project
+from tests.host.proofs import flawless_proof
 
 _A72 = load_target("raspberry_pi_4")
 _WIDE = "wide_weights"
@@ -175,17 +173,7 @@ def test_a_model_that_takes_levels_is_offset_too(tmp_path: Path) -> None:
     graphs = level_graphs(onnx.load(quantized.path), spec.input)
     assert not isinstance(graphs, str)
     levels = level_model(graphs[0], _A72, folder)
-    proof = Proof(
-        evaluation=evaluation_of((), ()),
-        agreement=Agreement("top1_agreement", 1, 1, 1, 1, 1),
-        integer_mac_share=1.0,
-        fp32_latency_ms=1.0,
-        latency_ms=1.0,
-        model_mb=1.0,
-        samples=(),
-        worst=(),
-        images=images,
-    )
+    proof = flawless_proof(images)
     choice = Choice("int8", levels.onnx, levels.converted, proof, quantized.recipe, tensor=levels.tensor)
     fp32 = Session(wide_classifier().SerializeToString(), SessionSettings(), "FP32")
     fitted = fit_to_core(choice, spec, _A72, fp32, quantized.macs, folder)

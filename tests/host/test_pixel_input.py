@@ -15,7 +15,7 @@ from edge_sdk.bench import bench
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.frame import Frame
-from edge_sdk.manifest import Agreement, InputTensor
+from edge_sdk.manifest import InputTensor
 from edge_sdk.model_spec import load_model_spec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session
@@ -27,13 +27,12 @@ from edge_sdk_tools.evaluate import evaluate
 from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.pixel_input import Way, choose_input, judged
 from edge_sdk_tools.pixel_input.kernels import KernelClock, KernelRun
-from edge_sdk_tools.prove import Proof
 from edge_sdk_tools.quantize import first_recipe, quantize, simplify, watch_activations
 from edge_sdk_tools.search import Choice
 from tests.device import tiny
-from tests.host.evaluations import evaluation_of
 from tests.host.images import picture, write_pictures
 from tests.host.projects import CLASSIFIER, DETECTOR, write_project
+from tests.host.proofs import flawless_proof
 from tests.host.test_evaluate_segmentation import SEGMENTER
 
 SIDE = 128  # large enough that an operator and a pass over the picture cannot hide in noise
@@ -192,17 +191,7 @@ def test_a_model_whose_outputs_would_differ_stays_as_it_is(tmp_path: Path, targe
             quantize(simplified, activations.ranges(recipe.calibration), recipe, folder / "int8.onnx").path
         )
         converted.append(convert(quantized[-1], target, folder))
-    proof = Proof(
-        evaluation=evaluation_of((), ()),
-        agreement=Agreement("top1_agreement", 1, 1, 1, 1, 1),
-        integer_mac_share=1.0,
-        fp32_latency_ms=1.0,
-        latency_ms=1.0,
-        model_mb=1.0,
-        samples=(),
-        worst=(),
-        images=images,
-    )
+    proof = flawless_proof(images)
     choice = Choice("int8", quantized[0], converted[1], proof)
     unchanged, trial = choose_input(choice, spec.input, target, tmp_path)
     assert unchanged is choice

@@ -32,6 +32,7 @@ from tests.host.evaluations import evaluation_of
 from tests.host.images import write_pictures
 from tests.host.labelled import write_labelled
 from tests.host.projects import write_project
+from tests.host.proofs import flawless_proof
 from tests.host.uneven import uneven
 
 
@@ -145,18 +146,14 @@ def test_where_no_recipe_holds_fp32_is_carried_with_the_reason(tmp_path: Path, m
 def _proof(value: float, low: float, high: float, **changes: object) -> Proof:
     figure = Figure("top-1", Interval(value, 0, 1), Interval(0.8, 0, 1), Interval(value - 0.8, low, high))
     agreement = Figure("top-1 agreement", Interval(0.95, 0.9, 0.97))
-    whole: dict[str, Any] = {
-        "evaluation": evaluation_of((figure,), (agreement,)),
-        "agreement": Agreement("top1_agreement", 0.95, 0.9, 0.97, 650, 650),
-        "integer_mac_share": 1.0,
-        "fp32_latency_ms": 10.0,
-        "latency_ms": 4.0,
-        "model_mb": 1.0,
-        "samples": (),
-        "worst": (),
-        "images": ImageSet(()),
-    }
-    return Proof(**{**whole, **changes})
+    proof = msgspec.structs.replace(
+        flawless_proof(ImageSet(())),
+        evaluation=evaluation_of((figure,), (agreement,)),
+        agreement=Agreement("top1_agreement", 0.95, 0.9, 0.97, 650, 650),
+        fp32_latency_ms=10.0,
+        latency_ms=4.0,
+    )
+    return msgspec.structs.replace(proof, **changes)
 
 
 @pytest.mark.parametrize(
