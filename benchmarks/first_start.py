@@ -5,38 +5,42 @@ The video is played in real time, its own pace; rounds alternate, and each begin
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import click
 import msgspec
 
 _RUN = [sys.executable, "-m", "edge_sdk", "run"]
 
 
-def main() -> None:
+@click.command()
+@click.option(
+    "--bundle",
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="With several models, for this machine.",
+)
+@click.option("--video", required=True, type=click.Path(exists=True, path_type=Path), help="Longer than --seconds.")
+@click.option("--seconds", default=22.0, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
+def main(bundle: Path, video: Path, seconds: float, rounds: int) -> None:
     """Measure and print one row a run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bundle", type=Path, required=True, help="with several models, for this machine")
-    parser.add_argument("--video", type=Path, required=True, help="longer than --seconds")
-    parser.add_argument("--seconds", type=float, default=22)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
     print("| run | results | late | too old | overtaken | age p99, ms | peak memory, MB | CPU s | candidates | runs |")
     print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
-    for _ in range(arguments.rounds):
+    command = [*_RUN, bundle, "--source", video, "--duration", seconds, "--json"]
+    for _ in range(rounds):
         for name, flags in (("as promised", ["--no-tune"]), ("first start", list[str]())):
-            print(f"| {name} | {_row(arguments, flags)} |", flush=True)
+            print(f"| {name} | {_row([*map(str, command), *flags])} |", flush=True)
 
 
-def _row(arguments: argparse.Namespace, flags: list[str]) -> str:
+def _row(command: list[str]) -> str:
     with tempfile.TemporaryDirectory() as state, tempfile.TemporaryFile() as output:
-        command = [*_RUN, arguments.bundle, "--source", arguments.video, "--duration", arguments.seconds, "--json"]
         process = subprocess.Popen(
-            [*map(str, command), *flags],
+            command,
             stdout=output,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "STATE_DIRECTORY": state},

@@ -10,7 +10,6 @@ file has: more than the model can take.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -23,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
+import click
 import cv2
 import numpy as np
 
@@ -31,25 +31,26 @@ _SETTLING_S = 30.0
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+@click.command()
+@click.argument("bundle", type=click.Path(exists=True, path_type=Path))
+@click.argument("video", type=click.Path(exists=True, path_type=Path))
+@click.option("--minutes", default=3.0, show_default=True)
+@click.option("--hurry", default=1.0, show_default=True, help="Frames, times those that the file has.")
+@click.option("--latency-ms", type=float, help="Budget instead of the bundle's.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here too.")
+def main(
+    bundle: Path, video: Path, minutes: float, hurry: float, latency_ms: float | None, json_file: Path | None
+) -> None:
     """Run, sample, and print what came of it."""
-    parser = argparse.ArgumentParser(description="age and memory of `edge-sdk run` over minutes")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("video", type=Path)
-    parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--hurry", type=float, default=1.0)
-    parser.add_argument("--latency-ms", type=float)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args(arguments)
-    fps = cv2.VideoCapture(str(options.video)).get(cv2.CAP_PROP_FPS) * options.hurry
-    with live_camera(options.video, fps, options.hurry) as url:
-        budget = ("--latency-ms", str(options.latency_ms)) if options.latency_ms else ()
-        samples, summary = run_live(options.bundle, url, options.minutes * 60, budget)
+    fps = cv2.VideoCapture(str(video)).get(cv2.CAP_PROP_FPS) * hurry
+    with live_camera(video, fps, hurry) as url:
+        budget = ("--latency-ms", str(latency_ms)) if latency_ms else ()
+        samples, summary = run_live(bundle, url, minutes * 60, budget)
     measured = _measured(samples, summary, fps)
     for name, value in measured.items():
         print(f"| {name} | {value} |")
-    if options.json:
-        options.json.write_text(json.dumps({"measured": measured, "samples": samples, "summary": summary}, indent=2))
+    if json_file:
+        json_file.write_text(json.dumps({"measured": measured, "samples": samples, "summary": summary}, indent=2))
 
 
 @contextlib.contextmanager

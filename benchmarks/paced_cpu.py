@@ -10,7 +10,6 @@ of the bundle; with one it is measured too where the bundle promises more.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from edge_sdk.bundle import Bundle
@@ -66,17 +66,16 @@ while True:
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+@click.command()
+@click.argument("bundle", type=click.Path(exists=True, path_type=Path))
+@click.argument("video", type=click.Path(exists=True, path_type=Path))
+@click.option("--seconds", default=10.0, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures here too.")
+def main(bundle: Path, video: Path, seconds: float, rounds: int, json_file: Path | None) -> None:
     """Measure, print a table, and say whether the limit is kept."""
-    parser = argparse.ArgumentParser(description="CPU of a stream at a camera's pace")
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("video", type=Path)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as work:
-        shares = measure(programs(options.bundle, options.video, Path(work)), options.seconds, options.rounds)
+        shares = measure(programs(bundle, video, Path(work)), seconds, rounds)
     bare = shares["bare loop, 1 thread"]
     print("| | CPU, % of a core | times the bare loop |")
     print("|---|---|---|")
@@ -84,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ratios = [value / other for value, other in zip(values, bare, strict=True)]
         print(f"| {name} | {_middle([100 * v for v in values])} | {_middle(ratios)} |")
     print(f"\nlimit {_LIMIT} times the bare loop")
-    if options.json:
-        options.json.write_text(json.dumps(shares, indent=2) + "\n")
+    if json_file:
+        json_file.write_text(json.dumps(shares, indent=2) + "\n")
 
 
 def programs(bundle: Path, video: Path, work: Path) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import IO, Literal, TypeAlias, cast
 
 import click
 import cv2
@@ -21,6 +21,7 @@ from edge_sdk.frame import Frame, Image
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 
+_Resize: TypeAlias = Literal["letterbox", "stretch"]
 _SCALE = 1 / 255
 _LIMITS = {"640 letterbox": 0.12, "224 stretch": 0.85}
 
@@ -41,9 +42,9 @@ def _stretched(image: Image, side: int) -> np.ndarray:
     return cv2.dnn.blobFromImage(cv2.resize(image, (side, side)), _SCALE, swapRB=True)
 
 
-def _pair(resize: str, side: int, image: Image) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray]]:
+def _pair(resize: _Resize, side: int, image: Image) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray]]:
     """Ours and theirs; the same values."""
-    prepare = Prepare(InputSpec(size_wh=(side, side), resize=resize, std=(255.0, 255.0, 255.0)))  # type: ignore[arg-type]
+    prepare = Prepare(InputSpec(size_wh=(side, side), resize=resize, std=(255.0, 255.0, 255.0)))
     frame = Frame(image, 0, 0.0, 0, "camera")
     by_hand = _letterboxed if resize == "letterbox" else _stretched
     ours, theirs = (lambda: prepare(frame).tensor), (lambda: by_hand(image, side))
@@ -51,7 +52,7 @@ def _pair(resize: str, side: int, image: Image) -> tuple[Callable[[], np.ndarray
     return ours, theirs
 
 
-def _one_way(resize: str, side: int, image: Image, rounds: int) -> dict[str, float]:
+def _one_way(resize: _Resize, side: int, image: Image, rounds: int) -> dict[str, float]:
     durations: list[list[int]] = [[], []]
     pair = _pair(resize, side, image)
     for _ in range(rounds):
@@ -66,18 +67,18 @@ def _one_way(resize: str, side: int, image: Image, rounds: int) -> dict[str, flo
 @click.command()
 @click.option("--rounds", type=click.IntRange(min=1), default=400, show_default=True)
 @click.option("--json", "json_file", type=click.File("wb"), help="Write the figures here too.")
-def main(rounds: int, json_file: object) -> None:
+def main(rounds: int, json_file: IO[bytes] | None) -> None:
     """Print a table; exit code 4 where a limit is missed."""
     cv2.setNumThreads(1)
     image = cast("Image", np.random.default_rng(0).integers(0, 256, (720, 1280, 3), np.uint8))
     image = cast("Image", cv2.GaussianBlur(image, (5, 5), 0))
-    ways = [("letterbox", 640), ("stretch", 224)]
+    ways: list[tuple[_Resize, int]] = [("letterbox", 640), ("stretch", 224)]
     found = {f"{side} {resize}": _one_way(resize, side, image, rounds) for resize, side in ways}
     for name, row in found.items():
         limit = _LIMITS[name]
         print(f"{name}: {row['ours_us']} us, blobFromImage {row['blob_us']} us: {row['ratio']}x, at most {limit}")
     if json_file is not None:
-        json_file.write(msgspec.json.format(msgspec.json.encode(found)))  # type: ignore[attr-defined]
+        json_file.write(msgspec.json.format(msgspec.json.encode(found)))
     sys.exit(4 if any(row["ratio"] > _LIMITS[name] for name, row in found.items()) else 0)
 
 

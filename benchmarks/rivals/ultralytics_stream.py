@@ -19,8 +19,8 @@ os.environ["YOLO_OFFLINE"] = "1"
 torchvision = types.ModuleType("torchvision")
 sys.modules["torchvision"] = torchvision
 
-from ultralytics import YOLO  # noqa: E402
-from ultralytics.utils.nms import TorchNMS  # noqa: E402
+from ultralytics import YOLO  # noqa: E402  # after the stand-in and YOLO_OFFLINE, which it looks for when it is imported
+from ultralytics.utils.nms import TorchNMS  # noqa: E402  # the same
 
 torchvision.ops = types.SimpleNamespace(nms=TorchNMS.nms)
 
