@@ -22,7 +22,7 @@ from tests.device.troubled import endless, open_real_bundle, picture
 BRIGHT, DARK = picture(255), picture(50)
 
 
-def _session(limit_s: float = 0.3) -> Session:
+def _session(limit_s: float = 1.0) -> Session:
     return Session(endless().SerializeToString(), SessionSettings(limit_s=limit_s), "endless.onnx")
 
 
@@ -33,7 +33,7 @@ def test_a_run_that_does_not_end_is_ended_and_the_next_one_works() -> None:
     for _ in range(2):
         with pytest.raises(HungRunError) as caught:
             session.run(BRIGHT)
-        assert str(caught.value) == "endless.onnx: a run did not finish within 0.3 s and was ended"
+        assert str(caught.value) == "endless.onnx: a run did not finish within 1 s and was ended"
         assert np.array_equal(session.run(DARK)[0], before)
 
 
@@ -59,8 +59,8 @@ def test_only_the_twin_that_hangs_is_ended() -> None:
 
 
 def test_many_short_runs_are_not_one_long_one() -> None:
-    session = _session(limit_s=0.1)
-    end = time.monotonic() + 0.5
+    session = _session()
+    end = time.monotonic() + 2
     while time.monotonic() < end:
         session.run(DARK)
 
@@ -113,7 +113,9 @@ def _frame(level: int) -> Frame:
 def test_golden_raises_the_limit_to_what_the_board_needs(tmp_path: Path) -> None:
     bundle = open_real_bundle(tmp_path / "a.edge", endless())
     stages = Stages.open(bundle, SessionSettings(limit_s=0.2))
-    with pytest.raises(HungRunError, match=r"model\.int8\.ort: a run did not finish within 0\.2 s"):
+    limit_s = stages.session._guard.limit_s  # a golden input may have taken longer than a tenth of it
+    assert limit_s >= 0.2
+    with pytest.raises(HungRunError, match=rf"model\.int8\.ort: a run did not finish within {limit_s:g} s"):
         stages(_frame(255))
     session = Session.open(bundle, SessionSettings(limit_s=1e-9))
     session.replay_golden(bundle, Prepare.of(bundle.manifest))

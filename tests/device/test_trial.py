@@ -19,10 +19,11 @@ from tests.device.bundles import edit_manifest
 from tests.device.hostile import deep, endless, sound, wants, write_hostile
 
 HARM = {
-    "memory": (lambda: wants(5), "needs more than 512 MiB, and its target has 512"),
-    "hang": (endless, "were not through after 2 s"),
-    "crash": (deep, r"crashed on it \(SIGSEGV\)"),
+    "memory": (lambda: wants(5), 200, "needs more than 512 MiB, and its target has 512"),
+    "hang": (endless, 2, "were not through after 2 s"),
+    "crash": (deep, 200, r"crashed on it \(SIGSEGV\)"),
 }
+"""A model, the seconds that it gets, and what is said of it."""
 
 
 @pytest.fixture
@@ -39,10 +40,10 @@ def bundle(tmp_path: Path) -> Bundle:
 
 @pytest.mark.parametrize("harm", HARM)
 def test_harm_is_one_line_and_nothing_is_remembered(state: Path, tmp_path: Path, harm: str) -> None:
-    make, expected = HARM[harm]
+    make, seconds, expected = HARM[harm]
     hostile = Bundle.open(write_hostile(tmp_path / "hostile.edge", make()))
     with pytest.raises(IncompatibleError, match=expected) as error:
-        prove_here(hostile, seconds=2)
+        prove_here(hostile, seconds=seconds)
     assert str(error.value).startswith(f"{tmp_path}/hostile.edge/model.int8.ort: not loaded: ")
     assert "\n" not in str(error.value)
     assert not state.exists()
@@ -51,9 +52,9 @@ def test_harm_is_one_line_and_nothing_is_remembered(state: Path, tmp_path: Path,
 @pytest.mark.parametrize("harm", HARM)
 def test_the_daemon_never_loads_it(state: Path, tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]) -> None:
     """In this very process: were it loaded here, the test run would end."""
-    make, _ = HARM[harm]
+    make, seconds, _ = HARM[harm]
     hostile = write_hostile(tmp_path / "hostile.edge", make())
-    arguments = ["run", hostile, "--source", tmp_path, "--trial-seconds", 2, "-q"]
+    arguments = ["run", hostile, "--source", tmp_path, "--trial-seconds", seconds, "-q"]
     assert run([str(argument) for argument in arguments]) == 6
     assert capsys.readouterr().err.count("\n") == 1
 

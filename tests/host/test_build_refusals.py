@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -216,9 +217,9 @@ def test_sigterm_cleans_up(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-m", "edge_sdk", *command], stderr=subprocess.PIPE, text=True)
     try:
         while process.poll() is None and not list(tmp_path.glob(".a.edge.building-*/work")):
-            pass
+            time.sleep(0.002)
         process.terminate()
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=200)
     finally:
         process.kill()
     assert process.returncode == 130, stderr

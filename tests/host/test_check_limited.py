@@ -11,7 +11,7 @@ import pytest
 from edge_sdk.errors import MissingDependencyError, ModelError
 from edge_sdk_tools.check.limited import Limits, run_limited
 
-_LIMITS = Limits(memory_mb=300, cpu_s=2, wall_s=20)
+_LIMITS = Limits(memory_mb=300, cpu_s=2, wall_s=200)
 _PROGRAM = """
 import os, sys, time
 from edge_sdk_tools.check.limited import read_request, write_answer

@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 
+PATIENCE_S = 200
+"""Until a program is given up: only a guard, what is tested hangs for ever where it fails."""
+
 
 def edge_sdk(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `edge-sdk` to its end, with output captured."""
@@ -14,7 +17,7 @@ def edge_sdk(*arguments: object, **environment: str) -> subprocess.CompletedProc
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
         env={**os.environ, **environment},
     )
 

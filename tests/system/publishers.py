@@ -20,7 +20,7 @@ from edge_sdk.publishing import (
 )
 from edge_sdk.publishing.mqtt import MqttLink
 from tests.device.results import make_detections, make_encoder, make_frame
-from tests.system.broker import Broker, Received, Subscriber, wait_until
+from tests.system.broker import WAIT_S, Broker, Received, Subscriber, wait_until
 
 QOS: tuple[Literal[0, 1], ...] = (0, 1)
 RESULT, STATUS = "/result/door", "/status/door"
@@ -60,7 +60,7 @@ def publishing_to(
     try:
         yield publisher
     finally:
-        publisher.close(timeout_s=2.0)
+        publisher.close(timeout_s=WAIT_S)
 
 
 def put(publisher: MqttPublisher, *numbers: int, count: int = 2) -> None:

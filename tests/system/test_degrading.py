@@ -18,7 +18,7 @@ import pytest
 
 from tests.device.graded import LARGE, SMALL, write_graded
 from tests.system.broker import Broker, Subscriber, wait_until
-from tests.system.program import start_edge_sdk
+from tests.system.program import PATIENCE_S, start_edge_sdk
 
 pytestmark = pytest.mark.system
 
@@ -95,7 +95,7 @@ def test_a_stream_steps_down_under_a_load_and_up_again_when_it_is_over(
                 [message] = late.wait_for(lambda messages: len(messages) == 1, "the retained status")
                 assert msgspec.json.decode(message.payload)["running"]["variant"] == LARGE
             process.send_signal(signal.SIGTERM)
-            stdout, stderr = process.communicate(timeout=20)
+            stdout, stderr = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
             process.communicate()

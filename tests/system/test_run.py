@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.system.broker import Broker, Subscriber, free_port, wait_until
-from tests.system.program import edge_sdk, start_edge_sdk
+from tests.system.program import PATIENCE_S, edge_sdk, start_edge_sdk
 
 pytestmark = pytest.mark.system
 
@@ -86,7 +86,7 @@ def test_signals_finish_the_frame_say_offline_and_exit_0(
         try:
             wait_until(lambda: len(_results(listener)) >= 5, "results")
             process.send_signal(number)
-            stdout, stderr = process.communicate(timeout=20)
+            stdout, stderr = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
         assert process.returncode == 0, stderr
@@ -159,7 +159,7 @@ def test_a_broker_that_goes_and_comes_back_gets_results_again(cell_bundle: Path,
             with Subscriber(broker) as listener:
                 wait_until(lambda: len(_results(listener)) >= 5, "results after the restart")
             process.send_signal(signal.SIGTERM)
-            stdout, stderr = process.communicate(timeout=20)
+            stdout, stderr = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
     assert process.returncode == 0, stderr

@@ -17,11 +17,10 @@ import pytest
 
 from tests.system.broker import wait_until
 from tests.system.bundles import write_cell_pictures
-from tests.system.program import edge_sdk, start_edge_sdk
+from tests.system.program import PATIENCE_S, edge_sdk, start_edge_sdk
 
 pytestmark = pytest.mark.system
 
-PATIENCE_S = 30  # only a guard: what is tested hangs for ever where it fails
 PICTURES = 400  # their results, some 400 bytes each, are more than a pipe holds
 
 

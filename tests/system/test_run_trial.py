@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.device.hostile import endless, write_hostile
-from tests.system.program import start_edge_sdk
+from tests.system.program import PATIENCE_S, start_edge_sdk
 
 pytestmark = pytest.mark.system
 
@@ -19,6 +19,6 @@ def test_a_signal_during_the_trial_ends_the_run(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert "warning" in process.stderr.readline()  # that no key is trusted: the trial is next
     process.send_signal(signal.SIGTERM)
-    output, complaint = process.communicate(timeout=60)
+    output, complaint = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, complaint
     assert '"ended_by":"signal"' in output
