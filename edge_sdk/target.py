@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_sdk.errors import TargetError
+from edge_sdk.provider_options import ProviderOptions
 from edge_sdk.toml_file import read_toml
 
 IntegerType = Literal["QUInt8", "QInt8"]
@@ -32,6 +33,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         machine: `platform.machine()` there.
         cpu: the core, in qemu's spelling (`cortex-a72`); empty when the target is a family of cores.
         providers: execution providers in order of preference; the CPU provider comes last, always.
+        provider_options: what some of them are told, in tables such as [provider_options.CUDAExecutionProvider].
         intra_op_num_threads: threads inside one operator, 1 or more.
         allow_spinning: whether waiting threads burn a core to save microseconds.
         activation_type: integer type of activations after quantization.
@@ -67,6 +69,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     memory_mb: Annotated[int, Meta(ge=64)]
     latency_budget_ms: Annotated[float, Meta(gt=0)]
     clock_mhz: Annotated[int, Meta(ge=0, le=10000)] = 0
+    provider_options: ProviderOptions = ProviderOptions()
 
     def __post_init__(self) -> None:
         unknown = [p for p in self.providers if p not in PROVIDERS]
@@ -76,6 +79,11 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise ValueError("providers: expected CPUExecutionProvider last, the one that runs everywhere")
         if len(set(self.providers)) != len(self.providers):
             raise ValueError("providers: expected each execution provider once")
+        idle = [p for p in self.provider_options.given() if p not in self.providers]
+        if idle:
+            raise ValueError(
+                f"provider_options.{idle[0]}: it is not among providers, which are {', '.join(self.providers)}"
+            )
         if not math.isfinite(self.latency_budget_ms):
             raise ValueError(f"latency_budget_ms is {self.latency_budget_ms}, expected a finite number")
         if self.weight_type == "QUInt8" and self.activation_type == "QInt8":

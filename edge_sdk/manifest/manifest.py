@@ -16,6 +16,7 @@ from edge_sdk.manifest.measured import Distillation
 from edge_sdk.manifest.variant import Variant
 from edge_sdk.manifest.versions import RuntimeRange
 from edge_sdk.model_spec import ClassificationSpec, Decoder, DetectionSpec, InputSpec, Task, Thresholds
+from edge_sdk.provider_options import ProviderOptions
 
 SCHEMA_VERSION = 1
 
@@ -62,6 +63,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         target: name of the target it was built for.
         machine: `platform.machine()` it runs on.
         providers: execution providers in order of preference.
+        provider_options: what some of them are told; the place of what they keep is the device's.
         intra_op_num_threads: threads inside one operator.
         allow_spinning: whether waiting threads spin.
         memory_mb: memory that the target has, in MiB.
@@ -88,6 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     target: str
     machine: Literal["x86_64", "aarch64"]
     providers: tuple[str, ...]
+    provider_options: ProviderOptions = ProviderOptions()
     intra_op_num_threads: Annotated[int, Meta(ge=1, le=256)]
     allow_spinning: bool
     memory_mb: Annotated[int, Meta(ge=64)]

@@ -89,7 +89,7 @@ def _load(
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for library in libraries:
         options.register_custom_ops_library(str(library))
-    providers = [(p, options_of(p, settings.cache_folder)) for p in (*accelerators, CPU)]
+    providers = [(p, options_of(p, settings)) for p in (*accelerators, CPU)]
     return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
 
 

@@ -1,7 +1,7 @@
 """Providers: what was asked to compute, what does, and why not.
 
-Owns the options of each execution provider, and the reading of what ONNX Runtime says of one that does not start: it
-says so on standard error alone, and goes on with the CPU.
+Owns where an execution provider keeps what it builds, and the reading of what ONNX Runtime says of one that does not
+start: it says so on standard error alone, and goes on with the CPU.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+
+from edge_sdk.errors import OutputError
+from edge_sdk.session.settings import SessionSettings
+from edge_sdk.state_folder import state_folder
 
 CPU = "CPUExecutionProvider"
 _PACKAGES = {"TensorrtExecutionProvider": "onnxruntime-gpu", "CUDAExecutionProvider": "onnxruntime-gpu"}
@@ -48,27 +52,33 @@ class Providers(msgspec.Struct, frozen=True):
         return lines
 
 
-def options_of(provider: str, cache_folder: str | None) -> dict[str, str]:
-    """The options that a provider gets.
+def options_of(provider: str, settings: SessionSettings) -> dict[str, str]:
+    """The options that a provider gets: those of the settings, and for TensorRT a folder for its engines.
 
-    Args:
-        provider: its name.
-        cache_folder: for what is built once and read at every start; None uses the user's.
+    A board builds an engine for minutes: once is enough. Its name says model, GPU and version. The folder is made where
+    it is missing; without a place for one each start builds anew.
     """
-    if provider == "TensorrtExecutionProvider":
-        folder = cache_folder or str(_user_cache() / "tensorrt")
-        # A board builds an engine for minutes: once is enough. Its name says model, GPU and version.
-        return {
-            "trt_engine_cache_enable": "1",
-            "trt_engine_cache_path": folder,
-            "trt_timing_cache_enable": "1",
-            "trt_timing_cache_path": folder,
-        }
-    if provider == "CUDAExecutionProvider":
-        # By default the arena doubles, and on a Jetson takes the memory from the CPU; and every algorithm of every
-        # convolution is tried at the first run, which takes longer than a camera waits.
-        return {"arena_extend_strategy": "kSameAsRequested", "cudnn_conv_algo_search": "HEURISTIC"}
-    return {}
+    options = settings.provider_options.of(provider)
+    folder = _engine_folder(settings.cache_folder) if provider == "TensorrtExecutionProvider" else None
+    if folder is None:
+        return options
+    return {
+        **options,
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": str(folder),
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": str(folder),
+    }
+
+
+def _engine_folder(chosen: str | None) -> Path | None:
+    """Only this user's: an engine is code that the GPU runs."""
+    try:
+        folder = Path(chosen) if chosen else state_folder() / "tensorrt"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, OutputError):
+        return None
+    return folder
 
 
 def not_installed(provider: str, version: str) -> str:
@@ -113,7 +123,3 @@ def standard_error_read(said: list[str]) -> Iterator[None]:
             text = file.read().decode("utf-8", "replace")
             said.append(text)
             sys.stderr.write("".join(line for line in text.splitlines(keepends=True) if not _OURS.search(line)))
-
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edge-sdk"

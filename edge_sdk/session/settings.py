@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from edge_sdk.manifest import Manifest
+from edge_sdk.provider_options import ProviderOptions
 
 GraphLevel: TypeAlias = Literal["disabled", "basic", "extended", "all"]
 """How far ONNX Runtime rewrites a graph when it loads it. An .ort file was rewritten when it was built."""
@@ -34,7 +35,8 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         profile_prefix: when given, a profile is written to this path plus a time stamp and `.json`.
         graph_file: when given, the graph as it runs is written to this path, in ONNX format.
         limit_s: seconds after which a run is ended. It is raised to ten times what the slowest golden input took.
-        cache_folder: where accelerators keep what they build; the user's cache by default.
+        cache_folder: where accelerators keep what they build; in the state folder by default.
+        provider_options: what some of the providers are told.
     """
 
     providers: tuple[str, ...] = ("CPUExecutionProvider",)
@@ -48,6 +50,7 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graph_file: str | None = None
     limit_s: float = UNKNOWN_LIMIT_S
     cache_folder: str | None = None
+    provider_options: ProviderOptions = ProviderOptions()
 
     @classmethod
     def of(cls, promise: Manifest) -> SessionSettings:
@@ -57,4 +60,5 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             promise.intra_op_num_threads,
             promise.allow_spinning,
             limit_s=max(_LEAST_LIMIT_S, _LIMIT_BUDGETS * promise.latency_budget_ms / 1000),
+            provider_options=promise.provider_options,
         )

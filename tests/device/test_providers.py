@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
+import msgspec
 import numpy as np
+import onnxruntime
 import pytest
 
+from edge_sdk.provider_options import CudaOptions, ProviderOptions, TensorrtOptions
 from edge_sdk.session import Providers, Session, SessionSettings
 from edge_sdk.session.providers import not_started, options_of, standard_error_read
 from tests.device import tiny
+from tests.device.troubled import open_real_bundle
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 # What onnxruntime-gpu 1.31.1 writes to standard error on a machine without CUDA, folders shortened.
@@ -91,10 +96,56 @@ def test_what_others_write_to_standard_error_meanwhile_is_not_lost(capfd: pytest
     assert not any("Failed to load library" in line for line in lines)
 
 
-def test_engines_are_kept_and_memory_grows_by_what_is_asked(tmp_path: object) -> None:
-    kept = options_of(TENSORRT, str(tmp_path))
-    assert kept["trt_engine_cache_enable"] == "1"
-    assert kept["trt_engine_cache_path"] == str(tmp_path)
-    assert options_of(TENSORRT, None)["trt_engine_cache_path"].endswith("edge-sdk/tensorrt")
-    assert options_of(CUDA, None)["arena_extend_strategy"] == "kSameAsRequested"
-    assert options_of(CPU, None) == {}
+OPTIONS = ProviderOptions(
+    TensorrtOptions(trt_fp16_enable=True, trt_int8_enable=False), CudaOptions(gpu_mem_limit=2**30)
+)
+
+
+def test_the_options_of_a_bundle_reach_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU: what ONNX Runtime would be given, on its way to a real session of the CPU."""
+    bundle = open_real_bundle(
+        tmp_path / "a.edge", tiny.classifier(classes=2), providers=(TENSORRT, CUDA, CPU), provider_options=OPTIONS
+    )
+    given: list[list[tuple[str, dict[str, str]]]] = []
+    real = onnxruntime.InferenceSession
+
+    def note(model: bytes, options: object, *, providers: list[tuple[str, dict[str, str]]], **others: object) -> object:
+        given.append(providers)
+        return real(model, options, providers=providers[-1:], **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", note)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [TENSORRT, CUDA, CPU])
+    settings = SessionSettings.of(bundle.manifest)
+    Session.open(bundle, msgspec.structs.replace(settings, cache_folder=str(tmp_path / "new" / "engines")))
+    kept = {
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": f"{tmp_path}/new/engines",
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": f"{tmp_path}/new/engines",
+    }
+    tensorrt = {"trt_fp16_enable": "1", "trt_int8_enable": "0", **kept}
+    cuda = {
+        "gpu_mem_limit": str(2**30),
+        "arena_extend_strategy": "kSameAsRequested",
+        "cudnn_conv_algo_search": "HEURISTIC",
+    }
+    assert given == [[(TENSORRT, tensorrt), (CUDA, cuda), (CPU, {})]]
+
+
+def test_engines_are_kept_in_the_state_folder_where_nobody_else_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    folder = tmp_path / "state" / "tensorrt"
+    assert options_of(TENSORRT, SessionSettings())["trt_engine_cache_path"] == str(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert options_of(CPU, SessionSettings()) == {}
+
+
+def test_without_a_place_for_engines_each_start_builds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "file"))
+    assert options_of(TENSORRT, SessionSettings(provider_options=OPTIONS)) == {
+        "trt_fp16_enable": "1",
+        "trt_int8_enable": "0",
+    }

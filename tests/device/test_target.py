@@ -27,10 +27,12 @@ def test_every_target_loads_and_explains_each_field(name: str) -> None:
     target = load_target(name)
     assert target.name == name
     text = (targets_folder() / f"{name}.toml").read_text()
-    for field in target.__struct_fields__:
-        line = next(i for i, text_line in enumerate(text.splitlines()) if text_line.startswith(f"{field} ="))
+    keys = [line.partition(" =")[0] for line in text.splitlines() if line[:1].isalpha()]
+    assert {*target.__struct_fields__} - {"provider_options"} <= {*keys}
+    for key in keys:
+        line = next(i for i, text_line in enumerate(text.splitlines()) if text_line.startswith(f"{key} ="))
         explained = "#" in text.splitlines()[line] or text.splitlines()[line - 1].startswith("#")
-        assert explained, f"{name}: {field} has no comment"
+        assert explained, f"{name}: {key} has no comment"
 
 
 def test_what_sets_the_targets_apart() -> None:
@@ -42,6 +44,11 @@ def test_what_sets_the_targets_apart() -> None:
     jetson = load_target("jetson_orin_nano")
     assert jetson.providers == ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     assert jetson.python == "3.10"
+    assert jetson.provider_options.given() == ["TensorrtExecutionProvider"]
+    assert jetson.provider_options.of("TensorrtExecutionProvider") == {
+        "trt_fp16_enable": "1",
+        "trt_max_workspace_size": "1073741824",
+    }
 
 
 @pytest.mark.parametrize(
@@ -82,6 +89,36 @@ def test_wrong_target_names_file_and_key(tmp_path: Path, old: str, new: str, exp
     assert str(path) in str(caught.value)
     assert expected in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+_TENSORRT, _CUDA = "[provider_options.TensorrtExecutionProvider]\n", "[provider_options.CUDAExecutionProvider]\n"
+
+
+@pytest.mark.parametrize(
+    ("added", "expected"),
+    [
+        (_TENSORRT + "trt_fp16_enabled = true", "ExecutionProvider.trt_fp16_enabled; did you mean trt_fp16_enable?"),
+        (_TENSORRT + 'trt_fp16_enable = "yes"', "trt_fp16_enable: got a string, expected true or false"),
+        (_TENSORRT + "trt_builder_optimization_level = 6", "trt_builder_optimization_level is 6, expected 5 or less"),
+        (_CUDA + 'arena_extend_strategy = "kSame"', "expected kNextPowerOfTwo or kSameAsRequested"),
+        ("[provider_options.TensorRTExecutionProvider]", "did you mean TensorrtExecutionProvider?"),
+        ("[provider_options.CPUExecutionProvider]", "unknown key provider_options.CPUExecutionProvider"),
+        # A bundle must not say where a device writes, nor what code it loads.
+        (_TENSORRT + 'trt_engine_cache_path = "/tmp"', "unknown key provider_options.TensorrtExecutionProvider.trt_en"),
+        (
+            _TENSORRT + 'trt_extra_plugin_lib_paths = "a.so"',
+            "unknown key provider_options.TensorrtExecutionProvider.",
+        ),
+        (_TENSORRT + "trt_dla_core = 1", "TensorrtExecutionProvider: it is not among providers, which are CPUExec"),
+    ],
+)
+def test_wrong_options_of_a_provider_name_the_key(tmp_path: Path, added: str, expected: str) -> None:
+    path = tmp_path / "arm64.toml"
+    path.write_text((targets_folder() / "arm64.toml").read_text() + added)
+    with pytest.raises(TargetError) as caught:
+        load_target(str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert expected in str(caught.value)
 
 
 def test_unknown_target_lists_the_known_ones() -> None:

@@ -111,6 +111,7 @@ def promise(
         target=target.name,
         machine=target.machine,
         providers=tuple(target.providers),
+        provider_options=target.provider_options,
         intra_op_num_threads=target.intra_op_num_threads,
         allow_spinning=target.allow_spinning,
         memory_mb=target.memory_mb,
