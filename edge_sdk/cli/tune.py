@@ -121,7 +121,7 @@ def _show(bundle: Bundle, tuned: Tuned) -> None:
     click.echo(f"{bundle.manifest.name} {bundle.manifest.version} at {tuned.fps:g} frames a second")
     machine = Machine.here()
     runtime = f"ONNX Runtime {machine.onnxruntime}"
-    click.echo(f"{machine.cpu}, {machine.allowed} of {machine.logical} cores, {runtime}")
+    click.echo(f"{machine.cpu.name}, {machine.allowed} of {machine.logical} cores, {runtime}")
     click.echo(f"budget {tuned.limits.budget_ms:g} ms{limit}; quality is {tuned.metric}\n")
     width = max(len(str(m.candidate)) for m in tuned.measured) + 2
     click.echo(f"{'':<{width}}{'p50 ms':>9}{'p99 ms':>9}{'CPU':>7}{'quality':>10}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 
 import msgspec
 
 from edge_sdk.cores import Cores
+from edge_sdk.cpu import Cpu
 from edge_sdk.session import onnxruntime_version
 
 _GIB = 1 << 30
@@ -18,13 +18,13 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A machine and its ONNX Runtime.
 
     Attributes:
-        cpu: the board's or the processor's name, as Linux has it; the architecture where it has none.
+        cpu: its kinds of cores.
         logical, physical, allowed: cores; see `Cores`.
         memory_gib: its memory, rounded up to a power of two: kernels and graphics take different bites of it.
         onnxruntime: version.
     """
 
-    cpu: str
+    cpu: Cpu
     logical: int
     physical: int
     allowed: int
@@ -39,12 +39,17 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             root: the folder that holds `proc` and `sys`; another one in tests.
         """
         cores = Cores.read(root)
-        return cls(_cpu(root), cores.logical, cores.physical, cores.allowed, _memory_class_gib(), onnxruntime_version())
+        return cls(
+            Cpu.read(root), cores.logical, cores.physical, cores.allowed, _memory_class_gib(), onnxruntime_version()
+        )
 
     def difference(self, other: Machine) -> str | None:
         """What differs first, as `CPU 'x', now 'y'`, with `other` as it is now; None where nothing does."""
+        if self.cpu != other.cpu:
+            is_namesake = self.cpu.name == other.cpu.name
+            then, now = self.cpu.name, "one of that name with other cores" if is_namesake else other.cpu.name
+            return f"CPU {then}, now {now}"
         names = {
-            "cpu": "CPU",
             "logical": "logical cores",
             "physical": "physical cores",
             "allowed": "allowed cores",
@@ -58,27 +63,9 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None
 
 
-def _cpu(root: Path) -> str:
-    board = _text(root / "proc/device-tree/model").strip("\0").strip()
-    if board:
-        return board
-    for line in _text(root / "proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
-
-
 def _memory_class_gib() -> int:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     size = 1
     while size * _GIB < pages:
         size *= 2
     return size
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
