@@ -207,7 +207,7 @@ class LiveTuner:
     def _conclude(self) -> None:
         if not self._measured:
             self._say("tuning could measure nothing: what runs stays")
-            self._phase = _Phase.DONE
+            self._retire()
             return
         tuned = self._plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9)
         self._ending = Background(lambda: self._end(tuned), self._rubbish)
@@ -232,16 +232,20 @@ class LiveTuner:
         if isinstance(ending.value, Cores):
             self._restart(loop, ending.value)
             return
-        self._phase = _Phase.DONE
         if ending.value is None:
             self._say(f"tuning cannot load what it chose: {ending.error}; what ran before stays")
         else:
             self.tuned, stages, remark = ending.value
             self._give(loop, stages, self.tuned.chosen.candidate.variant)
             self._on_tuned(self.tuned, remark)
-            if stages is not self._at_home[1]:
-                Background(lambda: None, [self._home])
+        self._retire()
+
+    def _retire(self) -> None:
+        """Hold nothing any more: what the loop does not run is given back, beside it."""
+        self._phase = _Phase.DONE
+        self._rubbish.append(self._home)
         self._home = None
+        Background(lambda: None, self._rubbish)
 
     def _give(self, loop: Loop, stages: _Stages, variant: str) -> None:
         loop.stages = stages

@@ -120,6 +120,25 @@ def test_one_that_fails_while_it_runs_loses_no_frame(tmp_path: Path) -> None:
     assert [r.frame.seq for r in board.sink.results] == list(range(len(board.sink.results)))
 
 
+def test_once_it_is_done_only_what_runs_is_held(tmp_path: Path) -> None:
+    board = _board(tmp_path, _ms())
+    board.run()
+    assert board.alive() == [candidate("fp32")]
+
+
+def test_where_nothing_can_be_measured_nothing_is_held_either(tmp_path: Path) -> None:
+    board = _board(tmp_path, _ms(), frames=0)
+    board.tuner.after(board.loop, Tick.ON_TIME)
+    for _ in itertools.takewhile(lambda _n: not board.tuner.done, range(1000)):
+        board.clock.advance(200)
+        board.tuner.after(board.loop, Tick.IDLE)
+        while board.tuner.is_loading:
+            pass
+    assert board.lines[-1] == "tuning could measure nothing: what runs stays"
+    board.loop.stages = board.open(candidate("int8.8x8"))  # a governor steps down
+    assert board.alive() == [candidate("int8.8x8")]
+
+
 def test_what_fails_though_it_is_promised_is_an_error_as_ever(tmp_path: Path) -> None:
     def work(_what: Candidate, n: int) -> float:
         if n == 5:

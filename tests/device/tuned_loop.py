@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -117,6 +118,13 @@ class Board:
             steps = None if steps is None else steps - 1
             while self.tuner.is_loading:
                 time.sleep(0.0005)
+
+    def alive(self) -> list[Candidate]:
+        """What is loaded now, once what was given back is gone."""
+        for thread in threading.enumerate():
+            if thread.name == "tuning":
+                thread.join()
+        return [slowed.candidate for slowed in self._alive]
 
     def runs(self) -> Candidate:
         """What the loop runs now."""
