@@ -53,7 +53,7 @@ class SelfTuning:
         """What is known of this bundle here."""
         return self._tuning.tuned if self._tuning else None
 
-    def open(self) -> tuple[Candidate, Stages]:
+    def open(self) -> Stages:
         """What shall run first, loaded and proved.
 
         Raises:
@@ -61,7 +61,7 @@ class SelfTuning:
         """
         if self._tuning is not None:
             return self._tuning.open()
-        return Candidate.promised(self._bundle.manifest), Stages.open(self._bundle, self._session, most_golden=1)
+        return Stages.open(self._bundle, self._session, most_golden=1)
 
     def open_variant(self, variant: str) -> Stages:
         """One of the bundle's models with the settings that are best for it, as far as they are known.
@@ -85,14 +85,14 @@ class SelfTuning:
 
     def supervisor(
         self,
-        home: tuple[Candidate, Stages],
+        home: Stages,
         source: OpenedSource,
         on_variant: Callable[[str], None] = lambda _variant: None,
     ) -> LiveTuner | None:
         """What tunes while it runs; None where that is known, or not wanted.
 
         Args:
-            home: what `open` gave.
+            home: what `open` or `open_variant` gave.
             source: that the loop reads.
             on_variant: called with the variant of the next frames whenever the loop gets other stages.
         """

@@ -44,7 +44,7 @@ class Steering:
         self._settings, self._budget_ms, self._say = settings, budget_ms, say
         self._is_fixed = settings.variant is not None
         self._tuning = SelfTuning(settings, bundle, session, Limits(budget_ms, settings.cpu_share), say)
-        self._candidate, stages = self._tuning.open()
+        stages = self._tuning.open()
         # What was tuned here was measured against this very budget: above it there is nothing to climb to.
         self._led = bundle.led_by(stages.variant)
         self._stages = [stages]  # a list: who takes it out holds the only one, and can give it back
@@ -104,7 +104,7 @@ class Steering:
             if isinstance(sink, MqttPublisher):
                 sink.announce(running)
 
-        tuner = self._tuning.supervisor((self._candidate, loop.stages), source, encoder.answers_by)
+        tuner = self._tuning.supervisor(loop.stages, source, encoder.answers_by)
         board = BoardWatch()
         stack.callback(board.close)
         governing = Governing(

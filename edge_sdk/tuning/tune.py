@@ -65,7 +65,7 @@ def tune(
         on_tuned=lambda tuned, remark: outcome.append((tuned, remark)),
         on_trying=on_trying,
     )
-    loop = Loop(source, home[1], _Nobody(), Budget(limits.budget_ms))
+    loop = Loop(source, home, _Nobody(), Budget(limits.budget_ms))
     del home  # given back when something better runs
     with contextlib.closing(tuner):
         while not tuner.done:

@@ -69,6 +69,8 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def for_variant(self, variant: str) -> Candidate:
         """How one of the bundle's models runs best: as it was measured, else with the settings of what was chosen."""
+        if variant == self.chosen.candidate.variant:
+            return self.chosen.candidate
         measured = [m for m in self.measured if m.candidate.variant == variant]
         if measured:
             return choose(measured, self.limits)[0].candidate

@@ -78,7 +78,7 @@ class Tuning:
         except EdgeError as cause:
             say(f"tuning is not remembered: {cause}")
 
-    def open(self) -> tuple[Candidate, Stages]:
+    def open(self) -> Stages:
         """What is remembered, or what the bundle promises, loaded and proved.
 
         Raises:
@@ -95,16 +95,15 @@ class Tuning:
             return self.open_promised()
         self.tuned = record.tuned
         self._say(f"tuned at {record.at}: {chosen.candidate} ({figures(chosen)}); {record.tuned.reason}")
-        return chosen.candidate, stages
+        return stages
 
-    def open_promised(self) -> tuple[Candidate, Stages]:
+    def open_promised(self) -> Stages:
         """What the bundle promises by default, loaded and proved.
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
         """
-        promised = Candidate.promised(self._bundle.manifest)
-        return promised, self._open(self._bundle, promised)
+        return self._open(self._bundle, Candidate.promised(self._bundle.manifest))
 
     def open_variant(self, variant: str) -> Stages:
         """One of the bundle's models with the settings that served it best here, or else those that were chosen.
@@ -112,8 +111,7 @@ class Tuning:
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
         """
-        promised = msgspec.structs.replace(Candidate.promised(self._bundle.manifest), variant=variant)
-        return self._open(self._bundle, self.tuned.for_variant(variant) if self.tuned else promised)
+        return self._open(self._bundle, self._candidate_of(variant))
 
     def holds_for(self, fps: float) -> bool:
         """Whether what is remembered was measured at about so many frames a second."""
@@ -121,7 +119,7 @@ class Tuning:
 
     def supervisor(
         self,
-        home: tuple[Candidate, Stages],
+        home: Stages,
         fps: float,
         *,
         seconds: float = SECONDS,
@@ -132,16 +130,16 @@ class Tuning:
         """What tunes while it runs, whatever is remembered.
 
         Args:
-            home: what `open` or `open_promised` gave.
+            home: what `open`, `open_promised` or `open_variant` gave.
             fps: of the camera.
             seconds: for all candidates.
             on_tuned: called with what came out, and why it is not remembered; empty where it is.
             on_trying: called with every candidate before it is loaded or measured.
             on_variant: called with the variant of the next frames whenever the loop gets other stages.
         """
-        candidate, stages = home
+        candidate = self._candidate_of(home.variant)
         # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here.
-        got = stages.session.inference.get_providers()
+        got = home.session.providers.got
         providers = tuple(p for p in candidate.providers if p in got) or candidate.providers
         plan = Plan.of(
             self._bundle,
@@ -154,7 +152,7 @@ class Tuning:
         )
         return LiveTuner(
             plan,
-            (msgspec.structs.replace(candidate, variant=stages.variant, providers=providers), stages),
+            (msgspec.structs.replace(candidate, providers=providers), home),
             self._open_beside,
             remember=self._remember,
             say=self._say,
@@ -162,6 +160,12 @@ class Tuning:
             on_trying=on_trying,
             on_variant=on_variant,
         )
+
+    def _candidate_of(self, variant: str) -> Candidate:
+        """With what one of the bundle's models is opened."""
+        if self.tuned is not None:
+            return self.tuned.for_variant(variant)
+        return msgspec.structs.replace(Candidate.promised(self._bundle.manifest), variant=variant)
 
     def _open_beside(self, candidate: Candidate) -> Stages:
         """Load a candidate while another one runs."""

@@ -123,7 +123,7 @@ def test_other_variants_are_opened_with_what_was_found(bundle: Path, capsys: pyt
     whole, limits = Bundle.open(bundle), found.limits
     tuning = Tuning(whole, limits, camera="camera", variant=None, say=lambda _line: None, open_stages=note)
     assert tuning.open_variant("int8.8x8").variant == "int8.8x8"
-    assert tuning.open()[1].variant == "fp32"
+    assert tuning.open().variant == "fp32"
     assert tuning.open_variant("int8.8x8").variant == "int8.8x8"
     threads = [c.intra_op_num_threads for c in tried]
     assert threads == [1, found.chosen.candidate.intra_op_num_threads, found.chosen.candidate.intra_op_num_threads]

@@ -1,0 +1,60 @@
+"""What runs when tuning begins is measured as what it is, whatever put it there."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.budget import Budget
+from edge_sdk.bundle import Bundle
+from edge_sdk.loop import Loop, Tick
+from edge_sdk.stages import Stages
+from edge_sdk.state_folder import state_folder
+from edge_sdk.tuning import Candidate, Limits, Machine, Tuned, Tuning
+from edge_sdk.tuning.record import Records, Request
+from edge_sdk.tuning.tuning import open_candidate
+from tests.device.measured import candidate, measurement
+from tests.device.test_loop import Camera, Clock, Collector
+from tests.device.variant_bundles import write_variants
+
+LIMITS = Limits(100)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Bundle.open(write_variants(tmp_path / "a.edge"))
+
+
+def _remember(bundle: Bundle) -> None:
+    """At 15 frames a second FP32 fitted, with two threads; INT8 needed but one."""
+    measured = [
+        measurement(candidate("int8", threads=1), 10, quality=0.95),
+        measurement(candidate("fp32", threads=2), 50, quality=1.0),
+    ]
+    tuned = Tuned.of(measured, candidate("int8"), LIMITS, metric="agreement with FP32", fps=15, seconds=9)
+    request = Request(digest=bundle.digest, camera="camera", variant=None, limits=LIMITS)
+    Records(state_folder() / "tuning").remember(request, Machine.here(), tuned)
+
+
+def test_a_variant_that_the_start_switched_to_is_measured_with_the_settings_that_it_has(bundle: Bundle) -> None:
+    _remember(bundle)
+    opened, tried = list[Candidate](), list[Candidate]()
+
+    def note(whole: Bundle, what: Candidate) -> Stages:
+        opened.append(what)
+        return open_candidate(whole, what)
+
+    tuning = Tuning(bundle, LIMITS, camera="camera", variant=None, say=lambda _line: None, open_stages=note)
+    assert tuning.open().variant == "fp32"
+    home = tuning.open_variant("int8")  # the start found FP32 too slow
+    assert opened == [candidate("fp32", threads=2), candidate("int8")]
+    tuner = tuning.supervisor(home, 30, on_tuned=lambda _tuned, _remark: None, on_trying=tried.append)
+    loop = Loop(Camera(Clock(), 33, 10), home, Collector(), Budget(100))
+    tuner.after(loop, Tick.ON_TIME)
+    tuner.close()
+    assert tried == [candidate("int8")]
+    assert opened[2:] == []  # it runs already
+    assert not [thread for thread in threading.enumerate() if thread.name == "tuning"]
