@@ -17,7 +17,7 @@ from edge_sdk.cli.run import POSITIVE, number, say
 from edge_sdk.errors import UsageError
 from edge_sdk.protocols import Source
 from edge_sdk.publishing import check_name, read_password
-from edge_sdk.session import SessionSettings, onnxruntime_version
+from edge_sdk.session import SessionSettings, Shortfalls, onnxruntime_version
 from edge_sdk.signing import load_public_key
 from edge_sdk.stages import Stages
 from edge_sdk.trial import prove_here
@@ -73,7 +73,7 @@ def command(
     opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
     opened.check_device(platform.machine(), onnxruntime_version())
     limits = Limits(latency_ms or opened.manifest.latency_budget_ms, cpu_share)
-    tuning = Tuning(opened, limits, camera=camera, variant=variant, say=say, open_stages=_open_proved)
+    tuning = Tuning(opened, limits, camera=camera, variant=variant, say=say, open_stages=_opening())
     with contextlib.ExitStack() as stack:
         if source is None:
             found: tuple[Source, float] = golden_camera(opened, fps or _FPS, camera), fps or _FPS
@@ -89,10 +89,17 @@ def command(
         say(f"warning: not remembered: {remark}")
 
 
-def _open_proved(bundle: Bundle, candidate: Candidate) -> Stages:
-    led = bundle.led_by(candidate.variant)
-    prove_here(led, say=say)
-    return Stages.open(led, candidate.settings(SessionSettings.of(bundle.manifest)), most_golden=1)
+def _opening() -> Callable[[Bundle, Candidate], Stages]:
+    shortfalls = Shortfalls(say)
+
+    def open_proved(bundle: Bundle, candidate: Candidate) -> Stages:
+        led = bundle.led_by(candidate.variant)
+        prove_here(led, say=say)
+        stages = Stages.open(led, candidate.settings(SessionSettings.of(bundle.manifest)), most_golden=1)
+        shortfalls.tell(stages.variant, stages.session.providers)
+        return stages
+
+    return open_proved
 
 
 def _opened(stack: contextlib.ExitStack, source: str, password: Path | None, camera: str) -> tuple[Source, float]:

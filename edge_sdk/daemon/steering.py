@@ -49,9 +49,6 @@ class Steering:
         self._led = bundle.led_by(stages.variant)
         self._stages = [stages]  # a list: who takes it out holds the only one, and can give it back
         self._why = ""
-        shortfalls = stages.session.providers.shortfalls()
-        if shortfalls:
-            say(f"warning: {'; '.join(shortfalls)}")
 
     def settle(self, *, paced: bool) -> None:
         """Choose the model that the budget allows.

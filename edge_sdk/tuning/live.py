@@ -57,6 +57,7 @@ class LiveTuner:
         clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
 
     Attributes:
+        plan: what is measured, on the cores that there are now.
         tuned: what came out; None until then, and where nothing could be measured.
     """
 
@@ -75,7 +76,7 @@ class LiveTuner:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         cpu_ns: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        self._plan = plan
+        self.plan = plan
         self._home: tuple[Candidate, _Stages] | None = home
         self._open, self._remember, self._say = open_stages, remember, say
         self._on_tuned, self._on_trying, self._on_variant = on_tuned, on_trying, on_variant
@@ -131,7 +132,7 @@ class LiveTuner:
         self._measured: list[Measurement] = []
         self._started_ns = self._clock_ns()
         self._slowest_load_ns = 0
-        self._steps = self._plan.search().steps()
+        self._steps = self.plan.search().steps()
         self._go_on(loop, next(self._steps))
 
     def _go_on(self, loop: Loop, candidate: Candidate | None) -> None:
@@ -166,13 +167,13 @@ class LiveTuner:
 
     def _measure(self, loop: Loop, candidate: Candidate, stages: _Stages) -> None:
         home = self._at_home[1]
-        timed = Timed(stages, None if stages is home else home, self._clock_ns, self._plan.pace.room)
+        timed = Timed(stages, None if stages is home else home, self._clock_ns, self.plan.pace.room)
         self._give(loop, timed, candidate.variant)
-        self._window = Window(candidate, timed, self._plan.pace, self._clock_ns(), self._cpu_ns())
+        self._window = Window(candidate, timed, self.plan.pace, self._clock_ns(), self._cpu_ns())
         self._phase = _Phase.MEASURING
 
     def _note(self, loop: Loop, window: Window) -> None:
-        quality = self._plan.qualities.get(window.candidate.variant)
+        quality = self.plan.qualities.get(window.candidate.variant)
         found = window.measurement(quality, self._clock_ns(), self._cpu_ns())
         self._window = None
         self._give(loop, self._at_home[1], self._at_home[0].variant)
@@ -184,12 +185,12 @@ class LiveTuner:
         self._go_on(loop, self._next(found))
 
     def _has_other_cores(self, cores: Cores) -> bool:
-        return cores != self._plan.cores and self._restarts < _RESTARTS
+        return cores != self.plan.cores and self._restarts < _RESTARTS
 
     def _restart(self, loop: Loop, cores: Cores) -> None:
-        self._say(f"cores that may be used: {cores.allowed} now, {self._plan.cores.allowed} before; tuning anew")
+        self._say(f"cores that may be used: {cores.allowed} now, {self.plan.cores.allowed} before; tuning anew")
         self._restarts += 1
-        self._plan = self._plan.on(cores)
+        self.plan = self.plan.on(cores)
         self._begin(loop)
 
     def _next(self, found: Measurement | None) -> Candidate | None:
@@ -200,16 +201,16 @@ class LiveTuner:
 
     def _has_time(self) -> bool:
         """Whether one more fits; the first always does."""
-        needed_ns = self._slowest_load_ns + self._plan.pace.expected_s * 1e9
+        needed_ns = self._slowest_load_ns + self.plan.pace.expected_s * 1e9
         elapsed_ns = self._clock_ns() - self._started_ns
-        return not self._measured or elapsed_ns + needed_ns <= self._plan.seconds * 1e9
+        return not self._measured or elapsed_ns + needed_ns <= self.plan.seconds * 1e9
 
     def _conclude(self) -> None:
         if not self._measured:
             self._say("tuning could measure nothing: what runs stays")
             self._retire()
             return
-        tuned = self._plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9)
+        tuned = self.plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9)
         self._ending = Background(lambda: self._end(tuned), self._rubbish)
         self._phase = _Phase.ENDING
 

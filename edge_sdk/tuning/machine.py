@@ -9,7 +9,7 @@ import msgspec
 
 from edge_sdk.cores import Cores
 from edge_sdk.cpu import Cpu
-from edge_sdk.session import onnxruntime_version
+from edge_sdk.session import available_providers, onnxruntime_version
 
 _GIB = 1 << 30
 
@@ -22,6 +22,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         logical, physical, allowed: cores; see `Cores`.
         memory_gib: its memory, rounded up to a power of two: kernels and graphics take different bites of it.
         onnxruntime: version.
+        providers: execution providers that it was built with.
     """
 
     cpu: Cpu
@@ -30,6 +31,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allowed: int
     memory_gib: int
     onnxruntime: str
+    providers: tuple[str, ...]
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> Machine:
@@ -40,7 +42,13 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         cores = Cores.read(root)
         return cls(
-            Cpu.read(root), cores.logical, cores.physical, cores.allowed, _memory_class_gib(), onnxruntime_version()
+            Cpu.read(root),
+            cores.logical,
+            cores.physical,
+            cores.allowed,
+            _memory_class_gib(),
+            onnxruntime_version(),
+            available_providers(),
         )
 
     def difference(self, other: Machine) -> str | None:
@@ -60,6 +68,8 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             then, now = getattr(self, field), getattr(other, field)
             if then != now:
                 return f"{name} {then}, now {now}"
+        if self.providers != other.providers:
+            return f"execution providers {', '.join(self.providers)}, now {', '.join(other.providers)}"
         return None
 
 

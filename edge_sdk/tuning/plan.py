@@ -89,4 +89,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def conclude(self, measured: Sequence[Measurement], seconds: float) -> Tuned:
         """What one or more measurements come to."""
-        return Tuned.of(measured, self.promise, self.limits, metric=self.metric, fps=self.pace.fps, seconds=seconds)
+        return Tuned.of(
+            measured,
+            self.promise,
+            self.limits,
+            metric=self.metric,
+            providers=self.providers,
+            fps=self.pace.fps,
+            seconds=seconds,
+        )

@@ -17,6 +17,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         limits: what had to be kept.
         fps: of the camera that it was measured on.
         metric: what `quality` is.
+        providers: execution providers that the bundle promises and that started here.
         before: what the bundle promises by default; None where it could not be measured.
         chosen: what runs.
         reason: why.
@@ -28,6 +29,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     limits: Limits
     fps: float
     metric: str
+    providers: tuple[str, ...]
     before: Measurement | None
     chosen: Measurement
     reason: str
@@ -44,6 +46,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         limits: Limits,
         *,
         metric: str,
+        providers: Sequence[str],
         fps: float,
         seconds: float,
     ) -> Tuned:
@@ -53,6 +56,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             limits=limits,
             fps=fps,
             metric=metric,
+            providers=tuple(providers),
             before=next((m for m in measured if m.candidate == promise), None),
             chosen=chosen,
             reason=reason,

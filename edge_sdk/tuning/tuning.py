@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.cores import Cores
-from edge_sdk.errors import EdgeError
+from edge_sdk.errors import EdgeError, SessionError
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.state_folder import state_folder
@@ -88,10 +88,16 @@ class Tuning:
         if record is None:
             return self.open_promised()
         chosen = record.tuned.chosen
+        wanted = self._with_missing(record.tuned)
         try:
-            stages = self._open(self._bundle, chosen.candidate)
+            stages = self._open(self._bundle, wanted)
         except EdgeError as cause:
             self._say(f"what was tuned at {record.at} cannot be loaded any more: {cause}")
+            return self.open_promised()
+        change = _change(record.tuned, wanted, stages.session.providers.got)
+        if change:
+            del stages  # before another one is loaded
+            self._say(f"tuning anew: {change} since {record.at}, when what is remembered was measured")
             return self.open_promised()
         self.tuned = record.tuned
         self._say(f"tuned at {record.at}: {chosen.candidate} ({figures(chosen)}); {record.tuned.reason}")
@@ -138,14 +144,16 @@ class Tuning:
             on_variant: called with the variant of the next frames whenever the loop gets other stages.
         """
         candidate = self._candidate_of(home.variant)
-        # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here.
-        got = home.session.providers.got
+        # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here. Of a chain
+        # that was cut short by choice the record knows what else started.
+        got, promised = home.session.providers.got, self._bundle.manifest.providers
+        started = {*got, *(self.tuned.providers if self.tuned else ())}
         providers = tuple(p for p in candidate.providers if p in got) or candidate.providers
         plan = Plan.of(
             self._bundle,
             self._limits,
             only_first=self._variant is not None,
-            providers=providers,
+            providers=[p for p in promised if p in started] or promised,
             fps=fps,
             seconds=seconds,
             cores=Cores.read(),
@@ -153,7 +161,7 @@ class Tuning:
         return LiveTuner(
             plan,
             (msgspec.structs.replace(candidate, providers=providers), home),
-            self._open_beside,
+            self.open_beside,
             remember=self._remember,
             say=self._say,
             on_tuned=on_tuned,
@@ -161,16 +169,31 @@ class Tuning:
             on_variant=on_variant,
         )
 
+    def _with_missing(self, tuned: Tuned) -> Candidate:
+        """What was chosen, with the promised providers that did not start then: they may by now."""
+        chosen, started = tuned.chosen.candidate, tuned.providers
+        wanted = [p for p in self._bundle.manifest.providers if p in chosen.providers or p not in started]
+        return msgspec.structs.replace(chosen, providers=tuple(wanted))
+
     def _candidate_of(self, variant: str) -> Candidate:
         """With what one of the bundle's models is opened."""
         if self.tuned is not None:
             return self.tuned.for_variant(variant)
         return msgspec.structs.replace(Candidate.promised(self._bundle.manifest), variant=variant)
 
-    def _open_beside(self, candidate: Candidate) -> Stages:
-        """Load a candidate while another one runs."""
+    def open_beside(self, candidate: Candidate) -> Stages:
+        """Load a candidate while another one runs.
+
+        Raises:
+            EdgeError: when it cannot be loaded, read or trusted here, or for want of memory.
+            SessionError: one of its providers does not start: what would be measured is another candidate.
+        """
         check_room(self._bundle, candidate.variant)
-        return self._open(self._bundle, candidate)
+        stages = self._open(self._bundle, candidate)
+        why_not = stages.session.providers.why_not
+        if why_not:  # what would be measured is something else
+            raise SessionError("; ".join(f"{name} does not start: {reason}" for name, reason in why_not.items()))
+        return stages
 
     def _recall(self) -> Record | None:
         if self._records is None:
@@ -185,3 +208,12 @@ class Tuning:
         self.tuned = tuned
         if self._records is not None:
             self._records.remember(self._request, Machine.here(), tuned)
+
+
+def _change(tuned: Tuned, wanted: Candidate, got: Sequence[str]) -> str:
+    """Which provider of those that matter came or went; empty where none did."""
+    came = [p for p in wanted.providers if p in got and p not in tuned.providers]
+    gone = [p for p in tuned.chosen.candidate.providers if p not in got]
+    if came:
+        return f"{came[0]} can be used"
+    return f"{gone[0]} cannot be used any more" if gone else ""

@@ -15,7 +15,7 @@ from edge_sdk.state_folder import state_folder
 from edge_sdk.tuning import Candidate, Limits, Machine, Tuned, Tuning
 from edge_sdk.tuning.record import Records, Request
 from edge_sdk.tuning.tuning import open_candidate
-from tests.device.measured import candidate, measurement
+from tests.device.measured import CPU, candidate, measurement
 from tests.device.test_loop import Camera, Clock, Collector
 from tests.device.variant_bundles import write_variants
 
@@ -34,7 +34,9 @@ def _remember(bundle: Bundle) -> None:
         measurement(candidate("int8", threads=1), 10, quality=0.95),
         measurement(candidate("fp32", threads=2), 50, quality=1.0),
     ]
-    tuned = Tuned.of(measured, candidate("int8"), LIMITS, metric="agreement with FP32", fps=15, seconds=9)
+    tuned = Tuned.of(
+        measured, candidate("int8"), LIMITS, metric="agreement with FP32", providers=CPU, fps=15, seconds=9
+    )
     request = Request(digest=bundle.digest, camera="camera", variant=None, limits=LIMITS)
     Records(state_folder() / "tuning").remember(request, Machine.here(), tuned)
 

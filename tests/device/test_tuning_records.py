@@ -19,10 +19,18 @@ from edge_sdk.tuning.tuned import Tuned
 from tests.device.bundles import write_bundle
 from tests.device.measured import CPU, candidate, measurement
 
-HERE = Machine(cpu=Cpu("Cortex", "0" * 64), logical=4, physical=4, allowed=4, memory_gib=8, onnxruntime="1.31.1")
+HERE = Machine(
+    cpu=Cpu("Cortex", "0" * 64), logical=4, physical=4, allowed=4, memory_gib=8, onnxruntime="1.31.1", providers=CPU
+)
 LIMITS = Limits(50)
 TUNED = Tuned.of(
-    [measurement(candidate(), 10.0)], candidate(threads=2), LIMITS, metric="agreement", fps=30, seconds=12.34
+    [measurement(candidate(), 10.0)],
+    candidate(threads=2),
+    LIMITS,
+    metric="agreement",
+    providers=CPU,
+    fps=30,
+    seconds=12.34,
 )
 
 
@@ -71,6 +79,10 @@ def test_another_wish_is_not(tmp_path: Path, bundle: Bundle, other: dict[str, ob
         ({"allowed": 1}, "allowed cores 4, now 1"),
         ({"memory_gib": 4}, "GiB of memory 8, now 4"),
         ({"onnxruntime": "1.32.0"}, "ONNX Runtime 1.31.1, now 1.32.0"),
+        (
+            {"providers": ("CUDAExecutionProvider", *CPU)},
+            "execution providers CPUExecutionProvider, now CUDAExecutionProvider, CPUExecutionProvider",
+        ),
     ],
 )
 def test_another_machine_is_told_apart(
