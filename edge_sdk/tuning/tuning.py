@@ -49,6 +49,7 @@ class Tuning:
         variant: the only one that may run; None for any.
         say: takes one line for people.
         open_stages: loads a candidate.
+        cores: the cores here; read by default.
 
     Raises:
         UsageError: the bundle has no such variant.
@@ -66,10 +67,12 @@ class Tuning:
         variant: str | None,
         say: Callable[[str], None],
         open_stages: Open = open_candidate,
+        cores: Cores | None = None,
     ) -> None:
         self._bundle = bundle if variant is None else bundle.led_by(variant)
         self._variant = None if variant is None else self._bundle.manifest.variants[0].name
         self._limits, self._say, self._open = limits, say, open_stages
+        self._cores = cores or Cores.read()
         self._request = Request(digest=bundle.digest, camera=camera, variant=self._variant, limits=limits)
         self._records: Records | None = None
         self.tuned: Tuned | None = None
@@ -104,12 +107,12 @@ class Tuning:
         return stages
 
     def open_promised(self) -> Stages:
-        """What the bundle promises by default, loaded and proved.
+        """What the bundle promises by default, a core left to camera and broker, loaded and proved.
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
         """
-        return self._open(self._bundle, Candidate.promised(self._bundle.manifest))
+        return self._open(self._bundle, self._promise)
 
     def open_variant(self, variant: str) -> Stages:
         """One of the bundle's models with the settings that served it best here, or else those that were chosen.
@@ -156,7 +159,7 @@ class Tuning:
             providers=[p for p in promised if p in started] or promised,
             fps=fps,
             seconds=seconds,
-            cores=Cores.read(),
+            cores=self._cores,
         )
         return LiveTuner(
             plan,
@@ -179,7 +182,11 @@ class Tuning:
         """With what one of the bundle's models is opened."""
         if self.tuned is not None:
             return self.tuned.for_variant(variant)
-        return msgspec.structs.replace(Candidate.promised(self._bundle.manifest), variant=variant)
+        return msgspec.structs.replace(self._promise, variant=variant)
+
+    @property
+    def _promise(self) -> Candidate:
+        return Candidate.promised(self._bundle.manifest).within(self._cores)
 
     def open_beside(self, candidate: Candidate) -> Stages:
         """Load a candidate while another one runs.

@@ -15,7 +15,8 @@ from edge_sdk.state_folder import state_folder
 from edge_sdk.tuning import Candidate, Limits, Machine, Tuned, Tuning
 from edge_sdk.tuning.record import Records, Request
 from edge_sdk.tuning.tuning import open_candidate
-from tests.device.measured import CPU, candidate, measurement
+from tests.device.bundles import edit_manifest
+from tests.device.measured import CPU, candidate, cores, measurement
 from tests.device.test_loop import Camera, Clock, Collector
 from tests.device.variant_bundles import write_variants
 
@@ -39,6 +40,30 @@ def _remember(bundle: Bundle) -> None:
     )
     request = Request(digest=bundle.digest, camera="camera", variant=None, limits=LIMITS)
     Records(state_folder() / "tuning").remember(request, Machine.here(), tuned)
+
+
+@pytest.mark.parametrize(("usable", "promised", "expected"), [(1, 4, 4), (2, 2, 2), (3, 2, 2), (4, 4, 3), (8, 16, 7)])
+@pytest.mark.parametrize("variant", [None, "fp32"])
+def test_of_more_than_two_cores_one_is_left_from_the_first_start_on(
+    bundle: Bundle, usable: int, promised: int, expected: int, variant: str | None
+) -> None:
+    edit_manifest(bundle.path, intra_op_num_threads=promised)
+    opened = list[Candidate]()
+
+    def note(whole: Bundle, what: Candidate) -> Stages:
+        opened.append(what)
+        return open_candidate(whole, what)
+
+    here = Bundle.open(bundle.path)
+    tuning = Tuning(
+        here, LIMITS, camera="c", variant=variant, say=lambda _: None, open_stages=note, cores=cores(usable)
+    )
+    home = tuning.open()
+    tuning.open_variant("int8.8x8")
+    assert [what.intra_op_num_threads for what in opened] == [expected, expected]
+    plan = tuning.supervisor(home, 30, on_tuned=lambda _tuned, _remark: None).plan
+    assert plan.promise.intra_op_num_threads == expected
+    assert plan.on(cores(4)).promise.intra_op_num_threads == min(promised, 3)
 
 
 def test_a_variant_that_the_start_switched_to_is_measured_with_the_settings_that_it_has(bundle: Bundle) -> None:
