@@ -90,6 +90,11 @@ class LiveTuner:
         self.tuned: Tuned | None = None
 
     @property
+    def home(self) -> Candidate | None:
+        """What gives the results between candidates; None at the end."""
+        return self._home[0] if self._home else None
+
+    @property
     def done(self) -> bool:
         """Whether the loop has the stages that stay."""
         return self._phase is _Phase.DONE

@@ -139,19 +139,17 @@ class Tuning:
         """What tunes while it runs, whatever is remembered.
 
         Args:
-            home: what `open`, `open_promised` or `open_variant` gave.
+            home: what runs now, whoever opened it.
             fps: of the camera.
             seconds: for all candidates.
             on_tuned: called with what came out, and why it is not remembered; empty where it is.
             on_trying: called with every candidate before it is loaded or measured.
             on_variant: called with the variant of the next frames whenever the loop gets other stages.
         """
-        candidate = self._candidate_of(home.variant)
         # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here. Of a chain
         # that was cut short by choice the record knows what else started.
         got, promised = home.session.providers.got, self._bundle.manifest.providers
         started = {*got, *(self.tuned.providers if self.tuned else ())}
-        providers = tuple(p for p in candidate.providers if p in got) or candidate.providers
         plan = Plan.of(
             self._bundle,
             self._limits,
@@ -163,7 +161,7 @@ class Tuning:
         )
         return LiveTuner(
             plan,
-            (msgspec.structs.replace(candidate, providers=providers), home),
+            (_running(home), home),
             self.open_beside,
             remember=self._remember,
             say=self._say,
@@ -215,6 +213,20 @@ class Tuning:
         self.tuned = tuned
         if self._records is not None:
             self._records.remember(self._request, Machine.here(), tuned)
+
+
+def _running(stages: Stages) -> Candidate:
+    """What these are, read from the session itself: a start may have found other settings than those asked for."""
+    session = stages.session
+    options = session.inference.get_session_options()
+    return Candidate(
+        variant=stages.variant,
+        providers=session.providers.got,
+        intra_op_num_threads=options.intra_op_num_threads,
+        inter_op_num_threads=options.inter_op_num_threads,
+        allow_spinning=options.get_session_config_entry("session.intra_op.allow_spinning") == "1",
+        arena=options.enable_cpu_mem_arena,
+    )
 
 
 def _change(tuned: Tuned, wanted: Candidate, got: Sequence[str]) -> str:

@@ -66,6 +66,14 @@ def test_of_more_than_two_cores_one_is_left_from_the_first_start_on(
     assert plan.on(cores(4)).promise.intra_op_num_threads == min(promised, 3)
 
 
+def test_what_runs_is_known_by_its_session_and_not_by_what_was_asked_for(bundle: Bundle) -> None:
+    runs = candidate("fp32", threads=3, inter_op_num_threads=2, allow_spinning=True, arena=False)
+    tuning = Tuning(bundle, LIMITS, camera="camera", variant=None, say=lambda _line: None)
+    home = open_candidate(bundle, runs)  # by somebody else
+    tuner = tuning.supervisor(home, 30, on_tuned=lambda _tuned, _remark: None)
+    assert tuner.home == runs
+
+
 def test_a_variant_that_the_start_switched_to_is_measured_with_the_settings_that_it_has(bundle: Bundle) -> None:
     _remember(bundle)
     opened, tried = list[Candidate](), list[Candidate]()
