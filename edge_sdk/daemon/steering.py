@@ -10,6 +10,7 @@ import contextlib
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource
+from edge_sdk.daemon.announcing import Announcing, status_of
 from edge_sdk.daemon.feasible import choose_start, refusal
 from edge_sdk.daemon.governing import Governing
 from edge_sdk.daemon.say import Say
@@ -17,7 +18,7 @@ from edge_sdk.daemon.self_tuning import SelfTuning
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.loop import Loop, Supervisor
 from edge_sdk.protocols import Sink
-from edge_sdk.publishing import MqttPublisher, ResultEncoder, Running
+from edge_sdk.publishing import ResultEncoder
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.throttling import BoardWatch
@@ -96,12 +97,12 @@ class Steering:
         if not source.paced or not isinstance(loop.stages, Stages):
             return []
 
-        def announce(running: Running) -> None:
-            encoder.answers_by(running.variant)
-            if isinstance(sink, MqttPublisher):
-                sink.announce(running)
-
         tuner = self._tuning.supervisor(loop.stages, source, encoder.answers_by)
+
+        def is_tuning() -> bool:
+            return tuner is not None and not tuner.done
+
+        announcing = Announcing(encoder.answers_by, status_of(sink), is_tuning)
         board = BoardWatch()
         stack.callback(board.close)
         governing = Governing(
@@ -111,13 +112,13 @@ class Steering:
             fps=source.fps,
             fixed=self._is_fixed,
             say=self._say,
-            announce=announce,
+            announce=announcing.tell,
             throttled=lambda: board.state.throttled,
-            is_held=lambda: tuner is not None and not tuner.done,
+            is_held=is_tuning,
         )
         stack.callback(governing.close)
         governing.begin(loop, self._why)
         if tuner is None:
             return [governing]
         stack.callback(tuner.close)
-        return [tuner, governing]
+        return [tuner, governing, announcing]

@@ -51,7 +51,8 @@ class LiveTuner:
         remember: keeps what came out; called beside the loop, and may raise.
         say: takes one line for people.
         on_trying: called with every candidate before it is loaded or measured.
-        on_variant: called with the variant of the next frames whenever the loop gets other stages.
+        on_variant: called with the variant of the next results, or of the one that is being made, whenever another
+            one answers.
         on_tuned: called with what came out, and why it is not remembered; empty where it is.
         read_cores: the cores that may be used now; called beside the loop.
         clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
@@ -171,8 +172,11 @@ class LiveTuner:
             self._measure(loop, self._wanted, stages)
 
     def _measure(self, loop: Loop, candidate: Candidate, stages: _Stages) -> None:
-        home = self._at_home[1]
-        timed = Timed(stages, None if stages is home else home, self._clock_ns, self.plan.pace.room)
+        (at_home, home), on_variant = self._at_home, self._on_variant
+        fallback = None if stages is home else home
+        timed = Timed(
+            stages, fallback, self._clock_ns, self.plan.pace.room, on_fallback=lambda: on_variant(at_home.variant)
+        )
         self._give(loop, timed, candidate.variant)
         self._window = Window(candidate, timed, self.plan.pace, self._clock_ns(), self._cpu_ns())
         self._phase = _Phase.MEASURING

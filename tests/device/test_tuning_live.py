@@ -51,13 +51,22 @@ def test_the_best_quality_that_keeps_the_budget_runs_at_the_end_and_every_frame_
 def test_whoever_names_the_variant_of_a_result_hears_of_each_change(tmp_path: Path) -> None:
     board = _board(tmp_path, _ms())
     board.run()
-    named = ["int8"] * len(board.ran)
-    for first, variant in board.variants:
-        named[first:] = [variant] * (len(named) - first)
-    assert named == board.ran
-    assert set(named) == {"int8", "fp32"}
+    assert board.named() == board.ran
+    assert set(board.ran) == {"int8", "fp32"}
     board.run(steps=1)
     assert board.variants[-1][1] == board.runs().variant == "fp32"
+
+
+def test_a_frame_that_home_answers_for_a_candidate_bears_homes_name(tmp_path: Path) -> None:
+    def work(what: Candidate, n: int) -> float:
+        if what.variant == "fp32" and n == 7:
+            raise SessionError("it broke")
+        return 10.0
+
+    board = Board(tmp_path / "a.edge", work)
+    board.run()
+    assert board.named() == board.ran
+    assert board.ran.count("fp32") == 7
 
 
 def test_two_models_at_most_are_loaded_at_once(tmp_path: Path) -> None:

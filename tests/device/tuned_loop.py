@@ -119,6 +119,13 @@ class Board:
             while self.tuner.is_loading:
                 time.sleep(0.0005)
 
+    def named(self) -> list[str]:
+        """The variant that each result was said to be of."""
+        named = ["int8"] * len(self.sink.results)
+        for first, variant in self.variants:
+            named[first:] = [variant] * (len(named) - first)
+        return named
+
     def alive(self) -> list[Candidate]:
         """What is loaded now, once what was given back is gone."""
         for thread in threading.enumerate():
