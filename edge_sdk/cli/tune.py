@@ -139,6 +139,8 @@ def _show(bundle: Bundle, tuned: Tuned) -> None:
         click.echo(f"before  {tuned.before.candidate}: {figures(tuned.before)}")
     click.echo(f"after   {tuned.chosen.candidate}: {figures(tuned.chosen)}")
     click.echo(f"why     {tuned.reason}")
+    if tuned.provisional:
+        click.echo(f"doubt   {tuned.doubt()}: `edge-sdk run` tunes again when it starts")
 
 
 def _figures(measured: Measurement) -> str:

@@ -104,14 +104,21 @@ class SelfTuning:
         tuning = self._tuning
         if tuning is None or self._is_fixed or not source.paced or tuning.holds_for(source.fps):
             return None
-        before = f", and not {tuning.tuned.fps:g}" if tuning.tuned else ""
         self._say(
-            f"tuning for {source.fps:g} frames a second{before}: what runs best is measured while results go out, for "
-            f"{SECONDS:g} s at most (--no-tune leaves it)"
+            f"tuning for {source.fps:g} frames a second{_why_again(tuning.tuned)}: what runs best is measured while "
+            f"results go out, for {SECONDS:g} s at most (--no-tune leaves it)"
         )
         return tuning.supervisor(home, source.fps, on_tuned=self._tell, on_variant=on_variant)
 
     def _tell(self, tuned: Tuned, remark: str) -> None:
         self._say(f"tuned in {tuned.seconds:.0f} s: {tuned.line()}")
+        if tuned.provisional:
+            self._say(f"{tuned.doubt()}: the next start tunes again")
         if remark:
             self._say(f"warning: that is not remembered: {remark}")
+
+
+def _why_again(before: Tuned | None) -> str:
+    if before is None:
+        return ""
+    return f" again, because {before.doubt()}" if before.provisional else f", and not {before.fps:g}"

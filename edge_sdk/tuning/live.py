@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from edge_sdk.cores import Cores
+from edge_sdk.cpu_time import CpuTime
 from edge_sdk.errors import EdgeError
 from edge_sdk.frame import Frame, Result
 from edge_sdk.loop import Loop, Tick
@@ -55,6 +56,7 @@ class LiveTuner:
             one answers.
         on_tuned: called with what came out, and why it is not remembered; empty where it is.
         read_cores: the cores that may be used now; called beside the loop.
+        read_cpu_time: what the processors did so far; called in the loop's thread, at the beginning and at the end.
         clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
 
     Attributes:
@@ -74,6 +76,7 @@ class LiveTuner:
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
         read_cores: Callable[[], Cores] = Cores.read,
+        read_cpu_time: Callable[[], CpuTime] = CpuTime.read,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         cpu_ns: Callable[[], int] = time.process_time_ns,
     ) -> None:
@@ -81,7 +84,8 @@ class LiveTuner:
         self._home: tuple[Candidate, _Stages] | None = home
         self._open, self._remember, self._say = open_stages, remember, say
         self._on_tuned, self._on_trying, self._on_variant = on_tuned, on_trying, on_variant
-        self._read_cores, self._clock_ns, self._cpu_ns = read_cores, clock_ns, cpu_ns
+        self._read_cores, self._read_cpu_time = read_cores, read_cpu_time
+        self._clock_ns, self._cpu_ns = clock_ns, cpu_ns
         self._phase = _Phase.WAITING
         self._restarts = 0
         self._rubbish: list[object] = []
@@ -136,7 +140,7 @@ class LiveTuner:
 
     def _begin(self, loop: Loop) -> None:
         self._measured: list[Measurement] = []
-        self._started_ns = self._clock_ns()
+        self._started_ns, self._cpu_before = self._clock_ns(), self._read_cpu_time()
         self._slowest_load_ns = 0
         self._steps = self.plan.search().steps()
         self._go_on(loop, next(self._steps))
@@ -219,7 +223,8 @@ class LiveTuner:
             self._say("tuning could measure nothing: what runs stays")
             self._retire()
             return
-        tuned = self.plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9)
+        others = self._read_cpu_time().others_since(self._cpu_before)
+        tuned = self.plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9, others)
         self._ending = Background(lambda: self._end(tuned), self._rubbish)
         self._phase = _Phase.ENDING
 

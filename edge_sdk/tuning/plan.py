@@ -92,8 +92,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The same with other cores."""
         return msgspec.structs.replace(self, cores=cores)
 
-    def conclude(self, measured: Sequence[Measurement], seconds: float) -> Tuned:
-        """What one or more measurements come to."""
+    def conclude(self, measured: Sequence[Measurement], seconds: float, others: float | None) -> Tuned:
+        """What one or more measurements come to.
+
+        Args:
+            measured: in that order.
+            seconds: that they took.
+            others: the share of the processors' time that other programs took meanwhile.
+        """
         return Tuned.of(
             measured,
             self.promise,
@@ -102,4 +108,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             providers=self.providers,
             fps=self.pace.fps,
             seconds=seconds,
+            others=others,
         )

@@ -9,6 +9,8 @@ import msgspec
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.choice import Limits, choose
 
+_BUSY = 0.25  # of the processors' time: a core of four; a camera's own driver and a broker take less
+
 
 class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What was measured, and which of it runs.
@@ -23,6 +25,8 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         reason: why.
         meets_budget, meets_cpu_share: whether `chosen` keeps the limits.
         measured: all of it, in that order.
+        others: the share of the processors' time that other programs took meanwhile, 0-1; None where it is not known.
+        provisional: whether that was so much that it has to be measured again.
         seconds: how long it took.
     """
 
@@ -37,6 +41,8 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     meets_cpu_share: bool
     measured: tuple[Measurement, ...]
     seconds: float
+    others: float | None = None
+    provisional: bool = False
 
     @classmethod
     def of(
@@ -49,6 +55,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         providers: Sequence[str],
         fps: float,
         seconds: float,
+        others: float | None = None,
     ) -> Tuned:
         """Choose from one or more measurements."""
         chosen, reason = choose(measured, limits)
@@ -64,6 +71,8 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             meets_cpu_share=limits.keeps_cpu(chosen),
             measured=tuple(measured),
             seconds=round(seconds, 1),
+            others=None if others is None else round(others, 2),
+            provisional=others is not None and others > _BUSY,
         )
 
     @property
@@ -79,6 +88,12 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         if measured:
             return choose(measured, self.limits)[0].candidate
         return msgspec.structs.replace(self.chosen.candidate, variant=variant)
+
+    def doubt(self) -> str:
+        """Why it has to be measured again, for people; empty where it has not."""
+        if not self.provisional or self.others is None:
+            return ""
+        return f"other programs took {100 * self.others:.0f} % of the processors' time while it was measured"
 
     def line(self) -> str:
         """Before and after, for people."""

@@ -123,8 +123,9 @@ class Tuning:
         return self._open(self._bundle, self._candidate_of(variant))
 
     def holds_for(self, fps: float) -> bool:
-        """Whether what is remembered was measured at about so many frames a second."""
-        return self.tuned is not None and abs(self.tuned.fps - fps) <= _SAME_RATE * fps
+        """Whether what is remembered was measured at about so many frames a second, on a machine that was not busy."""
+        tuned = self.tuned
+        return tuned is not None and not tuned.provisional and abs(tuned.fps - fps) <= _SAME_RATE * fps
 
     def supervisor(
         self,

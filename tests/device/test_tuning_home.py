@@ -29,14 +29,21 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     return Bundle.open(write_variants(tmp_path / "a.edge"))
 
 
-def _remember(bundle: Bundle) -> None:
+def _remember(bundle: Bundle, others: float = 0.0) -> None:
     """At 15 frames a second FP32 fitted, with two threads; INT8 needed but one."""
     measured = [
         measurement(candidate("int8", threads=1), 10, quality=0.95),
         measurement(candidate("fp32", threads=2), 50, quality=1.0),
     ]
     tuned = Tuned.of(
-        measured, candidate("int8"), LIMITS, metric="agreement with FP32", providers=CPU, fps=15, seconds=9
+        measured,
+        candidate("int8"),
+        LIMITS,
+        metric="agreement with FP32",
+        providers=CPU,
+        fps=15,
+        seconds=9,
+        others=others,
     )
     request = Request(digest=bundle.digest, camera="camera", variant=None, limits=LIMITS)
     Records(state_folder() / "tuning").remember(request, Machine.here(), tuned)
@@ -64,6 +71,15 @@ def test_of_more_than_two_cores_one_is_left_from_the_first_start_on(
     plan = tuning.supervisor(home, 30, on_tuned=lambda _tuned, _remark: None).plan
     assert plan.promise.intra_op_num_threads == expected
     assert plan.on(cores(4)).promise.intra_op_num_threads == min(promised, 3)
+
+
+def test_what_was_tuned_on_a_busy_machine_runs_at_the_next_start_and_is_tuned_again(bundle: Bundle) -> None:
+    for others, holds in ((0.9, False), (0.1, True)):
+        _remember(bundle, others)
+        tuning = Tuning(bundle, LIMITS, camera="camera", variant=None, say=lambda _line: None)
+        assert tuning.open().variant == "fp32"
+        assert tuning.holds_for(15) is holds
+        assert not tuning.holds_for(30)
 
 
 def test_what_runs_is_known_by_its_session_and_not_by_what_was_asked_for(bundle: Bundle) -> None:

@@ -189,6 +189,17 @@ def test_a_disk_that_takes_nothing_takes_nothing_away(tmp_path: Path) -> None:
     assert board.runs() == tuned.chosen.candidate == candidate("fp32")
 
 
+@pytest.mark.parametrize(("others", "provisional"), [(0.0, False), (0.2, False), (0.3, True), (0.9, True)])
+def test_what_was_measured_on_a_busy_machine_is_provisional(tmp_path: Path, others: float, provisional: bool) -> None:
+    board = _board(tmp_path, _ms(), others=others)
+    board.run()
+    [(tuned, _)] = board.outcome
+    assert tuned.others == pytest.approx(others, abs=0.01)
+    assert tuned.provisional is provisional
+    took = f"other programs took {100 * others:.0f} % of the processors' time while it was measured"
+    assert tuned.doubt() == (took if provisional else "")
+
+
 @pytest.mark.parametrize(("fps", "fewest"), [(2, 1), (10, 3)])
 def test_a_slow_camera_gets_fewer_candidates_and_not_more_time(tmp_path: Path, fps: float, fewest: int) -> None:
     board = _board(tmp_path, _ms(), fps=fps)
