@@ -84,7 +84,7 @@ def command(
     if as_json:
         click.echo(msgspec.json.encode(tuned))
     else:
-        _show(opened, tuned)
+        _show(opened, tuned, only_variant=variant is not None)
     if remark:
         say(f"warning: not remembered: {remark}")
 
@@ -123,7 +123,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[Candidate], None]]:
         click.echo(_CLEAR, nl=False, err=True)
 
 
-def _show(bundle: Bundle, tuned: Tuned) -> None:
+def _show(bundle: Bundle, tuned: Tuned, *, only_variant: bool) -> None:
     limit = "" if tuned.limits.cpu_share is None else f", CPU at most {100 * tuned.limits.cpu_share:.0f} % of a core"
     click.echo(f"{bundle.manifest.name} {bundle.manifest.version} at {tuned.fps:g} frames a second")
     machine = Machine.here()
@@ -140,7 +140,8 @@ def _show(bundle: Bundle, tuned: Tuned) -> None:
     click.echo(f"after   {tuned.chosen.candidate}: {figures(tuned.chosen)}")
     click.echo(f"why     {tuned.reason}")
     if tuned.provisional:
-        click.echo(f"doubt   {tuned.doubt()}: `edge-sdk run` tunes again when it starts")
+        advice = "tune again when it is quiet" if only_variant else "`edge-sdk run` tunes again when it starts"
+        click.echo(f"doubt   {tuned.doubt()}: {advice}")
 
 
 def _figures(measured: Measurement) -> str:
