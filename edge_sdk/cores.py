@@ -31,6 +31,11 @@ class Cores(msgspec.Struct, frozen=True):
     allowed: int
     usable: int
 
+    @property
+    def for_model(self) -> int:
+        """How many a model's threads may keep busy: of more than two usable ones one is left to camera and broker."""
+        return self.usable if self.usable <= 2 else self.usable - 1
+
     @classmethod
     def read(cls, root: Path = Path("/")) -> Cores:
         """Read them.

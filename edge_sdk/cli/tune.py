@@ -17,7 +17,7 @@ from edge_sdk.cli.run import POSITIVE, number, say
 from edge_sdk.errors import UsageError
 from edge_sdk.protocols import Source
 from edge_sdk.publishing import check_name, read_password
-from edge_sdk.session import SessionSettings, onnxruntime_version
+from edge_sdk.session import SessionSettings, Shortfalls, onnxruntime_version
 from edge_sdk.signing import load_public_key
 from edge_sdk.stages import Stages
 from edge_sdk.trial import prove_here
@@ -73,7 +73,7 @@ def command(
     opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
     opened.check_device(platform.machine(), onnxruntime_version())
     limits = Limits(latency_ms or opened.manifest.latency_budget_ms, cpu_share)
-    tuning = Tuning(opened, limits, camera=camera, variant=variant, say=say, open_stages=_open_proved)
+    tuning = Tuning(opened, limits, camera=camera, variant=variant, say=say, open_stages=_opening())
     with contextlib.ExitStack() as stack:
         if source is None:
             found: tuple[Source, float] = golden_camera(opened, fps or _FPS, camera), fps or _FPS
@@ -84,15 +84,22 @@ def command(
     if as_json:
         click.echo(msgspec.json.encode(tuned))
     else:
-        _show(opened, tuned)
+        _show(opened, tuned, only_variant=variant is not None)
     if remark:
         say(f"warning: not remembered: {remark}")
 
 
-def _open_proved(bundle: Bundle, candidate: Candidate) -> Stages:
-    led = bundle.led_by(candidate.variant)
-    prove_here(led, say=say)
-    return Stages.open(led, candidate.settings(SessionSettings.of(bundle.manifest)), most_golden=1)
+def _opening() -> Callable[[Bundle, Candidate], Stages]:
+    shortfalls = Shortfalls(say)
+
+    def open_proved(bundle: Bundle, candidate: Candidate) -> Stages:
+        led = bundle.led_by(candidate.variant)
+        prove_here(led, say=say)
+        stages = Stages.open(led, candidate.settings(SessionSettings.of(bundle.manifest)), most_golden=1)
+        shortfalls.tell(stages.variant, stages.session.providers)
+        return stages
+
+    return open_proved
 
 
 def _opened(stack: contextlib.ExitStack, source: str, password: Path | None, camera: str) -> tuple[Source, float]:
@@ -116,12 +123,12 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[Candidate], None]]:
         click.echo(_CLEAR, nl=False, err=True)
 
 
-def _show(bundle: Bundle, tuned: Tuned) -> None:
+def _show(bundle: Bundle, tuned: Tuned, *, only_variant: bool) -> None:
     limit = "" if tuned.limits.cpu_share is None else f", CPU at most {100 * tuned.limits.cpu_share:.0f} % of a core"
     click.echo(f"{bundle.manifest.name} {bundle.manifest.version} at {tuned.fps:g} frames a second")
     machine = Machine.here()
     runtime = f"ONNX Runtime {machine.onnxruntime}"
-    click.echo(f"{machine.cpu}, {machine.allowed} of {machine.logical} cores, {runtime}")
+    click.echo(f"{machine.cpu.name}, {machine.allowed} of {machine.logical} cores, {runtime}")
     click.echo(f"budget {tuned.limits.budget_ms:g} ms{limit}; quality is {tuned.metric}\n")
     width = max(len(str(m.candidate)) for m in tuned.measured) + 2
     click.echo(f"{'':<{width}}{'p50 ms':>9}{'p99 ms':>9}{'CPU':>7}{'quality':>10}")
@@ -132,6 +139,9 @@ def _show(bundle: Bundle, tuned: Tuned) -> None:
         click.echo(f"before  {tuned.before.candidate}: {figures(tuned.before)}")
     click.echo(f"after   {tuned.chosen.candidate}: {figures(tuned.chosen)}")
     click.echo(f"why     {tuned.reason}")
+    if tuned.provisional:
+        advice = "tune again when it is quiet" if only_variant else "`edge-sdk run` tunes again when it starts"
+        click.echo(f"doubt   {tuned.doubt()}: {advice}")
 
 
 def _figures(measured: Measurement) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import Kind, OpenedSource, kind_of
 from edge_sdk.daemon.settings import RunSettings
-from edge_sdk.session import SessionSettings
+from edge_sdk.session import SessionSettings, Shortfalls
 from edge_sdk.stages import Stages
 from edge_sdk.trial import prove_here
 from edge_sdk.tuning import SECONDS, Candidate, Limits, LiveTuner, Tuned, Tuning
@@ -35,6 +35,7 @@ class SelfTuning:
         self._bundle, self._session, self._say = bundle, session, say
         self._is_fixed = settings.variant is not None
         self._trial_s = settings.trial_s
+        self._shortfalls = Shortfalls(say)
         self._tuning: Tuning | None = None
         # Images have no pace, and their results must not depend on what else ran here.
         is_paced = kind_of(settings.source) is not Kind.IMAGES and not settings.every_frame
@@ -53,7 +54,7 @@ class SelfTuning:
         """What is known of this bundle here."""
         return self._tuning.tuned if self._tuning else None
 
-    def open(self) -> tuple[Candidate, Stages]:
+    def open(self) -> Stages:
         """What shall run first, loaded and proved.
 
         Raises:
@@ -61,7 +62,7 @@ class SelfTuning:
         """
         if self._tuning is not None:
             return self._tuning.open()
-        return Candidate.promised(self._bundle.manifest), Stages.open(self._bundle, self._session, most_golden=1)
+        return self._opened(self._bundle, self._session)
 
     def open_variant(self, variant: str) -> Stages:
         """One of the bundle's models with the settings that are best for it, as far as they are known.
@@ -71,11 +72,15 @@ class SelfTuning:
         """
         if self._tuning is not None:
             return self._tuning.open_variant(variant)
-        return Stages.open(self._proved(self._bundle.led_by(variant)), self._session, most_golden=1)
+        return self._opened(self._bundle.led_by(variant), self._session)
 
     def _open_candidate(self, bundle: Bundle, candidate: Candidate) -> Stages:
-        led = self._proved(bundle.led_by(candidate.variant))
-        return Stages.open(led, candidate.settings(self._session), most_golden=1)
+        return self._opened(bundle.led_by(candidate.variant), candidate.settings(self._session))
+
+    def _opened(self, bundle: Bundle, settings: SessionSettings) -> Stages:
+        stages = Stages.open(self._proved(bundle), settings, most_golden=1)
+        self._shortfalls.tell(stages.variant, stages.session.providers)
+        return stages
 
     def _proved(self, bundle: Bundle) -> Bundle:
         """Another variant than the first is tried in a process of its own too, once; threads change nothing there."""
@@ -85,28 +90,35 @@ class SelfTuning:
 
     def supervisor(
         self,
-        home: tuple[Candidate, Stages],
+        home: Stages,
         source: OpenedSource,
         on_variant: Callable[[str], None] = lambda _variant: None,
     ) -> LiveTuner | None:
         """What tunes while it runs; None where that is known, or not wanted.
 
         Args:
-            home: what `open` gave.
+            home: what `open` or `open_variant` gave.
             source: that the loop reads.
             on_variant: called with the variant of the next frames whenever the loop gets other stages.
         """
         tuning = self._tuning
         if tuning is None or self._is_fixed or not source.paced or tuning.holds_for(source.fps):
             return None
-        before = f", and not {tuning.tuned.fps:g}" if tuning.tuned else ""
         self._say(
-            f"tuning for {source.fps:g} frames a second{before}: what runs best is measured while results go out, for "
-            f"{SECONDS:g} s at most (--no-tune leaves it)"
+            f"tuning for {source.fps:g} frames a second{_why_again(tuning.tuned)}: what runs best is measured while "
+            f"results go out, for {SECONDS:g} s at most (--no-tune leaves it)"
         )
         return tuning.supervisor(home, source.fps, on_tuned=self._tell, on_variant=on_variant)
 
     def _tell(self, tuned: Tuned, remark: str) -> None:
         self._say(f"tuned in {tuned.seconds:.0f} s: {tuned.line()}")
+        if tuned.provisional:
+            self._say(f"{tuned.doubt()}: the next start tunes again")
         if remark:
             self._say(f"warning: that is not remembered: {remark}")
+
+
+def _why_again(before: Tuned | None) -> str:
+    if before is None:
+        return ""
+    return f" again, because {before.doubt()}" if before.provisional else f", and not {before.fps:g}"

@@ -10,6 +10,7 @@ import contextlib
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource
+from edge_sdk.daemon.announcing import Announcing, status_of
 from edge_sdk.daemon.feasible import choose_start, refusal
 from edge_sdk.daemon.governing import Governing
 from edge_sdk.daemon.say import Say
@@ -17,7 +18,7 @@ from edge_sdk.daemon.self_tuning import SelfTuning
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.loop import Loop, Supervisor
 from edge_sdk.protocols import Sink
-from edge_sdk.publishing import MqttPublisher, ResultEncoder, Running
+from edge_sdk.publishing import ResultEncoder
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.throttling import BoardWatch
@@ -44,14 +45,11 @@ class Steering:
         self._settings, self._budget_ms, self._say = settings, budget_ms, say
         self._is_fixed = settings.variant is not None
         self._tuning = SelfTuning(settings, bundle, session, Limits(budget_ms, settings.cpu_share), say)
-        self._candidate, stages = self._tuning.open()
+        stages = self._tuning.open()
         # What was tuned here was measured against this very budget: above it there is nothing to climb to.
         self._led = bundle.led_by(stages.variant)
         self._stages = [stages]  # a list: who takes it out holds the only one, and can give it back
         self._why = ""
-        shortfalls = stages.session.providers.shortfalls()
-        if shortfalls:
-            say(f"warning: {'; '.join(shortfalls)}")
 
     def settle(self, *, paced: bool) -> None:
         """Choose the model that the budget allows.
@@ -99,12 +97,12 @@ class Steering:
         if not source.paced or not isinstance(loop.stages, Stages):
             return []
 
-        def announce(running: Running) -> None:
-            encoder.answers_by(running.variant)
-            if isinstance(sink, MqttPublisher):
-                sink.announce(running)
+        tuner = self._tuning.supervisor(loop.stages, source, encoder.answers_by)
 
-        tuner = self._tuning.supervisor((self._candidate, loop.stages), source, encoder.answers_by)
+        def is_tuning() -> bool:
+            return tuner is not None and not tuner.done
+
+        announcing = Announcing(encoder.answers_by, status_of(sink), is_tuning)
         board = BoardWatch()
         stack.callback(board.close)
         governing = Governing(
@@ -114,13 +112,13 @@ class Steering:
             fps=source.fps,
             fixed=self._is_fixed,
             say=self._say,
-            announce=announce,
+            announce=announcing.tell,
             throttled=lambda: board.state.throttled,
-            is_held=lambda: tuner is not None and not tuner.done,
+            is_held=is_tuning,
         )
         stack.callback(governing.close)
         governing.begin(loop, self._why)
         if tuner is None:
             return [governing]
         stack.callback(tuner.close)
-        return [tuner, governing]
+        return [tuner, governing, announcing]

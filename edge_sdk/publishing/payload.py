@@ -100,6 +100,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     """What runs at present, of all that the camera's stream may fall back to.
 
     `rung` is 0 for what runs by choice, up to `rungs` - 1; of the frames every `every`-th runs; `reason` is for people.
+    While `tuning` is there, other models are measured in turn, and `variant` gives the results between them.
     """
 
     variant: str
@@ -107,6 +108,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     rung: _Count
     rungs: Annotated[int, Meta(ge=1)]
     reason: str
+    tuning: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
 
 ResultMessage: TypeAlias = DetectionMessage | ClassificationMessage | SegmentationMessage

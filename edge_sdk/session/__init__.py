@@ -1,11 +1,12 @@
 """Session: one model in ONNX Runtime. The only package of the device that imports onnxruntime."""
 
 from edge_sdk.session.cache import SessionCache
-from edge_sdk.session.opening import onnxruntime_version
+from edge_sdk.session.opening import available_providers, onnxruntime_version
 from edge_sdk.session.profile import Event, NodeTime, OperatorTime, Profile, profile_of
 from edge_sdk.session.providers import Providers
 from edge_sdk.session.session import Session
 from edge_sdk.session.settings import GraphLevel, SessionSettings
+from edge_sdk.session.shortfalls import Shortfalls
 
 __all__ = [
     "Event",
@@ -17,6 +18,8 @@ __all__ = [
     "Session",
     "SessionCache",
     "SessionSettings",
+    "Shortfalls",
+    "available_providers",
     "onnxruntime_version",
     "profile_of",
 ]

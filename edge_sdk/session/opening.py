@@ -30,6 +30,11 @@ def onnxruntime_version() -> str:
     return str(ort.__version__)
 
 
+def available_providers() -> tuple[str, ...]:
+    """Execution providers that this ONNX Runtime was built with; whether their libraries load is another question."""
+    return tuple(ort.get_available_providers())
+
+
 def open_inference(
     model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] = ()
 ) -> tuple[ort.InferenceSession, Providers]:
@@ -47,7 +52,7 @@ def open_inference(
     """
     refuse_other_files(model, where)
     asked = settings.providers
-    available = set(ort.get_available_providers())
+    available = set(available_providers())
     why_not = {p: not_installed(p, onnxruntime_version()) for p in asked if p not in available}
     wanted = [p for p in asked if p in available and p != CPU]
     while True:

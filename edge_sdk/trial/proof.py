@@ -13,12 +13,11 @@ import msgspec
 
 import edge_sdk
 from edge_sdk.bundle import Bundle
+from edge_sdk.cpu import Cpu
 from edge_sdk.errors import OutputError
 from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.state_folder import state_folder, write_record
 
-_CPU_INFO = Path("/proc/cpuinfo")
-_CPU_KEYS = ("model name", "CPU implementer", "CPU variant", "CPU part", "CPU revision", "flags", "Features")
 _MOST = 64  # records that are kept; each has less than a kilobyte
 
 
@@ -30,7 +29,7 @@ class Proof(msgspec.Struct, frozen=True):
         variant: name of the model.
         settings: with which it was run; None for those that the bundle promises.
         edge_sdk, onnxruntime: versions.
-        cpu: SHA-256 in hex of what the kernel says of the CPU's make and instructions.
+        cpu: digest of its kinds of cores.
     """
 
     bundle: str
@@ -44,7 +43,7 @@ class Proof(msgspec.Struct, frozen=True):
     def of(cls, bundle: Bundle, settings: SessionSettings | None) -> Proof:
         """That of the bundle's first variant, here."""
         variant = bundle.manifest.variants[0].name
-        return cls(bundle.digest, variant, settings, edge_sdk.__version__, onnxruntime_version(), _cpu())
+        return cls(bundle.digest, variant, settings, edge_sdk.__version__, onnxruntime_version(), Cpu.read().digest)
 
     def is_known(self) -> bool:
         """Whether there is a whole record of it."""
@@ -69,10 +68,3 @@ class Proof(msgspec.Struct, frozen=True):
     def _path(self) -> Path:
         name = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
         return state_folder() / "proved" / f"{name}.json"
-
-
-def _cpu() -> str:
-    """One line a kind of core: boards have two kinds, and a list of equal cores says nothing more."""
-    lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines() if _CPU_INFO.exists() else []
-    kinds = dict.fromkeys(line for line in lines if line.startswith(_CPU_KEYS))
-    return hashlib.sha256("\n".join(kinds).encode()).hexdigest()

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from edge_sdk.cores import Cores
 from edge_sdk.manifest import Manifest
 from edge_sdk.session import SessionSettings
 
@@ -44,6 +45,12 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             intra_op_num_threads=manifest.intra_op_num_threads,
             allow_spinning=manifest.allow_spinning,
         )
+
+    def within(self, cores: Cores) -> Candidate:
+        """The same, but with no more threads than are for the model where there are more than two cores."""
+        if cores.usable <= 2:
+            return self
+        return msgspec.structs.replace(self, intra_op_num_threads=min(self.intra_op_num_threads, cores.for_model))
 
     def settings(self, base: SessionSettings) -> SessionSettings:
         """How the session is opened; what a candidate does not say is as in `base`."""

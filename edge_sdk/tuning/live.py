@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from edge_sdk.cores import Cores
+from edge_sdk.cpu_time import CpuTime
 from edge_sdk.errors import EdgeError
 from edge_sdk.frame import Frame, Result
 from edge_sdk.loop import Loop, Tick
@@ -51,12 +52,15 @@ class LiveTuner:
         remember: keeps what came out; called beside the loop, and may raise.
         say: takes one line for people.
         on_trying: called with every candidate before it is loaded or measured.
-        on_variant: called with the variant of the next frames whenever the loop gets other stages.
+        on_variant: called with the variant of the next results, or of the one that is being made, whenever another
+            one answers.
         on_tuned: called with what came out, and why it is not remembered; empty where it is.
         read_cores: the cores that may be used now; called beside the loop.
+        read_cpu_time: what the processors did so far; called in the loop's thread, at the beginning and at the end.
         clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
 
     Attributes:
+        plan: what is measured, on the cores that there are now.
         tuned: what came out; None until then, and where nothing could be measured.
     """
 
@@ -72,14 +76,16 @@ class LiveTuner:
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
         read_cores: Callable[[], Cores] = Cores.read,
+        read_cpu_time: Callable[[], CpuTime] = CpuTime.read,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         cpu_ns: Callable[[], int] = time.process_time_ns,
     ) -> None:
-        self._plan = plan
+        self.plan = plan
         self._home: tuple[Candidate, _Stages] | None = home
         self._open, self._remember, self._say = open_stages, remember, say
         self._on_tuned, self._on_trying, self._on_variant = on_tuned, on_trying, on_variant
-        self._read_cores, self._clock_ns, self._cpu_ns = read_cores, clock_ns, cpu_ns
+        self._read_cores, self._read_cpu_time = read_cores, read_cpu_time
+        self._clock_ns, self._cpu_ns = clock_ns, cpu_ns
         self._phase = _Phase.WAITING
         self._restarts = 0
         self._rubbish: list[object] = []
@@ -87,6 +93,11 @@ class LiveTuner:
         self._ending: Background[_End | Cores] | None = None
         self._window: Window | None = None
         self.tuned: Tuned | None = None
+
+    @property
+    def home(self) -> Candidate | None:
+        """What gives the results between candidates; None at the end."""
+        return self._home[0] if self._home else None
 
     @property
     def done(self) -> bool:
@@ -129,9 +140,9 @@ class LiveTuner:
 
     def _begin(self, loop: Loop) -> None:
         self._measured: list[Measurement] = []
-        self._started_ns = self._clock_ns()
+        self._started_ns, self._cpu_before = self._clock_ns(), self._read_cpu_time()
         self._slowest_load_ns = 0
-        self._steps = self._plan.search().steps()
+        self._steps = self.plan.search().steps()
         self._go_on(loop, next(self._steps))
 
     def _go_on(self, loop: Loop, candidate: Candidate | None) -> None:
@@ -165,14 +176,17 @@ class LiveTuner:
             self._measure(loop, self._wanted, stages)
 
     def _measure(self, loop: Loop, candidate: Candidate, stages: _Stages) -> None:
-        home = self._at_home[1]
-        timed = Timed(stages, None if stages is home else home, self._clock_ns, self._plan.pace.room)
+        (at_home, home), on_variant = self._at_home, self._on_variant
+        fallback = None if stages is home else home
+        timed = Timed(
+            stages, fallback, self._clock_ns, self.plan.pace.room, on_fallback=lambda: on_variant(at_home.variant)
+        )
         self._give(loop, timed, candidate.variant)
-        self._window = Window(candidate, timed, self._plan.pace, self._clock_ns(), self._cpu_ns())
+        self._window = Window(candidate, timed, self.plan.pace, self._clock_ns(), self._cpu_ns())
         self._phase = _Phase.MEASURING
 
     def _note(self, loop: Loop, window: Window) -> None:
-        quality = self._plan.qualities.get(window.candidate.variant)
+        quality = self.plan.qualities.get(window.candidate.variant)
         found = window.measurement(quality, self._clock_ns(), self._cpu_ns())
         self._window = None
         self._give(loop, self._at_home[1], self._at_home[0].variant)
@@ -184,12 +198,12 @@ class LiveTuner:
         self._go_on(loop, self._next(found))
 
     def _has_other_cores(self, cores: Cores) -> bool:
-        return cores != self._plan.cores and self._restarts < _RESTARTS
+        return cores != self.plan.cores and self._restarts < _RESTARTS
 
     def _restart(self, loop: Loop, cores: Cores) -> None:
-        self._say(f"cores that may be used: {cores.allowed} now, {self._plan.cores.allowed} before; tuning anew")
+        self._say(f"cores that may be used: {cores.allowed} now, {self.plan.cores.allowed} before; tuning anew")
         self._restarts += 1
-        self._plan = self._plan.on(cores)
+        self.plan = self.plan.on(cores)
         self._begin(loop)
 
     def _next(self, found: Measurement | None) -> Candidate | None:
@@ -200,16 +214,17 @@ class LiveTuner:
 
     def _has_time(self) -> bool:
         """Whether one more fits; the first always does."""
-        needed_ns = self._slowest_load_ns + self._plan.pace.expected_s * 1e9
+        needed_ns = self._slowest_load_ns + self.plan.pace.expected_s * 1e9
         elapsed_ns = self._clock_ns() - self._started_ns
-        return not self._measured or elapsed_ns + needed_ns <= self._plan.seconds * 1e9
+        return not self._measured or elapsed_ns + needed_ns <= self.plan.seconds * 1e9
 
     def _conclude(self) -> None:
         if not self._measured:
             self._say("tuning could measure nothing: what runs stays")
-            self._phase = _Phase.DONE
+            self._retire()
             return
-        tuned = self._plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9)
+        others = self._read_cpu_time().others_since(self._cpu_before)
+        tuned = self.plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9, others)
         self._ending = Background(lambda: self._end(tuned), self._rubbish)
         self._phase = _Phase.ENDING
 
@@ -232,16 +247,20 @@ class LiveTuner:
         if isinstance(ending.value, Cores):
             self._restart(loop, ending.value)
             return
-        self._phase = _Phase.DONE
         if ending.value is None:
             self._say(f"tuning cannot load what it chose: {ending.error}; what ran before stays")
         else:
             self.tuned, stages, remark = ending.value
             self._give(loop, stages, self.tuned.chosen.candidate.variant)
             self._on_tuned(self.tuned, remark)
-            if stages is not self._at_home[1]:
-                Background(lambda: None, [self._home])
+        self._retire()
+
+    def _retire(self) -> None:
+        """Hold nothing any more: what the loop does not run is given back, beside it."""
+        self._phase = _Phase.DONE
+        self._rubbish.append(self._home)
         self._home = None
+        Background(lambda: None, self._rubbish)
 
     def _give(self, loop: Loop, stages: _Stages, variant: str) -> None:
         loop.stages = stages

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 
 import msgspec
 
 from edge_sdk.cores import Cores
-from edge_sdk.session import onnxruntime_version
+from edge_sdk.cpu import Cpu
+from edge_sdk.session import available_providers, onnxruntime_version
 
 _GIB = 1 << 30
 
@@ -18,18 +18,20 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A machine and its ONNX Runtime.
 
     Attributes:
-        cpu: the board's or the processor's name, as Linux has it; the architecture where it has none.
+        cpu: its kinds of cores.
         logical, physical, allowed: cores; see `Cores`.
         memory_gib: its memory, rounded up to a power of two: kernels and graphics take different bites of it.
         onnxruntime: version.
+        providers: execution providers that it was built with.
     """
 
-    cpu: str
+    cpu: Cpu
     logical: int
     physical: int
     allowed: int
     memory_gib: int
     onnxruntime: str
+    providers: tuple[str, ...]
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> Machine:
@@ -39,12 +41,23 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             root: the folder that holds `proc` and `sys`; another one in tests.
         """
         cores = Cores.read(root)
-        return cls(_cpu(root), cores.logical, cores.physical, cores.allowed, _memory_class_gib(), onnxruntime_version())
+        return cls(
+            Cpu.read(root),
+            cores.logical,
+            cores.physical,
+            cores.allowed,
+            _memory_class_gib(),
+            onnxruntime_version(),
+            available_providers(),
+        )
 
     def difference(self, other: Machine) -> str | None:
         """What differs first, as `CPU 'x', now 'y'`, with `other` as it is now; None where nothing does."""
+        if self.cpu != other.cpu:
+            is_namesake = self.cpu.name == other.cpu.name
+            then, now = self.cpu.name, "one of that name with other cores" if is_namesake else other.cpu.name
+            return f"CPU {then}, now {now}"
         names = {
-            "cpu": "CPU",
             "logical": "logical cores",
             "physical": "physical cores",
             "allowed": "allowed cores",
@@ -55,18 +68,9 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             then, now = getattr(self, field), getattr(other, field)
             if then != now:
                 return f"{name} {then}, now {now}"
+        if self.providers != other.providers:
+            return f"execution providers {', '.join(self.providers)}, now {', '.join(other.providers)}"
         return None
-
-
-def _cpu(root: Path) -> str:
-    board = _text(root / "proc/device-tree/model").strip("\0").strip()
-    if board:
-        return board
-    for line in _text(root / "proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
 
 
 def _memory_class_gib() -> int:
@@ -75,10 +79,3 @@ def _memory_class_gib() -> int:
     while size * _GIB < pages:
         size *= 2
     return size
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""

@@ -22,7 +22,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A plan.
 
     Attributes:
-        promise: what the bundle runs by default.
+        promised: what the bundle runs by default, on the providers that are here.
         metric: what quality is.
         qualities: of the variants that may run, by name.
         providers: the promised ones that this ONNX Runtime has.
@@ -32,7 +32,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         seconds: for all of them.
     """
 
-    promise: Candidate
+    promised: Candidate
     metric: str
     qualities: dict[str, float | None]
     providers: tuple[str, ...]
@@ -65,17 +65,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             cores: the cores here.
         """
         metric, by_name = qualities(bundle.manifest)
-        promise = msgspec.structs.replace(Candidate.promised(bundle.manifest), providers=tuple(providers))
+        promised = msgspec.structs.replace(Candidate.promised(bundle.manifest), providers=tuple(providers))
         return cls(
-            promise=promise,
+            promised=promised,
             metric=metric,
-            qualities={promise.variant: by_name[promise.variant]} if only_first else by_name,
-            providers=promise.providers,
+            qualities={promised.variant: by_name[promised.variant]} if only_first else by_name,
+            providers=promised.providers,
             limits=limits,
             cores=cores,
             pace=Pace(budget_ms=limits.budget_ms, fps=fps, window_s=seconds / _CANDIDATES),
             seconds=seconds,
         )
+
+    @property
+    def promise(self) -> Candidate:
+        """What runs without tuning; a core is left to camera and broker."""
+        return self.promised.within(self.cores)
 
     def search(self) -> Search:
         """What is tried after what."""
@@ -87,6 +92,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The same with other cores."""
         return msgspec.structs.replace(self, cores=cores)
 
-    def conclude(self, measured: Sequence[Measurement], seconds: float) -> Tuned:
-        """What one or more measurements come to."""
-        return Tuned.of(measured, self.promise, self.limits, metric=self.metric, fps=self.pace.fps, seconds=seconds)
+    def conclude(self, measured: Sequence[Measurement], seconds: float, others: float | None) -> Tuned:
+        """What one or more measurements come to.
+
+        Args:
+            measured: in that order.
+            seconds: that they took.
+            others: the share of the processors' time that other programs took meanwhile.
+        """
+        return Tuned.of(
+            measured,
+            self.promise,
+            self.limits,
+            metric=self.metric,
+            providers=self.providers,
+            fps=self.pace.fps,
+            seconds=seconds,
+            others=others,
+        )

@@ -20,7 +20,7 @@ from edge_sdk.tuning.choice import Limits
 from edge_sdk.tuning.machine import Machine
 from edge_sdk.tuning.tuned import Tuned
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _SIZE_LIMIT = 1 << 20  # bytes; a real one has about 5 kB
 _KEPT = 32  # records: bundles come and go for years

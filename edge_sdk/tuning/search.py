@@ -40,8 +40,8 @@ class Space(msgspec.Struct, frozen=True):
 
 
 def thread_counts(cores: Cores) -> tuple[int, ...]:
-    """1, 2, 4, ... up to the cores that may be used; of more than two one is left to the camera and the broker."""
-    top = cores.usable if cores.usable <= 2 else cores.usable - 1
+    """1, 2, 4, ... up to the cores that are for the model."""
+    top = cores.for_model
     counts = {top}
     count = 1
     while count < top:

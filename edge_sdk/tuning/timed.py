@@ -20,6 +20,7 @@ class Timed:
         fallback: what gives the result where they fail; None lets the error through.
         clock_ns: monotonic nanoseconds.
         room: the most durations that are kept; later ones are counted no more.
+        on_fallback: called before `fallback` gives a result.
 
     Attributes:
         count: durations so far.
@@ -32,9 +33,10 @@ class Timed:
         fallback: Stage[Frame, Result] | None,
         clock_ns: Callable[[], int],
         room: int,
+        on_fallback: Callable[[], None] = lambda: None,
     ) -> None:
         self._stages: Stage[Frame, Result] | None = stages
-        self._fallback, self._clock_ns = fallback, clock_ns
+        self._fallback, self._on_fallback, self._clock_ns = fallback, on_fallback, clock_ns
         self._durations_ns = np.zeros(room, np.int64)
         self.count = 0
         self.failure: str | None = None
@@ -49,15 +51,18 @@ class Timed:
         except EdgeError as cause:
             if self._fallback is None:
                 raise
-            self.failure = str(cause)
-            return self._fallback(frame)
+            return self._fall_back(self._fallback, frame, str(cause))
         if not result.is_finite and self._fallback is not None:
-            self.failure = "its outputs are NaN or infinite"
-            return self._fallback(frame)
+            return self._fall_back(self._fallback, frame, "its outputs are NaN or infinite")
         if self.count < len(self._durations_ns):
             self._durations_ns[self.count] = self._clock_ns() - start_ns
             self.count += 1
         return result
+
+    def _fall_back(self, fallback: Stage[Frame, Result], frame: Frame, failure: str) -> Result:
+        self.failure = failure
+        self._on_fallback()
+        return fallback(frame)
 
     def durations_ns(self) -> NDArray[np.int64]:
         """Those so far, int64 (count,)."""

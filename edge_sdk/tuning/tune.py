@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 
 import cv2
@@ -11,7 +12,7 @@ from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import CameraError, SessionError
 from edge_sdk.frame import Result
-from edge_sdk.loop import Loop
+from edge_sdk.loop import Loop, Tick
 from edge_sdk.protocols import Source
 from edge_sdk.tuning.candidate import Candidate
 from edge_sdk.tuning.choice import Limits
@@ -21,6 +22,7 @@ from edge_sdk.tuning.tuning import Tuning
 
 _SIZE_WH = (1280, 720)
 _STEP_S = 0.2
+_SILENCE_S = 30.0  # a camera that is switched on again, or a stream that is opened anew, is back sooner
 
 
 def golden_camera(bundle: Bundle, fps: float, camera: str) -> PacedImage:
@@ -36,6 +38,8 @@ def tune(
     fps: float,
     seconds: float,
     on_trying: Callable[[Candidate], None] = lambda _candidate: None,
+    *,
+    silence_s: float = _SILENCE_S,
 ) -> tuple[Tuned, str]:
     """Tune on a source that comes at its own pace, whatever is remembered.
 
@@ -46,12 +50,13 @@ def tune(
         fps: its frames a second.
         seconds: for all candidates.
         on_trying: called with every candidate before it is loaded or measured.
+        silence_s: how long the source may deliver nothing.
 
     Returns:
         What came out, and why it is not remembered; empty where it is.
 
     Raises:
-        CameraError: the source ended first.
+        CameraError: the source ended first, or fell silent.
         SessionError: nothing could be measured, or what was chosen cannot be loaded again.
         EdgeError: what the bundle promises cannot be loaded, read or trusted here.
     """
@@ -65,11 +70,20 @@ def tune(
         on_tuned=lambda tuned, remark: outcome.append((tuned, remark)),
         on_trying=on_trying,
     )
-    loop = Loop(source, home[1], _Nobody(), Budget(limits.budget_ms))
+    loop = Loop(source, home, _Nobody(), Budget(limits.budget_ms))
     del home  # given back when something better runs
     with contextlib.closing(tuner):
+        heard_s = time.monotonic()
         while not tuner.done:
-            tuner.after(loop, loop.step(_STEP_S))
+            tick = loop.step(_STEP_S)
+            tuner.after(loop, tick)
+            if tick is not Tick.IDLE:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > silence_s:
+                raise CameraError(
+                    f"the source delivered no frame for {silence_s:g} s, so there is nothing to measure; see that it "
+                    "is on and shows a picture, or tune without --source"
+                )
             if source.ended:
                 raise CameraError("the source ended before tuning did; give a longer one, or fewer --seconds")
     if not outcome:

@@ -9,6 +9,8 @@ import msgspec
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.choice import Limits, choose
 
+_BUSY = 0.25  # of the processors' time: a core of four; a camera's own driver and a broker take less
+
 
 class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What was measured, and which of it runs.
@@ -17,17 +19,21 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         limits: what had to be kept.
         fps: of the camera that it was measured on.
         metric: what `quality` is.
+        providers: execution providers that the bundle promises and that started here.
         before: what the bundle promises by default; None where it could not be measured.
         chosen: what runs.
         reason: why.
         meets_budget, meets_cpu_share: whether `chosen` keeps the limits.
         measured: all of it, in that order.
+        others: the share of the processors' time that other programs took meanwhile, 0-1; None where it is not known.
+        provisional: whether that was so much that it has to be measured again.
         seconds: how long it took.
     """
 
     limits: Limits
     fps: float
     metric: str
+    providers: tuple[str, ...]
     before: Measurement | None
     chosen: Measurement
     reason: str
@@ -35,6 +41,8 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     meets_cpu_share: bool
     measured: tuple[Measurement, ...]
     seconds: float
+    others: float | None = None
+    provisional: bool = False
 
     @classmethod
     def of(
@@ -44,8 +52,10 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         limits: Limits,
         *,
         metric: str,
+        providers: Sequence[str],
         fps: float,
         seconds: float,
+        others: float | None = None,
     ) -> Tuned:
         """Choose from one or more measurements."""
         chosen, reason = choose(measured, limits)
@@ -53,6 +63,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             limits=limits,
             fps=fps,
             metric=metric,
+            providers=tuple(providers),
             before=next((m for m in measured if m.candidate == promise), None),
             chosen=chosen,
             reason=reason,
@@ -60,6 +71,8 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             meets_cpu_share=limits.keeps_cpu(chosen),
             measured=tuple(measured),
             seconds=round(seconds, 1),
+            others=None if others is None else round(others, 2),
+            provisional=others is not None and others > _BUSY,
         )
 
     @property
@@ -69,10 +82,18 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def for_variant(self, variant: str) -> Candidate:
         """How one of the bundle's models runs best: as it was measured, else with the settings of what was chosen."""
+        if variant == self.chosen.candidate.variant:
+            return self.chosen.candidate
         measured = [m for m in self.measured if m.candidate.variant == variant]
         if measured:
             return choose(measured, self.limits)[0].candidate
         return msgspec.structs.replace(self.chosen.candidate, variant=variant)
+
+    def doubt(self) -> str:
+        """Why it has to be measured again, for people; empty where it has not."""
+        if not self.provisional or self.others is None:
+            return ""
+        return f"other programs took {100 * self.others:.0f} % of the processors' time while it was measured"
 
     def line(self) -> str:
         """Before and after, for people."""

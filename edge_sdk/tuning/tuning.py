@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.cores import Cores
-from edge_sdk.errors import EdgeError
+from edge_sdk.errors import EdgeError, SessionError
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.state_folder import state_folder
@@ -49,6 +49,7 @@ class Tuning:
         variant: the only one that may run; None for any.
         say: takes one line for people.
         open_stages: loads a candidate.
+        cores: the cores here; read by default.
 
     Raises:
         UsageError: the bundle has no such variant.
@@ -66,10 +67,12 @@ class Tuning:
         variant: str | None,
         say: Callable[[str], None],
         open_stages: Open = open_candidate,
+        cores: Cores | None = None,
     ) -> None:
         self._bundle = bundle if variant is None else bundle.led_by(variant)
         self._variant = None if variant is None else self._bundle.manifest.variants[0].name
         self._limits, self._say, self._open = limits, say, open_stages
+        self._cores = cores or Cores.read()
         self._request = Request(digest=bundle.digest, camera=camera, variant=self._variant, limits=limits)
         self._records: Records | None = None
         self.tuned: Tuned | None = None
@@ -78,7 +81,7 @@ class Tuning:
         except EdgeError as cause:
             say(f"tuning is not remembered: {cause}")
 
-    def open(self) -> tuple[Candidate, Stages]:
+    def open(self) -> Stages:
         """What is remembered, or what the bundle promises, loaded and proved.
 
         Raises:
@@ -88,23 +91,28 @@ class Tuning:
         if record is None:
             return self.open_promised()
         chosen = record.tuned.chosen
+        wanted = self._with_missing(record.tuned)
         try:
-            stages = self._open(self._bundle, chosen.candidate)
+            stages = self._open(self._bundle, wanted)
         except EdgeError as cause:
             self._say(f"what was tuned at {record.at} cannot be loaded any more: {cause}")
             return self.open_promised()
+        change = _change(record.tuned, wanted, stages.session.providers.got)
+        if change:
+            del stages  # before another one is loaded
+            self._say(f"tuning anew: {change} since {record.at}, when what is remembered was measured")
+            return self.open_promised()
         self.tuned = record.tuned
         self._say(f"tuned at {record.at}: {chosen.candidate} ({figures(chosen)}); {record.tuned.reason}")
-        return chosen.candidate, stages
+        return stages
 
-    def open_promised(self) -> tuple[Candidate, Stages]:
-        """What the bundle promises by default, loaded and proved.
+    def open_promised(self) -> Stages:
+        """What the bundle promises by default, a core left to camera and broker, loaded and proved.
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
         """
-        promised = Candidate.promised(self._bundle.manifest)
-        return promised, self._open(self._bundle, promised)
+        return self._open(self._bundle, self._promise)
 
     def open_variant(self, variant: str) -> Stages:
         """One of the bundle's models with the settings that served it best here, or else those that were chosen.
@@ -112,16 +120,16 @@ class Tuning:
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
         """
-        promised = msgspec.structs.replace(Candidate.promised(self._bundle.manifest), variant=variant)
-        return self._open(self._bundle, self.tuned.for_variant(variant) if self.tuned else promised)
+        return self._open(self._bundle, self._candidate_of(variant))
 
     def holds_for(self, fps: float) -> bool:
-        """Whether what is remembered was measured at about so many frames a second."""
-        return self.tuned is not None and abs(self.tuned.fps - fps) <= _SAME_RATE * fps
+        """Whether what is remembered was measured at about so many frames a second, on a machine that was not busy."""
+        tuned = self.tuned
+        return tuned is not None and not tuned.provisional and abs(tuned.fps - fps) <= _SAME_RATE * fps
 
     def supervisor(
         self,
-        home: tuple[Candidate, Stages],
+        home: Stages,
         fps: float,
         *,
         seconds: float = SECONDS,
@@ -132,30 +140,30 @@ class Tuning:
         """What tunes while it runs, whatever is remembered.
 
         Args:
-            home: what `open` or `open_promised` gave.
+            home: what runs now, whoever opened it.
             fps: of the camera.
             seconds: for all candidates.
             on_tuned: called with what came out, and why it is not remembered; empty where it is.
             on_trying: called with every candidate before it is loaded or measured.
             on_variant: called with the variant of the next frames whenever the loop gets other stages.
         """
-        candidate, stages = home
-        # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here.
-        got = stages.session.inference.get_providers()
-        providers = tuple(p for p in candidate.providers if p in got) or candidate.providers
+        # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here. Of a chain
+        # that was cut short by choice the record knows what else started.
+        got, promised = home.session.providers.got, self._bundle.manifest.providers
+        started = {*got, *(self.tuned.providers if self.tuned else ())}
         plan = Plan.of(
             self._bundle,
             self._limits,
             only_first=self._variant is not None,
-            providers=providers,
+            providers=[p for p in promised if p in started] or promised,
             fps=fps,
             seconds=seconds,
-            cores=Cores.read(),
+            cores=self._cores,
         )
         return LiveTuner(
             plan,
-            (msgspec.structs.replace(candidate, variant=stages.variant, providers=providers), stages),
-            self._open_beside,
+            (_running(home), home),
+            self.open_beside,
             remember=self._remember,
             say=self._say,
             on_tuned=on_tuned,
@@ -163,10 +171,35 @@ class Tuning:
             on_variant=on_variant,
         )
 
-    def _open_beside(self, candidate: Candidate) -> Stages:
-        """Load a candidate while another one runs."""
+    def _with_missing(self, tuned: Tuned) -> Candidate:
+        """What was chosen, with the promised providers that did not start then: they may by now."""
+        chosen, started = tuned.chosen.candidate, tuned.providers
+        wanted = [p for p in self._bundle.manifest.providers if p in chosen.providers or p not in started]
+        return msgspec.structs.replace(chosen, providers=tuple(wanted))
+
+    def _candidate_of(self, variant: str) -> Candidate:
+        """With what one of the bundle's models is opened."""
+        if self.tuned is not None:
+            return self.tuned.for_variant(variant)
+        return msgspec.structs.replace(self._promise, variant=variant)
+
+    @property
+    def _promise(self) -> Candidate:
+        return Candidate.promised(self._bundle.manifest).within(self._cores)
+
+    def open_beside(self, candidate: Candidate) -> Stages:
+        """Load a candidate while another one runs.
+
+        Raises:
+            EdgeError: when it cannot be loaded, read or trusted here, or for want of memory.
+            SessionError: one of its providers does not start: what would be measured is another candidate.
+        """
         check_room(self._bundle, candidate.variant)
-        return self._open(self._bundle, candidate)
+        stages = self._open(self._bundle, candidate)
+        why_not = stages.session.providers.why_not
+        if why_not:  # what would be measured is something else
+            raise SessionError("; ".join(f"{name} does not start: {reason}" for name, reason in why_not.items()))
+        return stages
 
     def _recall(self) -> Record | None:
         if self._records is None:
@@ -181,3 +214,26 @@ class Tuning:
         self.tuned = tuned
         if self._records is not None:
             self._records.remember(self._request, Machine.here(), tuned)
+
+
+def _running(stages: Stages) -> Candidate:
+    """What these are, read from the session itself: a start may have found other settings than those asked for."""
+    session = stages.session
+    options = session.inference.get_session_options()
+    return Candidate(
+        variant=stages.variant,
+        providers=session.providers.got,
+        intra_op_num_threads=options.intra_op_num_threads,
+        inter_op_num_threads=options.inter_op_num_threads,
+        allow_spinning=options.get_session_config_entry("session.intra_op.allow_spinning") == "1",
+        arena=options.enable_cpu_mem_arena,
+    )
+
+
+def _change(tuned: Tuned, wanted: Candidate, got: Sequence[str]) -> str:
+    """Which provider of those that matter came or went; empty where none did."""
+    came = [p for p in wanted.providers if p in got and p not in tuned.providers]
+    gone = [p for p in tuned.chosen.candidate.providers if p not in got]
+    if came:
+        return f"{came[0]} can be used"
+    return f"{gone[0]} cannot be used any more" if gone else ""

@@ -7,7 +7,7 @@ import pytest
 from edge_sdk.tuning.candidate import Measurement
 from edge_sdk.tuning.choice import Limits, choose
 from edge_sdk.tuning.tuned import Tuned
-from tests.device.measured import candidate, measurement
+from tests.device.measured import CPU, candidate, measurement
 
 FP32 = measurement(candidate("fp32"), p99_ms=80, cpu_share=0.9, quality=1.0)
 INT8 = measurement(candidate("int8"), p99_ms=30, cpu_share=0.4, quality=0.96)
@@ -102,7 +102,7 @@ def test_a_variant_runs_as_it_was_measured_best_and_one_that_was_not_as_the_chos
         measurement(candidate("int8", threads=1), 10, quality=0.9),
         measurement(candidate("fp32", threads=4), 40, quality=1.0),
     ]
-    tuned = Tuned.of(measured, candidate(threads=2), Limits(50), metric="agreement", fps=30, seconds=1)
+    tuned = Tuned.of(measured, candidate(threads=2), Limits(50), metric="agreement", providers=CPU, fps=30, seconds=1)
     assert tuned.for_variant("int8") == candidate("int8", threads=1)
     assert tuned.for_variant("fp32") == candidate("fp32", threads=4)
     assert tuned.for_variant("int8.320x320") == candidate("int8.320x320", threads=4)

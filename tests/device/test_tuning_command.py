@@ -71,6 +71,8 @@ def test_the_table_says_what_was_before_what_is_after_and_why(bundle: Path, caps
     [chosen] = [line for line in lines if "chosen" in line]
     assert chosen.startswith("fp32, ")
     assert "100.0 %" in chosen
+    if lines[-1].startswith("doubt   other programs took "):  # the machine was busy
+        del lines[-1]
     assert lines[-3].startswith("before  int8, 1 thread: p99 ")
     assert lines[-2].startswith("after   fp32, ")
     assert lines[-1].startswith("why     the highest quality of those that keep 1000 ms and a CPU share of 5")
@@ -107,7 +109,10 @@ def test_run_takes_what_tune_found_for_the_same_wish_only(
         assert run([*command, *latency, *flags]) == 0
         error = capsys.readouterr().err
         assert (f": {found.chosen.candidate} (p99 " in error) is expected, flags
-        assert ("tuning for 100 frames a second" in error) is ("--camera" in flags or "--cpu-share" in flags), flags
+        tunes = (
+            "--camera" in flags or "--cpu-share" in flags or (found.provisional and not flags)
+        )  # the machine was busy
+        assert ("tuning for 100 frames a second" in error) is tunes, flags
     assert run([*command, "--latency-ms", "999"]) == 0
     assert "tuned at" not in capsys.readouterr().err
 
@@ -123,7 +128,7 @@ def test_other_variants_are_opened_with_what_was_found(bundle: Path, capsys: pyt
     whole, limits = Bundle.open(bundle), found.limits
     tuning = Tuning(whole, limits, camera="camera", variant=None, say=lambda _line: None, open_stages=note)
     assert tuning.open_variant("int8.8x8").variant == "int8.8x8"
-    assert tuning.open()[1].variant == "fp32"
+    assert tuning.open().variant == "fp32"
     assert tuning.open_variant("int8.8x8").variant == "int8.8x8"
     threads = [c.intra_op_num_threads for c in tried]
     assert threads == [1, found.chosen.candidate.intra_op_num_threads, found.chosen.candidate.intra_op_num_threads]
@@ -132,11 +137,13 @@ def test_other_variants_are_opened_with_what_was_found(bundle: Path, capsys: pyt
 def test_another_rate_is_tuned_anew_and_a_damaged_record_too(
     bundle: Path, tmp_path: Path, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _tune(bundle, capsys)
+    found = _tune(bundle, capsys)
     slower = write_video(tmp_path / "v.avi", range(100), fps=50)
     command = ["run", str(bundle), "--source", str(slower), "--frames", "3", "--latency-ms", "1000"]
     assert run(command) == 0
-    assert "tuning for 50 frames a second, and not 100: what runs best is measured" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    why = " again, because other programs took" if found.provisional else ", and not 100: what runs best is measured"
+    assert f"tuning for 50 frames a second{why}" in error
     [record] = state.iterdir()
     record.write_bytes(b"{}")
     assert run(command) == 0

@@ -51,13 +51,22 @@ def test_the_best_quality_that_keeps_the_budget_runs_at_the_end_and_every_frame_
 def test_whoever_names_the_variant_of_a_result_hears_of_each_change(tmp_path: Path) -> None:
     board = _board(tmp_path, _ms())
     board.run()
-    named = ["int8"] * len(board.ran)
-    for first, variant in board.variants:
-        named[first:] = [variant] * (len(named) - first)
-    assert named == board.ran
-    assert set(named) == {"int8", "fp32"}
+    assert board.named() == board.ran
+    assert set(board.ran) == {"int8", "fp32"}
     board.run(steps=1)
     assert board.variants[-1][1] == board.runs().variant == "fp32"
+
+
+def test_a_frame_that_home_answers_for_a_candidate_bears_homes_name(tmp_path: Path) -> None:
+    def work(what: Candidate, n: int) -> float:
+        if what.variant == "fp32" and n == 7:
+            raise SessionError("it broke")
+        return 10.0
+
+    board = Board(tmp_path / "a.edge", work)
+    board.run()
+    assert board.named() == board.ran
+    assert board.ran.count("fp32") == 7
 
 
 def test_two_models_at_most_are_loaded_at_once(tmp_path: Path) -> None:
@@ -120,6 +129,25 @@ def test_one_that_fails_while_it_runs_loses_no_frame(tmp_path: Path) -> None:
     assert [r.frame.seq for r in board.sink.results] == list(range(len(board.sink.results)))
 
 
+def test_once_it_is_done_only_what_runs_is_held(tmp_path: Path) -> None:
+    board = _board(tmp_path, _ms())
+    board.run()
+    assert board.alive() == [candidate("fp32")]
+
+
+def test_where_nothing_can_be_measured_nothing_is_held_either(tmp_path: Path) -> None:
+    board = _board(tmp_path, _ms(), frames=0)
+    board.tuner.after(board.loop, Tick.ON_TIME)
+    for _ in itertools.takewhile(lambda _n: not board.tuner.done, range(1000)):
+        board.clock.advance(200)
+        board.tuner.after(board.loop, Tick.IDLE)
+        while board.tuner.is_loading:
+            pass
+    assert board.lines[-1] == "tuning could measure nothing: what runs stays"
+    board.loop.stages = board.open(candidate("int8.8x8"))  # a governor steps down
+    assert board.alive() == [candidate("int8.8x8")]
+
+
 def test_what_fails_though_it_is_promised_is_an_error_as_ever(tmp_path: Path) -> None:
     def work(_what: Candidate, n: int) -> float:
         if n == 5:
@@ -159,6 +187,17 @@ def test_a_disk_that_takes_nothing_takes_nothing_away(tmp_path: Path) -> None:
     [(tuned, remark)] = board.outcome
     assert remark == "no room"
     assert board.runs() == tuned.chosen.candidate == candidate("fp32")
+
+
+@pytest.mark.parametrize(("others", "provisional"), [(0.0, False), (0.2, False), (0.3, True), (0.9, True)])
+def test_what_was_measured_on_a_busy_machine_is_provisional(tmp_path: Path, others: float, provisional: bool) -> None:
+    board = _board(tmp_path, _ms(), others=others)
+    board.run()
+    [(tuned, _)] = board.outcome
+    assert tuned.others == pytest.approx(others, abs=0.01)
+    assert tuned.provisional is provisional
+    took = f"other programs took {100 * others:.0f} % of the processors' time while it was measured"
+    assert tuned.doubt() == (took if provisional else "")
 
 
 @pytest.mark.parametrize(("fps", "fewest"), [(2, 1), (10, 3)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.cores import Cores
+from edge_sdk.cpu_time import CpuTime
 from edge_sdk.errors import EdgeError, OutputError
 from edge_sdk.frame import Frame, Result
 from edge_sdk.loop import Loop
@@ -65,6 +67,7 @@ class Board:
         usable: Sequence[int] = (2,),
         refused: Sequence[str] = (),
         disk_is_full: bool = False,
+        others: float = 0.0,
     ) -> None:
         self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
         self.variants, self.ran = list[tuple[int, str]](), list[str]()
@@ -96,6 +99,9 @@ class Board:
             on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),
             on_variant=self._note_variant,
             read_cores=self._cores,
+            read_cpu_time=lambda: CpuTime(
+                2e-9 * self.clock(), 2e-9 * self.clock() * others + self.cpu_ns / 1e9, self.cpu_ns / 1e9
+            ),
             clock_ns=self.clock,
             cpu_ns=lambda: self.cpu_ns,
         )
@@ -117,6 +123,20 @@ class Board:
             steps = None if steps is None else steps - 1
             while self.tuner.is_loading:
                 time.sleep(0.0005)
+
+    def named(self) -> list[str]:
+        """The variant that each result was said to be of."""
+        named = ["int8"] * len(self.sink.results)
+        for first, variant in self.variants:
+            named[first:] = [variant] * (len(named) - first)
+        return named
+
+    def alive(self) -> list[Candidate]:
+        """What is loaded now, once what was given back is gone."""
+        for thread in threading.enumerate():
+            if thread.name == "tuning":
+                thread.join()
+        return [slowed.candidate for slowed in self._alive]
 
     def runs(self) -> Candidate:
         """What the loop runs now."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import onnx
 
+from edge_sdk.cpu import Cpu
 from edge_sdk_tools.evaluate import Figure
 from edge_sdk_tools.ledger import Candidate, LayerNoise, LayerSensitivity, Ledger, Verdict, operator_sizes
 from edge_sdk_tools.promise import Steps
@@ -24,7 +25,6 @@ from edge_sdk_tools.search import Sensitivity, Trial
 
 _PICTURES = 6
 _LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
-_CPU_INFO = Path("/proc/cpuinfo")
 
 
 def record_of(steps: Steps) -> Ledger:
@@ -50,7 +50,7 @@ def record_of(steps: Steps) -> Ledger:
         command=(_program(Path(sys.argv[0]).name), *sys.argv[1:]),
         libraries={name: version(name) for name in _LIBRARIES},
         created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        host_cpu=_host_cpu(),
+        host_cpu=Cpu.read().name,
     )
 
 
@@ -124,8 +124,3 @@ def _decibels(noise: float | None) -> float | None:
 def _program(name: str) -> str:
     """As people start it; `python -m edge_sdk` has the name of a file inside."""
     return "edge-sdk" if name == "__main__.py" else name
-
-
-def _host_cpu() -> str:
-    lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines() if _CPU_INFO.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
