@@ -15,6 +15,8 @@ from tests.system.program import PATIENCE_S, edge_sdk, start_edge_sdk
 
 pytestmark = pytest.mark.system
 
+_PATIENT = ("--latency-ms", 5000)  # for a machine that does other things too
+
 
 def _results(subscriber: Subscriber) -> list[dict[str, Any]]:
     return [msgspec.json.decode(m.payload) for m in subscriber.messages() if "/result/" in m.topic]
@@ -49,7 +51,7 @@ def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
     with Subscriber(broker) as listener:
         done = edge_sdk(
             *("run", cell_bundle, "--source", video, "--mqtt", broker.url, "--device", "d", "--camera", "gate"),
-            *("--frames", 30, "--annotate", annotated, "--json"),
+            *("--frames", 30, "--annotate", annotated, "--json", *_PATIENT),
         )
         assert done.returncode == 0, done.stderr
         summary = msgspec.json.decode(done.stdout)
@@ -78,9 +80,9 @@ def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_finish_the_frame_say_offline_and_exit_0(
-    cell_bundle: Path, video: Path, broker: Broker, number: signal.Signals
+    cell_bundle: Path, long_video: Path, broker: Broker, number: signal.Signals
 ) -> None:
-    command = ("run", cell_bundle, "--source", video, "--mqtt", broker.url, "--device", "d", "--json")
+    command = ("run", cell_bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--json", *_PATIENT)
     with Subscriber(broker) as listener:
         process = start_edge_sdk(*command)
         try:
@@ -147,9 +149,12 @@ def test_bench_shows_every_stage_beside_a_bare_run(cell_bundle: Path, cell_pictu
     assert "not an image that can be read" in broken.stderr
 
 
-def test_a_broker_that_goes_and_comes_back_gets_results_again(cell_bundle: Path, video: Path, tmp_path: Path) -> None:
+def test_a_broker_that_goes_and_comes_back_gets_results_again(
+    cell_bundle: Path, long_video: Path, tmp_path: Path
+) -> None:
     with Broker(tmp_path) as broker:
-        command = ("run", cell_bundle, "--source", video, "--mqtt", broker.url, "--device", "d", "--json")
+        run = ("run", cell_bundle, "--source", long_video, *_PATIENT)
+        command = (*run, "--mqtt", broker.url, "--device", "d", "--json")
         process = start_edge_sdk(*command)
         try:
             with Subscriber(broker) as listener:
