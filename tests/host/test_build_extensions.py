@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def test_int8_around_a_custom_operator_says_what_fp32_says_without_it(tmp_path: 
     assert report.precision == "int8", report.fallback_reason
     manifest = Bundle.open(tmp_path / "a.edge").manifest
     assert manifest.variants[0].integer_mac_share == 1.0
+    package = "onnxruntime-extensions"
+    assert manifest.provenance.libraries[package] == importlib.metadata.version(package)
     # FP16 was made too, and left out: of so small a model halves save nothing.
     assert [variant.precision for variant in manifest.variants] == ["int8", "fp32"]
     assert all(OPERATOR in variant.operators for variant in manifest.variants)
