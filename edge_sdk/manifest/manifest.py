@@ -36,7 +36,8 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         edge_sdk: version of the builder.
-        libraries: versions of onnx, onnxruntime, numpy and OpenCV that built it.
+        libraries: versions of onnx, onnxruntime, numpy and OpenCV that built it, and of onnxruntime-extensions where
+            the model has operators of it.
         source_sha256: of the ONNX model.
         recipe: quantization settings by name.
         float_nodes: names of the nodes that were left float on purpose.

@@ -14,7 +14,9 @@ from pathlib import Path
 from edge_sdk.bundle import Bundle
 from edge_sdk.errors import BundleError, MissingDependencyError, OutputError
 
-_EXTENSIONS = "ai.onnx.contrib:"
+EXTENSIONS_DOMAIN = "ai.onnx.contrib"
+"""Of the operators that come with onnxruntime-extensions."""
+EXTENSIONS_PACKAGE = "onnxruntime-extensions>=0.15"
 
 
 @contextlib.contextmanager
@@ -36,8 +38,22 @@ def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
         with _copies(bundle) as copies:
             yield copies
         return
-    needed = [name for name in promise.variants[0].operators if name.startswith(_EXTENSIONS)]
+    needed = [name for name in promise.variants[0].operators if name.startswith(f"{EXTENSIONS_DOMAIN}:")]
     yield [_extensions(bundle, needed[0])] if needed else []
+
+
+def extension_libraries(model: bytes) -> list[Path]:
+    """The library of the installed onnxruntime-extensions, where a model names its domain; else none.
+
+    For who builds: what a bundle gets is a matter of its manifest.
+    """
+    if EXTENSIONS_DOMAIN.encode() not in model:
+        return []
+    try:
+        import onnxruntime_extensions
+    except ImportError:
+        return []
+    return [Path(onnxruntime_extensions.get_library_path())]
 
 
 def _extensions(bundle: Bundle, operator: str) -> Path:
@@ -46,7 +62,7 @@ def _extensions(bundle: Bundle, operator: str) -> Path:
     except ImportError as cause:
         raise MissingDependencyError(
             f"{bundle.path}: the operator {operator} comes with onnxruntime-extensions, which is not installed: "
-            "pip install 'onnxruntime-extensions>=0.15'"
+            f"pip install '{EXTENSIONS_PACKAGE}'"
         ) from cause
     return Path(onnxruntime_extensions.get_library_path())
 

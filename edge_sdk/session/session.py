@@ -18,7 +18,7 @@ from edge_sdk.errors import BundleError, HungRunError, IncompatibleError, Sessio
 from edge_sdk.frame import Inferred, Prepared, Tensor
 from edge_sdk.golden import largest_difference
 from edge_sdk.prepare import Prepare
-from edge_sdk.session.custom_operators import operator_libraries
+from edge_sdk.session.custom_operators import extension_libraries, operator_libraries
 from edge_sdk.session.opening import first_line, onnxruntime_version, open_inference
 from edge_sdk.session.profile import Event
 from edge_sdk.session.settings import UNKNOWN_LIMIT_S, SessionSettings
@@ -44,7 +44,8 @@ class Session:
         model: the bytes of an .ort or .onnx file, verified by the caller.
         settings: threads and providers.
         where: what to call the model in errors.
-        libraries: of custom operators, verified by the caller; loaded before the model.
+        libraries: of custom operators, verified by the caller; loaded before the model. By default that of
+            onnxruntime-extensions, where the model names its domain.
 
     Attributes:
         inference: ONNX Runtime's own session, for measuring against.
@@ -58,8 +59,11 @@ class Session:
         BundleError: it takes weights from another file.
     """
 
-    def __init__(self, model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] | None = None
+    ) -> None:
         self._where = where
+        libraries = extension_libraries(model) if libraries is None else libraries
         self.inference, self.providers = open_inference(model, settings, where, libraries)
         self._run = self.inference.run_with_iobinding
         self._proof = _Proof(settings.limit_s)

@@ -292,7 +292,7 @@ def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path, ffmpeg: str) 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, ffmpeg: str) -> None:
     path = tmp_path / "a.mp4"
     done = subprocess.run(
-        [sys.executable, "-c", _FULL_DISK, str(path), ffmpeg], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", _FULL_DISK, str(path), ffmpeg], capture_output=True, text=True, check=True, timeout=200
     )
     assert f"{path}: cannot be written" in done.stdout
     assert list(tmp_path.iterdir()) == []

@@ -84,7 +84,7 @@ def _write_pictures(folder: Path) -> Path:
 
 def _edge_sdk(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edge_sdk", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
 
 
 def _segments(bundle: Path, pictures: Path) -> list[Any]:

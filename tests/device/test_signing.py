@@ -69,7 +69,7 @@ except OutputError as error:
 @pytest.mark.parametrize(("room_bytes", "victim"), [(0, "a.key"), (50, "a.key")])
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, room_bytes: int, victim: str) -> None:
     command = [sys.executable, "-c", _FULL_DISK, str(tmp_path / "a.key"), str(room_bytes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
     assert f"{tmp_path / victim}: cannot be written: " in done.stdout
     assert list(tmp_path.iterdir()) == []
 

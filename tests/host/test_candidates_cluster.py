@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +137,7 @@ def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Pat
         workshop.run(
             jobs.measure, recipes(30, 0.2, tmp_path), shared=b"", key=jobs.key, result=Measured, on_done=interrupt
         )
-    deadline = time.monotonic() + 60
-    while cluster.scheduler.tasks:  # without a cancellation: until all of them are done
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _until(lambda: not cluster.scheduler.tasks)  # without a cancellation: until all of them are done
     assert len(list(tmp_path.iterdir())) < 15
 
 
@@ -174,13 +171,16 @@ def _free_port() -> int:
     return port
 
 
-def _wait_for(port: int) -> None:
+def _until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
-            return
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _path(*first: Path) -> str:
@@ -198,11 +198,9 @@ def test_a_scheduler_that_goes_away_is_named() -> None:
     address = f"tcp://127.0.0.1:{port}"
     scheduler = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"]
     with _process(*scheduler) as process, _worker(address, PYTHONPATH=_path()):
-        _wait_for(int(port))
-        with (
-            Workshop(scheduler=address) as workshop,
-            pytest.raises(EdgeError, match=rf"^scheduler {address}: lost: "),
-        ):
+        _until(lambda: _listens(int(port)))
+        lost = pytest.raises(EdgeError, match=rf"^scheduler {address}: lost: ")
+        with Workshop(scheduler=address) as workshop, lost:
             workshop.run(
                 jobs.measure,
                 recipes(50, 0.1),

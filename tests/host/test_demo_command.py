@@ -15,7 +15,7 @@ def run_without(package: str, folder: Path) -> subprocess.CompletedProcess[str]:
     code = f"import sys; sys.modules[{package!r}] = None; from edge_sdk.cli import main; main(['demo'])"
     environment = {**os.environ, "EDGE_SDK_CACHE": str(folder / "cache"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "none"}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, env=environment, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, env=environment, timeout=200
     )
 
 

@@ -51,9 +51,18 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 @pytest.fixture
 def video(tmp_path: Path) -> Path:
     """Ten seconds of cells at 20 frames a second."""
-    path = tmp_path / "cells.avi"
+    return _write_video(tmp_path / "cells.avi", frames=200)
+
+
+@pytest.fixture(scope="session")
+def long_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two minutes of them, for what has to happen before a video ends."""
+    return _write_video(tmp_path_factory.mktemp("long") / "cells.avi", frames=2400)
+
+
+def _write_video(path: Path, frames: int) -> Path:
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 20.0, (128, 128))
-    for index in range(200):
+    for index in range(frames):
         writer.write(cell_picture(index))
     writer.release()
     return path

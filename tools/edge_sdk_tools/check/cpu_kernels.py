@@ -12,10 +12,12 @@ from typing import Literal
 import msgspec
 import onnx
 
+from edge_sdk.session import EXTENSIONS_DOMAIN
 from edge_sdk_tools.check.function_body import function_body
 from edge_sdk_tools.check.kernel_table import Kernel, KernelTable
 from edge_sdk_tools.check.operator_schema import ONNX_DOMAINS, OperatorSchema, operator_schema
 from edge_sdk_tools.check.values import Values, graph_values
+from edge_sdk_tools.extensions import has_extensions
 
 _DEEPEST_BODY = 8  # bodies of ONNX's own operators nest two or three times
 _HALF = "float16"
@@ -27,13 +29,13 @@ class Verdict(msgspec.Struct, frozen=True):
     Attributes:
         kind: `runs`; `casts` when it runs in float, between Casts that ONNX Runtime inserts; `type` when there are
             kernels, but not for this type; `version` when there are, but not for this version of the operator;
-            `missing` when there are none.
+            `missing` when there are none; `extension` when the installed onnxruntime-extensions brings its domain.
         operator: whose kernel it is about: the node's own, or of an operator in its function body.
         element: the type that has no kernel, where it is one.
         available: the types that have.
     """
 
-    kind: Literal["runs", "casts", "type", "version", "missing"]
+    kind: Literal["runs", "casts", "type", "version", "missing", "extension"]
     operator: str
     element: str = ""
     available: tuple[str, ...] = ()
@@ -41,7 +43,7 @@ class Verdict(msgspec.Struct, frozen=True):
     @property
     def is_supported(self) -> bool:
         """Whether the node runs at all."""
-        return self.kind in ("runs", "casts")
+        return self.kind in ("runs", "casts", "extension")
 
 
 class CpuKernels:
@@ -68,6 +70,8 @@ class CpuKernels:
         domain = "" if node.domain == "ai.onnx" else node.domain
         if (domain, node.op_type) == ("", "Constant"):  # becomes a weight when the model is loaded
             return Verdict("runs", node.op_type)
+        if domain == EXTENSIONS_DOMAIN and has_extensions():  # whether it has the operator, a trial tells
+            return Verdict("extension", node.op_type)
         opset = opsets.get(domain, 1)
         schema = operator_schema(domain, node.op_type, opset)
         if schema is None or schema.is_deprecated:

@@ -37,6 +37,7 @@ from edge_sdk_tools.check.report import CheckReport, Costs, Finding, in_order
 from edge_sdk_tools.check.shapes import (
     check_outputs,
     check_sizes,
+    declare,
     depends_on_values,
     fix_input,
     fix_outputs,
@@ -47,6 +48,7 @@ from edge_sdk_tools.check.shapes import (
 from edge_sdk_tools.check.training import check_training
 from edge_sdk_tools.check.trial import compare, rehearse
 from edge_sdk_tools.check.values import Values, graph_values
+from edge_sdk_tools.extensions import extension_nodes
 
 _OF_VALUES = ("nan-weight", "infinite-weight", "variance")
 """Rules whose errors lie in values of weights, which a trial with zeros does not see."""
@@ -164,8 +166,9 @@ class _Examination:
         self._findings.append(Finding(severity="note", rule="opset", what=what, next_step=step))
 
     def _needs_weights(self) -> bool:
-        """Whether zeros would not do: to compare with the original, or where shapes follow from values."""
-        return self._original is not None or depends_on_values(self._proto)
+        """Whether zeros would not do: to compare with the original, or where shapes or custom operators need values."""
+        is_particular = depends_on_values(self._proto) or bool(extension_nodes(self._proto))
+        return self._original is not None or is_particular
 
     def _infer(self) -> None:
         self._proto, found = infer(self._proto)
@@ -215,9 +218,19 @@ class _Examination:
         except RefusedModelError as cause:
             self._findings.append(cause.finding("run"))
             return
+        self._declare_extensions()
         fix_outputs(self._proto, self._values)
         if self._original is not None and not self._has_errors():
             self._compare(self._original)
+
+    def _declare_extensions(self) -> None:
+        """What comes after a custom operator follows from its outputs, which only the trial knows."""
+        made = [name for node in extension_nodes(self._proto) for name in node.output]
+        if not made:
+            return
+        declare(self._proto, made, self._values)
+        self._proto = onnx.shape_inference.infer_shapes(self._proto, data_prop=True)
+        self._values = {**self._values, **graph_values(self._proto.graph)}
 
     def _compare(self, original: onnx.ModelProto) -> None:
         """Say so where the raised model computes something else than the original."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
+from edge_sdk.session import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.check.cpu_kernels import CpuKernels, Verdict
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.check.operator_schema import ONNX_DOMAINS, operator_schema
@@ -128,6 +129,8 @@ def _words(node: onnx.NodeProto, verdict: Verdict, provider: str, opset: int) ->
     if verdict.kind == "version":
         what = f"{provider} has {of_body}, but not as opset {opset} defines it"
         return "kernel", what, "export the model with a lower opset"
+    if node.domain == EXTENSIONS_DOMAIN:
+        return _of_extensions(name, verdict)
     if not is_onnx:
         what = f"custom operator {name}, which {provider} does not have, and edge-sdk brings no operators"
         return "custom-operator", what, "export the model in ONNX's own operators, or without that layer"
@@ -136,3 +139,10 @@ def _words(node: onnx.NodeProto, verdict: Verdict, provider: str, opset: int) ->
         what = f"ONNX has no operator {name} in opset {opset}"
         return "unknown-operator", what, "export the model again, with the opset that it is written for"
     return "kernel", f"{provider} has no {of_body}", "export the model with other operators in its place"
+
+
+def _of_extensions(name: str, verdict: Verdict) -> tuple[str, str, str]:
+    what = f"custom operator {name}, which comes with onnxruntime-extensions"
+    if verdict.is_supported:
+        return "custom-operator", f"{what}; the device needs that too", f"there: pip install '{EXTENSIONS_PACKAGE}'"
+    return "custom-operator", f"{what}; that is not installed here", f"pip install '{EXTENSIONS_PACKAGE}'"

@@ -181,6 +181,16 @@ def fix_outputs(proto: onnx.ModelProto, values: Values) -> None:
             output.type.tensor_type.shape.CopyFrom(_shape(value.shape or ()))
 
 
+def declare(proto: onnx.ModelProto, names: Collection[str], values: Values) -> None:
+    """Write down what was seen of tensors that inference cannot know, in place."""
+    known = {info.name for info in (*proto.graph.value_info, *proto.graph.output)}
+    for name in names:
+        value = values.get(name)
+        if name not in known and value is not None and value.element is not None and value.count is not None:
+            kind = TensorProto.DataType.Value(value.element.upper())
+            proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, kind, value.shape))
+
+
 def name_nodes(proto: onnx.ModelProto) -> None:
     """Give every node a name of its own: quantization leaves nodes out by name."""
     taken: set[str] = set()

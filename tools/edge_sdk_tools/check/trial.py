@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.values import Value, Values
 from edge_sdk_tools.check.weight import DTYPES, Weight
+from edge_sdk_tools.extensions import register_extensions
 
 _QUIET = 4  # fatal only: what goes wrong becomes a finding
 _TOLERANCE = 1e-4  # of the largest output: the same kernels in the same order differ by rounding only
@@ -48,10 +49,19 @@ def rehearse(
     seen = {o.name: tuple(a.shape) for o, a in zip(session.get_outputs(), arrays, strict=True)}
     made = [name for node in proto.graph.node for name in node.output if name]
     if any(name not in values or values[name].count is None for name in made):
-        seen = {**_observed_shapes(proto, weights, files), **seen}
+        observed = _observed(proto, weights, files)
+    else:
+        observed = {}
     unknown = Value(None, None)
-    observed = {name: Value(values.get(name, unknown).element, shape) for name, shape in seen.items()}
-    return {**values, **{name: v for name, v in observed.items() if values.get(name, unknown).count is None}}
+    for name, shape in seen.items():
+        observed[name] = Value(observed.get(name, unknown).element, shape)
+    return {**values, **{name: _merged(values.get(name, unknown), v) for name, v in observed.items()}}
+
+
+def _merged(inferred: Value, observed: Value) -> Value:
+    """What was inferred, and the rest as it was seen."""
+    shape = inferred.shape if inferred.count is not None else observed.shape
+    return Value(inferred.element or observed.element, shape)
 
 
 def compare(
@@ -92,10 +102,8 @@ class _Event(msgspec.Struct):
     args: dict[str, Any] = {}
 
 
-def _observed_shapes(
-    proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]
-) -> dict[str, tuple[int, ...]]:
-    """Run a skeleton once and read from the profile what shapes its tensors took, by name."""
+def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> dict[str, Value]:
+    """Run a skeleton once and read from the profile what its tensors were, by name."""
     with tempfile.TemporaryDirectory() as folder:
         options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)  # every node keeps its name
         options.enable_profiling = True
@@ -105,7 +113,7 @@ def _observed_shapes(
         events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[_Event])
     shapes = {e.name.removesuffix("_kernel_time"): e.args.get("output_type_shape", []) for e in events}
     return {
-        name: tuple(next(iter(shape.values())))
+        name: Value(*next((element, tuple(sides)) for element, sides in shape.items()))
         for node in proto.graph.node
         for name, shape in zip(filter(None, node.output), shapes.get(node.name, []), strict=False)
         if shape
@@ -124,8 +132,10 @@ def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
 
 
 def _load(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
+    model = proto.SerializeToString()
+    register_extensions(options, model)
     try:
-        return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
         raise _failed("cannot load it", cause) from cause
 

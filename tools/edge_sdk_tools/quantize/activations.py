@@ -23,6 +23,7 @@ from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.dataset import ImageSet, Skipped
 from edge_sdk_tools.evaluate.workers import look_at
+from edge_sdk_tools.extensions import register_extensions
 from edge_sdk_tools.quantize.entrance import entrance
 from edge_sdk_tools.quantize.histogram import Histogram
 from edge_sdk_tools.quantize.pixel_range import pixel_range
@@ -114,7 +115,9 @@ def _open(proto: onnx.ModelProto, held_mb: float) -> ort.InferenceSession:
     if held_mb > _TWICE_MB:
         # One level below the highest, which lays tensors out in blocks: where all are outputs, each would exist twice.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    return ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    model = proto.SerializeToString()
+    register_extensions(options, model)
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 class _Watcher:

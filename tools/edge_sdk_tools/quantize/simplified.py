@@ -15,6 +15,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.disk import raise_if_full
+from edge_sdk_tools.extensions import extension_nodes, register_extensions
 from edge_sdk_tools.quantize.macs import convolution_macs
 from edge_sdk_tools.quantize.tail import decoding_tail
 
@@ -69,7 +70,13 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     onnx.save(proto, source)
     try:
         # Symbolic shape inference is for dynamic shapes, which the export gate has fixed.
-        quant_pre_process(str(source), str(result), skip_symbolic_shape=True)
+        with_extensions = _optimized(proto, folder) if extension_nodes(proto) else None
+        quant_pre_process(
+            str(with_extensions or source),
+            str(result),
+            skip_symbolic_shape=True,
+            skip_optimization=with_extensions is not None,
+        )
         simplified = onnx.load(result)
         _forget_unused_domains(simplified)
         onnx.save(simplified, result)
@@ -79,6 +86,17 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
     tail = decoding_tail(simplified)
     macs = {name: count for name, count in convolution_macs(simplified).items() if name not in tail}
     return Simplified(simplified, result, tail, macs)
+
+
+def _optimized(proto: onnx.ModelProto, folder: Path) -> Path:
+    """What `quant_pre_process` does first, and cannot where there are operators that ONNX Runtime itself lacks."""
+    path, model = folder / "optimized.onnx", proto.SerializeToString()
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    register_extensions(options, model)
+    ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return path
 
 
 def _forget_unused_domains(proto: onnx.ModelProto) -> None:

@@ -17,6 +17,7 @@ from edge_sdk.frame import Tensor
 from edge_sdk.golden import judged_rows
 from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.evaluate import OnProgress
+from edge_sdk_tools.extensions import register_extensions
 from edge_sdk_tools.quantize import WEIGHTED, Recipe, Simplified, quantized_proto
 
 _CHEAP = 0.002  # of all work: what a layer costs in float at least, however small it is
@@ -138,7 +139,9 @@ def _outputs(proto: onnx.ModelProto, tensors: Sequence[Tensor]) -> list[NDArray[
     """Every output of every tensor, float64 (R, N)."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    model = proto.SerializeToString()
+    register_extensions(options, model)
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return [judged_rows(np.asarray(out)) for tensor in tensors for out in session.run(None, {name: tensor})]
 

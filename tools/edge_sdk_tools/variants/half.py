@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.convert import Converted, operators_config, operators_of
 from edge_sdk_tools.disk import raise_if_full
+from edge_sdk_tools.extensions import register_extensions
 
 _FEWEST = 256  # elements: what is smaller saves less than its Cast costs
 _LARGEST = float(np.finfo(np.float16).max)
@@ -64,6 +65,7 @@ def convert_half(source: Path, folder: Path) -> Converted:
     options.graph_optimization_level = _LEVEL
     options.optimized_model_filepath = str(model)
     options.add_session_config_entry("session.save_model_format", "ORT")
+    register_extensions(options, source.read_bytes())
     try:
         ort.InferenceSession(str(source), options, ["CPUExecutionProvider"], disabled_optimizers=_LEFT_OUT)
     except Exception as cause:  # onnxruntime's exceptions share no root of their own

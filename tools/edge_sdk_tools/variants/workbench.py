@@ -228,7 +228,7 @@ class Workbench:
         return tuple(judged)
 
     def _counter(self) -> Counter | None:
-        return board_counter(self._target)
+        return board_counter(self._target, self._steps.checked.proto)
 
     def _folder(self, name: str) -> Path:
         folder = self._work / f"variant_{name}"
