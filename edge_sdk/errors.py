@@ -94,3 +94,7 @@ class PublishError(EdgeError):
 
 class OutputError(EdgeError):
     """A file or folder that cannot be written."""
+
+
+class StoppedError(Exception):
+    """Told to stop before it was through: nothing is wrong, and so no handler of errors may take it for one."""

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import EdgeError, LatencyGateError
+from edge_sdk.errors import EdgeError, LatencyGateError, StoppedError
 from edge_sdk.frame import Frame
 from edge_sdk.ladder import ladder_of
 from edge_sdk.stages import Stages
@@ -67,17 +67,23 @@ class Start(msgspec.Struct, frozen=True):
         return f"the budget is {budget_ms:g} ms, and {', '.join(map(str, self.too_slow))}" if self.too_slow else "start"
 
 
-def time_stages(stages: Stages, budget_ms: float) -> VariantTime | None:
+def time_stages(stages: Stages, budget_ms: float, is_stopped: Callable[[], bool] = lambda: False) -> VariantTime | None:
     """Measure one variant; None as soon as one run is within the budget.
 
     Args:
         stages: warm.
         budget_ms: capture to outbox.
+        is_stopped: asked before every run.
+
+    Raises:
+        StoppedError: `is_stopped` said so.
     """
     width, height = stages.prepare.spec.size_wh
     frame = Frame(np.zeros((height, width, 3), np.uint8), time.monotonic_ns(), time.time(), 0, "start")
     runs: list[tuple[float, float, float]] = []
     for _ in range(_RUNS):
+        if is_stopped():
+            raise StoppedError
         clock = [time.perf_counter_ns()]
         prepared = stages.prepare(frame)
         clock.append(time.perf_counter_ns())
@@ -101,6 +107,7 @@ def choose_start(
     *,
     fixed: bool,
     say: Callable[[str], None],
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> Start:
     """Take the best variant that this board can run inside the budget, or the fastest where there is none.
 
@@ -111,6 +118,10 @@ def choose_start(
         open_stages: the name of a variant -> its stages.
         fixed: no other variant may run.
         say: takes one line for people.
+        is_stopped: asked before every run.
+
+    Raises:
+        StoppedError: `is_stopped` said so.
     """
     here: Stages | None = stages.pop()
     too_slow: list[VariantTime] = []
@@ -122,7 +133,7 @@ def choose_start(
             except EdgeError as cause:
                 say(f"{name} does not load here and is left out: {cause}")
                 continue
-        taken = time_stages(here, budget_ms)
+        taken = time_stages(here, budget_ms, is_stopped)
         if taken is None:
             return Start(here, tuple(too_slow), fits=True)
         too_slow.append(taken)

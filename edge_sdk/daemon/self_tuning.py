@@ -7,6 +7,7 @@ from collections.abc import Callable
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import Kind, OpenedSource, kind_of
 from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.errors import StoppedError
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.trial import prove_here
@@ -22,6 +23,7 @@ class SelfTuning:
         session: how a model is run, but for what tuning finds.
         limits: what has to be kept.
         say: takes one line for people.
+        is_stopped: asked while a model is tried.
     """
 
     def __init__(
@@ -31,8 +33,10 @@ class SelfTuning:
         session: SessionSettings,
         limits: Limits,
         say: Callable[[str], None],
+        is_stopped: Callable[[], bool],
     ) -> None:
-        self._bundle, self._session, self._say = bundle, session, say
+        self._bundle, self._session, self._say, self._is_stopped = bundle, session, say, is_stopped
+        self._is_live = False
         self._is_fixed = settings.variant is not None
         self._trial_s = settings.trial_s
         self._tuning: Tuning | None = None
@@ -58,6 +62,7 @@ class SelfTuning:
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
+            StoppedError: the run was told to stop first.
         """
         if self._tuning is not None:
             return self._tuning.open()
@@ -68,6 +73,7 @@ class SelfTuning:
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
+            StoppedError: the run was told to stop first.
         """
         if self._tuning is not None:
             return self._tuning.open_variant(variant)
@@ -80,8 +86,21 @@ class SelfTuning:
     def _proved(self, bundle: Bundle) -> Bundle:
         """Another variant than the first is tried in a process of its own too, once; threads change nothing there."""
         if bundle.manifest.variants[0] != self._bundle.manifest.variants[0]:
-            prove_here(bundle, settings=self._session, seconds=self._trial_s, say=self._say)
+            is_proved = prove_here(
+                bundle,
+                settings=self._session,
+                seconds=self._trial_s,
+                say=self._say,
+                is_stopped=self._is_stopped,
+                beside=self._is_live,
+            )
+            if not is_proved:
+                raise StoppedError
         return bundle
+
+    def go_live(self) -> None:
+        """Frames run from now on: what is tried gives way to them."""
+        self._is_live = True
 
     def supervisor(
         self,

@@ -6,6 +6,7 @@ Owns their order, and that no more than two models are loaded: whoever hands sta
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
@@ -33,17 +34,25 @@ class Steering:
         session: how a model is run, but for what tuning finds.
         budget_ms: capture to outbox.
         say: takes one line for people.
+        is_stopped: asked between the steps of the start.
 
     Raises:
         EdgeError: when the model cannot be loaded, read or trusted here.
+        StoppedError: the run was told to stop first.
     """
 
     def __init__(
-        self, settings: RunSettings, bundle: Bundle, session: SessionSettings, budget_ms: float, say: Say
+        self,
+        settings: RunSettings,
+        bundle: Bundle,
+        session: SessionSettings,
+        budget_ms: float,
+        say: Say,
+        is_stopped: Callable[[], bool],
     ) -> None:
-        self._settings, self._budget_ms, self._say = settings, budget_ms, say
+        self._settings, self._budget_ms, self._say, self._is_stopped = settings, budget_ms, say, is_stopped
         self._is_fixed = settings.variant is not None
-        self._tuning = SelfTuning(settings, bundle, session, Limits(budget_ms, settings.cpu_share), say)
+        self._tuning = SelfTuning(settings, bundle, session, Limits(budget_ms, settings.cpu_share), say, is_stopped)
         self._candidate, stages = self._tuning.open()
         # What was tuned here was measured against this very budget: above it there is nothing to climb to.
         self._led = bundle.led_by(stages.variant)
@@ -61,10 +70,19 @@ class Steering:
 
         Raises:
             LatencyGateError: there is none, and the frames of a paced source would all be late.
+            StoppedError: the run was told to stop first.
         """
         fixed = self._is_fixed or not paced
         open_variant = self._tuning.open_variant
-        start = choose_start(self._led, self._stages, self._budget_ms, open_variant, fixed=fixed, say=self._say)
+        start = choose_start(
+            self._led,
+            self._stages,
+            self._budget_ms,
+            open_variant,
+            fixed=fixed,
+            say=self._say,
+            is_stopped=self._is_stopped,
+        )
         self._stages.append(start.stages)
         self._why = start.reason(self._budget_ms)
         if not start.fits:
@@ -104,6 +122,7 @@ class Steering:
             if isinstance(sink, MqttPublisher):
                 sink.announce(running)
 
+        self._tuning.go_live()
         tuner = self._tuning.supervisor((self._candidate, loop.stages), source, encoder.answers_by)
         board = BoardWatch()
         stack.callback(board.close)

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.device.graded import write_graded
 from tests.device.hostile import endless, write_hostile
+from tests.device.numbered import write_video
+from tests.system.broker import wait_until
 from tests.system.program import start_edge_sdk
 
 pytestmark = pytest.mark.system
@@ -22,3 +25,29 @@ def test_a_signal_during_the_trial_ends_the_run(tmp_path: Path) -> None:
     output, complaint = process.communicate(timeout=60)
     assert process.returncode == 0, complaint
     assert '"ended_by":"signal"' in output
+
+
+def test_a_signal_during_the_trial_of_another_variant_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    bundle = write_graded(tmp_path / "graded.edge", hostile=endless())
+    video = write_video(tmp_path / "v.avi", range(20), fps=50)
+    never = ("--latency-ms", "0.0001", "--trial-seconds", 200)
+    process = start_edge_sdk("run", bundle, "--source", video, *never, "--json")
+    try:
+        wait_until(lambda: any((tmp_path / "state").rglob("*.json")), "the trial of the first variant")
+        wait_until(lambda: _is_trying(process.pid), "that of the second")
+        process.send_signal(signal.SIGTERM)
+        output, complaint = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, complaint
+    assert '"ended_by":"signal"' in output
+    assert "left out" not in complaint
+
+
+def _is_trying(pid: int) -> bool:
+    children = [task.read_text().split() for task in Path(f"/proc/{pid}/task").glob("*/children")]
+    return any(b"edge_sdk.trial" in Path(f"/proc/{child}/cmdline").read_bytes() for own in children for child in own)
