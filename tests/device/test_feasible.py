@@ -30,6 +30,19 @@ def test_a_run_inside_the_budget_is_enough(bundle: Bundle) -> None:
     assert time_stages(Stages.open(bundle), 60_000) is None
 
 
+@pytest.mark.parametrize(("goldens", "is_run"), [(1.9, True), (2.1, False)])
+def test_what_took_half_the_budget_for_golden_is_not_run_once_more(
+    bundle: Bundle, goldens: float, is_run: bool
+) -> None:
+    stages = Stages.open(bundle)
+    runs: list[object] = []
+    task = stages.task
+    stages.task = lambda inferred: runs.append(inferred) or task(inferred)  # type: ignore[func-returns-value]
+    stages.session.replay_ns = 10**12
+    assert time_stages(stages, goldens * 10**6) is None
+    assert bool(runs) is is_run
+
+
 def test_the_best_run_is_what_counts_and_its_parts_are_all_of_it(bundle: Bundle) -> None:
     taken = time_stages(Stages.open(bundle), NEVER_MS)
     assert taken is not None
