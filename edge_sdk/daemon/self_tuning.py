@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import Kind, OpenedSource, kind_of
 from edge_sdk.daemon.settings import RunSettings
@@ -68,16 +70,29 @@ class SelfTuning:
             return self._tuning.open()
         return Candidate.promised(self._bundle.manifest), Stages.open(self._bundle, self._session, most_golden=1)
 
-    def open_variant(self, variant: str) -> Stages:
-        """One of the bundle's models with the settings that are best for it, as far as they are known.
+    def candidate_of(self, variant: str) -> Candidate:
+        """One of the bundle's models with the settings that are best for it, as far as they are known."""
+        if self.tuned is not None:
+            return self.tuned.for_variant(variant)
+        return msgspec.structs.replace(Candidate.promised(self._bundle.manifest), variant=variant)
+
+    def open_variant(self, variant: str, threads: int | None = None) -> Stages:
+        """The stages of `candidate_of`.
+
+        Args:
+            variant: its name.
+            threads: inside one operator, in place of the candidate's.
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
             StoppedError: the run was told to stop first.
         """
-        if self._tuning is not None:
+        if threads is None and self._tuning is not None:
             return self._tuning.open_variant(variant)
-        return Stages.open(self._proved(self._bundle.led_by(variant)), self._session, most_golden=1)
+        candidate = self.candidate_of(variant)
+        if threads is not None:
+            candidate = msgspec.structs.replace(candidate, intra_op_num_threads=threads)
+        return self._open_candidate(self._bundle, candidate)
 
     def _open_candidate(self, bundle: Bundle, candidate: Candidate) -> Stages:
         led = self._proved(bundle.led_by(candidate.variant))

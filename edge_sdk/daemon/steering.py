@@ -11,6 +11,7 @@ from collections.abc import Callable
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource
+from edge_sdk.cores import Cores
 from edge_sdk.daemon.feasible import choose_start, refusal
 from edge_sdk.daemon.governing import Governing
 from edge_sdk.daemon.say import Say
@@ -23,6 +24,7 @@ from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.throttling import BoardWatch
 from edge_sdk.tuning import Limits
+from edge_sdk.tuning.search import thread_counts
 
 
 class Steering:
@@ -58,6 +60,8 @@ class Steering:
         self._led = bundle.led_by(stages.variant)
         self._stages = [stages]  # a list: who takes it out holds the only one, and can give it back
         self._why = ""
+        self._settled: dict[str, int] = {}  # threads of a variant that needed others than it has by choice
+        self._known = self._tuning.tuned
         shortfalls = stages.session.providers.shortfalls()
         if shortfalls:
             say(f"warning: {'; '.join(shortfalls)}")
@@ -73,16 +77,22 @@ class Steering:
             StoppedError: the run was told to stop first.
         """
         fixed = self._is_fixed or not paced
-        open_variant = self._tuning.open_variant
+        has_choice = self._settings.tune and paced
         start = choose_start(
             self._led,
             self._stages,
             self._budget_ms,
-            open_variant,
+            self._tuning.open_variant,
+            threads=thread_counts(Cores.read()) if has_choice else (),
             fixed=fixed,
             say=self._say,
             is_stopped=self._is_stopped,
         )
+        variant, threads = start.stages.variant, start.stages.threads
+        by_choice = self._tuning.candidate_of(variant).intra_op_num_threads
+        if threads != by_choice:
+            self._settled[variant] = threads
+            self._say(f"{variant} runs on {threads} threads here, not on {by_choice}: {start.reason(self._budget_ms)}")
         self._stages.append(start.stages)
         self._why = start.reason(self._budget_ms)
         if not start.fits:
@@ -90,6 +100,11 @@ class Steering:
             if paced and not self._settings.best_effort:
                 raise complaint
             self._say(f"warning: {complaint}")
+
+    def _open_variant(self, variant: str) -> Stages:
+        """For the governor: as the start found it, until tuning knows better."""
+        settled = self._settled.get(variant) if self._tuning.tuned is self._known else None
+        return self._tuning.open_variant(variant, settled)
 
     def take_stages(self) -> Stages:
         """Those of the first step; the caller has the only ones."""
@@ -128,7 +143,7 @@ class Steering:
         stack.callback(board.close)
         governing = Governing(
             self._led.manifest,
-            self._tuning.open_variant,
+            self._open_variant,
             limit_ns=budget.limit_ns,
             fps=source.fps,
             fixed=self._is_fixed,

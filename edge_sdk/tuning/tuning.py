@@ -154,7 +154,7 @@ class Tuning:
         )
         return LiveTuner(
             plan,
-            (msgspec.structs.replace(candidate, variant=stages.variant, providers=providers), stages),
+            (_as_opened(candidate, stages, providers), stages),
             self._open_beside,
             remember=self._remember,
             say=self._say,
@@ -181,3 +181,10 @@ class Tuning:
         self.tuned = tuned
         if self._records is not None:
             self._records.remember(self._request, Machine.here(), tuned)
+
+
+def _as_opened(candidate: Candidate, stages: Stages, providers: tuple[str, ...]) -> Candidate:
+    """What a start made of a candidate: it may have found another variant, or other threads."""
+    return msgspec.structs.replace(
+        candidate, variant=stages.variant, providers=providers, intra_op_num_threads=stages.threads
+    )
