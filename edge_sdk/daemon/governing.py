@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from edge_sdk.daemon.loader import Loader
+from edge_sdk.daemon.loader import LIMIT_S, Loader
 from edge_sdk.governor import Governor, Move
 from edge_sdk.ladder import ladder_of
 from edge_sdk.loop import Loop, Tick
@@ -33,6 +33,8 @@ class Governing:
         announce: takes what runs, at the start and after every step; must not block.
         throttled: why the board slows itself down at present; empty when it does not.
         is_held: whether another supervisor tries models: nothing is judged then.
+        prepare: what comes before `open_stages` in that thread and ends by itself; its time does not count.
+        load_limit_s: seconds after which `open_stages` is given up.
         clock_ns: monotonic nanoseconds.
     """
 
@@ -48,6 +50,8 @@ class Governing:
         announce: Callable[[Running], None],
         throttled: Callable[[], str],
         is_held: Callable[[], bool] = lambda: False,
+        prepare: Callable[[str], None] = lambda _variant: None,
+        load_limit_s: float = LIMIT_S,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._manifest, self._fixed = manifest, fixed
@@ -55,7 +59,7 @@ class Governing:
         self._say, self._announce, self._throttled = say, announce, throttled
         self._is_held = is_held
         self._clock_ns = clock_ns
-        self._loader = Loader(open_stages)
+        self._loader = Loader(open_stages, prepare, load_limit_s)
         self._move: Move | None = None
         self._is_loading = False
         self._variant = manifest.variants[0].name

@@ -39,6 +39,7 @@ class SelfTuning:
     ) -> None:
         self._bundle, self._session, self._say, self._is_stopped = bundle, session, say, is_stopped
         self._is_live = False
+        self._tried: set[str] = set()
         self._is_fixed = settings.variant is not None
         self._trial_s = settings.trial_s
         self._tuning: Tuning | None = None
@@ -100,7 +101,8 @@ class SelfTuning:
 
     def _proved(self, bundle: Bundle) -> Bundle:
         """Another variant than the first is tried in a process of its own too, once; threads change nothing there."""
-        if bundle.manifest.variants[0] != self._bundle.manifest.variants[0]:
+        variant = bundle.manifest.variants[0]
+        if variant != self._bundle.manifest.variants[0] and variant.name not in self._tried:
             is_proved = prove_here(
                 bundle,
                 settings=self._session,
@@ -111,7 +113,17 @@ class SelfTuning:
             )
             if not is_proved:
                 raise StoppedError
+            self._tried.add(variant.name)
         return bundle
+
+    def prove(self, variant: str) -> None:
+        """Try one of the bundle's models in a process of its own, if it needs to be; ends within the trial's limits.
+
+        Raises:
+            EdgeError: it must not be loaded here.
+            StoppedError: the run was told to stop first.
+        """
+        self._proved(self._bundle.led_by(variant))
 
     def go_live(self) -> None:
         """Frames run from now on: what is tried gives way to them."""

@@ -151,6 +151,7 @@ class Steering:
             announce=announce,
             throttled=lambda: board.state.throttled,
             is_held=lambda: tuner is not None and not tuner.done,
+            prepare=self._tuning.prove,
         )
         stack.callback(governing.close)
         governing.begin(loop, self._why)
