@@ -88,6 +88,10 @@ class HungRunError(SessionError):
     """A run that came to no end and was ended; the next one may do better."""
 
 
+class NoRoomError(SessionError):
+    """A model for which memory is short at present."""
+
+
 class PublishError(EdgeError):
     """A broker that refuses what it is sent."""
 

@@ -22,6 +22,7 @@ _QUIET_NS = 10 * _S  # five windows without trouble before a step up; stepping d
 _LONGEST_QUIET_NS = 640 * _S  # six doublings: a step that fails costs a load, some late frames, once in ten minutes
 _RELAPSE_NS = 60 * _S  # a step up that lasts longer was right when it was made
 _ROOM = 0.8  # of the budget: what a step up may be expected to take
+_SHORT_NS = 30 * _S  # before a variant is tried again for which memory was short; each time twice as long
 _HEAT_NS = 5 * _S  # shorter throttling is a peak that the heat sink swallows
 _RECENT = 64  # frames that a prediction looks at, as the drop rule does
 
@@ -41,7 +42,7 @@ class Move(msgspec.Struct, frozen=True):
 class Governor:
     """Which rung a stream stands on.
 
-    A move is under way from `decide` until `arrive` or `fail`, and nothing is decided meanwhile.
+    A move is under way from `decide` until `arrive`, `fail` or `postpone`, and nothing is decided meanwhile.
 
     Args:
         ladder: from what runs by choice downwards, one rung or more.
@@ -53,6 +54,10 @@ class Governor:
 
     def __init__(self, ladder: Sequence[Rung], limit_ns: int, period_ns: int, now_ns: int, start: int = 0) -> None:
         self.ladder = list(ladder)
+        self._variants = [rung for rung in ladder if rung.every == 1]
+        self._steps = [rung.every for rung in ladder if rung.every > 1]
+        self._absent: dict[str, int] = {}  # until when, monotonic nanoseconds
+        self._absence_ns: dict[str, int] = {}
         self._limit_ns, self._period_ns = limit_ns, period_ns
         self._index = start
         self._window_ns = self._quiet_ns = now_ns
@@ -99,6 +104,9 @@ class Governor:
         if not self.is_due(now_ns):
             return None
         self._feel(now_ns, throttled)
+        move = self._bring_back(now_ns)
+        if move is not None:
+            return move
         if self._judged < _LEAST_FRAMES:
             return None
         missed, frames, span_s = self._missed, self._judged, (now_ns - self._window_ns) / _S
@@ -125,19 +133,54 @@ class Governor:
         if self._target < self._index:
             self._went_up_ns = now_ns
             self._is_relieved = False
-        self._index, self._target = self._target, None
-        self._begin(now_ns)
+        arrived = self.ladder[self._target]
+        self._absence_ns.pop(arrived.variant, None)
+        self._stand_on(arrived, now_ns)
 
     def fail(self, now_ns: int) -> None:
         """The move cannot be made, because that rung's variant does not load: no rung of it is tried again."""
         if self._target is None:
             raise ValueError("no move is under way")
         here, lost = self.rung, self.ladder[self._target].variant
-        variants = [r for r in self.ladder if r.every == 1 and (r.variant != lost or r.variant == here.variant)]
-        steps = [r.every for r in self.ladder if r.every > 1]
-        self.ladder = with_steps(variants, steps)  # frames are left out of the last that is left
+        self._variants = [rung for rung in self._variants if rung.variant == here.variant or rung.variant != lost]
+        self._stand_on(here, now_ns)
+
+    def postpone(self, now_ns: int) -> None:
+        """The move cannot be made now, for want of memory: no rung of that variant is tried for a while."""
+        if self._target is None:
+            raise ValueError("no move is under way")
+        short = self.ladder[self._target].variant
+        absence_ns = min(2 * self._absence_ns.get(short, _SHORT_NS // 2), _LONGEST_QUIET_NS)
+        self._absence_ns[short], self._absent[short] = absence_ns, now_ns + absence_ns
+        self._stand_on(self.rung, now_ns)
+
+    def _stand_on(self, here: Rung, now_ns: int) -> None:
+        self.ladder = self._ladder_with(here)
         self._index, self._target = self.ladder.index(here), None
         self._begin(now_ns)
+
+    def _ladder_with(self, here: Rung) -> list[Rung]:
+        """The rungs that there are now; frames are left out of the last variant, and of this one if that runs."""
+        ladder = with_steps([rung for rung in self._variants if rung.variant not in self._absent], self._steps)
+        if here in ladder:
+            return ladder
+        below = 1 + next(index for index, rung in enumerate(ladder) if rung.variant == here.variant)
+        return [*ladder[:below], here, *ladder[below:]]
+
+    def _bring_back(self, now_ns: int) -> Move | None:
+        """Variants whose time is over have their rungs again; where frames were left out for want of one, try it."""
+        back = [variant for variant, until_ns in self._absent.items() if until_ns <= now_ns]
+        if not back:
+            return None
+        for variant in back:
+            del self._absent[variant]
+        here = self.rung
+        self.ladder = self._ladder_with(here)
+        self._index = self.ladder.index(here)
+        if here.every == 1 or self.ladder[self._index + 1].every > 1:
+            return None
+        self._target = self._index + 1
+        return Move(self.ladder[self._target], "memory for it may be free again")
 
     def _begin(self, now_ns: int) -> None:
         self._window_ns = self._quiet_ns = now_ns

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from edge_sdk.daemon.loader import LIMIT_S, Loader
+from edge_sdk.daemon.loader import LIMIT_S, Loaded, Loader
 from edge_sdk.governor import Governor, Move
 from edge_sdk.ladder import ladder_of
 from edge_sdk.loop import Loop, Tick
@@ -62,6 +62,7 @@ class Governing:
         self._loader = Loader(open_stages, prepare, load_limit_s)
         self._move: Move | None = None
         self._is_loading = False
+        self._short: set[str] = set()  # variants of which it was said that memory is short
         self._variant = manifest.variants[0].name
         self._governor = self._fresh()
 
@@ -144,15 +145,25 @@ class Governing:
                 self._begin_move(loop, move, now_ns)
         elif loaded.stages is None:
             self._move = None
-            self._governor.fail(now_ns)
-            self._say(f"{loaded.variant} does not load here and is left out: {loaded.problem}")
+            self._pass_over(loaded, now_ns)
         else:
+            self._short.discard(loaded.variant)
             before, loop.stages = loop.stages, loaded.stages
             self._variant = loaded.variant
             self._arrive(loop, move, now_ns)
             leaving = [before] if isinstance(before, Stages) else []
             del before
             self._loader.give_up(leaving)
+
+    def _pass_over(self, loaded: Loaded, now_ns: int) -> None:
+        if not loaded.is_for_now:
+            self._governor.fail(now_ns)
+            self._say(f"{loaded.variant} does not load here and is left out: {loaded.problem}")
+            return
+        self._governor.postpone(now_ns)
+        if loaded.variant not in self._short:
+            self._short.add(loaded.variant)
+            self._say(f"{loaded.variant} is left out until memory is free: {loaded.problem}")
 
     def _arrive(self, loop: Loop, move: Move, now_ns: int) -> None:
         self._move = None

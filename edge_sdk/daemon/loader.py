@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from edge_sdk.errors import EdgeError
+from edge_sdk.errors import EdgeError, NoRoomError
 from edge_sdk.stages import Stages
 
 LIMIT_S = 20.0
@@ -32,11 +32,13 @@ class Loaded(msgspec.Struct, frozen=True):
         variant: which was asked for.
         stages: ready to run; None when it does not load.
         problem: why not, for people.
+        is_for_now: whether it may load later, when memory is free.
     """
 
     variant: str
     stages: Stages | None
     problem: str = ""
+    is_for_now: bool = False
 
 
 class _Worker:
@@ -145,6 +147,8 @@ class Loader:
             self._prepare(variant)
             worker.is_loading = True
             return Loaded(variant, self._open_stages(variant))
+        except NoRoomError as cause:
+            return Loaded(variant, None, str(cause), is_for_now=True)
         except EdgeError as cause:
             return Loaded(variant, None, str(cause))
         except Exception as cause:  # noqa: BLE001 - out of memory, say: the stream goes on with what it has

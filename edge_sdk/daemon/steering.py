@@ -20,6 +20,7 @@ from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.loop import Loop, Supervisor
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import MqttPublisher, ResultEncoder, Running
+from edge_sdk.room import check_room
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.throttling import BoardWatch
@@ -106,6 +107,11 @@ class Steering:
         settled = self._settled.get(variant) if self._tuning.tuned is self._known else None
         return self._tuning.open_variant(variant, settled)
 
+    def _make_ready(self, variant: str) -> None:
+        """What comes before another model is loaded beside the one that runs."""
+        check_room(self._led, variant)
+        self._tuning.prove(variant)
+
     def take_stages(self) -> Stages:
         """Those of the first step; the caller has the only ones."""
         return self._stages.pop()
@@ -151,7 +157,7 @@ class Steering:
             announce=announce,
             throttled=lambda: board.state.throttled,
             is_held=lambda: tuner is not None and not tuner.done,
-            prepare=self._tuning.prove,
+            prepare=self._make_ready,
         )
         stack.callback(governing.close)
         governing.begin(loop, self._why)

@@ -9,6 +9,7 @@ import msgspec
 from edge_sdk.bundle import Bundle
 from edge_sdk.cores import Cores
 from edge_sdk.errors import EdgeError
+from edge_sdk.room import check_room
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.state_folder import state_folder
@@ -18,7 +19,6 @@ from edge_sdk.tuning.live import LiveTuner
 from edge_sdk.tuning.machine import Machine
 from edge_sdk.tuning.plan import Plan
 from edge_sdk.tuning.record import Record, Records, Request
-from edge_sdk.tuning.room import check_room
 from edge_sdk.tuning.tuned import Tuned, figures
 
 SECONDS = 20.0

@@ -42,12 +42,14 @@ class World:
         period_ms: float = 100,
         ladder: tuple[Rung, ...] = LADDER,
         broken: str = "",
+        short: Callable[[float], str] = lambda _s: "",
         load_s: float = 0.5,
     ) -> None:
         self.clock, self.load, self.heat, self.broken, self.load_s = Clock(), load, heat, broken, load_s
         self.camera = Camera(self.clock, period_ms, 10**9)
         self.governor = Governor(ladder, int(budget_ms * MS), int(period_ms * MS), 0)
         self.loop = Loop(self.camera, self.work, Collector(), Budget(budget_ms), clock_ns=self.clock)
+        self.short, self.postponed_s = short, list[float]()
         self.steps: list[Step] = []
         self.ages_ms: list[float] = []
         self.ticks: list[Tick] = []
@@ -87,6 +89,10 @@ class World:
         self._ready = None
         if self.target.variant == self.broken:
             self.governor.fail(self.clock.now_ns)
+            return
+        if self.target.variant in self.short(self.clock.now_ns / S).split():
+            self.postponed_s.append(self.clock.now_ns / S)
+            self.governor.postpone(self.clock.now_ns)
             return
         self.governor.arrive(self.clock.now_ns)
         self.loop.every, self.loop.stages = self.governor.rung.every, self.work
