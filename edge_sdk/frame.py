@@ -168,7 +168,8 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
         boxes_xyxy: float32 (N, 4), clipped, in pixels of the original frame.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,), lines of labels.txt from 0.
-        is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
+        is_finite: whether the model's outputs were numbers, as far as they were looked at. Where not, what is not among
+            these objects is not known.
     """
 
     frame: Frame
