@@ -12,6 +12,7 @@ from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource
 from edge_sdk.cores import Cores
+from edge_sdk.daemon.core_watch import CoreWatch
 from edge_sdk.daemon.feasible import choose_start, refusal
 from edge_sdk.daemon.governing import Governing
 from edge_sdk.daemon.say import Say
@@ -63,6 +64,8 @@ class Steering:
         self._why = ""
         self._settled: dict[str, int] = {}  # threads of a variant that needed others than it has by choice
         self._known = self._tuning.tuned
+        self._watch: CoreWatch | None = None
+        self._usable = 0  # cores, at the first frame
         shortfalls = stages.session.providers.shortfalls()
         if shortfalls:
             say(f"warning: {'; '.join(shortfalls)}")
@@ -103,9 +106,15 @@ class Steering:
             self._say(f"warning: {complaint}")
 
     def _open_variant(self, variant: str) -> Stages:
-        """For the governor: as the start found it, until tuning knows better."""
-        settled = self._settled.get(variant) if self._tuning.tuned is self._known else None
-        return self._tuning.open_variant(variant, settled)
+        """For the governor."""
+        return self._tuning.open_variant(variant, self._threads_of(variant))
+
+    def _threads_of(self, variant: str) -> int:
+        """As the start found them, until tuning knows better; no more than cores, where these became fewer since."""
+        by_choice = self._tuning.candidate_of(variant).intra_op_num_threads
+        threads = self._settled.get(variant, by_choice) if self._tuning.tuned is self._known else by_choice
+        usable = self._watch.cores.usable if self._watch else self._usable
+        return min(threads, usable) if usable < self._usable else threads
 
     def _make_ready(self, variant: str) -> None:
         """What comes before another model is loaded beside the one that runs."""
@@ -147,6 +156,9 @@ class Steering:
         tuner = self._tuning.supervisor((self._candidate, loop.stages), source, encoder.answers_by)
         board = BoardWatch()
         stack.callback(board.close)
+        watch = self._watch = CoreWatch()
+        stack.callback(watch.close)
+        self._usable = watch.cores.usable
         governing = Governing(
             self._led.manifest,
             self._open_variant,
@@ -157,6 +169,8 @@ class Steering:
             announce=announce,
             throttled=lambda: board.state.throttled,
             is_held=lambda: tuner is not None and not tuner.done,
+            cores=lambda: watch.cores,
+            threads_of=self._threads_of,
             prepare=self._make_ready,
         )
         stack.callback(governing.close)

@@ -16,6 +16,7 @@ from edge_sdk.loop import Loop, Tick
 from edge_sdk.publishing import Running
 from edge_sdk.stages import Stages
 from tests.device.graded import LARGE, SMALL, open_variant
+from tests.device.measured import cores
 from tests.device.simulated import MS, Camera, Clock
 
 WAIT_S = 20.0
@@ -33,10 +34,13 @@ class Scene:
         open_stages: Callable[[str], Stages] | None = None,
         prepare: Callable[[str], None] = lambda _variant: None,
         load_limit_s: float = 60.0,
+        threads: int = 1,
     ) -> None:
         self.folder, self.clock = folder, Clock()
         self.costs_ms = {LARGE: 150.0, SMALL: 5.0}
         self.heat = ""
+        self.cores = cores(4)
+        self.threads = threads  # of whatever is loaded next
         self.said: list[str] = []
         self.announced: list[Running] = []
         self.opened: list[weakref.ref[Stages]] = []
@@ -54,6 +58,8 @@ class Scene:
             announce=self.announced.append,
             throttled=lambda: self.heat,
             is_held=lambda: self.is_held,
+            cores=lambda: self.cores,
+            threads_of=lambda _variant: self.threads,
             prepare=prepare,
             load_limit_s=load_limit_s,
             clock_ns=self.clock,
@@ -61,7 +67,7 @@ class Scene:
         self.governing.begin(self.loop, "start")
 
     def open(self, variant: str) -> Stages:
-        stages = open_variant(self.folder, variant)
+        stages = open_variant(self.folder, variant, self.threads)
         self.opened.append(weakref.ref(stages))
         self.most_alive = max(self.most_alive, self.alive)
         return stages

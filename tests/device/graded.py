@@ -58,8 +58,8 @@ def write_graded(
     return write_bundle(folder, msgspec.structs.replace(manifest, onnxruntime=span), files)
 
 
-def open_variant(folder: Path, variant: str) -> Stages:
-    return Stages.open(Bundle.open(folder).led_by(variant))
+def open_variant(folder: Path, variant: str, threads: int = 1) -> Stages:
+    return Stages.open(Bundle.open(folder).led_by(variant), SessionSettings(intra_op_num_threads=threads))
 
 
 def _model(side: int, width: int) -> bytes:
