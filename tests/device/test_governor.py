@@ -170,26 +170,6 @@ def test_a_load_that_comes_and_goes_does_not_make_it_flap(period_s: float) -> No
     assert 1 <= len(world.steps) <= limit
 
 
-def test_steps_up_that_fail_become_rarer() -> None:
-    # Fast enough as long as it is small: what makes it slow is the large model itself, and no figure said so.
-    world = World()
-    world.work = lambda frame: _work_of(world, frame, {"large": 150.0, "small": 15.0})  # type: ignore[method-assign]
-    world.loop.stages = world.work
-    world.run(4 * 3600)
-    ups = [step.at_s for step in world.steps if step.rung == 0]
-    gaps = [b - a for a, b in pairwise(ups)]
-    assert [round(gap) for gap in gaps] == sorted(round(gap) for gap in gaps)
-    assert gaps[0] < 30
-    assert all(640 <= gap < 660 for gap in gaps[8:])
-    assert len(ups) < 30
-
-
-def _work_of(world: World, frame: Frame, costs: dict[str, float]) -> Result:
-    took_ms = costs[world.governor.rung.variant]
-    world.clock.advance(took_ms)
-    return Classification(frame, int(took_ms * MS), np.empty(0, np.float32), np.empty(0, np.int64))
-
-
 def test_a_hot_board_is_relieved_by_one_rung_and_no_more_while_the_budget_is_kept() -> None:
     world = World(heat=lambda s: "the firmware throttles" if 20 <= s < 200 else "").run(300)
     assert world.path == [1, 0]
