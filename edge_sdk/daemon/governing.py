@@ -18,7 +18,7 @@ from edge_sdk.manifest import Manifest
 from edge_sdk.publishing import Running
 from edge_sdk.stages import Stages
 
-_CLOSE_TIMEOUT_S = 2.0  # a load takes less, where it ends at all
+_CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
 
 
 class Governing:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from edge_sdk.errors import EdgeError, NoRoomError
+from edge_sdk.left_behind import join_or_leave
 from edge_sdk.stages import Stages
 
 LIMIT_S = 20.0
@@ -73,7 +74,7 @@ class _Worker:
                 jobs.append(job)
 
     def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
+        join_or_leave(self._thread, timeout_s)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -136,6 +137,7 @@ class Loader:
         for job in hung.waiting():
             self._worker.put(job)
         hung.put(None)
+        hung.join(0)
         return Loaded(self._asked, None, f"its model was not loaded after {self._limit_s:g} s and is given up")
 
     def _open(self, worker: _Worker, variant: str) -> None:

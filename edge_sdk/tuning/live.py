@@ -24,7 +24,7 @@ from edge_sdk.tuning.tuned import Tuned
 from edge_sdk.tuning.window import Window
 
 _RESTARTS = 2  # cores that come and go all the time are not worth measuring
-_JOIN_S = 5.0
+_JOIN_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
 
 Open = Callable[[Candidate], Stage[Frame, Result]]
 """Loads a candidate and proves it; runs beside the loop, and may raise."""
@@ -119,7 +119,7 @@ class LiveTuner:
                 self._finish(loop, self._ending)
 
     def close(self) -> None:
-        """Give up what is not finished; waits some seconds for a model that is being loaded."""
+        """Give up what is not finished; waits a moment for a model that is being loaded."""
         for job in (self._loading, self._ending):
             if job is not None:
                 job.join(_JOIN_S)

@@ -38,7 +38,7 @@ def write_graded(
         side: of the larger model's input.
         width: channels of both; their square is what a pixel costs.
         latency_ms: the budget.
-        hostile: takes the place of the smaller model; nobody will ever compare its golden outputs.
+        hostile: takes the place of the smaller model, of 8 pixels; nobody will ever compare its golden outputs.
     """
     files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
     for name, pixels in ((LARGE, side), (SMALL, 8)):
