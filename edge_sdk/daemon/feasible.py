@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from edge_sdk.bundle import Bundle
+from edge_sdk.daemon.say import counted
 from edge_sdk.errors import EdgeError, LatencyGateError, StoppedError
 from edge_sdk.frame import Frame
 from edge_sdk.ladder import ladder_of
@@ -53,7 +54,7 @@ class VariantTime(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         prepare, run, decode = self.parts_ms
         return (
-            f"{self.variant} takes {self.least_ms:.3g} ms on {_threads(self.threads)} (prepare {prepare:.2g}, "
+            f"{self.variant} takes {self.least_ms:.3g} ms on {counted(self.threads, 'thread')} (prepare {prepare:.2g}, "
             f"run {run:.3g}, decode {decode:.2g}; the best of {_RUNS}, median {self.median_ms:.3g})"
         )
 
@@ -175,7 +176,7 @@ class _Slot:
         try:
             self._stages = self.take(variant, threads)
         except EdgeError as cause:
-            on = f" on {_threads(threads)}" if threads else ""
+            on = f" on {counted(threads, 'thread')}" if threads else ""
             self._say(f"{variant}{on} does not load here and is left out: {cause}")
             return False
         return True
@@ -212,11 +213,7 @@ def _worth_trying(taken: VariantTime | None, threads: Sequence[int], budget_ms: 
 
 
 def _brief(taken: VariantTime) -> str:
-    return f"{taken.variant} takes {taken.least_ms:.3g} ms on {_threads(taken.threads)}"
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' if count > 1 else ''}"
+    return f"{taken.variant} takes {taken.least_ms:.3g} ms on {counted(taken.threads, 'thread')}"
 
 
 def refusal(bundle: Bundle, start: Start, budget_ms: float, *, fixed: bool) -> LatencyGateError:

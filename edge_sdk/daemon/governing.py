@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from edge_sdk.cores import Cores
 from edge_sdk.daemon.loader import LIMIT_S, Loaded, Loader
+from edge_sdk.daemon.say import counted
 from edge_sdk.governor import Governor, Move
 from edge_sdk.ladder import ladder_of
 from edge_sdk.loop import Loop, Tick
@@ -180,7 +181,7 @@ class Governing:
         if threads == loop.stages.threads:
             self._say(line)
             return
-        self._say(f"{line}; {self._variant} is loaded again for {threads} thread{'s' if threads > 1 else ''}")
+        self._say(f"{line}; {self._variant} is loaded again for {counted(threads, 'thread')}")
         self._refit, self._is_loading = threads, True
         self._loader.ask(self._variant)
 
@@ -190,7 +191,7 @@ class Governing:
             return
         self._swap(loop, loaded.stages)
         self._governor.rest(now_ns)
-        self._say(f"{loaded.variant} runs on {threads} thread{'s' if threads > 1 else ''} now")
+        self._say(f"{loaded.variant} runs on {counted(threads, 'thread')} now")
 
     def _pass_over(self, loaded: Loaded, now_ns: int) -> None:
         if not loaded.is_for_now:

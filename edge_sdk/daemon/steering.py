@@ -15,7 +15,7 @@ from edge_sdk.cores import Cores
 from edge_sdk.daemon.core_watch import CoreWatch
 from edge_sdk.daemon.feasible import choose_start, refusal
 from edge_sdk.daemon.governing import Governing
-from edge_sdk.daemon.say import Say
+from edge_sdk.daemon.say import Say, counted
 from edge_sdk.daemon.self_tuning import SelfTuning
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.loop import Loop, Supervisor
@@ -62,7 +62,7 @@ class Steering:
         self._led = bundle.led_by(stages.variant)
         self._stages = [stages]  # a list: who takes it out holds the only one, and can give it back
         self._why = ""
-        self._settled: dict[str, int] = {}  # threads of a variant that needed others than it has by choice
+        self._settled: dict[str, int] = {}  # threads with which a variant was fastest at the start
         self._known = self._tuning.tuned
         self._watch: CoreWatch | None = None
         self._usable = 0  # cores, at the first frame
@@ -92,13 +92,13 @@ class Steering:
             say=self._say,
             is_stopped=self._is_stopped,
         )
-        variant, threads = start.stages.variant, start.stages.threads
-        by_choice = self._tuning.candidate_of(variant).intra_op_num_threads
-        if threads != by_choice:
-            self._settled[variant] = threads
-            self._say(f"{variant} runs on {threads} threads here, not on {by_choice}: {start.reason(self._budget_ms)}")
         self._stages.append(start.stages)
         self._why = start.reason(self._budget_ms)
+        variant, threads = start.stages.variant, start.stages.threads
+        self._settled = {taken.variant: taken.threads for taken in start.too_slow} | {variant: threads}
+        by_choice = self._tuning.candidate_of(variant).intra_op_num_threads
+        if start.fits and threads != by_choice:
+            self._say(f"{variant} runs on {counted(threads, 'thread')} here, not on {by_choice}: {self._why}")
         if not start.fits:
             complaint = refusal(self._led, start, self._budget_ms, fixed=fixed)
             if paced and not self._settings.best_effort:

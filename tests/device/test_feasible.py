@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable
@@ -15,6 +16,8 @@ import pytest
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.daemon.feasible import Start, VariantTime, _worth_trying, choose_start, refusal, time_stages
+from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.steering import Steering
 from edge_sdk.errors import IncompatibleError
 from edge_sdk.frame import Inferred, Prepared
 from edge_sdk.session import Session, SessionSettings
@@ -252,3 +255,24 @@ def test_a_number_of_threads_that_does_not_load_is_said_and_left_out(tmp_path: P
     start = choose_start(Bundle.open(folder), stages, 50, not_on_one, threads=(1, 2), fixed=False, say=said.append)
     assert (start.stages.variant, start.fits) == (SMALL, True)
     assert said == [f"{LARGE} on 1 thread does not load here and is left out: not here"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="of more cores one is left, and of one there is no more")
+@pytest.mark.parametrize("tune", [True, False])
+def test_a_run_says_with_which_threads_it_starts_and_keeps_them_unless_it_must_not_tune(
+    tmp_path: Path, tune: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    board, said = Board(write_graded(tmp_path / "graded.edge"), {(LARGE, 1): 0.06}), list[str]()
+    settings = RunSettings(bundle=board.folder, source="0", device="d", tune=tune)
+    steering = Steering(settings, Bundle.open(board.folder), SessionSettings(), 50.0, said.append, lambda: False)
+    steering._stages = [board.open(LARGE)]
+    monkeypatch.setattr(steering._tuning, "open_variant", board.open)
+    steering.settle(paced=True)
+    stages = steering.take_stages()
+    if tune:
+        assert (stages.variant, stages.threads, steering._threads_of(LARGE)) == (LARGE, 2, 2)
+        [line] = said
+        assert line.startswith(f"{LARGE} runs on 2 threads here, not on 1: the budget is 50 ms, and {LARGE} takes ")
+    else:
+        assert (stages.variant, stages.threads, steering._threads_of(LARGE), said) == (SMALL, 1, 1, [])
