@@ -88,9 +88,17 @@ class HungRunError(SessionError):
     """A run that came to no end and was ended; the next one may do better."""
 
 
+class NoRoomError(SessionError):
+    """A model for which memory is short at present."""
+
+
 class PublishError(EdgeError):
     """A broker that refuses what it is sent."""
 
 
 class OutputError(EdgeError):
     """A file or folder that cannot be written."""
+
+
+class StoppedError(Exception):
+    """Told to stop before it was through: nothing is wrong, and so no handler of errors may take it for one."""

@@ -13,11 +13,31 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.errors import CameraError
+
 Image: TypeAlias = NDArray[np.uint8]
 """uint8 (H, W, 3), BGR, 0-255: what cameras and OpenCV deliver."""
 
 Tensor: TypeAlias = NDArray[Any]
 """An input or output of a model; dtype and shape are the model's own."""
+
+
+def check_image(image: object) -> None:
+    """Refuse what is no picture, whoever's source it comes from. Strides may be any: OpenCV copies what it must.
+
+    Raises:
+        CameraError: it is none.
+    """
+    if isinstance(image, np.ndarray):
+        if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size:
+            return
+        found = f"{image.dtype} {image.shape}"
+    else:
+        found = type(image).__name__
+    raise CameraError(
+        f"the source gave a frame whose image is {found}, expected a numpy array of uint8 (height, width, 3), BGR, of "
+        "one pixel at least; convert it in the source"
+    )
 
 
 class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -148,7 +168,8 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
         boxes_xyxy: float32 (N, 4), clipped, in pixels of the original frame.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,), lines of labels.txt from 0.
-        is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
+        is_finite: whether the model's outputs were numbers, as far as they were looked at. Where not, what is not among
+            these objects is not known.
     """
 
     frame: Frame

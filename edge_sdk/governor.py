@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from statistics import median_low
 
 import msgspec
 
@@ -22,7 +23,9 @@ _QUIET_NS = 10 * _S  # five windows without trouble before a step up; stepping d
 _LONGEST_QUIET_NS = 640 * _S  # six doublings: a step that fails costs a load, some late frames, once in ten minutes
 _RELAPSE_NS = 60 * _S  # a step up that lasts longer was right when it was made
 _ROOM = 0.8  # of the budget: what a step up may be expected to take
+_SHORT_NS = 30 * _S  # before a variant is tried again for which memory was short; each time twice as long
 _HEAT_NS = 5 * _S  # shorter throttling is a peak that the heat sink swallows
+_BELIEF_NS = 1800 * _S  # what was measured of a rung may have been a load that came with it: that costs half an hour
 _RECENT = 64  # frames that a prediction looks at, as the drop rule does
 
 
@@ -38,10 +41,35 @@ class Move(msgspec.Struct, frozen=True):
     reason: str
 
 
+class _Stay:
+    """What runs take on a rung that was stepped up to: the best of its windows, since a load may come with any.
+
+    Args:
+        below: the variant that ran before; empty where nothing is to be measured.
+        below_ns: its median run, in the quiet time.
+    """
+
+    def __init__(self, below: str = "", below_ns: int = 0) -> None:
+        self._below, self._below_ns = below, below_ns
+        self._best_ns: int | None = None
+
+    def note(self, runs_ns: list[int]) -> None:
+        """A window's runs."""
+        if runs_ns:
+            found_ns = median_low(runs_ns)
+            self._best_ns = found_ns if self._best_ns is None else min(self._best_ns, found_ns)
+
+    def over(self, variant: str) -> float | None:
+        """A run here over one of the variant below; None where that is not the one, or nothing was measured."""
+        if variant != self._below or not self._below_ns or self._best_ns is None:
+            return None
+        return self._best_ns / self._below_ns
+
+
 class Governor:
     """Which rung a stream stands on.
 
-    A move is under way from `decide` until `arrive` or `fail`, and nothing is decided meanwhile.
+    A move is under way from `decide` until `arrive`, `fail` or `postpone`, and nothing is decided meanwhile.
 
     Args:
         ladder: from what runs by choice downwards, one rung or more.
@@ -53,11 +81,19 @@ class Governor:
 
     def __init__(self, ladder: Sequence[Rung], limit_ns: int, period_ns: int, now_ns: int, start: int = 0) -> None:
         self.ladder = list(ladder)
+        self._variants = [rung for rung in ladder if rung.every == 1]
+        self._steps = [rung.every for rung in ladder if rung.every > 1]
+        self._runs: list[int] = []
+        self._stay = _Stay()
+        self._ratios: dict[tuple[str, str], tuple[float, int]] = {}  # run above over run below, and until when it holds
+        self._absent: dict[str, int] = {}  # until when, monotonic nanoseconds
+        self._absence_ns: dict[str, int] = {}
         self._limit_ns, self._period_ns = limit_ns, period_ns
         self._index = start
         self._window_ns = self._quiet_ns = now_ns
         self._judged = self._missed = 0
         self._target: int | None = None
+        self._quiet_run_ns = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT)
         self._went_up_ns: int | None = None
         self._quiet_need_ns = _QUIET_NS
@@ -79,6 +115,7 @@ class Governor:
         self._judged += 1
         self._missed += is_late
         self._recent.append((age_ns, run_ns))
+        self._runs.append(run_ns)
 
     def note_stale(self) -> None:
         """A frame was dropped because it could not make it."""
@@ -99,11 +136,16 @@ class Governor:
         if not self.is_due(now_ns):
             return None
         self._feel(now_ns, throttled)
+        move = self._bring_back(now_ns)
+        if move is not None:
+            return move
         if self._judged < _LEAST_FRAMES:
             return None
         missed, frames, span_s = self._missed, self._judged, (now_ns - self._window_ns) / _S
         share = missed / frames
         self._window_ns, self._judged, self._missed = now_ns, 0, 0
+        self._stay.note(self._runs)
+        self._runs.clear()
         if share > _DOWN_SHARE and missed >= _LEAST_MISSES:
             text = f"{share:.0%} of {frames} frames in {span_s:.1f} s missed {self._limit_ns / 1e6:g} ms"
             return self._down(now_ns, text)
@@ -125,23 +167,64 @@ class Governor:
         if self._target < self._index:
             self._went_up_ns = now_ns
             self._is_relieved = False
-        self._index, self._target = self._target, None
-        self._begin(now_ns)
+        left, arrived = self.rung, self.ladder[self._target]
+        ratio = self._stay.over(arrived.variant)
+        if ratio is not None:
+            self._ratios[left.variant, arrived.variant] = ratio, now_ns + _BELIEF_NS
+        is_up = self._target < self._index and arrived.variant != left.variant
+        self._stay = _Stay(left.variant, self._quiet_run_ns) if is_up else _Stay()
+        self._absence_ns.pop(arrived.variant, None)
+        self._stand_on(arrived, now_ns)
 
     def fail(self, now_ns: int) -> None:
         """The move cannot be made, because that rung's variant does not load: no rung of it is tried again."""
         if self._target is None:
             raise ValueError("no move is under way")
         here, lost = self.rung, self.ladder[self._target].variant
-        variants = [r for r in self.ladder if r.every == 1 and (r.variant != lost or r.variant == here.variant)]
-        steps = [r.every for r in self.ladder if r.every > 1]
-        self.ladder = with_steps(variants, steps)  # frames are left out of the last that is left
+        self._variants = [rung for rung in self._variants if rung.variant == here.variant or rung.variant != lost]
+        self._stand_on(here, now_ns)
+
+    def postpone(self, now_ns: int) -> None:
+        """The move cannot be made now, for want of memory: no rung of that variant is tried for a while."""
+        if self._target is None:
+            raise ValueError("no move is under way")
+        short = self.ladder[self._target].variant
+        absence_ns = min(2 * self._absence_ns.get(short, _SHORT_NS // 2), _LONGEST_QUIET_NS)
+        self._absence_ns[short], self._absent[short] = absence_ns, now_ns + absence_ns
+        self._stand_on(self.rung, now_ns)
+
+    def _stand_on(self, here: Rung, now_ns: int) -> None:
+        self.ladder = self._ladder_with(here)
         self._index, self._target = self.ladder.index(here), None
         self._begin(now_ns)
+
+    def _ladder_with(self, here: Rung) -> list[Rung]:
+        """The rungs that there are now; frames are left out of the last variant, and of this one if that runs."""
+        ladder = with_steps([rung for rung in self._variants if rung.variant not in self._absent], self._steps)
+        if here in ladder:
+            return ladder
+        below = 1 + next(index for index, rung in enumerate(ladder) if rung.variant == here.variant)
+        return [*ladder[:below], here, *ladder[below:]]
+
+    def _bring_back(self, now_ns: int) -> Move | None:
+        """Variants whose time is over have their rungs again; where frames were left out for want of one, try it."""
+        back = [variant for variant, until_ns in self._absent.items() if until_ns <= now_ns]
+        if not back:
+            return None
+        for variant in back:
+            del self._absent[variant]
+        here = self.rung
+        self.ladder = self._ladder_with(here)
+        self._index = self.ladder.index(here)
+        if here.every == 1 or self.ladder[self._index + 1].every > 1:
+            return None
+        self._target = self._index + 1
+        return Move(self.ladder[self._target], "memory for it may be free again")
 
     def _begin(self, now_ns: int) -> None:
         self._window_ns = self._quiet_ns = now_ns
         self._judged = self._missed = 0
+        self._runs.clear()
         self._recent.clear()
 
     def _feel(self, now_ns: int, throttled: str) -> None:
@@ -174,19 +257,25 @@ class Governor:
         quiet_ns = now_ns - self._quiet_ns
         if not self._index or quiet_ns < self._quiet_need_ns or not self._recent:
             return None
-        expected_ns = self._expected_above_ns()
+        expected_ns = self._expected_above_ns(now_ns)
         if expected_ns > _ROOM * self._limit_ns:
             return None
         self._target = self._index - 1
+        self._quiet_run_ns = median_low(run for _, run in self._recent)
         text = f"quiet for {quiet_ns / _S:.0f} s, {expected_ns / 1e6:.3g} ms expected of {self._limit_ns / 1e6:g}"
         return Move(self.ladder[self._target], text)
 
-    def _expected_above_ns(self) -> float:
-        """Age of results on the rung above: the run in proportion to the rungs' costs, and the rest as it is."""
+    def _expected_above_ns(self, now_ns: int) -> float:
+        """Age of results on the rung above: the run in proportion to the rungs' costs, and the rest as it is.
+
+        Costs are those that were measured when it ran last, as long as they are believed, else the bundle's.
+        """
         here, above = self.rung, self.ladder[self._index - 1]
         run_ns = _p90([run for _, run in self._recent])
         rest_ns = _p90([age - run for age, run in self._recent])
-        expected_ns = run_ns * above.cost / here.cost if here.cost else run_ns
+        measured, until_ns = self._ratios.get((above.variant, here.variant), (0.0, now_ns))
+        promised = above.cost / here.cost if here.cost else 1.0
+        expected_ns = run_ns * (measured if now_ns < until_ns else promised)
         if expected_ns > above.every * self._period_ns:
             rest_ns = max(rest_ns, self._period_ns)  # the loop never rests, and a frame waits for the one before it
         return rest_ns + expected_ns

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError
-from edge_sdk.frame import Frame, Geometry, Image, Prepared, Tensor
+from edge_sdk.frame import Frame, Geometry, Image, Prepared, Tensor, check_image
 from edge_sdk.lookup import float_tables, integer_tables
 from edge_sdk.manifest import InputTensor, Manifest, floats_of
 from edge_sdk.model_spec import InputSpec
@@ -23,6 +23,7 @@ from edge_sdk.model_spec import InputSpec
 _Region: TypeAlias = tuple[slice, slice]
 _BLOCK_BYTES = 1_000_000  # of floats that are read again at once
 _WHOLE: _Region = (slice(None), slice(None))
+_BYTES = np.dtype(np.uint8)
 _Fill: TypeAlias = Callable[[Image], None]
 
 _CODES = {
@@ -69,7 +70,11 @@ class Prepare:
         return cls(manifest.input, manifest.taken)
 
     def __call__(self, frame: Frame, /) -> Prepared:
-        """Fill the tensor from a frame of any size; the padding was painted with the first frame of that size."""
+        """Fill the tensor from a frame of any size; the padding was painted with the first frame of that size.
+
+        Raises:
+            CameraError: the frame's image is no picture.
+        """
         self._resize_inner(frame.image)
         self._fill_inner(self._inner)
         return Prepared(self.tensor, self._geometry, frame)
@@ -96,7 +101,12 @@ class Prepare:
         return self.tensor
 
     def _resize_inner(self, image: Image) -> None:
-        if image.shape != self._frame_shape:
+        try:
+            is_known = image.shape == self._frame_shape and image.dtype is _BYTES
+        except AttributeError:  # sources are anybody's, and what they give may be no array
+            is_known = False
+        if not is_known:
+            check_image(image)
             self._place(image.shape)
         inner = self._inner
         cv2.resize(image[self._source], (inner.shape[1], inner.shape[0]), dst=inner, interpolation=cv2.INTER_LINEAR)

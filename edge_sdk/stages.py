@@ -55,6 +55,11 @@ class Stages:
             give_back_freed()  # the golden pictures and outputs, which are of no more use
         return cls(bundle.manifest.variants[0].name, prepare, session, task)
 
+    @property
+    def threads(self) -> int:
+        """Inside one operator of the model."""
+        return int(self.session.inference.get_session_options().intra_op_num_threads)
+
     def __call__(self, frame: Frame, /) -> Result:
         """One frame's result."""
         return self.task(self.session(self.prepare(frame)))

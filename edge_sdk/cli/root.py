@@ -18,6 +18,7 @@ import click
 
 import edge_sdk
 from edge_sdk.errors import EdgeError
+from edge_sdk.left_behind import leave
 from edge_sdk.want_of_memory import is_want_of_memory
 
 _VERBS = {
@@ -94,7 +95,7 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with the exit code that fits."""
-    sys.exit(run(arguments))
+    leave(run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

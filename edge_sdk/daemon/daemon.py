@@ -28,7 +28,7 @@ from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.steering import Steering
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.daemon.troubles import Troubles
-from edge_sdk.errors import SessionError, UsageError
+from edge_sdk.errors import SessionError, StoppedError, UsageError
 from edge_sdk.loop import Loop, Supervisor, Tick
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import (
@@ -88,8 +88,15 @@ class Daemon:
             bundle, settings=session, seconds=settings.trial_s, say=self._say, is_stopped=self._is_stopped
         ):
             return self._nothing(bundle)
+        try:
+            return self._run_steered(bundle, session)
+        except StoppedError:
+            return self._nothing(bundle)
+
+    def _run_steered(self, bundle: Bundle, session: SessionSettings) -> RunSummary:
+        settings = self._settings
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        steering = Steering(settings, bundle, session, budget_ms, self._say)
+        steering = Steering(settings, bundle, session, budget_ms, self._say, self._is_stopped)
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
         with contextlib.ExitStack() as stack:

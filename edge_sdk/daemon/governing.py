@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from edge_sdk.daemon.loader import Loader
+from edge_sdk.cores import Cores
+from edge_sdk.daemon.loader import LIMIT_S, Loaded, Loader
+from edge_sdk.daemon.say import counted
 from edge_sdk.governor import Governor, Move
 from edge_sdk.ladder import ladder_of
 from edge_sdk.loop import Loop, Tick
@@ -17,7 +19,7 @@ from edge_sdk.manifest import Manifest
 from edge_sdk.publishing import Running
 from edge_sdk.stages import Stages
 
-_CLOSE_TIMEOUT_S = 2.0  # a load takes less, where it ends at all
+_CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
 
 
 class Governing:
@@ -33,6 +35,10 @@ class Governing:
         announce: takes what runs, at the start and after every step; must not block.
         throttled: why the board slows itself down at present; empty when it does not.
         is_held: whether another supervisor tries models: nothing is judged then.
+        cores: those that may be used at present; None: unknown.
+        threads_of: the name of a variant -> threads that `open_stages` would give it with these cores.
+        prepare: what comes before `open_stages` in that thread and ends by itself; its time does not count.
+        load_limit_s: seconds after which `open_stages` is given up.
         clock_ns: monotonic nanoseconds.
     """
 
@@ -48,16 +54,24 @@ class Governing:
         announce: Callable[[Running], None],
         throttled: Callable[[], str],
         is_held: Callable[[], bool] = lambda: False,
+        cores: Callable[[], Cores | None] = lambda: None,
+        threads_of: Callable[[str], int] = lambda _variant: 1,
+        prepare: Callable[[str], None] = lambda _variant: None,
+        load_limit_s: float = LIMIT_S,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._manifest, self._fixed = manifest, fixed
         self._limit_ns, self._period_ns = limit_ns, int(1e9 / fps)
         self._say, self._announce, self._throttled = say, announce, throttled
         self._is_held = is_held
+        self._cores, self._threads_of = cores, threads_of
+        self._seen_cores = cores()
+        self._refit: int | None = None  # threads that what runs is to have
         self._clock_ns = clock_ns
-        self._loader = Loader(open_stages)
+        self._loader = Loader(open_stages, prepare, load_limit_s)
         self._move: Move | None = None
         self._is_loading = False
+        self._short: set[str] = set()  # variants of which it was said that memory is short
         self._variant = manifest.variants[0].name
         self._governor = self._fresh()
 
@@ -94,6 +108,7 @@ class Governing:
         if loop.last_wait_ns <= self._limit_ns:
             self._note(loop, tick)
         if self._governor.is_due(now_ns):
+            self._look_at_cores(loop)
             move = self._governor.decide(now_ns, self._throttled())
             if move is not None:
                 self._begin_move(loop, move, now_ns)
@@ -133,22 +148,60 @@ class Governing:
         if loaded is None:
             return
         self._is_loading = False
-        move = self._move
-        if move is None or move.rung.variant != loaded.variant:
+        move, refit, self._refit = self._move, self._refit, None
+        if move is None and refit is not None and loaded.variant == self._variant:
+            self._take_refitted(loop, loaded, refit, now_ns)
+        elif move is None or move.rung.variant != loaded.variant:
             self._loader.give_up([loaded.stages] if loaded.stages else [])
             if move is not None:
                 self._begin_move(loop, move, now_ns)
         elif loaded.stages is None:
             self._move = None
+            self._pass_over(loaded, now_ns)
+        else:
+            self._short.discard(loaded.variant)
+            self._variant = loaded.variant
+            self._swap(loop, loaded.stages)
+            self._arrive(loop, move, now_ns)
+
+    def _swap(self, loop: Loop, stages: Stages) -> None:
+        before, loop.stages = loop.stages, stages
+        leaving = [before] if isinstance(before, Stages) else []
+        del before
+        self._loader.give_up(leaving)
+
+    def _look_at_cores(self, loop: Loop) -> None:
+        """Where they are others now, what runs is loaded once more with as many threads as fit."""
+        cores, before = self._cores(), self._seen_cores
+        if cores == before or cores is None or self._is_loading or not isinstance(loop.stages, Stages):
+            return
+        self._seen_cores = cores
+        line = f"cores that may be used: {cores.allowed} now" + (f", {before.allowed} before" if before else "")
+        threads = self._threads_of(self._variant)
+        if threads == loop.stages.threads:
+            self._say(line)
+            return
+        self._say(f"{line}; {self._variant} is loaded again for {counted(threads, 'thread')}")
+        self._refit, self._is_loading = threads, True
+        self._loader.ask(self._variant)
+
+    def _take_refitted(self, loop: Loop, loaded: Loaded, threads: int, now_ns: int) -> None:
+        if loaded.stages is None:
+            self._say(f"{loaded.variant} keeps the threads that it has: {loaded.problem}")
+            return
+        self._swap(loop, loaded.stages)
+        self._governor.rest(now_ns)
+        self._say(f"{loaded.variant} runs on {counted(threads, 'thread')} now")
+
+    def _pass_over(self, loaded: Loaded, now_ns: int) -> None:
+        if not loaded.is_for_now:
             self._governor.fail(now_ns)
             self._say(f"{loaded.variant} does not load here and is left out: {loaded.problem}")
-        else:
-            before, loop.stages = loop.stages, loaded.stages
-            self._variant = loaded.variant
-            self._arrive(loop, move, now_ns)
-            leaving = [before] if isinstance(before, Stages) else []
-            del before
-            self._loader.give_up(leaving)
+            return
+        self._governor.postpone(now_ns)
+        if loaded.variant not in self._short:
+            self._short.add(loaded.variant)
+            self._say(f"{loaded.variant} is left out until memory is free: {loaded.problem}")
 
     def _arrive(self, loop: Loop, move: Move, now_ns: int) -> None:
         self._move = None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import Kind, OpenedSource, kind_of
 from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.errors import StoppedError
 from edge_sdk.session import SessionSettings, Shortfalls
 from edge_sdk.stages import Stages
 from edge_sdk.trial import prove_here
@@ -22,6 +25,7 @@ class SelfTuning:
         session: how a model is run, but for what tuning finds.
         limits: what has to be kept.
         say: takes one line for people.
+        is_stopped: asked while a model is tried.
     """
 
     def __init__(
@@ -31,8 +35,11 @@ class SelfTuning:
         session: SessionSettings,
         limits: Limits,
         say: Callable[[str], None],
+        is_stopped: Callable[[], bool],
     ) -> None:
-        self._bundle, self._session, self._say = bundle, session, say
+        self._bundle, self._session, self._say, self._is_stopped = bundle, session, say, is_stopped
+        self._is_live = False
+        self._tried: set[str] = set()
         self._is_fixed = settings.variant is not None
         self._trial_s = settings.trial_s
         self._shortfalls = Shortfalls(say)
@@ -59,20 +66,35 @@ class SelfTuning:
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
+            StoppedError: the run was told to stop first.
         """
         if self._tuning is not None:
             return self._tuning.open()
         return self._opened(self._bundle, self._session)
 
-    def open_variant(self, variant: str) -> Stages:
-        """One of the bundle's models with the settings that are best for it, as far as they are known.
+    def candidate_of(self, variant: str) -> Candidate:
+        """One of the bundle's models with the settings that are best for it, as far as they are known."""
+        if self._tuning is not None:
+            return self._tuning.candidate_of(variant)
+        return msgspec.structs.replace(Candidate.promised(self._bundle.manifest), variant=variant)
+
+    def open_variant(self, variant: str, threads: int | None = None) -> Stages:
+        """The stages of `candidate_of`.
+
+        Args:
+            variant: its name.
+            threads: inside one operator, in place of the candidate's.
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
+            StoppedError: the run was told to stop first.
         """
-        if self._tuning is not None:
+        if threads is None and self._tuning is not None:
             return self._tuning.open_variant(variant)
-        return self._opened(self._bundle.led_by(variant), self._session)
+        candidate = self.candidate_of(variant)
+        if threads is not None:
+            candidate = msgspec.structs.replace(candidate, intra_op_num_threads=threads)
+        return self._open_candidate(self._bundle, candidate)
 
     def _open_candidate(self, bundle: Bundle, candidate: Candidate) -> Stages:
         return self._opened(bundle.led_by(candidate.variant), candidate.settings(self._session))
@@ -84,9 +106,33 @@ class SelfTuning:
 
     def _proved(self, bundle: Bundle) -> Bundle:
         """Another variant than the first is tried in a process of its own too, once; threads change nothing there."""
-        if bundle.manifest.variants[0] != self._bundle.manifest.variants[0]:
-            prove_here(bundle, settings=self._session, seconds=self._trial_s, say=self._say)
+        variant = bundle.manifest.variants[0]
+        if variant != self._bundle.manifest.variants[0] and variant.name not in self._tried:
+            is_proved = prove_here(
+                bundle,
+                settings=self._session,
+                seconds=self._trial_s,
+                say=self._say,
+                is_stopped=self._is_stopped,
+                beside=self._is_live,
+            )
+            if not is_proved:
+                raise StoppedError
+            self._tried.add(variant.name)
         return bundle
+
+    def prove(self, variant: str) -> None:
+        """Try one of the bundle's models in a process of its own, if it needs to be; ends within the trial's limits.
+
+        Raises:
+            EdgeError: it must not be loaded here.
+            StoppedError: the run was told to stop first.
+        """
+        self._proved(self._bundle.led_by(variant))
+
+    def go_live(self) -> None:
+        """Frames run from now on: what is tried gives way to them."""
+        self._is_live = True
 
     def supervisor(
         self,

@@ -6,23 +6,28 @@ Owns their order, and that no more than two models are loaded: whoever hands sta
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import OpenedSource
+from edge_sdk.cores import Cores
 from edge_sdk.daemon.announcing import Announcing, status_of
+from edge_sdk.daemon.core_watch import CoreWatch
 from edge_sdk.daemon.feasible import choose_start, refusal
 from edge_sdk.daemon.governing import Governing
-from edge_sdk.daemon.say import Say
+from edge_sdk.daemon.say import Say, counted
 from edge_sdk.daemon.self_tuning import SelfTuning
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.loop import Loop, Supervisor
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import ResultEncoder
+from edge_sdk.room import check_room
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.throttling import BoardWatch
 from edge_sdk.tuning import Limits
+from edge_sdk.tuning.search import thread_counts
 
 
 class Steering:
@@ -34,22 +39,34 @@ class Steering:
         session: how a model is run, but for what tuning finds.
         budget_ms: capture to outbox.
         say: takes one line for people.
+        is_stopped: asked between the steps of the start.
 
     Raises:
         EdgeError: when the model cannot be loaded, read or trusted here.
+        StoppedError: the run was told to stop first.
     """
 
     def __init__(
-        self, settings: RunSettings, bundle: Bundle, session: SessionSettings, budget_ms: float, say: Say
+        self,
+        settings: RunSettings,
+        bundle: Bundle,
+        session: SessionSettings,
+        budget_ms: float,
+        say: Say,
+        is_stopped: Callable[[], bool],
     ) -> None:
-        self._settings, self._budget_ms, self._say = settings, budget_ms, say
+        self._settings, self._budget_ms, self._say, self._is_stopped = settings, budget_ms, say, is_stopped
         self._is_fixed = settings.variant is not None
-        self._tuning = SelfTuning(settings, bundle, session, Limits(budget_ms, settings.cpu_share), say)
+        self._tuning = SelfTuning(settings, bundle, session, Limits(budget_ms, settings.cpu_share), say, is_stopped)
         stages = self._tuning.open()
         # What was tuned here was measured against this very budget: above it there is nothing to climb to.
         self._led = bundle.led_by(stages.variant)
         self._stages = [stages]  # a list: who takes it out holds the only one, and can give it back
         self._why = ""
+        self._settled: dict[str, int] = {}  # threads with which a variant was fastest at the start
+        self._known = self._tuning.tuned
+        self._watch: CoreWatch | None = None
+        self._usable = 0  # cores, at the first frame
 
     def settle(self, *, paced: bool) -> None:
         """Choose the model that the budget allows.
@@ -59,17 +76,48 @@ class Steering:
 
         Raises:
             LatencyGateError: there is none, and the frames of a paced source would all be late.
+            StoppedError: the run was told to stop first.
         """
         fixed = self._is_fixed or not paced
-        open_variant = self._tuning.open_variant
-        start = choose_start(self._led, self._stages, self._budget_ms, open_variant, fixed=fixed, say=self._say)
+        has_choice = self._settings.tune and paced
+        start = choose_start(
+            self._led,
+            self._stages,
+            self._budget_ms,
+            self._tuning.open_variant,
+            threads=thread_counts(Cores.read()) if has_choice else (),
+            fixed=fixed,
+            say=self._say,
+            is_stopped=self._is_stopped,
+        )
         self._stages.append(start.stages)
         self._why = start.reason(self._budget_ms)
+        variant, threads = start.stages.variant, start.stages.threads
+        self._settled = {taken.variant: taken.threads for taken in start.too_slow} | {variant: threads}
+        by_choice = self._tuning.candidate_of(variant).intra_op_num_threads
+        if start.fits and threads != by_choice:
+            self._say(f"{variant} runs on {counted(threads, 'thread')} here, not on {by_choice}: {self._why}")
         if not start.fits:
             complaint = refusal(self._led, start, self._budget_ms, fixed=fixed)
             if paced and not self._settings.best_effort:
                 raise complaint
             self._say(f"warning: {complaint}")
+
+    def _open_variant(self, variant: str) -> Stages:
+        """For the governor."""
+        return self._tuning.open_variant(variant, self._threads_of(variant))
+
+    def _threads_of(self, variant: str) -> int:
+        """As the start found them, until tuning knows better; no more than cores, where these became fewer since."""
+        by_choice = self._tuning.candidate_of(variant).intra_op_num_threads
+        threads = self._settled.get(variant, by_choice) if self._tuning.tuned is self._known else by_choice
+        usable = self._watch.cores.usable if self._watch else self._usable
+        return min(threads, usable) if usable < self._usable else threads
+
+    def _make_ready(self, variant: str) -> None:
+        """What comes before another model is loaded beside the one that runs."""
+        check_room(self._led, variant)
+        self._tuning.prove(variant)
 
     def take_stages(self) -> Stages:
         """Those of the first step; the caller has the only ones."""
@@ -97,6 +145,7 @@ class Steering:
         if not source.paced or not isinstance(loop.stages, Stages):
             return []
 
+        self._tuning.go_live()
         tuner = self._tuning.supervisor(loop.stages, source, encoder.answers_by)
 
         def is_tuning() -> bool:
@@ -105,9 +154,12 @@ class Steering:
         announcing = Announcing(encoder.answers_by, status_of(sink), is_tuning)
         board = BoardWatch()
         stack.callback(board.close)
+        watch = self._watch = CoreWatch()
+        stack.callback(watch.close)
+        self._usable = watch.cores.usable
         governing = Governing(
             self._led.manifest,
-            self._tuning.open_variant,
+            self._open_variant,
             limit_ns=budget.limit_ns,
             fps=source.fps,
             fixed=self._is_fixed,
@@ -115,6 +167,9 @@ class Steering:
             announce=announcing.tell,
             throttled=lambda: board.state.throttled,
             is_held=is_tuning,
+            cores=lambda: watch.cores,
+            threads_of=self._threads_of,
+            prepare=self._make_ready,
         )
         stack.callback(governing.close)
         governing.begin(loop, self._why)

@@ -43,8 +43,8 @@ class Troubles:
             self._has_said_not_finite = True
             self._report(
                 "not_finite",
-                "the model's outputs are NaN or infinite, so nothing is known of what the frame shows; such results "
-                "are marked not_finite and counted, and this is said once",
+                "the model's outputs, or some of them, are NaN or infinite, so what the frame shows is not known; such "
+                "results are marked not_finite and counted, and this is said once",
             )
 
     def _report(self, name: str, line: str) -> None:

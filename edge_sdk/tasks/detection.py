@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.frame import Detections, Inferred, Tensor
 from edge_sdk.model_spec import Thresholds
+from edge_sdk.tasks.finite import Finite, are_finite
 
 MAX_CANDIDATES = 1000  # the strongest go on; a frame of noise must not cost a second of suppression
 _MAX_DETECTIONS = 300
@@ -48,7 +49,7 @@ class Decode(Protocol):
 
 
 class Detect:
-    """The decode stage of a detector.
+    """The decode stage of a detector; not for several threads at once.
 
     Args:
         decode: reads this model's heads.
@@ -60,6 +61,7 @@ class Detect:
         self._decode = decode
         self._places = tuple(places)
         self._thresholds = thresholds
+        self._finite = Finite()
 
     def __call__(self, inferred: Inferred, /) -> Detections:
         """Read the heads of one frame."""
@@ -80,20 +82,9 @@ class Detect:
             boxes,
             candidates.confidences[keep],
             candidates.class_ids[keep],
-            _is_finite(candidates, outputs),
+            # A NaN is never above a threshold, and a frame without boxes has time to spare.
+            self._finite(candidates.confidences, outputs) if len(candidates.confidences) else are_finite(outputs),
         )
-
-
-def _is_finite(candidates: Candidates, outputs: Sequence[Tensor]) -> bool:
-    """Whether the outputs are numbers.
-
-    All of them are looked at only where nothing was found: a NaN is never above a threshold, and a frame without boxes
-    has time to spare. A maximum hands a NaN on; minus infinity alone is how some models say "never".
-    """
-    confidences = candidates.confidences
-    if len(confidences):
-        return math.isfinite(np.vdot(confidences, confidences))
-    return all(math.isfinite(output.max()) for output in outputs if output.size)
 
 
 def rows_of(counts: NDArray[np.bool_]) -> NDArray[np.int64]:

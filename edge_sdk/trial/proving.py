@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TRIAL_S = 60.0
 _IMPORTS_S = 30.0  # for the process to come as far as its own limit, from a slow card
 _LOOK_S = 0.1  # how soon a signal is seen
+_NICENESS = 10  # a tenth of the weight of what runs: a trial beside a camera takes what that leaves
 _SECRETS = ("EDGE_SDK_", "CREDENTIALS_DIRECTORY")
 
 
@@ -49,6 +50,7 @@ def prove_here(
     seconds: float = TRIAL_S,
     say: Callable[[str], None] = lambda _line: None,
     is_stopped: Callable[[], bool] = lambda: False,
+    beside: bool = False,
 ) -> bool:
     """Load a model and replay its golden inputs in a process of its own, unless that went well here before.
 
@@ -61,6 +63,7 @@ def prove_here(
         seconds: how long it may take; 0: nothing is tried.
         say: takes a line for people when that it went well cannot be remembered.
         is_stopped: asked while waiting.
+        beside: whether a camera's frames run in this process meanwhile: then that process gives way to them.
 
     Returns:
         True when the model may be loaded; False when `is_stopped` said so first.
@@ -81,7 +84,7 @@ def prove_here(
     limits = TrialLimits.here(chosen.manifest.memory_mb, seconds)
     job = Job(str(chosen.path.absolute()), chosen.digest, chosen.signed, proof.variant, settings, limits)
     where = f"{chosen.path / chosen.manifest.variants[0].file}"
-    verdict = _run(job, where, is_stopped)
+    verdict = _run(job, where, is_stopped, beside=beside)
     if verdict is None:
         return False
     if verdict.kind == "memory":
@@ -95,7 +98,7 @@ def prove_here(
     return True
 
 
-def _run(job: Job, where: str, is_stopped: Callable[[], bool]) -> Verdict | None:
+def _run(job: Job, where: str, is_stopped: Callable[[], bool], *, beside: bool) -> Verdict | None:
     """The verdict of a process; None when it was not waited for."""
     import subprocess  # once a bundle and a device: other starts do without its import
 
@@ -117,6 +120,10 @@ def _run(job: Job, where: str, is_stopped: Callable[[], bool]) -> Verdict | None
         ) from cause
     with started as process:
         try:
+            if beside:
+                # Set from here, because its imports take the most; threads that it starts later have it too.
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
             return _verdict(process, job, where, is_stopped)
         finally:
             with contextlib.suppress(OSError):

@@ -7,6 +7,7 @@ from threading import Event, Thread
 from typing import Generic, TypeVar
 
 from edge_sdk.errors import EdgeError
+from edge_sdk.left_behind import join_or_leave
 
 Value = TypeVar("Value")
 
@@ -39,8 +40,8 @@ class Background(Generic[Value]):
         return self._finished.is_set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for its end, at most so long."""
-        self._thread.join(timeout_s)
+        """Wait for its end, at most so long; a job that hangs is left behind."""
+        join_or_leave(self._thread, timeout_s)
 
     def _run(self) -> None:
         self._rubbish.clear()

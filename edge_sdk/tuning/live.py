@@ -25,7 +25,8 @@ from edge_sdk.tuning.tuned import Tuned
 from edge_sdk.tuning.window import Window
 
 _RESTARTS = 2  # cores that come and go all the time are not worth measuring
-_JOIN_S = 5.0
+_HANGS_NS = 120_000_000_000  # a trial ends by itself after 90 s; the model that it found sound loads in far less
+_JOIN_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
 
 Open = Callable[[Candidate], Stage[Frame, Result]]
 """Loads a candidate and proves it; runs beside the loop, and may raise."""
@@ -123,20 +124,33 @@ class LiveTuner:
                 # Setting them anew makes the drop rule forget: a candidate that had one slow frame is measured on the
                 # next, and not on one a second.
                 loop.stages = self._window.timed
-        elif not self.is_loading:
-            if self._loading is not None:
-                self._take(loop, self._loading)
-            elif self._ending is not None:
-                self._finish(loop, self._ending)
+        elif self.is_loading:
+            self._abandon_hung()
+        elif self._loading is not None:
+            self._take(loop, self._loading)
+        elif self._ending is not None:
+            self._finish(loop, self._ending)
 
     def close(self) -> None:
-        """Give up what is not finished; waits some seconds for a model that is being loaded."""
+        """Give up what is not finished; waits a moment for a model that is being loaded."""
         for job in (self._loading, self._ending):
             if job is not None:
                 job.join(_JOIN_S)
         if self._phase not in (_Phase.DONE, _Phase.WAITING):
             self._say("tuning was not finished: nothing is remembered")
         self._phase = _Phase.DONE
+
+    def _abandon_hung(self) -> None:
+        """A load that hangs must not keep everybody else from steering for ever."""
+        if self._clock_ns() - self._load_start_ns <= _HANGS_NS:
+            return
+        for job in (self._loading, self._ending):
+            if job is not None:
+                job.join(0)
+        self._loading = self._ending = None
+        self._say(f"tuning is given up: a model was not loaded after {_HANGS_NS // 10**9} s; what runs stays")
+        self._rubbish = []  # the other list is that of the thread which hangs
+        self._retire()
 
     def _begin(self, loop: Loop) -> None:
         self._measured: list[Measurement] = []
@@ -225,6 +239,7 @@ class LiveTuner:
             return
         others = self._read_cpu_time().others_since(self._cpu_before)
         tuned = self.plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9, others)
+        self._load_start_ns = self._clock_ns()
         self._ending = Background(lambda: self._end(tuned), self._rubbish)
         self._phase = _Phase.ENDING
 

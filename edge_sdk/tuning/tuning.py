@@ -9,6 +9,7 @@ import msgspec
 from edge_sdk.bundle import Bundle
 from edge_sdk.cores import Cores
 from edge_sdk.errors import EdgeError, SessionError
+from edge_sdk.room import check_room
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.state_folder import state_folder
@@ -18,7 +19,6 @@ from edge_sdk.tuning.live import LiveTuner
 from edge_sdk.tuning.machine import Machine
 from edge_sdk.tuning.plan import Plan
 from edge_sdk.tuning.record import Record, Records, Request
-from edge_sdk.tuning.room import check_room
 from edge_sdk.tuning.tuned import Tuned, figures
 
 SECONDS = 20.0
@@ -120,7 +120,7 @@ class Tuning:
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
         """
-        return self._open(self._bundle, self._candidate_of(variant))
+        return self._open(self._bundle, self.candidate_of(variant))
 
     def holds_for(self, fps: float) -> bool:
         """Whether what is remembered was measured at about so many frames a second, on a machine that was not busy."""
@@ -177,7 +177,7 @@ class Tuning:
         wanted = [p for p in self._bundle.manifest.providers if p in chosen.providers or p not in started]
         return msgspec.structs.replace(chosen, providers=tuple(wanted))
 
-    def _candidate_of(self, variant: str) -> Candidate:
+    def candidate_of(self, variant: str) -> Candidate:
         """With what one of the bundle's models is opened."""
         if self.tuned is not None:
             return self.tuned.for_variant(variant)

@@ -32,11 +32,14 @@ def spec_of(decoder: str, **changes: Any) -> ModelSpec:
     return msgspec.structs.replace(SPEC, decoder=decoder, **changes)
 
 
-def detect(spec: ModelSpec, labels: int, *outputs: np.ndarray) -> Detections:
+def inferred_of(spec: ModelSpec, *outputs: np.ndarray) -> Inferred:
     width, height = spec.input.size_wh
     frame = Frame(np.zeros((height, width, 3), np.uint8), 0, 0.0, 0, "camera")
-    inferred = Inferred(outputs, 0, Prepared(np.empty(0, np.float32), Geometry(1.0, 1.0, 0.0, 0.0), frame))
-    result = make_task(spec, labels, [o.shape for o in outputs])(inferred)
+    return Inferred(outputs, 0, Prepared(np.empty(0, np.float32), Geometry(1.0, 1.0, 0.0, 0.0), frame))
+
+
+def detect(spec: ModelSpec, labels: int, *outputs: np.ndarray) -> Detections:
+    result = make_task(spec, labels, [o.shape for o in outputs])(inferred_of(spec, *outputs))
     assert isinstance(result, Detections)
     return result
 

@@ -23,7 +23,14 @@ from tests.device.bundles import FILES, make_manifest, make_variant, write_bundl
 LARGE, SMALL = "int8", "int8.8x8"
 
 
-def write_graded(folder: Path, *, side: int = 16, width: int = 4, latency_ms: float = 100.0) -> Path:
+def write_graded(
+    folder: Path,
+    *,
+    side: int = 16,
+    width: int = 4,
+    latency_ms: float = 100.0,
+    hostile: onnx.ModelProto | None = None,
+) -> Path:
     """Write it: `int8` of `side` pixels and `int8.8x8`.
 
     Args:
@@ -31,13 +38,16 @@ def write_graded(folder: Path, *, side: int = 16, width: int = 4, latency_ms: fl
         side: of the larger model's input.
         width: channels of both; their square is what a pixel costs.
         latency_ms: the budget.
+        hostile: takes the place of the smaller model, of 8 pixels; nobody will ever compare its golden outputs.
     """
     files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
     for name, pixels in ((LARGE, side), (SMALL, 8)):
-        model = _model(pixels, width)
+        is_hostile = name == SMALL and hostile is not None
+        model = hostile.SerializeToString() if is_hostile and hostile else _model(pixels, width)
         variant = make_variant(name, side=pixels, golden=f"golden.{name}.npz")
         variants.append(msgspec.structs.replace(variant, host_latency_ms=pixels**2 / 100))
-        files[variant.file], files[variant.golden.file] = model, _golden(model, pixels)
+        files[variant.file] = model
+        files[variant.golden.file] = _golden(_model(pixels, width) if is_hostile else model, pixels)
     manifest = msgspec.structs.replace(
         make_manifest(files, side=side),
         variants=tuple(variants),
@@ -48,8 +58,8 @@ def write_graded(folder: Path, *, side: int = 16, width: int = 4, latency_ms: fl
     return write_bundle(folder, msgspec.structs.replace(manifest, onnxruntime=span), files)
 
 
-def open_variant(folder: Path, variant: str) -> Stages:
-    return Stages.open(Bundle.open(folder).led_by(variant))
+def open_variant(folder: Path, variant: str, threads: int = 1) -> Stages:
+    return Stages.open(Bundle.open(folder).led_by(variant), SessionSettings(intra_op_num_threads=threads))
 
 
 def _model(side: int, width: int) -> bytes:

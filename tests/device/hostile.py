@@ -50,7 +50,7 @@ def wants(gigabytes: float) -> onnx.ModelProto:
     return tiny.model(nodes, _SHAPE, {"y": [1, 2]}, weights)
 
 
-def endless() -> onnx.ModelProto:
+def endless(side: int = SIDE) -> onnx.ModelProto:
     """A loop of 1e15 rounds; that its values stand still keeps nobody from going round."""
     value = [1, 2]
     body = helper.make_graph(
@@ -73,7 +73,7 @@ def endless() -> onnx.ModelProto:
         helper.make_node("Loop", ["n", "go", "row"], ["y"], body=body),
     ]
     weights = {"n": np.array(10**15), "go": np.array(True), "w": np.zeros((3, 2), np.float32)}
-    return tiny.model(nodes, _SHAPE, {"y": value}, weights)
+    return tiny.model(nodes, [1, 3, side, side], {"y": value}, weights)
 
 
 def deep(levels: int = 6000) -> onnx.ModelProto:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -18,6 +19,7 @@ from edge_sdk.trial import TrialLimits, prove_here
 from tests.device.bundles import edit_manifest
 from tests.device.hostile import deep, endless, sound, wants, write_hostile
 
+Found = TypeVar("Found")
 HARM = {
     "memory": (lambda: wants(5), 200, "needs more than 512 MiB, and its target has 512"),
     "hang": (endless, 2, "were not through after 2 s"),
@@ -137,18 +139,40 @@ def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pyt
     assert b"hush-hush" not in shown
 
 
-def _given_to_the_trial() -> bytes | None:
-    """Arguments and environment of this process's child."""
+@pytest.mark.parametrize("beside", [False, True])
+def test_beside_a_camera_it_gives_way_and_at_a_start_it_does_not(state: Path, tmp_path: Path, beside: bool) -> None:
+    hostile = Bundle.open(write_hostile(tmp_path / "hostile.edge", endless()))
+    stopped = threading.Event()
+    settings = {"is_stopped": stopped.is_set, "beside": beside}
+    thread = threading.Thread(target=prove_here, args=(hostile,), kwargs=settings)
+    thread.start()
+    try:
+        child = _wait_for(_the_trial)
+        _wait_for(lambda: int(child.name) if os.getpriority(os.PRIO_PROCESS, int(child.name)) or not beside else None)
+        niceness = os.getpriority(os.PRIO_PROCESS, int(child.name))
+    finally:
+        stopped.set()
+        thread.join()
+    assert niceness == os.getpriority(os.PRIO_PROCESS, 0) + (10 if beside else 0)
+
+
+def _the_trial() -> Path | None:
+    """The folder in /proc of this process's child."""
     for task in Path("/proc/self/task").iterdir():
         for child in (task / "children").read_text().split():
             folder = Path("/proc") / child
-            arguments = (folder / "cmdline").read_bytes()
-            if b"edge_sdk.trial" in arguments:
-                return arguments + (folder / "environ").read_bytes()
+            if b"edge_sdk.trial" in (folder / "cmdline").read_bytes():
+                return folder
     return None
 
 
-def _wait_for(look: Callable[[], bytes | None]) -> bytes:
+def _given_to_the_trial() -> bytes | None:
+    """Arguments and environment of this process's child."""
+    folder = _the_trial()
+    return (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes() if folder else None
+
+
+def _wait_for(look: Callable[[], Found | None]) -> Found:
     while (found := look()) is None:
         time.sleep(0.01)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -16,6 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.device.bundles import edit_manifest
 from tests.device.graded import LARGE, SMALL, write_graded
 from tests.system.broker import Broker, Subscriber, wait_until
 from tests.system.program import PATIENCE_S, start_edge_sdk
@@ -108,3 +110,38 @@ def test_a_stream_steps_down_under_a_load_and_up_again_when_it_is_over(
     assert "ms expected of 200" in steps[-1]["reason"]
     assert f"from {LARGE} to {SMALL}: {steps[1]['reason']}" in stderr
     assert msgspec.json.decode(stdout)["results"] > 0
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no core to take away")
+def test_a_core_that_is_taken_away_in_the_middle_is_said_once_and_the_model_goes_on_with_fewer_threads(
+    tmp_path: Path, long_video: Path
+) -> None:
+    bundle = write_graded(tmp_path / "graded.edge", latency_ms=1000)
+    edit_manifest(bundle, intra_op_num_threads=len(os.sched_getaffinity(0)))
+    with (tmp_path / "results").open("w+") as results:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "edge_sdk", "run", bundle, "--source", long_video, "--json", "--no-tune"],
+            stdout=results,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            wait_until(lambda: results.seek(0) or len(results.readlines()) > 2, "results")
+            os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(0))})
+            assert process.stderr is not None
+            said = []
+            for line in process.stderr:
+                said.append(line)
+                if "runs on 1 thread now" in line:
+                    break
+            results.seek(0)
+            before = len(results.readlines())
+            wait_until(lambda: results.seek(0) or len(results.readlines()) > before + 5, "results on one core")
+            process.send_signal(signal.SIGTERM)
+            said.extend(process.communicate(timeout=20)[1].splitlines())
+        finally:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0, said
+    [noticed] = [line for line in said if "cores that may be used" in line]
+    assert f"1 now, {len(os.sched_getaffinity(0))} before; {LARGE} is loaded again for 1 thread" in noticed

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import SessionError
-from edge_sdk.tuning.room import check_room
+from edge_sdk.errors import NoRoomError
+from edge_sdk.room import check_room
 from tests.device.variant_bundles import write_variants
 
 
@@ -18,7 +18,7 @@ def test_a_model_for_which_memory_is_short_is_not_tried(tmp_path: Path, free_kb:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: 8000000 kB\nMemAvailable:  {free_kb} kB\n")
     with pytest.raises(
-        SessionError, match=f"fp32 needs about 64 MiB of memory to be tried, {free_kb // 1024} are free"
+        NoRoomError, match=f"fp32 needs about 64 MiB of memory to be loaded, {free_kb // 1024} are free"
     ):
         check_room(bundle, "fp32", tmp_path)
 
@@ -34,7 +34,7 @@ def test_a_control_group_that_leaves_less_counts(tmp_path: Path) -> None:
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    with pytest.raises(SessionError, match="fp32 needs about 64 MiB of memory to be tried, 30 are free"):
+    with pytest.raises(NoRoomError, match="fp32 needs about 64 MiB of memory to be loaded, 30 are free"):
         check_room(bundle, "fp32", tmp_path)
     (group / "memory.max").write_text("max\n")
     check_room(bundle, "fp32", tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import SessionError
+from edge_sdk.errors import NoRoomError
 from edge_sdk.free_memory import free_bytes
 
 _MIB = 1 << 20
@@ -25,7 +25,7 @@ def check_room(bundle: Bundle, variant: str, root: Path = Path("/")) -> None:
             is well.
 
     Raises:
-        SessionError: when it is.
+        NoRoomError: memory is short now; later it may not be.
     """
     free = free_bytes(root)
     entry = bundle.manifest.entry(bundle.manifest.led_by(variant).variants[0].file)
@@ -34,4 +34,4 @@ def check_room(bundle: Bundle, variant: str, root: Path = Path("/")) -> None:
     needed_mib = _TIMES * entry.size // _MIB + _BESIDE_MIB
     free_mib = free // _MIB
     if free_mib < needed_mib:
-        raise SessionError(f"{variant} needs about {needed_mib} MiB of memory to be tried, {free_mib} are free")
+        raise NoRoomError(f"{variant} needs about {needed_mib} MiB of memory to be loaded, {free_mib} are free")

@@ -1,0 +1,30 @@
+"""Left behind: threads that a library still holds when a run ends, and that nobody can end.
+
+A model that hangs while it loads is one. Libraries crash when they are taken down below such a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from threading import Thread
+
+_threads: list[Thread] = []
+
+
+def join_or_leave(thread: Thread, timeout_s: float) -> None:
+    """Wait for its end, at most so long; one that goes on is remembered."""
+    thread.join(timeout_s)
+    if thread.is_alive():
+        _threads.append(thread)
+
+
+def leave(exit_code: int) -> None:
+    """End the process; at once, without any clean-up, if a thread was left behind that still goes on."""
+    if any(thread.is_alive() for thread in _threads):
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or never there
+                stream.flush()
+        os._exit(exit_code)
+    sys.exit(exit_code)
