@@ -33,7 +33,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         cpu: the core, in qemu's spelling (`cortex-a72`); empty when the target is a family of cores.
         providers: execution providers in order of preference; the CPU provider comes last, always.
         intra_op_num_threads: threads inside one operator, 1 or more.
-        allow_spinning: whether waiting threads burn a core to save microseconds.
+        allow_spinning: whether threads spin while they wait for each other within a run.
         activation_type: integer type of activations after quantization.
         weight_type: integer type of weights after quantization.
         per_channel: one weight scale an output channel instead of one a tensor.
