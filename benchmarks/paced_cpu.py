@@ -93,13 +93,14 @@ def programs(bundle: Path, video: Path, work: Path) -> dict[str, list[str]]:
     run = [sys.executable, "-m", "edge_sdk", "run", "--source", str(video), *options]
     programs = {"edge-sdk run": [*run, str(bundle)]}
     if Bundle.open(bundle).manifest.intra_op_num_threads > 1:
-        programs["edge-sdk run, 1 thread"] = [*run, str(_with_one_thread(bundle, work))]
+        programs["edge-sdk run, 1 thread"] = [*run, str(with_one_thread(bundle, work))]
     for kind, name in (("bare", "bare loop, 1 thread"), ("default", "default session")):
         programs[name] = [sys.executable, "-c", _BARE, str(bundle), str(video), kind]
     return programs
 
 
-def _with_one_thread(bundle: Path, work: Path) -> Path:
+def with_one_thread(bundle: Path, work: Path) -> Path:
+    """A copy in the folder `work` whose model has one thread; its signature holds no more."""
     copy = work / bundle.name
     shutil.copytree(bundle, copy)
     manifest = copy / "manifest.json"

@@ -86,7 +86,7 @@ def bench(
         EdgeError: when the bundle cannot run here.
     """
     bundle.check_device(platform.machine(), onnxruntime_version())
-    cv2.setNumThreads(1)
+    cv2.setNumThreads(bundle.manifest.intra_op_num_threads)  # as in a run
     picture = _enlarged(bundle.golden()[0][0]) if image is None else image
     pipeline = _Pipeline(bundle, picture)
     bare = {threads: _bare_run(bundle, threads, pipeline) for threads in _BARE_THREADS}

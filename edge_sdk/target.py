@@ -35,7 +35,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         providers: execution providers in order of preference; the CPU provider comes last, always.
         provider_options: what some of them are told, in tables such as [provider_options.CUDAExecutionProvider].
         intra_op_num_threads: threads inside one operator, 1 or more.
-        allow_spinning: whether waiting threads burn a core to save microseconds.
+        allow_spinning: whether threads spin while they wait for each other within a run.
         activation_type: integer type of activations after quantization.
         weight_type: integer type of weights after quantization.
         per_channel: one weight scale an output channel instead of one a tensor.

@@ -97,8 +97,8 @@ class Daemon:
         settings = self._settings
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
         steering = Steering(settings, bundle, session, budget_ms, self._say, self._is_stopped)
-        # The frame's own work is done by one thread; the model's threads come from its target.
-        cv2.setNumThreads(1)
+        # While a frame is resized no model runs, so that its threads' cores are free.
+        cv2.setNumThreads(session.intra_op_num_threads)
         with contextlib.ExitStack() as stack:
             password = settings.source_password.reveal() if settings.source_password else None
             source = open_source(

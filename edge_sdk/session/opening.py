@@ -120,6 +120,8 @@ def _options(settings: SessionSettings) -> ort.SessionOptions:
     spinning = "1" if settings.allow_spinning else "0"
     options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
     options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
+    # What spinning saves, it saves between the operators of a run; until the next frame it would only burn a core.
+    options.add_session_config_entry("session.force_spinning_stop", spinning)
     if not settings.prepacking:
         options.add_session_config_entry("session.disable_prepacking", "1")
     if settings.profile_prefix:

@@ -26,7 +26,7 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         providers: execution providers in order of preference; those that are not to be had here are passed over, and
             `Session.providers` says why. The CPU comes last, always.
         intra_op_num_threads: threads inside one operator.
-        allow_spinning: whether waiting threads burn a core; off, two threads cost 5 % of one, not 97 %, at 30 FPS.
+        allow_spinning: whether threads spin while they wait for each other within a run. They sleep between runs.
         inter_op_num_threads: parts of the graph that run at once, where providers share it. On the CPU alone it
             only makes idle threads: since ONNX Runtime 1.14 all of a provider's nodes run in turn.
         arena: whether freed memory of tensors is kept for the next ones.

@@ -18,6 +18,7 @@ from edge_sdk.tasks.finite import Finite, are_finite
 MAX_CANDIDATES = 1000  # the strongest go on; a frame of noise must not cost a second of suppression
 _MAX_DETECTIONS = 300
 _NONE = np.empty(0, np.int64)
+_NO_BOXES, _NO_CONFIDENCES = np.empty((0, 4), np.float32), np.empty(0, np.float32)
 # exp(20) is beyond any picture; larger logits are noise that would overflow.
 MAX_SIZE_LOGIT = np.float32(20)
 _HALF = np.float32(0.5)
@@ -30,14 +31,17 @@ class Candidates(msgspec.Struct, frozen=True, eq=False, gc=False):
         boxes_xywh: float32 (N, 4), left, top, width, height in pixels of the model's input.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,).
+        highest: the largest of all numbers that the decoder was given, NaN where one of them is; None where it did not
+            look at all of them.
     """
 
     boxes_xywh: NDArray[np.float32]
     confidences: NDArray[np.float32]
     class_ids: NDArray[np.int64]
+    highest: float | None = None
 
 
-NO_CANDIDATES = Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), _NONE)
+NO_CANDIDATES = Candidates(_NO_BOXES, _NO_CONFIDENCES, _NONE)
 
 
 class Decode(Protocol):
@@ -68,6 +72,9 @@ class Detect:
         prepared = inferred.prepared
         outputs = inferred.outputs
         candidates = self._decode([outputs[place] for place in self._places])
+        if not len(candidates.confidences):
+            is_finite = self._are_numbers(candidates.highest, outputs)
+            return Detections(prepared.frame, inferred.inference_ns, _NO_BOXES, _NO_CONFIDENCES, _NONE, is_finite)
         keep = suppress(candidates, self._thresholds)
         boxes = candidates.boxes_xywh[keep]
         boxes[:, 2:] += boxes[:, :2]
@@ -82,9 +89,17 @@ class Detect:
             boxes,
             candidates.confidences[keep],
             candidates.class_ids[keep],
-            # A NaN is never above a threshold, and a frame without boxes has time to spare.
-            self._finite(candidates.confidences, outputs) if len(candidates.confidences) else are_finite(outputs),
+            self._finite(candidates.confidences, outputs),
         )
+
+    def _are_numbers(self, highest: float | None, outputs: Sequence[Tensor]) -> bool:
+        """Whether outputs in which nothing was found are numbers, as far as `highest` does not say it.
+
+        `highest` vouches for the places that the decoder read.
+        """
+        seen = () if highest is None else self._places
+        rest = [output for place, output in enumerate(outputs) if place not in seen]
+        return (highest is None or math.isfinite(highest)) and are_finite(rest)
 
 
 def rows_of(counts: NDArray[np.bool_]) -> NDArray[np.int64]:

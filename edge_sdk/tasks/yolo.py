@@ -138,6 +138,10 @@ class YoloV8:
         columns: Floats = outputs[0][0]
         best = columns[4:].max(axis=0)
         strong = (best >= self._confidence).nonzero()[0]
+        if not len(strong):
+            # Another pass over all scores, to see whether they are numbers, would cost as much as this whole reading.
+            highest = float(np.maximum(best.max(), columns[:4].max()))
+            return Candidates(NO_CANDIDATES.boxes_xywh, best[strong], strong, highest)
         if len(strong) > MAX_CANDIDATES:  # to gather a column costs more than to see that others are stronger
             strong = strong[strongest(best[strong])]
         rows = columns[:, strong].T

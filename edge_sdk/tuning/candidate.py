@@ -25,7 +25,7 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         providers: execution providers in order of preference.
         intra_op_num_threads: threads inside one operator.
         inter_op_num_threads: parts of the graph that run at once, where providers share it.
-        allow_spinning: whether waiting threads burn a core.
+        allow_spinning: whether threads spin while they wait for each other within a run.
         arena: whether freed memory of tensors is kept for the next ones.
     """
 

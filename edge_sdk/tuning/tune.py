@@ -60,9 +60,9 @@ def tune(
         SessionError: nothing could be measured, or what was chosen cannot be loaded again.
         EdgeError: what the bundle promises cannot be loaded, read or trusted here.
     """
-    cv2.setNumThreads(1)  # as in a run
     outcome: list[tuple[Tuned, str]] = []
     home = tuning.open_promised()
+    cv2.setNumThreads(home.threads)  # as in a run
     tuner = tuning.supervisor(
         home,
         fps,

@@ -31,6 +31,14 @@ def test_all_modules_import_and_host_verbs_say_what_is_missing() -> None:
     assert "pip install -c constraints.txt '.[host]'" in done.stderr
 
 
+def test_threads_of_opencv_are_told_not_to_burn_cores_before_it_is_loaded() -> None:
+    name = "OPENCV_THREAD_POOL_ACTIVE_WAIT_WORKER"
+    program = f"import sys, os, edge_sdk; print('cv2' in sys.modules, os.environ['{name}'])"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENCV_")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "False 0\n"
+
+
 @pytest.mark.parametrize("module", ["edge_sdk.session", "edge_sdk_tools.build"])
 def test_importing_leaves_no_telemetry_behind(tmp_path: Path, module: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}

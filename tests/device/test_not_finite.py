@@ -32,6 +32,21 @@ def test_one_nan_among_numbers_is_seen_where_nothing_is_found() -> None:
     assert (len(found.confidences), found.is_finite) == (0, False)
 
 
+@pytest.mark.parametrize("row", range(6))
+def test_a_nan_is_seen_in_a_box_and_in_every_class(row: int) -> None:
+    outputs = np.zeros(SHAPES["yolov8"], np.float32)
+    outputs[0, row, 77] = np.nan
+    assert not detect(spec_of("yolov8"), 2, outputs).is_finite
+
+
+@pytest.mark.parametrize("decoder", list(SHAPES))
+def test_a_nan_is_seen_in_an_output_that_nothing_reads(decoder: str) -> None:
+    read, other = np.zeros(SHAPES[decoder], np.float32), np.zeros((1, 3), np.float32)
+    assert detect(spec_of(decoder), 2, other, read).is_finite
+    other[0, 1] = np.nan
+    assert not detect(spec_of(decoder), 2, other, read).is_finite
+
+
 def test_minus_infinity_among_numbers_is_no_fault() -> None:
     outputs = np.zeros(SHAPES["yolov8"], np.float32)
     outputs[0, 4] = -np.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cv2
@@ -10,6 +11,7 @@ import pytest
 
 from edge_sdk.errors import ModelError
 from edge_sdk.frame import Frame
+from edge_sdk.manifest import InputTensor
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 
@@ -71,6 +73,29 @@ def test_no_frame_moves_the_tensor(layout: Any) -> None:
         assert prepared.tensor is prepare.tensor
         assert prepare.tensor.ctypes.data == address
         assert prepared.tensor.flags.c_contiguous
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = cv2.getNumThreads()
+    yield cv2.setNumThreads
+    cv2.setNumThreads(before)
+
+
+@pytest.mark.parametrize("resize", ["letterbox", "stretch", "center_crop"])
+@pytest.mark.parametrize(("height", "width"), [(720, 1280), (1080, 1920), (777, 1001), (300, 400)])
+@pytest.mark.parametrize("taken", [None, InputTensor("uint8", "NHWC", "RGBA")], ids=["floats", "pixels"])
+def test_several_threads_give_the_very_same_values(
+    threads: Callable[[int], None], resize: Any, height: int, width: int, taken: InputTensor | None
+) -> None:
+    """Calibration has as many as the workstation; pictures so large are shared among them."""
+    prepare, frame = Prepare(InputSpec(size_wh=(640, 640), resize=resize), taken), _frame(height, width)
+    threads(1)
+    alone = prepare(frame).tensor.copy()
+    prepare.normalise(np.zeros((640, 640, 3), np.uint8))
+    for count in (2, 3, 4):
+        threads(count)
+        assert np.array_equal(prepare(frame).tensor, alone)
 
 
 @pytest.mark.parametrize(

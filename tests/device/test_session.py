@@ -181,6 +181,7 @@ def test_spinning_and_threads_reach_the_runtime() -> None:
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     spinning = _session(SessionSettings(allow_spinning=True)).inference.get_session_options()
     assert spinning.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    assert spinning.get_session_config_entry("session.force_spinning_stop") == "1"
 
 
 def _golden_bundle(folder: Path, *, error: float, noise: np.ndarray | None = None) -> Bundle:

@@ -67,6 +67,23 @@ def test_bench_takes_the_chosen_one(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert msgspec.json.decode(capsys.readouterr().out)["variant"] == "int8.8x8"
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("verb", [["run", "--quiet", "--source", "one.png"], ["bench", "--rounds", "1"]])
+def test_a_picture_is_resized_by_as_many_threads_as_the_model_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str], threads: int
+) -> None:
+    before = cv2.getNumThreads()
+    folder = write_variants(tmp_path / "a.edge")
+    edit_manifest(folder, intra_op_num_threads=threads)
+    cv2.imwrite(str(tmp_path / "one.png"), np.zeros((16, 16, 3), np.uint8))
+    monkeypatch.chdir(tmp_path)
+    try:
+        assert run([*verb, str(folder)]) == 0
+        assert cv2.getNumThreads() == threads
+    finally:
+        cv2.setNumThreads(before)
+
+
 @pytest.mark.parametrize("verb", [["run", "--source", "none.png"], ["bench"]])
 def test_a_name_that_is_not_there_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
