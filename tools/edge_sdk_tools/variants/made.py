@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.manifest import Agreement, BoardEstimate, Golden, InputTensor, Precision, Quality, Variant
+from edge_sdk.manifest import Agreement, BoardEstimate, Difference, Golden, InputTensor, Precision, Quality, Variant
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.session import Session
 from edge_sdk_tools.convert import Converted
-from edge_sdk_tools.evaluate import Evaluation, Figure
+from edge_sdk_tools.evaluate import Evaluation, Figure, Interval
 from edge_sdk_tools.prove import Proof
 from edge_sdk_tools.variants.request import size_text
 
@@ -87,4 +87,10 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             return None
         value = figure.value
         images = self.evaluation.images
-        return Quality(figure.name, value.value, value.low, value.high, figure.reference.value, images)
+        difference = None if figure.difference is None else _difference(figure.difference)
+        return Quality(figure.name, value.value, value.low, value.high, figure.reference.value, images, difference)
+
+
+def _difference(interval: Interval) -> Difference:
+    """To FP32; of few images a basic bootstrap interval may reach beyond what a difference can be."""
+    return Difference("fp32", interval.value, max(-1.0, interval.low), min(1.0, interval.high))
