@@ -10,7 +10,7 @@ from edge_sdk.manifest import Agreement, BoardEstimate, Difference, Golden, Inpu
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.session import Session
 from edge_sdk_tools.convert import Converted
-from edge_sdk_tools.evaluate import Evaluation, Figure, Interval
+from edge_sdk_tools.evaluate import Evaluation, Figure
 from edge_sdk_tools.prove import Proof
 from edge_sdk_tools.variants.request import size_text
 
@@ -87,10 +87,6 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             return None
         value = figure.value
         images = self.evaluation.images
-        difference = None if figure.difference is None else _difference(figure.difference)
+        paired = figure.difference
+        difference = None if paired is None else Difference("fp32", paired.value, paired.low, paired.high)
         return Quality(figure.name, value.value, value.low, value.high, figure.reference.value, images, difference)
-
-
-def _difference(interval: Interval) -> Difference:
-    """To FP32; of few images a basic bootstrap interval may reach beyond what a difference can be."""
-    return Difference("fp32", interval.value, max(-1.0, interval.low), min(1.0, interval.high))
