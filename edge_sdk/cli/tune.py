@@ -156,6 +156,8 @@ def _remark(measured: Measurement, tuned: Tuned) -> str:
         words.append("promised")
     if measured.candidate == tuned.chosen.candidate:
         words.append("chosen")
+    if tuned.is_within_noise(measured):
+        words.append("as good within noise")
     if measured.given_up:
         words.append(f"left after {measured.frames} frames")
     return ", ".join(words)

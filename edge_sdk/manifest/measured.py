@@ -10,6 +10,7 @@ from msgspec import Meta
 _Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 _NonNegative = Annotated[float, Meta(ge=0)]
+_Change = Annotated[float, Meta(ge=-1, le=1)]
 
 
 class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,6 +33,27 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reference_count: Annotated[int, Meta(ge=1)]
 
 
+class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much better a variant is than another model on the same images.
+
+    Attributes:
+        reference: the other one's name, as a variant has it, whether or not the bundle carries it: `fp32` is the float
+            model at model.toml's own input size.
+        value: the variant's figure less the reference's, -1 to 1; below 0 where the variant is worse.
+        low, high: its 95 % interval over resampled images, paired: each sample is drawn for both models.
+    """
+
+    reference: str
+    value: _Change
+    low: _Change
+    high: _Change
+
+    @property
+    def may_be_noise(self) -> bool:
+        """Whether the images do not tell the two apart: the interval holds zero."""
+        return self.low <= 0 <= self.high
+
+
 class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How good a variant is by the labels of images that calibration never saw.
 
@@ -41,6 +63,7 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         low, high: its 95 % interval over resampled images.
         fp32: the float model's at model.toml's own input size, on the same images.
         images: how many were measured on.
+        difference: to the float model, in pairs; None where the bundle was built before that was carried.
     """
 
     metric: str
@@ -49,6 +72,7 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high: _Unit
     fp32: _Unit
     images: Annotated[int, Meta(ge=1)]
+    difference: Difference | None = None
 
 
 class BoardEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ from msgspec import Meta
 from edge_sdk.cores import Cores
 from edge_sdk.manifest import Manifest
 from edge_sdk.session import SessionSettings
+from edge_sdk.tuning.quality import Rating
 
 _Threads = Annotated[int, Meta(ge=1, le=256)]
 _NonNegative = Annotated[float, Meta(ge=0)]
@@ -84,6 +85,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     Attributes:
         candidate: what ran.
         quality: as the bundle promises it, 0-1; None where nobody measured it.
+        like_reference: whether the build's images do not tell that apart from the reference's.
         p50_ms, p99_ms: prepare + run + decode. Of some fifty frames the p99 is all but the slowest.
         cpu_share: the process's CPU time over the time that passed: 1 is one core.
         frames: how many were measured.
@@ -97,3 +99,9 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     cpu_share: _NonNegative
     frames: Annotated[int, Meta(ge=1)]
     given_up: bool = False
+    like_reference: bool = False
+
+    @property
+    def rating(self) -> Rating:
+        """What the bundle says of the variant."""
+        return Rating(self.quality, self.like_reference)

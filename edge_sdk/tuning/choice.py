@@ -52,7 +52,8 @@ def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement
     """The one that shall run, and the reason in a few words.
 
     The highest measured quality whose p99 meets the budget, with a tenth to spare, and whose CPU share meets its limit;
-    of several the fastest, of those that are as fast the one that takes the least CPU, of those the first. Where none
+    of those that are as good within noise the fastest, of those that are as fast the one that takes the least CPU, of
+    those the one with the higher figure, or the first. Where none
     has that to spare, the same of those that just meet the budget; where none meets both, the least CPU share that
     meets the budget; where none meets the budget, the least p99.
 
@@ -60,12 +61,12 @@ def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement
         measured: one or more, in the order of measuring.
         limits: what has to be kept.
     """
-    in_time = [m for m in measured if limits.keeps_budget(m)]
-    good = [m for m in in_time if limits.is_safe(m)] or [m for m in in_time if limits.keeps_cpu(m)]
+    good = _good(measured, limits)
     if good:
-        highest = max(_rank(m) for m in good)
-        chosen = _fastest([m for m in good if _rank(m) == highest])
-        return chosen, _praise(chosen, measured, limits)
+        best = good[0]
+        chosen = _fastest([m for m in good if m.rating.is_as_good_as(best.rating)])
+        return chosen, _praise(chosen, best, measured, limits)
+    in_time = [m for m in measured if limits.keeps_budget(m)]
     if in_time:
         chosen = min(in_time, key=lambda m: m.cpu_share)
         return chosen, (
@@ -79,8 +80,23 @@ def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement
     )
 
 
-def _rank(measured: Measurement) -> float:
-    return -1.0 if measured.quality is None else measured.quality
+def is_within_noise(one: Measurement, measured: Sequence[Measurement], limits: Limits) -> bool:
+    """Whether its figure of quality is lower than the best that may run, and its quality is not, as far as one knows.
+
+    Args:
+        one: of `measured`.
+        measured: all of them.
+        limits: what has to be kept.
+    """
+    good = _good(measured, limits)
+    return bool(good) and one.rating.rank < good[0].rating.rank and one.rating.is_as_good_as(good[0].rating)
+
+
+def _good(measured: Sequence[Measurement], limits: Limits) -> list[Measurement]:
+    """Those that keep the limits, if possible with something to spare; the highest figure first."""
+    in_time = [m for m in measured if limits.keeps_budget(m)]
+    good = [m for m in in_time if limits.is_safe(m)] or [m for m in in_time if limits.keeps_cpu(m)]
+    return sorted(good, key=lambda m: -m.rating.rank)
 
 
 def _fastest(measured: Sequence[Measurement]) -> Measurement:
@@ -96,10 +112,12 @@ def _is_as_fast(measured: Measurement, best: Measurement) -> bool:
     return measured.p50_ms <= best.p50_ms * _SAME_P50 and measured.p99_ms <= best.p99_ms * _ACCIDENT
 
 
-def _praise(chosen: Measurement, measured: Sequence[Measurement], limits: Limits) -> str:
+def _praise(chosen: Measurement, best: Measurement, measured: Sequence[Measurement], limits: Limits) -> str:
     kept = f"{limits.budget_ms:g} ms" + (
         "" if limits.cpu_share is None else f" and a CPU share of {limits.cpu_share:g}"
     )
+    if chosen.rating.rank < best.rating.rank:
+        return f"as good as {best.candidate.variant} within noise, and the fastest of these that keeps {kept}"
     others = {m.candidate.variant for m in measured} - {chosen.candidate.variant}
     if others:
         return f"the highest quality of those that keep {kept}"

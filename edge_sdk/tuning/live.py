@@ -20,6 +20,7 @@ from edge_sdk.protocols import Stage
 from edge_sdk.tuning.background import Background
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.plan import Plan
+from edge_sdk.tuning.quality import UNRATED
 from edge_sdk.tuning.timed import Timed
 from edge_sdk.tuning.tuned import Tuned
 from edge_sdk.tuning.window import Window
@@ -200,8 +201,8 @@ class LiveTuner:
         self._phase = _Phase.MEASURING
 
     def _note(self, loop: Loop, window: Window) -> None:
-        quality = self.plan.qualities.get(window.candidate.variant)
-        found = window.measurement(quality, self._clock_ns(), self._cpu_ns())
+        rating = self.plan.ratings.get(window.candidate.variant, UNRATED)
+        found = window.measurement(rating, self._clock_ns(), self._cpu_ns())
         self._window = None
         self._give(loop, self._at_home[1], self._at_home[0].variant)
         self._rubbish.append(window.timed.give_up())

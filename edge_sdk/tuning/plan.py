@@ -10,7 +10,7 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.cores import Cores
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.choice import Limits
-from edge_sdk.tuning.quality import qualities
+from edge_sdk.tuning.quality import Rating, ratings
 from edge_sdk.tuning.search import Search, Space, chain_tails, thread_counts
 from edge_sdk.tuning.tuned import Tuned
 from edge_sdk.tuning.window import Pace
@@ -24,7 +24,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         promised: what the bundle runs by default, on the providers that are here.
         metric: what quality is.
-        qualities: of the variants that may run, by name.
+        ratings: of the variants that may run, by name.
         providers: the promised ones that this ONNX Runtime has.
         limits: what has to be kept.
         cores: the cores here.
@@ -34,7 +34,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     promised: Candidate
     metric: str
-    qualities: dict[str, float | None]
+    ratings: dict[str, Rating]
     providers: tuple[str, ...]
     limits: Limits
     cores: Cores
@@ -64,12 +64,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             seconds: for all candidates; choosing and loading the chosen one comes on top.
             cores: the cores here.
         """
-        metric, by_name = qualities(bundle.manifest)
+        metric, by_name = ratings(bundle.manifest)
         promised = msgspec.structs.replace(Candidate.promised(bundle.manifest), providers=tuple(providers))
         return cls(
             promised=promised,
             metric=metric,
-            qualities={promised.variant: by_name[promised.variant]} if only_first else by_name,
+            ratings={promised.variant: by_name[promised.variant]} if only_first else by_name,
             providers=promised.providers,
             limits=limits,
             cores=cores,
@@ -85,7 +85,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def search(self) -> Search:
         """What is tried after what."""
         return Search(
-            Space(self.promise, self.qualities, thread_counts(self.cores), chain_tails(self.providers)), self.limits
+            Space(self.promise, self.ratings, thread_counts(self.cores), chain_tails(self.providers)), self.limits
         )
 
     def on(self, cores: Cores) -> Plan:

@@ -15,6 +15,7 @@ import msgspec
 from edge_sdk.cores import Cores
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.choice import Limits, choose
+from edge_sdk.tuning.quality import Rating
 
 Steps: TypeAlias = Generator[Candidate, Measurement | None, None]
 _Asking: TypeAlias = Generator[Candidate, Measurement | None, Measurement | None]
@@ -28,13 +29,13 @@ class Space(msgspec.Struct, frozen=True):
 
     Attributes:
         promise: what runs without tuning.
-        qualities: of the variants that may run, by name.
+        ratings: of the variants that may run, by name.
         threads: numbers of threads, ascending.
         chains: execution providers, each chain in order of preference.
     """
 
     promise: Candidate
-    qualities: Mapping[str, float | None]
+    ratings: Mapping[str, Rating]
     threads: tuple[int, ...]
     chains: tuple[tuple[str, ...], ...]
 
@@ -92,18 +93,21 @@ class Search:
             before = now
 
     def _variants(self) -> Steps:
-        """From the highest quality down to the first that keeps the limits safely: those below it cannot be chosen."""
-        space = self._space
-        settings, reached = self._best_so_far(), -1.0
-        for variant in sorted(space.qualities, key=self._rank, reverse=True):
-            if self._rank(variant) < reached:
-                return
+        """From the highest quality down to the first that keeps the limits safely, and those that are as good as it.
+
+        The others below it cannot be chosen.
+        """
+        space, settings = self._space, self._best_so_far()
+        reached: Rating | None = None
+        for variant, rating in sorted(space.ratings.items(), key=lambda item: item[1].rank, reverse=True):
+            if reached is not None and not rating.is_as_good_as(reached):
+                continue
             base = self._best_so_far() if variant == space.promise.variant else _replace(settings, variant=variant)
             yield from self._ask(base)
-            if not self._keeps(variant):
+            if reached is None and not self._keeps(variant):
                 yield from self._harder(variant, base)
-            if self._keeps(variant):
-                reached = self._rank(variant)
+            if reached is None and self._keeps(variant):
+                reached = rating
 
     def _harder(self, variant: str, base: Candidate) -> Steps:
         """What may bring a variant back that just misses; the gentlest first, and no further than is needed."""
@@ -144,10 +148,6 @@ class Search:
 
     def _of(self, variant: str) -> list[Measurement]:
         return [m for c, m in self._known.items() if c.variant == variant and m is not None]
-
-    def _rank(self, variant: str) -> float:
-        quality = self._space.qualities[variant]
-        return -1.0 if quality is None else quality
 
 
 def _replace(candidate: Candidate, **changes: object) -> Candidate:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from edge_sdk.tuning.candidate import Candidate, Measurement
-from edge_sdk.tuning.choice import Limits, choose
+from edge_sdk.tuning.choice import Limits, choose, is_within_noise
 
 _BUSY = 0.25  # of the processors' time: a core of four; a camera's own driver and a broker take less
 
@@ -88,6 +88,10 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         if measured:
             return choose(measured, self.limits)[0].candidate
         return msgspec.structs.replace(self.chosen.candidate, variant=variant)
+
+    def is_within_noise(self, one: Measurement) -> bool:
+        """Whether one of `measured` is as good as the best that may run, although its figure is lower."""
+        return is_within_noise(one, self.measured, self.limits)
 
     def doubt(self) -> str:
         """Why it has to be measured again, for people; empty where it has not."""

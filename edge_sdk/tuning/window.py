@@ -10,6 +10,7 @@ import numpy as np
 
 from edge_sdk.percentiles import percentiles_of
 from edge_sdk.tuning.candidate import Candidate, Measurement
+from edge_sdk.tuning.quality import Rating
 from edge_sdk.tuning.timed import Timed
 
 _WARM_UP_FRAMES = 3  # of a camera's own size: buffers are made, caches filled
@@ -90,7 +91,7 @@ class Window:
             self._start_ns, self._start_cpu_ns = now_ns, cpu_ns
         return False
 
-    def measurement(self, quality: float | None, now_ns: int, cpu_ns: int) -> Measurement | None:
+    def measurement(self, rating: Rating, now_ns: int, cpu_ns: int) -> Measurement | None:
         """What was seen; None where it failed, or too little was."""
         found = percentiles_of(self.timed.durations_ns())
         elapsed_ns = now_ns - self._start_ns
@@ -100,7 +101,8 @@ class Window:
             return None
         return Measurement(
             candidate=self.candidate,
-            quality=quality,
+            quality=rating.value,
+            like_reference=rating.like_reference,
             p50_ms=found.p50_ms,
             p99_ms=found.p99_ms,
             cpu_share=round((cpu_ns - self._start_cpu_ns) / elapsed_ns, 3),

@@ -8,8 +8,9 @@ import pytest
 
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.choice import Limits, choose
+from edge_sdk.tuning.quality import Rating
 from edge_sdk.tuning.search import Search, Space, chain_tails, thread_counts
-from tests.device.measured import CPU, candidate, cores, measurement
+from tests.device.measured import CPU, candidate, cores, rated
 
 GPU = ("CUDAExecutionProvider", *CPU)
 Board = Callable[[Candidate], tuple[float, float]]
@@ -19,7 +20,7 @@ Board = Callable[[Candidate], tuple[float, float]]
 def _search(
     board: Board,
     limits: Limits,
-    qualities: Mapping[str, float | None],
+    qualities: Mapping[str, float | Rating],
     *,
     usable: int = 4,
     promise: Candidate | None = None,
@@ -27,7 +28,8 @@ def _search(
 ) -> tuple[list[str], Candidate | None]:
     """What was asked for, in order, and what was chosen."""
     promised = promise or candidate(next(iter(qualities)), threads=2)
-    space = Space(promised, qualities, thread_counts(cores(usable)), chain_tails(promised.providers))
+    ratings = {name: q if isinstance(q, Rating) else Rating(q) for name, q in qualities.items()}
+    space = Space(promised, ratings, thread_counts(cores(usable)), chain_tails(promised.providers))
     steps = Search(space, limits).steps()
     measured, asked = list[Measurement](), list[str]()
     wanted = next(steps)
@@ -37,7 +39,7 @@ def _search(
         found = None
         if str(wanted) not in broken:
             ms, share = board(wanted)
-            found = measurement(wanted, ms, share, qualities[wanted.variant])
+            found = rated(wanted, ratings[wanted.variant], ms, share)
             measured.append(found)
         try:
             wanted = steps.send(found)
@@ -83,6 +85,21 @@ def test_other_variants_are_tried_from_the_best_down_to_the_first_that_fits_with
     assert not [a for a in asked if "320" in a]  # it could not be chosen any more
     asked, chosen = _search(_scaling(times), Limits(12), qualities)
     assert chosen == candidate("int8.320x320", threads=2)
+
+
+def test_those_that_are_as_good_within_noise_are_tried_and_no_others() -> None:
+    as_good = {"fp32": Rating(0.80, like_reference=True), "int8": Rating(0.795, like_reference=True)}
+    qualities = {"int8": as_good["int8"], "fp16": Rating(0.798), "small": Rating(0.7, like_reference=True), **as_good}
+    times = {"fp32": 40.0, "int8": 20.0, "fp16": 30.0, "small": 5.0, "fp32.8x8": 10.0, "wide": 60.0}
+    asked, chosen = _search(_scaling(times), Limits(50), qualities)
+    assert {a.partition(",")[0] for a in asked} == {"int8", "fp32"}
+    assert chosen == candidate("int8", threads=2)
+    _, chosen = _search(_scaling(times), Limits(50), {"fp32": as_good["fp32"], "fp32.8x8": as_good["int8"]})
+    assert chosen == candidate("fp32.8x8", threads=2)
+    # Where one that is as good keeps the budget, nothing harder is tried for another.
+    asked, chosen = _search(_scaling(times), Limits(50), {"fp32": as_good["fp32"], "wide": as_good["int8"]})
+    assert [a for a in asked if a.startswith("wide")] == ["wide, 2 threads"]
+    assert chosen == candidate("fp32", threads=2)
 
 
 def test_one_that_just_misses_gets_more_threads_then_spinning_and_one_far_away_gets_nothing() -> None:

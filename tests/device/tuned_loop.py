@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from edge_sdk.budget import Budget
@@ -15,6 +15,7 @@ from edge_sdk.cpu_time import CpuTime
 from edge_sdk.errors import EdgeError, OutputError
 from edge_sdk.frame import Frame, Result
 from edge_sdk.loop import Loop
+from edge_sdk.manifest import Quality
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.tuning import Candidate, Limits, LiveTuner, Tuned
@@ -68,6 +69,7 @@ class Board:
         refused: Sequence[str] = (),
         disk_is_full: bool = False,
         others: float = 0.0,
+        qualities: Mapping[str, Quality] | None = None,
     ) -> None:
         self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
         self.variants, self.ran = list[tuple[int, str]](), list[str]()
@@ -77,7 +79,7 @@ class Board:
         self._usable = iter([*usable[1:], *[usable[-1]] * 100])
         self.most_alive = 0
         folder.parent.mkdir(exist_ok=True)
-        self.bundle = Bundle.open(write_variants(folder))
+        self.bundle = Bundle.open(write_variants(folder, qualities))
         self.camera = Camera(self.clock, 1000 / fps, frames)
         promise = Candidate.promised(self.bundle.manifest)
         home = self.open(promise)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from edge_sdk.manifest import Agreement, Manifest, Variant
+from edge_sdk.manifest import Agreement, Manifest, Quality, Variant
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings, onnxruntime_version
@@ -40,14 +41,16 @@ def _golden(model: bytes, side: int) -> bytes:
     return file.getvalue()
 
 
-def write_variants(folder: Path) -> Path:
+def write_variants(folder: Path, qualities: Mapping[str, Quality] | None = None) -> Path:
+    """Write three variants that agree with FP32 as `AGREEMENTS` has it, with `qualities` by labels."""
     files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
     for name, side in SIDES.items():
         model = variant_model(name, side)
         variant = make_variant(name, side=side, golden=f"golden.{name}.npz")
         files[variant.file] = model
         files[variant.golden.file] = _golden(model, side)
-        variants.append(msgspec.structs.replace(variant, agreement=_agreement(name)))
+        by_labels = (qualities or {}).get(name)
+        variants.append(msgspec.structs.replace(variant, agreement=_agreement(name), quality=by_labels))
     manifest = msgspec.structs.replace(make_manifest(files), input=INPUT, variants=tuple(variants))
     return write_bundle(folder, _for_here(manifest), files)
 

@@ -87,6 +87,16 @@ def test_an_interval_holds_its_figure_and_stays_where_a_figure_can_be() -> None:
     assert (below.low, below.high) == (0.98, 1.0)
 
 
+def test_a_difference_stays_where_one_can_be() -> None:
+    mine, reference = np.array([0.0, 0, 0, 0, 1]), np.array([1.0, 1, 1, 1, 0])
+    for (first, second), edge in (((mine, reference), -1.0), ((reference, mine), 1.0)):
+        found = compare(Metric("one", mean_of(first)), Metric("other", mean_of(second)), resample(5)).difference
+        assert found is not None
+        assert found.value == pytest.approx(0.6 * edge)
+        assert edge in (found.low, found.high)
+        assert -1 <= found.low < found.high <= 1
+
+
 def test_a_difference_turned_round_is_its_mirror() -> None:
     one, other = difference_of(RIGHT, OTHER), difference_of(OTHER, RIGHT)
     assert (one.low, one.high) == pytest.approx((-other.high, -other.low))

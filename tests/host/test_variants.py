@@ -10,8 +10,10 @@ import pytest
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.errors import AccuracyGateError, SizeGateError
+from edge_sdk.manifest import Difference
 from edge_sdk.session import Session
 from edge_sdk.tasks import make_task
+from edge_sdk.tuning.quality import Rating, ratings
 from edge_sdk_tools import prove
 from edge_sdk_tools.build import build
 from edge_sdk_tools.ledger import from_json
@@ -83,6 +85,39 @@ def test_labels_give_quality_beside_float_at_the_first_size(tmp_path: Path) -> N
     assert fp32.quality is not None
     assert small.quality is not None
     assert int8.quality.fp32 == small.quality.fp32 == fp32.quality.fp32 == fp32.quality.value
+    for quality in (int8.quality, small.quality, fp32.quality):
+        assert quality.difference is not None
+        assert quality.difference.reference == "fp32"
+        assert quality.difference.value == pytest.approx(quality.value - quality.fp32)
+        assert quality.difference.low < quality.difference.value < quality.difference.high
+    itself = fp32.quality.difference
+    assert itself is not None
+    assert itself == Difference("fp32", 0.0, -itself.high, itself.high)
+
+
+def test_the_difference_is_of_pairs_and_tuning_has_it(tmp_path: Path) -> None:
+    float_model = variant_models.wide_classifier()
+    model = write_project(tmp_path, model=float_model)
+    data = write_labelled(tmp_path / "labelled", float_model, 40, wrong=20)
+    request = Request(sizes=((8, 8),), fp32=True)
+    report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[data], variants=request)
+    manifest = Bundle.open(tmp_path / "a.edge").manifest
+    by_name = {v.name: v.quality for v in manifest.variants}
+    int8, shown = by_name["int8"], report.quality[0].difference
+    assert int8 is not None
+    assert int8.difference is not None
+    assert shown is not None
+    assert int8.difference == Difference("fp32", shown.value, shown.low, shown.high)
+    # Every second image is right, so that its own interval is wide; where float says the same, the difference's is not.
+    assert int8.difference.high - int8.difference.low < int8.high - int8.low
+    metric, rated = ratings(manifest)
+    assert metric == "top-1"
+    assert rated["fp32"] == Rating(0.5, like_reference=True)
+    assert rated["int8"].like_reference
+    for name, quality in by_name.items():
+        assert quality is not None
+        assert quality.difference is not None
+        assert rated[name] == Rating(quality.value, like_reference=quality.difference.may_be_noise)
 
 
 def test_what_does_not_hold_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

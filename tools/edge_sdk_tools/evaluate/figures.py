@@ -34,7 +34,8 @@ def figure_of(metric: Metric, weights: Weights) -> Figure:
 def compare(metric: Metric, reference: Metric, weights: Weights) -> Figure:
     """A figure beside the reference's, and the difference: the difference is paired."""
     mine, theirs = metric.statistic(weights), reference.statistic(weights)
-    difference = interval_of(mine - theirs)
+    bounds = metric.bounds[0] - reference.bounds[1], metric.bounds[1] - reference.bounds[0]
+    difference = interval_of(mine - theirs, bounds)
     if metric.hits is not None and reference.hits is not None:
         difference = difference.reaching(difference_bounds(metric.hits, reference.hits))
     return Figure(metric.name, _alone(metric, mine), _alone(reference, theirs), difference)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.manifest import Agreement, BoardEstimate, Golden, InputTensor, Precision, Quality, Variant
+from edge_sdk.manifest import Agreement, BoardEstimate, Difference, Golden, InputTensor, Precision, Quality, Variant
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.session import Session
 from edge_sdk_tools.convert import Converted
@@ -87,4 +87,6 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
             return None
         value = figure.value
         images = self.evaluation.images
-        return Quality(figure.name, value.value, value.low, value.high, figure.reference.value, images)
+        paired = figure.difference
+        difference = None if paired is None else Difference("fp32", paired.value, paired.low, paired.high)
+        return Quality(figure.name, value.value, value.low, value.high, figure.reference.value, images, difference)
