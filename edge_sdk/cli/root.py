@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 import edge_sdk
+from edge_sdk.ahead import is_any_left_behind
 from edge_sdk.errors import EdgeError
 from edge_sdk.want_of_memory import is_want_of_memory
 
@@ -94,7 +95,14 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with the exit code that fits."""
-    sys.exit(run(arguments))
+    exit_code = run(arguments)
+    if is_any_left_behind():
+        # Libraries that are at work in another thread crash when they are taken down below it.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or never there
+                stream.flush()
+        os._exit(exit_code)
+    sys.exit(exit_code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

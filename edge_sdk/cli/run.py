@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
 import select
 import sys
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 import msgspec
 
-from edge_sdk.daemon import Daemon, RunSettings, RunSummary, stopping_on_signals
+from edge_sdk.ahead import Ahead
+from edge_sdk.bundle import Bundle
 from edge_sdk.errors import PublishError, UsageError
-from edge_sdk.publishing import MqttSettings, Secret, default_device, read_password
-from edge_sdk.trial import TRIAL_S
+from edge_sdk.signing import load_public_key
+from edge_sdk.stop import stopping_on_signals
+
+if TYPE_CHECKING:
+    from edge_sdk.daemon import RunSummary
 
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 _PATH = click.Path(path_type=Path)
@@ -70,11 +73,8 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
 def command(**options: object) -> None:
     """Run BUNDLE on the freshest frames of a source and publish what it sees."""
-    settings = _settings(options)
     quiet = bool(options["quiet"])
-    daemon = Daemon(settings, (lambda _line: None) if quiet else say)
-    with stopping_on_signals(daemon):
-        summary = daemon.run()
+    summary = _run(options, quiet=quiet)
     if options["as_json"] and not _would_hang(summary):
         click.echo(msgspec.json.encode(summary))
     elif not quiet:
@@ -86,76 +86,19 @@ def command(**options: object) -> None:
         say(f"warning: {undelivered}")
 
 
-def _settings(options: dict[str, object]) -> RunSettings:
-    device = cast("str | None", options["device"]) or default_device()
-    source = cast("str", options["source"])
-    _refuse_password(source)
-    return RunSettings(
-        bundle=cast("Path", options["bundle"]),
-        source=source,
-        source_password=_source_password(cast("Path | None", options["source_password_file"])),
-        camera=cast("str", options["camera"]),
-        device=device,
-        trusted_keys=cast("tuple[Path, ...]", options["trust"]),
-        mqtt=_mqtt_settings(options, device),
-        frames=cast("int | None", options["frames"]),
-        duration_s=cast("float | None", options["duration"]),
-        annotate=cast("Path | None", options["annotate"]),
-        latency_ms=cast("float | None", options["latency_ms"]),
-        variant=cast("str | None", options["variant"]),
-        every_frame=bool(options["every_frame"]),
-        run_limit_s=cast("float | None", options["run_limit"]),
-        cpu_share=cast("float | None", options["cpu_share"]),
-        tune=not options["no_tune"],
-        trial_s=TRIAL_S if options["trial_seconds"] is None else cast("float", options["trial_seconds"]),
-        best_effort=bool(options["best_effort"]),
-    )
+def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
+    with stopping_on_signals() as stop, Ahead(lambda: _verified(options), "edge-verify") as bundle:
+        # Hashes are made beside what is a third of a start: ONNX Runtime, OpenCV and all that needs them.
+        from edge_sdk.cli.run_settings import run_settings
+        from edge_sdk.daemon import Daemon
+
+        settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
+        return Daemon(settings, bundle, (lambda _line: None) if quiet else say, stop).run()
 
 
-def _mqtt_settings(options: dict[str, object], device: str) -> MqttSettings | None:
-    url = cast("str | None", options["mqtt_url"])
-    if url is None:
-        return None
-    return MqttSettings.parse(
-        url,
-        password=_mqtt_password(cast("Path | None", options["mqtt_password_file"])),
-        ca_file=cast("Path | None", options["mqtt_ca_file"]),
-        prefix=cast("str", options["mqtt_prefix"]),
-        site=cast("str", options["site"]),
-        device=device,
-        camera=cast("str", options["camera"]),
-        qos=cast("Literal[0, 1]", options["mqtt_qos"]),
-        protocol=cast('Literal["5", "3.1.1"]', options["mqtt_version"]),
-    )
-
-
-def _mqtt_password(path: Path | None) -> Secret | None:
-    if path is not None:
-        return read_password(path)
-    from_environment = os.environ.get(_MQTT_PASSWORD_VARIABLE)
-    if not from_environment:
-        return None
-    try:
-        from_environment.encode()
-    except UnicodeEncodeError:  # not repeated, and not chained: it holds the password
-        raise UsageError(f"${_MQTT_PASSWORD_VARIABLE}: the password is not UTF-8") from None
-    return Secret(from_environment)
-
-
-def _source_password(path: Path | None) -> Secret | None:
-    return None if path is None else read_password(path, "the source's password")
-
-
-def _refuse_password(source: str) -> None:
-    """A password on the command line is in every process list."""
-    scheme, separator, rest = source.partition("://")
-    # As in `redact`: a password that was not percent-encoded may hold any character, the slash too.
-    user = rest.rpartition("@")[0]
-    if separator and ":" in user:
-        raise UsageError(
-            "--source: a password on the command line can be read by every user of this machine; "
-            f"write {scheme}://USER@HOST/... and give --source-password-file (an @ in the path is %40)"
-        )
+def _verified(options: dict[str, object]) -> Bundle:
+    keys = [load_public_key(path) for path in cast("tuple[Path, ...]", options["trust"])]
+    return Bundle.open(cast("Path", options["bundle"]), keys)
 
 
 def _would_hang(summary: RunSummary) -> bool:

@@ -3,7 +3,6 @@
 from edge_sdk.daemon.daemon import Daemon
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import RunSettings
-from edge_sdk.daemon.signals import stopping_on_signals
 from edge_sdk.daemon.summary import RunSummary
 
-__all__ = ["Daemon", "RunSettings", "RunSummary", "Say", "stopping_on_signals"]
+__all__ = ["Daemon", "RunSettings", "RunSummary", "Say"]

@@ -1,7 +1,7 @@
 """The daemon: wires source, stages and publisher together and runs them until told to stop.
 
-Owns the order of starting (verify, try, load, replay golden, open the source, connect) and of stopping (finish the
-frame, say offline, give everything back).
+Owns the order of starting (verify, try, then load and replay golden while the source opens, connect) and of stopping
+(finish the frame, say offline, give everything back).
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import contextlib
 import math
 import platform
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +19,10 @@ import cv2
 import msgspec
 
 import edge_sdk
+from edge_sdk.ahead import Ahead
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
-from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source, redact
+from edge_sdk.camera import Kind, OpenedSource, SourceStats, SourceStatus, kind_of, open_source, redact
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.steering import Steering
@@ -41,7 +41,7 @@ from edge_sdk.publishing import (
 )
 from edge_sdk.run_record import RunRecord
 from edge_sdk.session import SessionSettings, onnxruntime_version
-from edge_sdk.signing import load_public_key
+from edge_sdk.stop import Stop
 from edge_sdk.trial import prove_here
 
 if TYPE_CHECKING:
@@ -57,22 +57,19 @@ class Daemon:
 
     Args:
         settings: what to run.
+        bundle: of these settings, on its way to being verified.
         say: takes status lines; never called once a frame.
+        stop: ends it.
     """
 
-    def __init__(self, settings: RunSettings, say: Say) -> None:
-        self._settings, self._say = settings, say
-        self._stop_reason: str | None = None
+    def __init__(self, settings: RunSettings, bundle: Ahead[Bundle], say: Say, stop: Stop) -> None:
+        self._settings, self._verified, self._say, self._stop = settings, bundle, say, stop
         self._deadline = math.inf
         self._record = RunRecord()
         self._supervisors: list[Supervisor] = [self._record]
 
-    def stop(self, reason: str = "signal") -> None:
-        """Finish the frame at hand and leave; safe in a signal handler."""
-        self._stop_reason = self._stop_reason or reason
-
     def run(self) -> RunSummary:
-        """Run until the source ends, a limit is reached or `stop` is called.
+        """Run until the source ends, a limit is reached or somebody asks for the end.
 
         Raises:
             EdgeError: from opening the bundle, the model or the source, of the family that says who can mend it.
@@ -80,23 +77,22 @@ class Daemon:
         settings = self._settings
         for what, name in (("camera", settings.camera), ("device", settings.device)):
             check_name(what, name)  # what cannot be a topic is said now, not at a frame
-        if settings.mqtt is not None:
-            threading.Thread(target=load_client, name="edge-load", daemon=True).start()
-        bundle = self._open_bundle()
+        if not self._verified.is_ready(self._stop.is_asked):
+            return self._nothing()
+        bundle = self._check(self._verified.take())
         session = self._session_settings(bundle)
         if not prove_here(
             bundle, settings=session, seconds=settings.trial_s, say=self._say, is_stopped=self._is_stopped
         ):
-            return self._nothing(bundle)
+            return self._nothing()
         budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        steering = Steering(settings, bundle, session, budget_ms, self._say)
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
         with contextlib.ExitStack() as stack:
-            password = settings.source_password.reveal() if settings.source_password else None
-            source = open_source(
-                settings.source, camera=settings.camera, password=password, realtime=not settings.every_frame
-            )
+            opened = self._open_both(stack, lambda: Steering(settings, bundle, session, budget_ms, self._say))
+            if opened is None:
+                return self._nothing()
+            steering, source = opened
             stack.callback(source.close)
             budget = Budget(budget_ms, drops=source.paced)
             steering.settle(paced=source.paced)
@@ -114,10 +110,39 @@ class Daemon:
             sink.close(_CLOSE_TIMEOUT_S)
             return self._summary(loop, source, sink, budget, reason)
 
-    def _open_bundle(self) -> Bundle:
-        keys = [load_public_key(path) for path in self._settings.trusted_keys]
-        bundle = Bundle.open(self._settings.bundle, keys)
-        if not keys:
+    def _open_both(
+        self, stack: contextlib.ExitStack, load: Callable[[], Steering]
+    ) -> tuple[Steering, OpenedSource] | None:
+        """Load the model, open the source and load what speaks MQTT, side by side; None when it is to stop.
+
+        What is wrong with the model is said first, as if it had been loaded first.
+        """
+        loading = stack.enter_context(Ahead(load, "edge-model"))
+        # A file that plays in its own time plays from when it is opened: not before there is a model that looks.
+        is_played = kind_of(self._settings.source) is Kind.VIDEO and not self._settings.every_frame
+        opening = None if is_played else self._begin_opening(stack)
+        if self._settings.mqtt is not None:
+            load_client()
+        if not loading.is_ready(self._stop.is_asked):
+            return None
+        steering = loading.take()
+        opening = opening or self._begin_opening(stack)
+        return (steering, opening.take()) if opening.is_ready(self._stop.is_asked) else None
+
+    def _begin_opening(self, stack: contextlib.ExitStack) -> Ahead[OpenedSource]:
+        settings = self._settings
+        password = settings.source_password.reveal() if settings.source_password else None
+        realtime = not settings.every_frame
+        return stack.enter_context(
+            Ahead(
+                lambda: open_source(settings.source, camera=settings.camera, password=password, realtime=realtime),
+                "edge-source",
+                undo=lambda source: source.close(),
+            )
+        )
+
+    def _check(self, bundle: Bundle) -> Bundle:
+        if not self._settings.trusted_keys:
             self._say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
         bundle.check_device(platform.machine(), onnxruntime_version())
         return bundle.led_by(self._settings.variant) if self._settings.variant is not None else bundle
@@ -150,7 +175,7 @@ class Daemon:
         )
 
     def _is_stopped(self) -> bool:
-        return self._stop_reason is not None or time.monotonic() >= self._deadline
+        return self._stop.is_asked() or time.monotonic() >= self._deadline
 
     def _step_until_done(self, loop: Loop, source: OpenedSource, troubles: Troubles) -> str:
         """Step until there is a reason to stop; returns it."""
@@ -159,7 +184,7 @@ class Daemon:
         if settings.duration_s is not None:
             self._deadline = time.monotonic() + settings.duration_s
         next_status_ns = time.monotonic_ns() + _STATUS_INTERVAL_NS
-        while self._stop_reason is None:
+        while self._stop.reason is None:
             tick = loop.step(_STEP_TIMEOUT_S)
             for supervisor in self._supervisors:
                 supervisor.after(loop, tick)
@@ -177,7 +202,7 @@ class Daemon:
             if time.monotonic_ns() >= next_status_ns:
                 next_status_ns += _STATUS_INTERVAL_NS
                 self._say(self._record.line(loop))
-        return self._stop_reason
+        return self._stop.reason
 
     def _say_broker(self, address: str, state: str, detail: str) -> None:
         if state == "connecting" and detail:
@@ -213,7 +238,7 @@ class Daemon:
             ended_by=reason,
         )
 
-    def _nothing(self, bundle: Bundle) -> RunSummary:
+    def _nothing(self) -> RunSummary:
         """The summary of a run that was stopped before it began."""
         return RunSummary(
             results=0,
@@ -222,7 +247,7 @@ class Daemon:
             hung=0,
             not_finite=0,
             skipped=0,
-            budget_ms=self._settings.latency_ms or bundle.manifest.latency_budget_ms,
+            budget_ms=self._settings.latency_ms,
             age=None,
             serial=None,
             inference=None,
@@ -230,7 +255,7 @@ class Daemon:
             source=SourceStats(),
             publisher=None,
             lines=None,
-            ended_by=self._stop_reason or "signal",
+            ended_by=self._stop.reason or "signal",
         )
 
 

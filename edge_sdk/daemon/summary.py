@@ -19,7 +19,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
         hung: frames whose run came to no end and was ended.
         not_finite: of the results, those of outputs that were NaN or infinite.
         skipped: frames left out on purpose, where only every n-th runs.
-        budget_ms: capture to outbox.
+        budget_ms: capture to outbox; None where it was stopped before there was a model, and no budget was given.
         age, serial, inference: of the last 4096 results; None without a result. Capture to outbox; of that what the
             loop took, from taking the frame; of that the bare run.
         fps: results a second, from the first to the last.
@@ -35,7 +35,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     hung: int
     not_finite: int
     skipped: int
-    budget_ms: float
+    budget_ms: float | None
     age: Percentiles | None
     serial: Percentiles | None
     inference: Percentiles | None
