@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import select
 import sys
@@ -18,7 +19,7 @@ from edge_sdk.signing import load_public_key
 from edge_sdk.stop import stopping_on_signals
 
 if TYPE_CHECKING:
-    from edge_sdk.daemon import RunSummary
+    from edge_sdk.daemon.summary import RunSummary
 
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 _PATH = click.Path(path_type=Path)
@@ -87,13 +88,26 @@ def command(**options: object) -> None:
 
 
 def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
-    with stopping_on_signals() as stop, Ahead(lambda: _verified(options), "edge-verify") as bundle:
-        # Hashes are made beside what is a third of a start: ONNX Runtime, OpenCV and all that needs them.
+    with (
+        stopping_on_signals() as stop,
+        Ahead(lambda: _verified(options), "edge-verify") as verified,
+        contextlib.ExitStack() as stack,
+    ):
+        # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         from edge_sdk.cli.run_settings import run_settings
-        from edge_sdk.daemon import Daemon
+        from edge_sdk.daemon.loading import begin_loading
 
         settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
-        return Daemon(settings, bundle, (lambda _line: None) if quiet else say, stop).run()
+        status = _silence if quiet else say
+        loading = begin_loading(settings, verified, status, stop)
+        if loading is not None:
+            stack.enter_context(loading)
+        from edge_sdk.daemon.daemon import Daemon
+        from edge_sdk.daemon.summary import RunSummary
+
+        if loading is None:
+            return RunSummary.of_nothing(stop, settings.latency_ms)
+        return Daemon(settings, loading, status, stop).run()
 
 
 def _verified(options: dict[str, object]) -> Bundle:
@@ -111,6 +125,10 @@ def _would_hang(summary: RunSummary) -> bool:
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
     return not poll.poll(_READER_MS)
+
+
+def _silence(_line: str) -> None:
+    """No line for people."""
 
 
 def say(line: str) -> None:

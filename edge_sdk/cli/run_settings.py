@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal, cast
 
-from edge_sdk.daemon import RunSettings
+from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.errors import UsageError
 from edge_sdk.publishing import MqttSettings, Secret, default_device, read_password
 from edge_sdk.trial import TRIAL_S

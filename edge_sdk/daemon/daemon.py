@@ -1,28 +1,27 @@
 """The daemon: wires source, stages and publisher together and runs them until told to stop.
 
-Owns the order of starting (verify, try, then load and replay golden while the source opens, connect) and of stopping
-(finish the frame, say offline, give everything back).
+Owns the order of starting once the model loads (open the source meanwhile, connect) and of stopping (finish the frame,
+say offline, give everything back).
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cv2
-import msgspec
 
 import edge_sdk
 from edge_sdk.ahead import Ahead
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
-from edge_sdk.camera import Kind, OpenedSource, SourceStats, SourceStatus, kind_of, open_source, redact
+from edge_sdk.camera import Kind, OpenedSource, SourceStatus, kind_of, open_source, redact
+from edge_sdk.daemon.loading import Loading
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.steering import Steering
@@ -36,13 +35,11 @@ from edge_sdk.publishing import (
     MqttPublisher,
     PublisherStats,
     ResultEncoder,
-    check_name,
     load_client,
 )
 from edge_sdk.run_record import RunRecord
-from edge_sdk.session import SessionSettings, onnxruntime_version
+from edge_sdk.session import onnxruntime_version
 from edge_sdk.stop import Stop
-from edge_sdk.trial import prove_here
 
 if TYPE_CHECKING:
     from edge_sdk.annotate import AnnotatedVideo
@@ -57,13 +54,13 @@ class Daemon:
 
     Args:
         settings: what to run.
-        bundle: of these settings, on its way to being verified.
+        loading: their bundle and its model.
         say: takes status lines; never called once a frame.
         stop: ends it.
     """
 
-    def __init__(self, settings: RunSettings, bundle: Ahead[Bundle], say: Say, stop: Stop) -> None:
-        self._settings, self._verified, self._say, self._stop = settings, bundle, say, stop
+    def __init__(self, settings: RunSettings, loading: Loading, say: Say, stop: Stop) -> None:
+        self._settings, self._loading, self._say, self._stop = settings, loading, say, stop
         self._deadline = math.inf
         self._record = RunRecord()
         self._supervisors: list[Supervisor] = [self._record]
@@ -72,26 +69,15 @@ class Daemon:
         """Run until the source ends, a limit is reached or somebody asks for the end.
 
         Raises:
-            EdgeError: from opening the bundle, the model or the source, of the family that says who can mend it.
+            EdgeError: from loading the model or opening the source, of the family that says who can mend it.
         """
-        settings = self._settings
-        for what, name in (("camera", settings.camera), ("device", settings.device)):
-            check_name(what, name)  # what cannot be a topic is said now, not at a frame
-        if not self._verified.is_ready(self._stop.is_asked):
-            return self._nothing()
-        bundle = self._check(self._verified.take())
-        session = self._session_settings(bundle)
-        if not prove_here(
-            bundle, settings=session, seconds=settings.trial_s, say=self._say, is_stopped=self._is_stopped
-        ):
-            return self._nothing()
-        budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
+        settings, bundle, budget_ms = self._settings, self._loading.bundle, self._loading.budget_ms
         # The frame's own work is done by one thread; the model's threads come from its target.
         cv2.setNumThreads(1)
         with contextlib.ExitStack() as stack:
-            opened = self._open_both(stack, lambda: Steering(settings, bundle, session, budget_ms, self._say))
+            opened = self._open(stack)
             if opened is None:
-                return self._nothing()
+                return RunSummary.of_nothing(self._stop, settings.latency_ms)
             steering, source = opened
             stack.callback(source.close)
             budget = Budget(budget_ms, drops=source.paced)
@@ -110,22 +96,20 @@ class Daemon:
             sink.close(_CLOSE_TIMEOUT_S)
             return self._summary(loop, source, sink, budget, reason)
 
-    def _open_both(
-        self, stack: contextlib.ExitStack, load: Callable[[], Steering]
-    ) -> tuple[Steering, OpenedSource] | None:
-        """Load the model, open the source and load what speaks MQTT, side by side; None when it is to stop.
+    def _open(self, stack: contextlib.ExitStack) -> tuple[Steering, OpenedSource] | None:
+        """Open the source and load what speaks MQTT, while the model loads; None when told to stop first.
 
-        What is wrong with the model is said first, as if it had been loaded first.
+        What is wrong with the model is said rather than what is wrong with the source.
         """
-        loading = stack.enter_context(Ahead(load, "edge-model"))
+        settings, model = self._settings, self._loading.steering
         # A file that plays in its own time plays from when it is opened: not before there is a model that looks.
-        is_played = kind_of(self._settings.source) is Kind.VIDEO and not self._settings.every_frame
+        is_played = kind_of(settings.source) is Kind.VIDEO and not settings.every_frame
         opening = None if is_played else self._begin_opening(stack)
-        if self._settings.mqtt is not None:
+        if settings.mqtt is not None:
             load_client()
-        if not loading.is_ready(self._stop.is_asked):
+        if not model.is_ready(self._stop.is_asked):
             return None
-        steering = loading.take()
+        steering = model.take()
         opening = opening or self._begin_opening(stack)
         return (steering, opening.take()) if opening.is_ready(self._stop.is_asked) else None
 
@@ -140,23 +124,6 @@ class Daemon:
                 undo=lambda source: source.close(),
             )
         )
-
-    def _check(self, bundle: Bundle) -> Bundle:
-        if not self._settings.trusted_keys:
-            self._say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
-        bundle.check_device(platform.machine(), onnxruntime_version())
-        return bundle.led_by(self._settings.variant) if self._settings.variant is not None else bundle
-
-    def _session_settings(self, bundle: Bundle) -> SessionSettings:
-        """As the bundle promises; the limit of a run follows the budget, unless it was given."""
-        given = self._settings
-        promise = bundle.manifest
-        if given.latency_ms is not None:
-            promise = msgspec.structs.replace(promise, latency_budget_ms=given.latency_ms)
-        settings = SessionSettings.of(promise)
-        if given.run_limit_s is None:
-            return settings
-        return msgspec.structs.replace(settings, limit_s=given.run_limit_s)
 
     def _open_sink(self, encoder: ResultEncoder, source: OpenedSource) -> MqttPublisher | JsonLinesSink:
         if self._settings.mqtt is None:
@@ -236,26 +203,6 @@ class Daemon:
             publisher=stats if isinstance(stats, PublisherStats) else None,
             lines=None if isinstance(stats, PublisherStats) else stats,
             ended_by=reason,
-        )
-
-    def _nothing(self) -> RunSummary:
-        """The summary of a run that was stopped before it began."""
-        return RunSummary(
-            results=0,
-            late=0,
-            stale=0,
-            hung=0,
-            not_finite=0,
-            skipped=0,
-            budget_ms=self._settings.latency_ms,
-            age=None,
-            serial=None,
-            inference=None,
-            fps=0.0,
-            source=SourceStats(),
-            publisher=None,
-            lines=None,
-            ended_by=self._stop.reason or "signal",
         )
 
 

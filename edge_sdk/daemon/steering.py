@@ -6,10 +6,10 @@ Owns their order, and that no more than two models are loaded: whoever hands sta
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
-from edge_sdk.camera import OpenedSource
 from edge_sdk.daemon.feasible import choose_start, refusal
 from edge_sdk.daemon.governing import Governing
 from edge_sdk.daemon.say import Say
@@ -22,6 +22,9 @@ from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.throttling import BoardWatch
 from edge_sdk.tuning import Limits
+
+if TYPE_CHECKING:  # it brings OpenCV, which is loaded beside the model
+    from edge_sdk.camera import OpenedSource
 
 
 class Steering:

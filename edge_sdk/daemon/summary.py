@@ -7,6 +7,7 @@ import msgspec
 from edge_sdk.camera import SourceStats
 from edge_sdk.percentiles import Percentiles
 from edge_sdk.publishing import LinesStats, PublisherStats
+from edge_sdk.stop import Stop
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
@@ -44,3 +45,29 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     publisher: PublisherStats | None
     lines: LinesStats | None
     ended_by: str
+
+    @classmethod
+    def of_nothing(cls, stop: Stop, budget_ms: float | None) -> RunSummary:
+        """That of a run which was told to stop before there was a model.
+
+        Args:
+            stop: why.
+            budget_ms: that was given.
+        """
+        return cls(
+            results=0,
+            late=0,
+            stale=0,
+            hung=0,
+            not_finite=0,
+            skipped=0,
+            budget_ms=budget_ms,
+            age=None,
+            serial=None,
+            inference=None,
+            fps=0.0,
+            source=SourceStats(),
+            publisher=None,
+            lines=None,
+            ended_by=stop.reason or "signal",
+        )
