@@ -125,11 +125,11 @@ class Bundle:
 
     def _verify(self, entry: FileEntry) -> None:
         """As `read` does, in pieces: of what nobody asked for nothing stays in memory."""
-        digest, size = hashlib.sha256(), 0
+        digest, size, piece = hashlib.sha256(), 0, memoryview(bytearray(min(_PIECE, entry.size + 1)))
         with _open_regular(self.path / entry.name) as file:
-            while size <= entry.size and (piece := file.read(min(_PIECE, entry.size + 1 - size))):
-                digest.update(piece)
-                size += len(piece)
+            while size <= entry.size and (count := file.readinto(piece[: entry.size + 1 - size])):
+                digest.update(piece[:count])
+                size += count
         self._check_file(entry, size, digest.hexdigest())
 
     def _check_file(self, entry: FileEntry, size: int, sha256: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import select
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -13,12 +15,12 @@ import click
 import msgspec
 
 from edge_sdk.ahead import Ahead
-from edge_sdk.bundle import Bundle
 from edge_sdk.errors import PublishError, UsageError
-from edge_sdk.signing import load_public_key
+from edge_sdk.garbage import no_collection
 from edge_sdk.stop import stopping_on_signals
 
 if TYPE_CHECKING:
+    from edge_sdk.bundle import Bundle
     from edge_sdk.daemon.summary import RunSummary
 
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
@@ -88,31 +90,35 @@ def command(**options: object) -> None:
 
 
 def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
-    with (
-        stopping_on_signals() as stop,
-        Ahead(lambda: _verified(options), "edge-verify") as verified,
-        contextlib.ExitStack() as stack,
-    ):
+    # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
-        from edge_sdk.cli.run_settings import run_settings
-        from edge_sdk.daemon.loading import begin_loading
+        with no_collection():
+            verified = stack.enter_context(Ahead(_verifying(options), "edge-verify"))
+            from edge_sdk.cli.run_settings import run_settings
+            from edge_sdk.daemon.loading import begin_loading
 
         settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
         status = _silence if quiet else say
         loading = begin_loading(settings, verified, status, stop)
         if loading is not None:
             stack.enter_context(loading)
-        from edge_sdk.daemon.daemon import Daemon
-        from edge_sdk.daemon.summary import RunSummary
+        with no_collection():
+            from edge_sdk.daemon.daemon import Daemon
+            from edge_sdk.daemon.summary import RunSummary
 
         if loading is None:
             return RunSummary.of_nothing(stop, settings.latency_ms)
         return Daemon(settings, loading, status, stop).run()
 
 
-def _verified(options: dict[str, object]) -> Bundle:
-    keys = [load_public_key(path) for path in cast("tuple[Path, ...]", options["trust"])]
-    return Bundle.open(cast("Path", options["bundle"]), keys)
+def _verifying(options: dict[str, object]) -> Callable[[], Bundle]:
+    from edge_sdk.bundle import Bundle
+    from edge_sdk.signing import load_public_key
+
+    path, key_files = cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"])
+    return lambda: Bundle.open(path, [load_public_key(key) for key in key_files])
 
 
 def _would_hang(summary: RunSummary) -> bool:
