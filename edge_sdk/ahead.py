@@ -13,13 +13,13 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 _LOOK_S = 0.1  # how soon a request to stop is seen
-_PATIENCE_S = 1.0  # a model that loads, a name server that is silent: who is told to stop has two seconds
+_PATIENCE_S = 0.5  # a model that loads, a camera that is silent: who is told to stop has two seconds for both
 
 _left_behind: list[threading.Thread] = []
 
 
 class Ahead(Generic[T]):
-    """One piece of work, begun at once; a context that waits for its end, a second at most.
+    """One piece of work, begun at once; a context that waits for its end, half a second at most.
 
     Args:
         work: what to do; everything that it shares with others must bear several threads.
@@ -49,10 +49,10 @@ class Ahead(Generic[T]):
 
     def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
         """Wait until it is done; False when `is_stopped` said so first."""
-        while not self._done.wait(_LOOK_S):
-            if is_stopped():
-                return False
-        return True
+        while not is_stopped():
+            if self._done.wait(_LOOK_S):
+                return True
+        return False
 
     def take(self) -> T:
         """What came of it; waits. Who takes it holds the only one.
