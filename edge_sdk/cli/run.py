@@ -17,6 +17,7 @@ import msgspec
 from edge_sdk.ahead import Ahead
 from edge_sdk.errors import PublishError, UsageError
 from edge_sdk.garbage import no_collection
+from edge_sdk.heap import share_one_heap
 from edge_sdk.stop import stopping_on_signals
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def command(**options: object) -> None:
 def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
     # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    share_one_heap()
     with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
