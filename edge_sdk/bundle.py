@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 _MANIFEST_LIMIT = 4 * 1024 * 1024  # bytes; a real one has about 5 kB
-_PIECE = 256 * 1024  # bytes that are hashed at once
+_PIECE = 1024 * 1024  # bytes that are hashed at once, while other threads run
 # What numpy and zipfile raise for bytes that are no archive of arrays. Their documentation does not list it; most of
 # these come up when golden files are damaged at random. Caught around that one reading, they hide no other fault.
 _NOT_AN_ARCHIVE = (
