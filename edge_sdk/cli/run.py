@@ -120,7 +120,7 @@ def _verifying(options: dict[str, object]) -> Callable[[], Bundle]:
     from edge_sdk.signing import load_public_key
 
     path, key_files = cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"])
-    return lambda: Bundle.open(path, [load_public_key(key) for key in key_files])
+    return lambda: Bundle.open(path, [load_public_key(key) for key in key_files], keeps_model=True)
 
 
 def _would_hang(summary: RunSummary) -> bool:

@@ -40,7 +40,13 @@ class Loading:
     def __init__(self, settings: RunSettings, bundle: Bundle, session: SessionSettings, say: Say) -> None:
         self.bundle = bundle
         self.budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        self.steering = Ahead(lambda: Steering(settings, bundle, session, self.budget_ms, say), "edge-model")
+        self.steering = Ahead(lambda: self._steer(settings, session, say), "edge-model")
+
+    def _steer(self, settings: RunSettings, session: SessionSettings, say: Say) -> Steering:
+        try:
+            return Steering(settings, self.bundle, session, self.budget_ms, say)
+        finally:
+            self.bundle.forget_kept()  # another variant may be the first to run
 
     def __enter__(self) -> Loading:
         return self
