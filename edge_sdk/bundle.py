@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 _MANIFEST_LIMIT = 4 * 1024 * 1024  # bytes; a real one has about 5 kB
-_PIECE = 256 * 1024  # bytes that are hashed at once
+_PIECE = 1024 * 1024  # bytes that are hashed at once, while other threads run
 # What numpy and zipfile raise for bytes that are no archive of arrays. Their documentation does not list it; most of
 # these come up when golden files are damaged at random. Caught around that one reading, they hide no other fault.
 _NOT_AN_ARCHIVE = (
@@ -68,14 +68,19 @@ class Bundle:
         self.manifest_bytes = manifest_bytes
         self.digest = hashlib.sha256(manifest_bytes).hexdigest()
         self.signed = signed
+        self._kept: dict[str, bytes] = {}
 
     @classmethod
-    def open(cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey] = ()) -> Bundle:
+    def open(
+        cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey] = (), *, keeps_model: bool = False
+    ) -> Bundle:
         """Open a bundle and verify all of it.
 
         Args:
             path: the NAME.edge folder.
             trusted_keys: when there are any, a signature by one of them is demanded before anything is parsed.
+            keeps_model: keep the first variant's file in memory until it is read or `forget_kept` is called, so that
+                it is not read and hashed twice.
 
         Raises:
             UsageError: there is no folder of that name.
@@ -91,8 +96,12 @@ class Bundle:
         manifest = decode_manifest(data, str(path / MANIFEST_FILE))
         bundle = cls(path, manifest, data, signed=bool(trusted_keys))
         bundle._check_folder()
+        first = manifest.variants[0].file if keeps_model else None
         for entry in manifest.files:
-            bundle._verify(entry)
+            if entry.name == first:
+                bundle._kept[first] = bundle.read(first)
+            else:
+                bundle._verify(entry)
         return bundle
 
     def led_by(self, variant: str) -> Bundle:
@@ -108,7 +117,13 @@ class Bundle:
             manifest = self.manifest.led_by(variant)
         except UsageError as cause:
             raise UsageError(f"{self.path}: {cause}") from cause
-        return Bundle(self.path, manifest, self.manifest_bytes, signed=self.signed)
+        other = Bundle(self.path, manifest, self.manifest_bytes, signed=self.signed)
+        other._kept = self._kept
+        return other
+
+    def forget_kept(self) -> None:
+        """Keep no file in memory any more; in none of the bundles that came of this one by `led_by`."""
+        self._kept.clear()
 
     def read(self, name: str) -> bytes:
         """The bytes of one file, hashed again as they are read, so that what was verified is what is used.
@@ -116,6 +131,9 @@ class Bundle:
         Raises:
             BundleError: when the manifest does not name it, or size or hash differ.
         """
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            return kept
         entry = self.manifest.entry(name)
         if entry is None:
             raise BundleError(f"{self.path}: the manifest names no file {name!r}")
@@ -125,11 +143,11 @@ class Bundle:
 
     def _verify(self, entry: FileEntry) -> None:
         """As `read` does, in pieces: of what nobody asked for nothing stays in memory."""
-        digest, size = hashlib.sha256(), 0
+        digest, size, piece = hashlib.sha256(), 0, memoryview(bytearray(min(_PIECE, entry.size + 1)))
         with _open_regular(self.path / entry.name) as file:
-            while size <= entry.size and (piece := file.read(min(_PIECE, entry.size + 1 - size))):
-                digest.update(piece)
-                size += len(piece)
+            while size <= entry.size and (count := file.readinto(piece[: entry.size + 1 - size])):
+                digest.update(piece[:count])
+                size += count
         self._check_file(entry, size, digest.hexdigest())
 
     def _check_file(self, entry: FileEntry, size: int, sha256: str) -> None:

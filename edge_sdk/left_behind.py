@@ -20,9 +20,14 @@ def join_or_leave(thread: Thread, timeout_s: float) -> None:
         _threads.append(thread)
 
 
+def is_any_left() -> bool:
+    """Whether one of them still goes on."""
+    return any(thread.is_alive() for thread in _threads)
+
+
 def leave(exit_code: int) -> None:
     """End the process; at once, without any clean-up, if a thread was left behind that still goes on."""
-    if any(thread.is_alive() for thread in _threads):
+    if is_any_left():
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or never there
                 stream.flush()

@@ -5,12 +5,16 @@ Owns the order in which they are made and proved: load, check the outputs, repla
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Frame, Result
 from edge_sdk.heap import give_back_freed
-from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionCache, SessionSettings
-from edge_sdk.tasks import Task, make_task
+
+if TYPE_CHECKING:
+    from edge_sdk.prepare import Prepare
+    from edge_sdk.tasks import Task
 
 
 class Stages:
@@ -47,8 +51,12 @@ class Stages:
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
         """
-        prepare = Prepare.of(bundle.manifest)
         session = Session.open(bundle, settings) if cache is None else cache.open(bundle, settings)
+        # They bring OpenCV: at a start another thread loads it while this one loads the model.
+        from edge_sdk.prepare import Prepare
+        from edge_sdk.tasks import make_task
+
+        prepare = Prepare.of(bundle.manifest)
         task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
         if not session.is_proved:
             session.replay_golden(bundle, prepare, most_golden)

@@ -3,8 +3,8 @@
 Owns opening, reopening, pacing and the freshest-frame slot. Knows nothing of models, results or MQTT.
 """
 
-from edge_sdk.camera.location import Kind, kind_of, redact
 from edge_sdk.camera.opening import open_source
 from edge_sdk.camera.stats import OpenedSource, SourceStats, SourceStatus
+from edge_sdk.location import Kind, kind_of, redact
 
 __all__ = ["Kind", "OpenedSource", "SourceStats", "SourceStatus", "kind_of", "open_source", "redact"]

@@ -10,10 +10,10 @@ import cv2
 import numpy as np
 
 from edge_sdk.camera.capture import silence
-from edge_sdk.camera.location import IMAGE_SUFFIXES
 from edge_sdk.camera.stats import SourceStats, SourceStatus
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame, Image
+from edge_sdk.location import IMAGE_SUFFIXES
 
 
 class ImageFiles:

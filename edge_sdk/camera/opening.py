@@ -10,11 +10,11 @@ from edge_sdk.camera.capture import OPEN_TIMEOUT_MS, open_device, open_stream
 from edge_sdk.camera.every_frame import EveryFrame
 from edge_sdk.camera.images import ImageFiles
 from edge_sdk.camera.live import LiveFeed
-from edge_sdk.camera.location import Kind, add_password, kind_of, redact
 from edge_sdk.camera.stats import OpenedSource
 from edge_sdk.camera.threaded import ThreadedSource
 from edge_sdk.camera.video import VideoFeed, VideoFile
 from edge_sdk.errors import CameraError
+from edge_sdk.location import Kind, add_password, kind_of, redact
 
 
 def open_source(

@@ -6,18 +6,17 @@ Verbs are imported when they are called, so that `edge-sdk --help` does not pay 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import gc
 import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 
 import edge_sdk
 from edge_sdk.errors import EdgeError
+from edge_sdk.garbage import no_collection
 from edge_sdk.left_behind import leave
 from edge_sdk.want_of_memory import is_want_of_memory
 
@@ -61,8 +60,7 @@ class _LazyVerbs(click.Group):
         if cmd_name not in _VERBS:
             return None
         module = _MODULES.get(cmd_name, cmd_name.replace("-", "_"))
-        # Modules are no garbage; to look for some while they load is a tenth of a start.
-        with _no_collection():
+        with no_collection():
             command = importlib.import_module(f"edge_sdk.cli.{module}").command
         if not isinstance(command, click.Command):
             raise TypeError(f"edge_sdk.cli.{module}.command is not a click command")
@@ -71,17 +69,6 @@ class _LazyVerbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(_VERBS.items()))
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @click.group(cls=_LazyVerbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import click
 import msgspec
 
-from edge_sdk.daemon import Daemon, RunSettings, RunSummary, stopping_on_signals
+from edge_sdk.ahead import Ahead
 from edge_sdk.errors import PublishError, UsageError
-from edge_sdk.publishing import MqttSettings, Secret, default_device, read_password
-from edge_sdk.trial import TRIAL_S
+from edge_sdk.garbage import no_collection
+from edge_sdk.heap import share_one_heap
+from edge_sdk.stop import stopping_on_signals
+
+if TYPE_CHECKING:
+    from edge_sdk.bundle import Bundle
+    from edge_sdk.daemon.summary import RunSummary
 
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 _PATH = click.Path(path_type=Path)
@@ -70,11 +77,8 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
 def command(**options: object) -> None:
     """Run BUNDLE on the freshest frames of a source and publish what it sees."""
-    settings = _settings(options)
     quiet = bool(options["quiet"])
-    daemon = Daemon(settings, (lambda _line: None) if quiet else say)
-    with stopping_on_signals(daemon):
-        summary = daemon.run()
+    summary = _run(options, quiet=quiet)
     if options["as_json"] and not _would_hang(summary):
         click.echo(msgspec.json.encode(summary))
     elif not quiet:
@@ -86,76 +90,37 @@ def command(**options: object) -> None:
         say(f"warning: {undelivered}")
 
 
-def _settings(options: dict[str, object]) -> RunSettings:
-    device = cast("str | None", options["device"]) or default_device()
-    source = cast("str", options["source"])
-    _refuse_password(source)
-    return RunSettings(
-        bundle=cast("Path", options["bundle"]),
-        source=source,
-        source_password=_source_password(cast("Path | None", options["source_password_file"])),
-        camera=cast("str", options["camera"]),
-        device=device,
-        trusted_keys=cast("tuple[Path, ...]", options["trust"]),
-        mqtt=_mqtt_settings(options, device),
-        frames=cast("int | None", options["frames"]),
-        duration_s=cast("float | None", options["duration"]),
-        annotate=cast("Path | None", options["annotate"]),
-        latency_ms=cast("float | None", options["latency_ms"]),
-        variant=cast("str | None", options["variant"]),
-        every_frame=bool(options["every_frame"]),
-        run_limit_s=cast("float | None", options["run_limit"]),
-        cpu_share=cast("float | None", options["cpu_share"]),
-        tune=not options["no_tune"],
-        trial_s=TRIAL_S if options["trial_seconds"] is None else cast("float", options["trial_seconds"]),
-        best_effort=bool(options["best_effort"]),
-    )
+def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
+    # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    share_one_heap()
+    with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
+        # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
+        with no_collection():
+            verified = stack.enter_context(Ahead(_verifying(options), "edge-verify"))
+            from edge_sdk.cli.run_settings import run_settings
+            from edge_sdk.daemon.loading import begin_loading
+
+        settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
+        status = _silence if quiet else say
+        loading = begin_loading(settings, verified, status, stop)
+        if loading is not None:
+            stack.enter_context(loading)
+        with no_collection():
+            from edge_sdk.daemon.daemon import Daemon
+            from edge_sdk.daemon.summary import RunSummary
+
+        if loading is None:
+            return RunSummary.of_nothing(stop, settings.latency_ms)
+        return Daemon(settings, loading, status, stop).run()
 
 
-def _mqtt_settings(options: dict[str, object], device: str) -> MqttSettings | None:
-    url = cast("str | None", options["mqtt_url"])
-    if url is None:
-        return None
-    return MqttSettings.parse(
-        url,
-        password=_mqtt_password(cast("Path | None", options["mqtt_password_file"])),
-        ca_file=cast("Path | None", options["mqtt_ca_file"]),
-        prefix=cast("str", options["mqtt_prefix"]),
-        site=cast("str", options["site"]),
-        device=device,
-        camera=cast("str", options["camera"]),
-        qos=cast("Literal[0, 1]", options["mqtt_qos"]),
-        protocol=cast('Literal["5", "3.1.1"]', options["mqtt_version"]),
-    )
+def _verifying(options: dict[str, object]) -> Callable[[], Bundle]:
+    from edge_sdk.bundle import Bundle
+    from edge_sdk.signing import load_public_key
 
-
-def _mqtt_password(path: Path | None) -> Secret | None:
-    if path is not None:
-        return read_password(path)
-    from_environment = os.environ.get(_MQTT_PASSWORD_VARIABLE)
-    if not from_environment:
-        return None
-    try:
-        from_environment.encode()
-    except UnicodeEncodeError:  # not repeated, and not chained: it holds the password
-        raise UsageError(f"${_MQTT_PASSWORD_VARIABLE}: the password is not UTF-8") from None
-    return Secret(from_environment)
-
-
-def _source_password(path: Path | None) -> Secret | None:
-    return None if path is None else read_password(path, "the source's password")
-
-
-def _refuse_password(source: str) -> None:
-    """A password on the command line is in every process list."""
-    scheme, separator, rest = source.partition("://")
-    # As in `redact`: a password that was not percent-encoded may hold any character, the slash too.
-    user = rest.rpartition("@")[0]
-    if separator and ":" in user:
-        raise UsageError(
-            "--source: a password on the command line can be read by every user of this machine; "
-            f"write {scheme}://USER@HOST/... and give --source-password-file (an @ in the path is %40)"
-        )
+    path, key_files = cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"])
+    return lambda: Bundle.open(path, [load_public_key(key) for key in key_files], keeps_model=True)
 
 
 def _would_hang(summary: RunSummary) -> bool:
@@ -168,6 +133,10 @@ def _would_hang(summary: RunSummary) -> bool:
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
     return not poll.poll(_READER_MS)
+
+
+def _silence(_line: str) -> None:
+    """No line for people."""
 
 
 def say(line: str) -> None:

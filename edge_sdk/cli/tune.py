@@ -30,9 +30,8 @@ from edge_sdk.tuning import (
     Tuned,
     Tuning,
     figures,
-    golden_camera,
-    tune,
 )
+from edge_sdk.tuning.tune import golden_camera, tune
 
 _PATH = click.Path(path_type=Path)
 _FPS = 30.0

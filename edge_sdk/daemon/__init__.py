@@ -1,9 +1,4 @@
-"""Daemon: one bundle on one source, until told to stop."""
+"""Daemon: one bundle on one source, until told to stop.
 
-from edge_sdk.daemon.daemon import Daemon
-from edge_sdk.daemon.say import Say
-from edge_sdk.daemon.settings import RunSettings
-from edge_sdk.daemon.signals import stopping_on_signals
-from edge_sdk.daemon.summary import RunSummary
-
-__all__ = ["Daemon", "RunSettings", "RunSummary", "Say", "stopping_on_signals"]
+Exports nothing: `loading` is imported and at work before `daemon`, which brings OpenCV, is there.
+"""

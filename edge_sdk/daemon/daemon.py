@@ -1,28 +1,27 @@
 """The daemon: wires source, stages and publisher together and runs them until told to stop.
 
-Owns the order of starting (verify, try, load, replay golden, open the source, connect) and of stopping (finish the
-frame, say offline, give everything back).
+Owns the order of starting once the model loads (open the source meanwhile, connect) and of stopping (finish the frame,
+say offline, give everything back).
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import platform
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cv2
-import msgspec
 
 import edge_sdk
+from edge_sdk.ahead import Ahead
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
-from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source, redact
+from edge_sdk.camera import Kind, OpenedSource, SourceStatus, kind_of, open_source, redact
+from edge_sdk.daemon.loading import Loading
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.steering import Steering
@@ -36,13 +35,11 @@ from edge_sdk.publishing import (
     MqttPublisher,
     PublisherStats,
     ResultEncoder,
-    check_name,
     load_client,
 )
 from edge_sdk.run_record import RunRecord
-from edge_sdk.session import SessionSettings, onnxruntime_version
-from edge_sdk.signing import load_public_key
-from edge_sdk.trial import prove_here
+from edge_sdk.session import onnxruntime_version
+from edge_sdk.stop import Stop
 
 if TYPE_CHECKING:
     from edge_sdk.annotate import AnnotatedVideo
@@ -57,54 +54,41 @@ class Daemon:
 
     Args:
         settings: what to run.
+        loading: their bundle and its model.
         say: takes status lines; never called once a frame.
+        stop: ends it.
     """
 
-    def __init__(self, settings: RunSettings, say: Say) -> None:
-        self._settings, self._say = settings, say
-        self._stop_reason: str | None = None
+    def __init__(self, settings: RunSettings, loading: Loading, say: Say, stop: Stop) -> None:
+        self._settings, self._loading, self._say, self._stop = settings, loading, say, stop
         self._deadline = math.inf
         self._record = RunRecord()
         self._supervisors: list[Supervisor] = [self._record]
 
-    def stop(self, reason: str = "signal") -> None:
-        """Finish the frame at hand and leave; safe in a signal handler."""
-        self._stop_reason = self._stop_reason or reason
-
     def run(self) -> RunSummary:
-        """Run until the source ends, a limit is reached or `stop` is called.
+        """Run until the source ends, a limit is reached or somebody asks for the end.
 
         Raises:
-            EdgeError: from opening the bundle, the model or the source, of the family that says who can mend it.
+            EdgeError: from loading the model or opening the source, of the family that says who can mend it.
         """
-        settings = self._settings
-        for what, name in (("camera", settings.camera), ("device", settings.device)):
-            check_name(what, name)  # what cannot be a topic is said now, not at a frame
-        if settings.mqtt is not None:
-            threading.Thread(target=load_client, name="edge-load", daemon=True).start()
-        bundle = self._open_bundle()
-        session = self._session_settings(bundle)
-        if not prove_here(
-            bundle, settings=session, seconds=settings.trial_s, say=self._say, is_stopped=self._is_stopped
-        ):
-            return self._nothing(bundle)
         try:
-            return self._run_steered(bundle, session)
+            return self._run()
         except StoppedError:
-            return self._nothing(bundle)
+            return self._nothing()
 
-    def _run_steered(self, bundle: Bundle, session: SessionSettings) -> RunSummary:
-        settings = self._settings
-        budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        steering = Steering(settings, bundle, session, budget_ms, self._say, self._is_stopped)
-        # While a frame is resized no model runs, so that its threads' cores are free.
-        cv2.setNumThreads(session.intra_op_num_threads)
+    def _nothing(self) -> RunSummary:
+        return RunSummary.of_nothing(self._stop, self._settings.latency_ms)
+
+    def _run(self) -> RunSummary:
+        settings, bundle, budget_ms = self._settings, self._loading.bundle, self._loading.budget_ms
         with contextlib.ExitStack() as stack:
-            password = settings.source_password.reveal() if settings.source_password else None
-            source = open_source(
-                settings.source, camera=settings.camera, password=password, realtime=not settings.every_frame
-            )
+            opened = self._open(stack)
+            if opened is None:
+                return self._nothing()
+            steering, source = opened
             stack.callback(source.close)
+            # While a frame is resized no model runs, so that its threads' cores are free.
+            cv2.setNumThreads(steering.threads)
             budget = Budget(budget_ms, drops=source.paced)
             steering.settle(paced=source.paced)
             observers: list[Sink] = [self._record]
@@ -121,24 +105,34 @@ class Daemon:
             sink.close(_CLOSE_TIMEOUT_S)
             return self._summary(loop, source, sink, budget, reason)
 
-    def _open_bundle(self) -> Bundle:
-        keys = [load_public_key(path) for path in self._settings.trusted_keys]
-        bundle = Bundle.open(self._settings.bundle, keys)
-        if not keys:
-            self._say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
-        bundle.check_device(platform.machine(), onnxruntime_version())
-        return bundle.led_by(self._settings.variant) if self._settings.variant is not None else bundle
+    def _open(self, stack: contextlib.ExitStack) -> tuple[Steering, OpenedSource] | None:
+        """Open the source and load what speaks MQTT, while the model loads; None when told to stop first.
 
-    def _session_settings(self, bundle: Bundle) -> SessionSettings:
-        """As the bundle promises; the limit of a run follows the budget, unless it was given."""
-        given = self._settings
-        promise = bundle.manifest
-        if given.latency_ms is not None:
-            promise = msgspec.structs.replace(promise, latency_budget_ms=given.latency_ms)
-        settings = SessionSettings.of(promise)
-        if given.run_limit_s is None:
-            return settings
-        return msgspec.structs.replace(settings, limit_s=given.run_limit_s)
+        What is wrong with the model is said rather than what is wrong with the source.
+        """
+        settings, model = self._settings, self._loading.steering
+        # A file that plays in its own time plays from when it is opened: not before there is a model that looks.
+        is_played = kind_of(settings.source) is Kind.VIDEO and not settings.every_frame
+        opening = None if is_played else self._begin_opening(stack)
+        if settings.mqtt is not None:
+            load_client()
+        if not model.is_ready(self._stop.is_asked):
+            return None
+        steering = model.take()
+        opening = opening or self._begin_opening(stack)
+        return (steering, opening.take()) if opening.is_ready(self._stop.is_asked) else None
+
+    def _begin_opening(self, stack: contextlib.ExitStack) -> Ahead[OpenedSource]:
+        settings = self._settings
+        password = settings.source_password.reveal() if settings.source_password else None
+        realtime = not settings.every_frame
+        return stack.enter_context(
+            Ahead(
+                lambda: open_source(settings.source, camera=settings.camera, password=password, realtime=realtime),
+                "edge-source",
+                undo=lambda source: source.close(),
+            )
+        )
 
     def _open_sink(self, encoder: ResultEncoder, source: OpenedSource) -> MqttPublisher | JsonLinesSink:
         if self._settings.mqtt is None:
@@ -157,7 +151,7 @@ class Daemon:
         )
 
     def _is_stopped(self) -> bool:
-        return self._stop_reason is not None or time.monotonic() >= self._deadline
+        return self._stop.is_asked() or time.monotonic() >= self._deadline
 
     def _step_until_done(self, loop: Loop, source: OpenedSource, troubles: Troubles) -> str:
         """Step until there is a reason to stop; returns it."""
@@ -166,7 +160,7 @@ class Daemon:
         if settings.duration_s is not None:
             self._deadline = time.monotonic() + settings.duration_s
         next_status_ns = time.monotonic_ns() + _STATUS_INTERVAL_NS
-        while self._stop_reason is None:
+        while self._stop.reason is None:
             tick = loop.step(_STEP_TIMEOUT_S)
             for supervisor in self._supervisors:
                 supervisor.after(loop, tick)
@@ -184,7 +178,7 @@ class Daemon:
             if time.monotonic_ns() >= next_status_ns:
                 next_status_ns += _STATUS_INTERVAL_NS
                 self._say(self._record.line(loop))
-        return self._stop_reason
+        return self._stop.reason
 
     def _say_broker(self, address: str, state: str, detail: str) -> None:
         if state == "connecting" and detail:
@@ -218,26 +212,6 @@ class Daemon:
             publisher=stats if isinstance(stats, PublisherStats) else None,
             lines=None if isinstance(stats, PublisherStats) else stats,
             ended_by=reason,
-        )
-
-    def _nothing(self, bundle: Bundle) -> RunSummary:
-        """The summary of a run that was stopped before it began."""
-        return RunSummary(
-            results=0,
-            late=0,
-            stale=0,
-            hung=0,
-            not_finite=0,
-            skipped=0,
-            budget_ms=self._settings.latency_ms or bundle.manifest.latency_budget_ms,
-            age=None,
-            serial=None,
-            inference=None,
-            fps=0.0,
-            source=SourceStats(),
-            publisher=None,
-            lines=None,
-            ended_by=self._stop_reason or "signal",
         )
 
 

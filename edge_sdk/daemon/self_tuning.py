@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.camera import Kind, OpenedSource, kind_of
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.errors import StoppedError
+from edge_sdk.location import Kind, kind_of
 from edge_sdk.session import SessionSettings, Shortfalls
 from edge_sdk.stages import Stages
 from edge_sdk.trial import prove_here
 from edge_sdk.tuning import SECONDS, Candidate, Limits, LiveTuner, Tuned, Tuning
+
+if TYPE_CHECKING:  # it brings OpenCV, which is loaded beside the model
+    from edge_sdk.camera import OpenedSource
 
 
 class SelfTuning:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
-from edge_sdk.camera import OpenedSource
 from edge_sdk.cores import Cores
 from edge_sdk.daemon.announcing import Announcing, status_of
 from edge_sdk.daemon.core_watch import CoreWatch
@@ -28,6 +28,9 @@ from edge_sdk.stages import Stages
 from edge_sdk.throttling import BoardWatch
 from edge_sdk.tuning import Limits
 from edge_sdk.tuning.search import thread_counts
+
+if TYPE_CHECKING:  # it brings OpenCV, which is loaded beside the model
+    from edge_sdk.camera import OpenedSource
 
 
 class Steering:
@@ -67,6 +70,11 @@ class Steering:
         self._known = self._tuning.tuned
         self._watch: CoreWatch | None = None
         self._usable = 0  # cores, at the first frame
+
+    @property
+    def threads(self) -> int:
+        """Inside one operator of the model that runs first."""
+        return self._stages[-1].threads
 
     def settle(self, *, paced: bool) -> None:
         """Choose the model that the budget allows.

@@ -7,6 +7,7 @@ import msgspec
 from edge_sdk.camera import SourceStats
 from edge_sdk.percentiles import Percentiles
 from edge_sdk.publishing import LinesStats, PublisherStats
+from edge_sdk.stop import Stop
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
@@ -19,7 +20,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
         hung: frames whose run came to no end and was ended.
         not_finite: of the results, those of outputs that were NaN or infinite.
         skipped: frames left out on purpose, where only every n-th runs.
-        budget_ms: capture to outbox.
+        budget_ms: capture to outbox; None where it was stopped before there was a model, and no budget was given.
         age, serial, inference: of the last 4096 results; None without a result. Capture to outbox; of that what the
             loop took, from taking the frame; of that the bare run.
         fps: results a second, from the first to the last.
@@ -35,7 +36,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     hung: int
     not_finite: int
     skipped: int
-    budget_ms: float
+    budget_ms: float | None
     age: Percentiles | None
     serial: Percentiles | None
     inference: Percentiles | None
@@ -44,3 +45,29 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     publisher: PublisherStats | None
     lines: LinesStats | None
     ended_by: str
+
+    @classmethod
+    def of_nothing(cls, stop: Stop, budget_ms: float | None) -> RunSummary:
+        """That of a run which was told to stop before there was a model.
+
+        Args:
+            stop: why.
+            budget_ms: that was given.
+        """
+        return cls(
+            results=0,
+            late=0,
+            stale=0,
+            hung=0,
+            not_finite=0,
+            skipped=0,
+            budget_ms=budget_ms,
+            age=None,
+            serial=None,
+            inference=None,
+            fps=0.0,
+            source=SourceStats(),
+            publisher=None,
+            lines=None,
+            ended_by=stop.reason or "signal",
+        )

@@ -5,7 +5,6 @@ Owns the window of messages on their way, the order of status messages, and the 
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Callable, Mapping
 
@@ -120,6 +119,8 @@ class Delivery:
         return is_hopeless or not len(self._outbox)
 
     def _connect_once(self) -> None:
+        import ssl  # what speaks MQTT has loaded it by then; whoever only wants this module need not wait for it
+
         link: Link | None = None
         is_done = False
         try:

@@ -13,6 +13,7 @@ from functools import partial
 
 from edge_sdk.errors import UsageError
 from edge_sdk.frame import Result
+from edge_sdk.garbage import no_collection
 from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.delivery import Delivery
 from edge_sdk.publishing.encoder import ResultEncoder
@@ -125,8 +126,8 @@ class MqttPublisher:
 
 
 def load_client() -> None:
-    """Load what speaks MQTT; from another thread it costs no time while a model is loaded. Never raises."""
-    with contextlib.suppress(Exception):  # who needs it is told
+    """Load what speaks MQTT: it costs no time while a model loads in another thread. Never raises."""
+    with contextlib.suppress(Exception), no_collection():  # who needs it is told
         importlib.import_module("edge_sdk.publishing.mqtt")
 
 

@@ -5,7 +5,7 @@ Owns the checks of every name, so that nothing else needs to know what MQTT allo
 
 from __future__ import annotations
 
-import socket
+import os
 
 import msgspec
 
@@ -78,7 +78,7 @@ def check_name(what: str, name: str) -> None:
 
 def default_device() -> str:
     """This machine's host name, with what a topic may not have replaced by a hyphen."""
-    return as_name(socket.gethostname())
+    return as_name(os.uname().nodename)
 
 
 def as_name(text: str) -> str:

@@ -15,7 +15,7 @@ _Key: TypeAlias = tuple[str, str, bool, SessionSettings]
 
 
 class SessionCache:
-    """Hands out sessions on models that it keeps; for several threads.
+    """Hands out sessions on models that it keeps; for several threads, which load different models at the same time.
 
     Args:
         most: how many models are kept. The least recently used one goes, but never one that is in use, so that there
@@ -25,6 +25,7 @@ class SessionCache:
     def __init__(self, most: int = 3) -> None:
         self._most = most
         self._lock = threading.Lock()
+        self._loading: weakref.WeakValueDictionary[_Key, threading.Lock] = weakref.WeakValueDictionary()
         self._loaded: OrderedDict[_Key, Session] = OrderedDict()
         self._handed_out: dict[_Key, weakref.WeakSet[Session]] = {}
 
@@ -44,14 +45,22 @@ class SessionCache:
         chosen = settings or SessionSettings.of(bundle.manifest)
         key = (bundle.digest, bundle.manifest.variants[0].file, bundle.signed, chosen)
         with self._lock:
-            if key not in self._loaded:
-                self._loaded[key] = Session.open(bundle, chosen)
-                self._handed_out[key] = weakref.WeakSet()
-            self._loaded.move_to_end(key)
-            session = self._loaded[key].twin()
-            self._handed_out[key].add(session)
-            self._drop_unused()
-            return session
+            loading = self._loading.setdefault(key, threading.Lock())
+        with loading:  # who wants another model need not wait
+            with self._lock:
+                if key in self._loaded:
+                    return self._hand_out(key)
+            loaded = Session.open(bundle, chosen)
+            with self._lock:
+                self._loaded[key], self._handed_out[key] = loaded, weakref.WeakSet()
+                return self._hand_out(key)
+
+    def _hand_out(self, key: _Key) -> Session:
+        self._loaded.move_to_end(key)
+        session = self._loaded[key].twin()
+        self._handed_out[key].add(session)
+        self._drop_unused()
+        return session
 
     def _drop_unused(self) -> None:
         unused = [key for key in self._loaded if not self._handed_out[key]]

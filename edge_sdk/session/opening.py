@@ -57,7 +57,7 @@ def open_inference(
     wanted = [p for p in asked if p in available and p != CPU]
     while True:
         said: list[str] = []
-        # Only accelerators say on standard error alone what is wrong with them.
+        # Only accelerators say on standard error alone what is wrong with them; with the CPU nothing is redirected.
         listening = standard_error_read(said) if wanted else contextlib.nullcontext()
         try:
             with listening:

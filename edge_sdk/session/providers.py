@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import sys
-import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +24,10 @@ CPU = "CPUExecutionProvider"
 _PACKAGES = {"TensorrtExecutionProvider": "onnxruntime-gpu", "CUDAExecutionProvider": "onnxruntime-gpu"}
 _NO_LIBRARY = re.compile(r"Failed to load library \S*_providers_(\w+)\.so with error: (.+)")
 _NOT_CREATED = re.compile(r"Failed to create (\w+)\.\s*(.*?)(?:\. Please|$)")
-_OURS = re.compile(r"onnxruntime|^\x1b\[m$")
+_OF_RUNTIME = re.compile(rb"\[[VIWEF]:onnxruntime:|^\x1b\[m$")  # a line of its log, or what ends the colour of one
+_PIECE = 65_536
+_PATIENCE_S = 1.0  # a process that was started meanwhile may keep the pipe open
+_listening = threading.Lock()  # a process has one standard error
 
 
 class Providers(msgspec.Struct, frozen=True):
@@ -108,18 +111,45 @@ def not_started(provider: str, said: str, cause: str = "") -> str:
 
 @contextlib.contextmanager
 def standard_error_read(said: list[str]) -> Iterator[None]:
-    """Append what is written to standard error inside, by libraries too; what is not ONNX Runtime's is passed on."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
+    """Append what ONNX Runtime logs to standard error inside; what anybody else writes there is passed on at once."""
+    with _listening:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        try:
+            kept = os.dup(2)
+        except OSError:  # it is closed: nobody can say anything there
+            yield
+            return
+        reading, writing = os.pipe()
+        os.dup2(writing, 2)
+        os.close(writing)
+        reader = threading.Thread(target=_pass_on, args=(reading, os.dup(kept), said), name="edge-stderr", daemon=True)
+        reader.start()
         try:
             yield
         finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
+            if sys.stderr is not None:
+                sys.stderr.flush()
+            os.dup2(kept, 2)  # the last end of the pipe to write to: the reader finds its end
             os.close(kept)
-            file.seek(0)
-            text = file.read().decode("utf-8", "replace")
-            said.append(text)
-            sys.stderr.write("".join(line for line in text.splitlines(keepends=True) if not _OURS.search(line)))
+            reader.join(_PATIENCE_S)
+
+
+def _pass_on(reading: int, standard_error: int, said: list[str]) -> None:
+    """Read lines until nobody can write any more; then close both."""
+    rest = b""
+    while piece := os.read(reading, _PIECE):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            _sort(line + b"\n", standard_error, said)
+    _sort(rest, standard_error, said)
+    os.close(reading)
+    os.close(standard_error)
+
+
+def _sort(line: bytes, standard_error: int, said: list[str]) -> None:
+    if _OF_RUNTIME.search(line.rstrip(b"\n")):
+        said.append(line.decode("utf-8", "replace"))
+        return
+    with contextlib.suppress(OSError):  # nobody reads it
+        os.write(standard_error, line)

@@ -9,6 +9,7 @@ import copy
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -17,13 +18,15 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.errors import BundleError, HungRunError, IncompatibleError, SessionError
 from edge_sdk.frame import Inferred, Prepared, Tensor
 from edge_sdk.golden import largest_difference
-from edge_sdk.prepare import Prepare
 from edge_sdk.session.custom_operators import extension_libraries, operator_libraries
 from edge_sdk.session.opening import first_line, onnxruntime_version, open_inference
 from edge_sdk.session.profile import Event
 from edge_sdk.session.settings import UNKNOWN_LIMIT_S, SessionSettings
 from edge_sdk.session.tensors import DTYPES, check_outputs, misfit_of, only_input
 from edge_sdk.session.watchdog import guarded
+
+if TYPE_CHECKING:  # it brings OpenCV, which is loaded beside the model
+    from edge_sdk.prepare import Prepare
 
 _NOTHING = object()  # not None, which somebody may give for a tensor
 _LIMIT_GOLDENS = 10

@@ -4,7 +4,6 @@ from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.choice import Limits
 from edge_sdk.tuning.live import LiveTuner
 from edge_sdk.tuning.machine import Machine
-from edge_sdk.tuning.tune import golden_camera, tune
 from edge_sdk.tuning.tuned import Tuned, figures
 from edge_sdk.tuning.tuning import SECONDS, Tuning
 
@@ -18,6 +17,4 @@ __all__ = [
     "Tuned",
     "Tuning",
     "figures",
-    "golden_camera",
-    "tune",
 ]

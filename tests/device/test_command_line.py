@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from edge_sdk.cli.root import run
-from edge_sdk.daemon import RunSettings
+from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.publishing import Secret
 
 

@@ -68,7 +68,8 @@ def test_here_another_program_is_another_and_our_own_work_is_not() -> None:
             pass
         after = CpuTime.read()
         process.kill()
-    assert after.own_s - before.own_s >= 0.5
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    assert after.own_s - before.own_s >= 0.5 - 2 * tick_s  # user and system time are each told in whole ticks
     others_s = (after.others_since(before) or 0) * (after.total_s - before.total_s)
     assert others_s > 0.1
     assert others_s <= after.busy_s - before.busy_s - 0.4

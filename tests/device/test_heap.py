@@ -1,4 +1,4 @@
-"""What loading a model freed is the system's again."""
+"""What loading a model freed is the system's again, or serves other threads."""
 
 from __future__ import annotations
 
@@ -28,8 +28,44 @@ session = Session(Path(sys.argv[1]).read_bytes(), SessionSettings(), "m")
 print(memory() - before)
 """
 
+_HEAPS = """
+import ctypes, sys, threading
+from edge_sdk.heap import share_one_heap
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have nothing that gives memory back")
+if sys.argv[1] == "one":
+    share_one_heap()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+all_here = threading.Barrier(4)
+
+def work():
+    all_here.wait()
+    libc.malloc(5000)
+    all_here.wait()
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+file = ctypes.c_void_p(libc.fopen(sys.argv[2].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+needs_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other C libraries have no heaps of threads and give no memory back"
+)
+
+
+@needs_glibc
+@pytest.mark.parametrize(("how", "is_one"), [("one", True), ("each its own", False)])
+def test_threads_share_one_heap(how: str, is_one: bool, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _HEAPS, how, str(tmp_path / "heaps.xml")], check=True)
+    heaps = (tmp_path / "heaps.xml").read_text().count("<heap nr=")
+    assert (heaps == 1) is is_one
+
+
+@needs_glibc
 def test_a_loaded_model_does_not_hold_what_reading_it_took(tmp_path: Path) -> None:
     weights = {
         "w1": np.full((64, 3, 3, 3), 0.1, np.float32),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
+import time
 from pathlib import Path
+from threading import Event, Thread
 
 import msgspec
 import numpy as np
@@ -86,14 +87,50 @@ def test_the_reason_is_found_in_what_the_runtime_says(provider: str, said: str, 
 def test_what_others_write_to_standard_error_meanwhile_is_not_lost(capfd: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
     with standard_error_read(said):
-        os.write(2, SAID.encode() + b"the disk is full\n")
-        sys.stderr.write("hello\n")
-    os.write(2, b"after\n")
-    assert said[0].startswith(SAID)
+        os.write(2, SAID.encode() + b"the disk is full\nedge-sdk: install onnxruntime-gpu\n")
+        os.write(2, b"no end of a line")
+    os.write(2, b"\nafter\n")
+    assert "".join(said) == SAID
     lines = capfd.readouterr().err.splitlines()
-    assert "the disk is full" in lines
-    assert lines[-1] == "after"
-    assert not any("Failed to load library" in line for line in lines)
+    assert lines == ["the disk is full", "edge-sdk: install onnxruntime-gpu", "no end of a line", "after"]
+
+
+def test_others_are_passed_on_before_the_end(capfd: pytest.CaptureFixture[str]) -> None:
+    with standard_error_read([]):
+        os.write(2, b"now\n")
+        heard = ""
+        for _ in range(500):
+            heard += capfd.readouterr().err
+            if heard:
+                break
+            time.sleep(0.01)
+        assert heard == "now\n"
+
+
+def test_two_that_listen_at_once_leave_standard_error_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    """One of them used to put back the other's file."""
+    before = os.fstat(2)
+    is_inside, may_leave = Event(), Event()
+
+    def listen_first() -> None:
+        with standard_error_read([]):
+            is_inside.set()
+            may_leave.wait(10)
+
+    def listen_second() -> None:
+        is_inside.wait(10)
+        may_leave.set()
+        with standard_error_read([]):
+            first.join(10)
+
+    first, second = Thread(target=listen_first), Thread(target=listen_second)
+    for thread in (first, second):
+        thread.start()
+    for thread in (first, second):
+        thread.join(20)
+    assert os.path.samestat(os.fstat(2), before)
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "after\n"
 
 
 OPTIONS = ProviderOptions(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -92,6 +93,40 @@ def test_several_cameras_share_one_model(bundle: Bundle) -> None:
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(watch, range(4)))
     assert len(cache) == 1
+
+
+class _Watched(Bundle):
+    """A bundle that notes how often it is read, and whose reader waits for others."""
+
+    def __init__(self, opened: Bundle, others: Barrier) -> None:
+        super().__init__(opened.path, opened.manifest, opened.manifest_bytes, signed=opened.signed)
+        self._others = others
+        self.reads = 0
+
+    def read(self, name: str) -> bytes:
+        self.reads += 1
+        self._others.wait(10)
+        return super().read(name)
+
+
+def test_different_models_load_at_the_same_time(tmp_path: Path, bundle: Bundle) -> None:
+    both = Barrier(2)
+    other = open_real_bundle(tmp_path / "b.edge", tiny.classifier(classes=3))
+    cache = SessionCache()
+    with ThreadPoolExecutor(2) as threads:
+        opened = list(threads.map(cache.open, [_Watched(bundle, both), _Watched(other, both)]))
+    assert opened[0].inference is not opened[1].inference
+    assert len(cache) == 2
+
+
+def test_one_model_that_two_want_at_once_is_loaded_once(bundle: Bundle) -> None:
+    alone = Barrier(1)
+    wanted = [_Watched(bundle, alone) for _ in range(8)]
+    cache = SessionCache()
+    with ThreadPoolExecutor(8) as threads:
+        opened = list(threads.map(cache.open, wanted))
+    assert sum(w.reads for w in wanted) == 1
+    assert len({id(session.inference) for session in opened}) == 1
 
 
 def test_what_cannot_be_loaded_is_not_kept(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.camera import open_source, redact
-from edge_sdk.camera.location import Kind, add_password, kind_of
 from edge_sdk.errors import CameraError, ConfigError
+from edge_sdk.location import Kind, add_password, kind_of
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""What the command line of `edge-sdk run` asks for, as the daemon takes it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, cast
+
+from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.errors import UsageError
+from edge_sdk.publishing import MqttSettings, Secret, default_device, read_password
+from edge_sdk.trial import TRIAL_S
+
+
+def run_settings(options: dict[str, object], password_variable: str) -> RunSettings:
+    """Read the options of `edge-sdk run`.
+
+    Args:
+        options: by name, as click gives them.
+        password_variable: of the environment, for the broker's password where no file is named.
+
+    Raises:
+        UsageError: a value that cannot be used, or a password where others can read it.
+    """
+    device = cast("str | None", options["device"]) or default_device()
+    source = cast("str", options["source"])
+    _refuse_password(source)
+    return RunSettings(
+        bundle=cast("Path", options["bundle"]),
+        source=source,
+        source_password=_source_password(cast("Path | None", options["source_password_file"])),
+        camera=cast("str", options["camera"]),
+        device=device,
+        trusted_keys=cast("tuple[Path, ...]", options["trust"]),
+        mqtt=_mqtt_settings(options, device, password_variable),
+        frames=cast("int | None", options["frames"]),
+        duration_s=cast("float | None", options["duration"]),
+        annotate=cast("Path | None", options["annotate"]),
+        latency_ms=cast("float | None", options["latency_ms"]),
+        variant=cast("str | None", options["variant"]),
+        every_frame=bool(options["every_frame"]),
+        run_limit_s=cast("float | None", options["run_limit"]),
+        cpu_share=cast("float | None", options["cpu_share"]),
+        tune=not options["no_tune"],
+        trial_s=TRIAL_S if options["trial_seconds"] is None else cast("float", options["trial_seconds"]),
+        best_effort=bool(options["best_effort"]),
+    )
+
+
+def _mqtt_settings(options: dict[str, object], device: str, password_variable: str) -> MqttSettings | None:
+    url = cast("str | None", options["mqtt_url"])
+    if url is None:
+        return None
+    return MqttSettings.parse(
+        url,
+        password=_mqtt_password(cast("Path | None", options["mqtt_password_file"]), password_variable),
+        ca_file=cast("Path | None", options["mqtt_ca_file"]),
+        prefix=cast("str", options["mqtt_prefix"]),
+        site=cast("str", options["site"]),
+        device=device,
+        camera=cast("str", options["camera"]),
+        qos=cast("Literal[0, 1]", options["mqtt_qos"]),
+        protocol=cast('Literal["5", "3.1.1"]', options["mqtt_version"]),
+    )
+
+
+def _mqtt_password(path: Path | None, variable: str) -> Secret | None:
+    if path is not None:
+        return read_password(path)
+    from_environment = os.environ.get(variable)
+    if not from_environment:
+        return None
+    try:
+        from_environment.encode()
+    except UnicodeEncodeError:  # not repeated, and not chained: it holds the password
+        raise UsageError(f"${variable}: the password is not UTF-8") from None
+    return Secret(from_environment)
+
+
+def _source_password(path: Path | None) -> Secret | None:
+    return None if path is None else read_password(path, "the source's password")
+
+
+def _refuse_password(source: str) -> None:
+    """A password on the command line is in every process list."""
+    scheme, separator, rest = source.partition("://")
+    # As in `redact`: a password that was not percent-encoded may hold any character, the slash too.
+    user = rest.rpartition("@")[0]
+    if separator and ":" in user:
+        raise UsageError(
+            "--source: a password on the command line can be read by every user of this machine; "
+            f"write {scheme}://USER@HOST/... and give --source-password-file (an @ in the path is %40)"
+        )

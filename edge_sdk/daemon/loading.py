@@ -1,0 +1,101 @@
+"""Loading: a run's bundle, verified and tried, and its model, which loads while the rest of the program does.
+
+Owns the order of what is found out about a bundle before anything of it runs. Imports no OpenCV: that is loaded, and
+the source opened, beside the model.
+"""
+
+from __future__ import annotations
+
+import platform
+from types import TracebackType
+
+import msgspec
+
+from edge_sdk.ahead import Ahead
+from edge_sdk.bundle import Bundle
+from edge_sdk.daemon.say import Say
+from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.steering import Steering
+from edge_sdk.publishing import check_name
+from edge_sdk.session import SessionSettings, onnxruntime_version
+from edge_sdk.stop import Stop
+from edge_sdk.trial import prove_here
+
+
+class Loading:
+    """What a run starts with; a context, in which the model loads.
+
+    Args:
+        settings: of the run.
+        bundle: verified and tried; the variant that was asked for in front.
+        session: how a model is run, but for what tuning finds.
+        say: takes one line for people.
+        stop: ends the loading.
+
+    Attributes:
+        bundle: as given.
+        budget_ms: capture to outbox.
+        steering: with the model that runs first, once it is loaded.
+    """
+
+    def __init__(self, settings: RunSettings, bundle: Bundle, session: SessionSettings, say: Say, stop: Stop) -> None:
+        self.bundle = bundle
+        self.budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
+        self.steering = Ahead(lambda: self._steer(settings, session, say, stop), "edge-model")
+
+    def _steer(self, settings: RunSettings, session: SessionSettings, say: Say, stop: Stop) -> Steering:
+        try:
+            return Steering(settings, self.bundle, session, self.budget_ms, say, stop.is_asked)
+        finally:
+            self.bundle.forget_kept()  # another variant may be the first to run
+
+    def __enter__(self) -> Loading:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.steering.__exit__(kind, error, trace)
+
+
+def begin_loading(settings: RunSettings, verified: Ahead[Bundle], say: Say, stop: Stop) -> Loading | None:
+    """Check that a run can begin, try its bundle where it is new here, and begin to load its model.
+
+    Args:
+        settings: of the run.
+        verified: its bundle, on the way to being verified.
+        say: takes one line for people.
+        stop: ends it.
+
+    Returns:
+        None when it was told to stop first.
+
+    Raises:
+        EdgeError: a name that cannot be a topic, or what is wrong with the bundle. What is wrong with the model comes
+            with `Loading.steering`.
+    """
+    for what, name in (("camera", settings.camera), ("device", settings.device)):
+        check_name(what, name)  # what cannot be a topic is said now, not at a frame
+    if not verified.is_ready(stop.is_asked):
+        return None
+    bundle = verified.take()
+    if not settings.trusted_keys:
+        say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
+    bundle.check_device(platform.machine(), onnxruntime_version())
+    if settings.variant is not None:
+        bundle = bundle.led_by(settings.variant)
+    session = _session_settings(settings, bundle)
+    if not prove_here(bundle, settings=session, seconds=settings.trial_s, say=say, is_stopped=stop.is_asked):
+        return None
+    return Loading(settings, bundle, session, say, stop)
+
+
+def _session_settings(given: RunSettings, bundle: Bundle) -> SessionSettings:
+    """As the bundle promises; the limit of a run follows the budget, unless it was given."""
+    promise = bundle.manifest
+    if given.latency_ms is not None:
+        promise = msgspec.structs.replace(promise, latency_budget_ms=given.latency_ms)
+    settings = SessionSettings.of(promise)
+    if given.run_limit_s is None:
+        return settings
+    return msgspec.structs.replace(settings, limit_s=given.run_limit_s)
