@@ -10,7 +10,8 @@ import pytest
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import open_source
 from edge_sdk.errors import CameraError
-from edge_sdk.tuning import Limits, Tuning, tune
+from edge_sdk.tuning import Limits, Tuning
+from edge_sdk.tuning.tune import tune
 from tests.device.variant_bundles import write_variants
 from tests.system.streams import http_server
 
