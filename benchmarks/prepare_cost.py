@@ -1,9 +1,10 @@
 """`python -m benchmarks.prepare_cost`: from a 1280x720 frame to a model's input, beside OpenCV's blobFromImage.
 
 Both fill float32 NCHW, RGB, divided by 255, and the values are compared before anything is timed. In the same rounds
-runs what nobody can leave out: OpenCV's resize alone, and writing zeros where the picture's floats go. Every round has
-another order, so that none always finds the caches that the same other one left. With one thread it is the thread's
-processor time that counts, which other programs disturb less. Only ratios mean anything.
+runs what nobody can leave out, OpenCV's resize alone, and writing zeros where the picture's floats go; and what ours
+costs where the model takes integers (uint8 NHWC, RGBA), as INT8 models do that `edge-sdk build` makes for x86_64. Every
+round has another order, so that none always finds the caches that the same other one left. With one thread it is the
+thread's processor time that counts, which other programs disturb less. Only ratios mean anything.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import msgspec
 import numpy as np
 
 from edge_sdk.frame import Frame, Image
+from edge_sdk.manifest import InputTensor
 from edge_sdk.model_spec import InputSpec
 from edge_sdk.prepare import Prepare
 
@@ -48,8 +50,9 @@ def _stretched(image: Image, side: int) -> np.ndarray:
 
 def _steps(resize: _Resize, side: int, images: list[Image]) -> dict[str, Callable[[Image], object]]:
     """Ours and theirs, which give the same values, and the parts that cannot be left out."""
-    prepare = Prepare(InputSpec(size_wh=(side, side), resize=resize, std=(255.0, 255.0, 255.0)))
     by_hand = _letterboxed if resize == "letterbox" else _stretched
+    spec = InputSpec(size_wh=(side, side), resize=resize, std=(255.0, 255.0, 255.0))
+    prepare, of_int8 = Prepare(spec), Prepare(spec, InputTensor("uint8", "NHWC", "RGBA"))
     frames = {id(image): Frame(image, 0, 0.0, 0, "camera") for image in images}
     for image in images[:2]:
         np.testing.assert_allclose(prepare(frames[id(image)]).tensor, by_hand(image, side), atol=1e-6)
@@ -58,6 +61,7 @@ def _steps(resize: _Resize, side: int, images: list[Image]) -> dict[str, Callabl
     floats = np.empty_like(prepare.tensor)[:, :, (side - height) // 2 :][:, :, :height]
     return {
         "ours": lambda image: prepare(frames[id(image)]),
+        "integers": lambda image: of_int8(frames[id(image)]),
         "blob": lambda image: by_hand(image, side),
         "resize": lambda image: cv2.resize(image, (side, height), dst=resized),
         "write": lambda _image: floats.fill(0),
@@ -96,7 +100,8 @@ def main(rounds: int, threads: int, frames: int, json_file: IO[bytes] | None) ->
     for name, row in found.items():
         print(
             f"{name}: {row['ours_us']} us, blobFromImage {row['blob_us']} us: {row['ours_ratio']}x, at most "
-            f"{_LIMITS[name]}; of it the resize {row['resize_ratio']}x, writing the floats {row['write_ratio']}x"
+            f"{_LIMITS[name]}; of it the resize {row['resize_ratio']}x, writing the floats {row['write_ratio']}x; "
+            f"integers, where the model takes them, {row['integers_ratio']}x"
         )
     if json_file is not None:
         json_file.write(msgspec.json.format(msgspec.json.encode(found)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source
-from edge_sdk.camera.capture import OpenCvCapture
+from edge_sdk.camera.capture import OpenCvCapture, open_file
 from edge_sdk.camera.every_frame import EveryFrame
 from edge_sdk.camera.threaded import ThreadedSource
 from edge_sdk.camera.video import VideoFeed, VideoFile
@@ -117,6 +118,29 @@ def test_every_frame_in_turn_where_real_time_is_not_wanted(tmp_path: Path) -> No
     assert source.status is SourceStatus.ENDED
     assert source.latest(5) is None
     source.close()
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="FFmpeg decodes with one thread on one core anyway")
+def test_a_file_is_decoded_by_one_thread_unless_the_user_says_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "a.mp4")
+    writer = cv2.VideoWriter(path, cv2.VideoWriter.fourcc(*"mp4v"), 25, (64, 48))
+    for number in range(5):
+        writer.write(numbered_image(number, size_wh=(64, 48)))
+    writer.release()
+
+    def decoders() -> int:
+        capture = open_file(path)
+        assert capture
+        assert capture.grab()
+        names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+        capture.release()
+        return sum(name.startswith("av:mpeg4") for name in names)
+
+    assert decoders() == 0  # it is the reader's own
+    monkeypatch.setenv("OPENCV_FFMPEG_THREADS", "3")
+    assert decoders() == 3
 
 
 def test_the_buffer_is_used_again(tmp_path: Path) -> None:
