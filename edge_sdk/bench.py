@@ -44,6 +44,8 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
         bundle: its name and version.
         variant: which of its models ran.
         rounds: how often everything ran.
+        threads: inside one operator of the model, in the loop.
+        spinning: whether they spun while they waited for each other.
         stages: percentiles of each stage, in the loop's order.
         loop: prepare to publish: what a frame costs once it is decoded.
         bare: a bare `InferenceSession.run` without spinning, by number of threads.
@@ -57,6 +59,8 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     bundle: str
     variant: str
     rounds: int
+    threads: int
+    spinning: bool
     stages: dict[str, Percentiles]
     loop: Percentiles
     bare: dict[int, Percentiles]
@@ -73,6 +77,8 @@ def bench(
     image: Image | None = None,
     rounds: int = 200,
     on_round: Callable[[int, int], None] = lambda _done, _total: None,
+    *,
+    settings: SessionSettings | None = None,
 ) -> BenchReport:
     """Measure one bundle.
 
@@ -81,14 +87,16 @@ def bench(
         image: the frame to measure with, uint8 (H, W, 3) BGR; by default a golden image enlarged to 1280x720.
         rounds: how often each part runs.
         on_round: called now and then with rounds done and rounds in all.
+        settings: how the loop's model is run; those that the bundle promises by default.
 
     Raises:
         EdgeError: when the bundle cannot run here.
     """
     bundle.check_device(platform.machine(), onnxruntime_version())
-    cv2.setNumThreads(bundle.manifest.intra_op_num_threads)  # as in a run
+    settings = settings or SessionSettings.of(bundle.manifest)
+    cv2.setNumThreads(settings.intra_op_num_threads)  # as in a run
     picture = _enlarged(bundle.golden()[0][0]) if image is None else image
-    pipeline = _Pipeline(bundle, picture)
+    pipeline = _Pipeline(bundle, picture, settings)
     bare = {threads: _bare_run(bundle, threads, pipeline) for threads in _BARE_THREADS}
     stage_ns = np.zeros((rounds, len(STAGES)), np.int64)
     bare_ns = {threads: np.zeros(rounds, np.int64) for threads in bare}
@@ -114,9 +122,12 @@ def bench(
 class _Pipeline:
     """The loop's stages on one frame, with a clock between them."""
 
-    def __init__(self, bundle: Bundle, image: Image) -> None:
+    def __init__(self, bundle: Bundle, image: Image, settings: SessionSettings) -> None:
         self.image = image
-        stages = Stages.open(bundle)
+        stages = Stages.open(bundle, settings)
+        options = stages.session.inference.get_session_options()
+        self.threads = stages.threads
+        self.spinning = options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
         self.prepare, self.session, self._task = stages.prepare, stages.session, stages.task
         self._encoder = ResultEncoder.for_bundle(bundle, "bench")
         self._outbox = MemoryOutbox()
@@ -164,6 +175,8 @@ def _report(
         bundle=f"{bundle.manifest.name} {bundle.manifest.version}",
         variant=bundle.manifest.variants[0].name,
         rounds=len(stage_ns),
+        threads=pipeline.threads,
+        spinning=pipeline.spinning,
         stages={name: _required(stage_ns[:, i]) for i, name in enumerate(STAGES)},
         loop=loop,
         bare=bare,
