@@ -14,7 +14,12 @@ from tests.device.variant_bundles import write_variants
 
 @pytest.mark.parametrize(
     ("options", "threads", "spinning"),
-    [([], 0, False), (["--threads", "3"], 3, False), (["--threads", "2", "--spin"], 2, True), (["--no-spin"], 0, False)],
+    [
+        ([], 0, False),
+        (["--threads", "3"], 3, False),
+        (["--threads", "2", "--spin"], 2, True),
+        (["--no-spin"], 0, False),
+    ],
 )
 def test_threads_and_spinning_are_as_given(
     tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], options: list[str], threads: int, spinning: bool
