@@ -94,7 +94,7 @@ def bench(
     """
     bundle.check_device(platform.machine(), onnxruntime_version())
     settings = settings or SessionSettings.of(bundle.manifest)
-    cv2.setNumThreads(settings.intra_op_num_threads)  # as in a run
+    cv2.setNumThreads(bundle.manifest.intra_op_num_threads)  # as in a run
     picture = _enlarged(bundle.golden()[0][0]) if image is None else image
     pipeline = _Pipeline(bundle, picture, settings)
     bare = {threads: _bare_run(bundle, threads, pipeline) for threads in _BARE_THREADS}

@@ -6,6 +6,8 @@ import contextlib
 from pathlib import Path
 
 _NO_LIMIT = 2**62
+_GIVEN_BACK = ("inactive_file", "slab_reclaimable")
+"""Of a group's memory: what the kernel takes back before it kills anybody. Files that were read are most of it."""
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
@@ -45,4 +47,6 @@ def _room_of(group: Path) -> int:
     limit = highest.read_text(encoding="ascii").strip() if highest.exists() else "max"
     if limit == "max":
         return _NO_LIMIT
-    return int(limit) - int((group / "memory.current").read_text(encoding="ascii"))
+    words = [line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines()]
+    given_back = sum(int(word[1]) for word in words if word[0] in _GIVEN_BACK)
+    return int(limit) - int((group / "memory.current").read_text(encoding="ascii")) + given_back

@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
+import cv2
 import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import open_source, redact
 from edge_sdk.cli.run import POSITIVE, number, say
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import StoppedError, UsageError
 from edge_sdk.protocols import Source
 from edge_sdk.publishing import check_name, read_password
 from edge_sdk.session import SessionSettings, Shortfalls, onnxruntime_version
 from edge_sdk.signing import load_public_key
 from edge_sdk.stages import Stages
+from edge_sdk.stop import Stop, stopping_on_signals
 from edge_sdk.trial import prove_here
 from edge_sdk.tuning import (
     SECONDS,
@@ -72,14 +74,18 @@ def command(
     opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
     opened.check_device(platform.machine(), onnxruntime_version())
     limits = Limits(latency_ms or opened.manifest.latency_budget_ms, cpu_share)
-    tuning = Tuning(opened, limits, camera=camera, variant=variant, say=say, open_stages=_opening())
-    with contextlib.ExitStack() as stack:
+    cv2.setNumThreads(opened.manifest.intra_op_num_threads)  # as in a run
+    with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
+        tuning = Tuning(opened, limits, camera=camera, variant=variant, say=say, open_stages=_opening(stop))
         if source is None:
             found: tuple[Source, float] = golden_camera(opened, fps or _FPS, camera), fps or _FPS
         else:
             found = _opened(stack, source, source_password_file, camera)
-        with _progress(quiet=as_json) as show:
-            tuned, remark = tune(tuning, limits, *found, seconds, show)
+        try:
+            with _progress(quiet=as_json) as show:
+                tuned, remark = tune(tuning, limits, *found, seconds, show, is_stopped=stop.is_asked)
+        except StoppedError:
+            raise click.Abort from None
     if as_json:
         click.echo(msgspec.json.encode(tuned))
     else:
@@ -88,12 +94,13 @@ def command(
         say(f"warning: not remembered: {remark}")
 
 
-def _opening() -> Callable[[Bundle, Candidate], Stages]:
+def _opening(stop: Stop) -> Callable[[Bundle, Candidate], Stages]:
     shortfalls = Shortfalls(say)
 
     def open_proved(bundle: Bundle, candidate: Candidate) -> Stages:
         led = bundle.led_by(candidate.variant)
-        prove_here(led, say=say)
+        if not prove_here(led, say=say, is_stopped=stop.is_asked):
+            raise StoppedError
         stages = Stages.open(led, candidate.settings(SessionSettings.of(bundle.manifest)), most_golden=1)
         shortfalls.tell(stages.variant, stages.session.providers)
         return stages

@@ -88,7 +88,7 @@ class Daemon:
             steering, source = opened
             stack.callback(source.close)
             # While a frame is resized no model runs, so that its threads' cores are free.
-            cv2.setNumThreads(steering.threads)
+            cv2.setNumThreads(bundle.manifest.intra_op_num_threads)
             budget = Budget(budget_ms, drops=source.paced)
             steering.settle(paced=source.paced)
             observers: list[Sink] = [self._record]

@@ -42,7 +42,7 @@ class SelfTuning:
         is_stopped: Callable[[], bool],
     ) -> None:
         self._bundle, self._session, self._say, self._is_stopped = bundle, session, say, is_stopped
-        self._is_live = False
+        self._is_live = self._is_over = False
         self._tried: set[str] = set()
         self._is_fixed = settings.variant is not None
         self._trial_s = settings.trial_s
@@ -117,7 +117,7 @@ class SelfTuning:
                 settings=self._session,
                 seconds=self._trial_s,
                 say=self._say,
-                is_stopped=self._is_stopped,
+                is_stopped=lambda: self._is_over or self._is_stopped(),
                 beside=self._is_live,
             )
             if not is_proved:
@@ -137,6 +137,10 @@ class SelfTuning:
     def go_live(self) -> None:
         """Frames run from now on: what is tried gives way to them."""
         self._is_live = True
+
+    def end(self) -> None:
+        """The run is over: what is still tried is given up."""
+        self._is_over = True
 
     def supervisor(
         self,

@@ -71,11 +71,6 @@ class Steering:
         self._watch: CoreWatch | None = None
         self._usable = 0  # cores, at the first frame
 
-    @property
-    def threads(self) -> int:
-        """Inside one operator of the model that runs first."""
-        return self._stages[-1].threads
-
     def settle(self, *, paced: bool) -> None:
         """Choose the model that the budget allows.
 
@@ -181,7 +176,9 @@ class Steering:
         )
         stack.callback(governing.close)
         governing.begin(loop, self._why)
+        if tuner is not None:
+            stack.callback(tuner.close)
+        stack.callback(self._tuning.end)  # comes first, so that neither of them waits for a trial
         if tuner is None:
             return [governing]
-        stack.callback(tuner.close)
         return [tuner, governing, announcing]

@@ -27,22 +27,23 @@ class Proof(msgspec.Struct, frozen=True):
     Attributes:
         bundle: digest.
         variant: name of the model.
-        settings: with which it was run; None for those that the bundle promises.
+        settings: with which it was run.
         edge_sdk, onnxruntime: versions.
         cpu: digest of its kinds of cores.
     """
 
     bundle: str
     variant: str
-    settings: SessionSettings | None
+    settings: SessionSettings
     edge_sdk: str
     onnxruntime: str
     cpu: str
 
     @classmethod
     def of(cls, bundle: Bundle, settings: SessionSettings | None) -> Proof:
-        """That of the bundle's first variant, here."""
+        """That of the bundle's first variant, here; without settings with those that the bundle promises."""
         variant = bundle.manifest.variants[0].name
+        settings = settings or SessionSettings.of(bundle.manifest)
         return cls(bundle.digest, variant, settings, edge_sdk.__version__, onnxruntime_version(), Cpu.read().digest)
 
     def is_known(self) -> bool:

@@ -100,25 +100,30 @@ def prove_here(
 
 def _run(job: Job, where: str, is_stopped: Callable[[], bool], *, beside: bool) -> Verdict | None:
     """The verdict of a process; None when it was not waited for."""
-    import subprocess  # once a bundle and a device: other starts do without its import
+    import subprocess  # once a bundle and a device: other starts do without these imports
+    import tempfile
 
     # Not in the terminal's group, so that Ctrl-C reaches who waits and not the process; and from /, so that no file
     # beside the user is found as a module.
-    try:
-        started = subprocess.Popen(
-            [sys.executable, "-m", "edge_sdk.trial"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            env=_environment(),
-            start_new_session=True,
-        )
-    except OSError as cause:
-        raise IncompatibleError(
-            f"{where}: cannot be tried, no process can be started: {cause.strerror}; --trial-seconds 0 loads it untried"
-        ) from cause
-    with started as process:
+    with contextlib.ExitStack() as stack:
+        try:
+            # What it unpacks is removed here: a process that crashes removes nothing.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-trial-"))
+            process = subprocess.Popen(
+                [sys.executable, "-m", "edge_sdk.trial"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                env=_environment() | {"TMPDIR": folder},
+                start_new_session=True,
+            )
+        except OSError as cause:
+            raise IncompatibleError(
+                f"{where}: cannot be tried, no process can be started: {cause.strerror}; --trial-seconds 0 loads it "
+                "untried"
+            ) from cause
+        stack.enter_context(process)
         try:
             if beside:
                 # Set from here, because its imports take the most; threads that it starts later have it too.

@@ -10,7 +10,7 @@ import cv2
 
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import CameraError, SessionError
+from edge_sdk.errors import CameraError, SessionError, StoppedError
 from edge_sdk.frame import Result
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.protocols import Source
@@ -40,6 +40,7 @@ def tune(
     on_trying: Callable[[Candidate], None] = lambda _candidate: None,
     *,
     silence_s: float = _SILENCE_S,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Tuned, str]:
     """Tune on a source that comes at its own pace, whatever is remembered.
 
@@ -51,6 +52,7 @@ def tune(
         seconds: for all candidates.
         on_trying: called with every candidate before it is loaded or measured.
         silence_s: how long the source may deliver nothing.
+        is_stopped: asked at every step.
 
     Returns:
         What came out, and why it is not remembered; empty where it is.
@@ -59,10 +61,10 @@ def tune(
         CameraError: the source ended first, or fell silent.
         SessionError: nothing could be measured, or what was chosen cannot be loaded again.
         EdgeError: what the bundle promises cannot be loaded, read or trusted here.
+        StoppedError: `is_stopped` said so.
     """
     outcome: list[tuple[Tuned, str]] = []
     home = tuning.open_promised()
-    cv2.setNumThreads(home.threads)  # as in a run
     tuner = tuning.supervisor(
         home,
         fps,
@@ -75,6 +77,8 @@ def tune(
     with contextlib.closing(tuner):
         heard_s = time.monotonic()
         while not tuner.done:
+            if is_stopped():
+                raise StoppedError
             tick = loop.step(_STEP_S)
             tuner.after(loop, tick)
             if tick is not Tick.IDLE:

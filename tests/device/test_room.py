@@ -31,11 +31,16 @@ def test_a_control_group_that_leaves_less_counts(tmp_path: Path) -> None:
         (tmp_path / "proc/self/cgroup", "0::/edge.service\n"),
         (group / "memory.max", f"{100 * 2**20}\n"),
         (group / "memory.current", f"{70 * 2**20}\n"),
+        (group / "memory.stat", "anon 73400320\ninactive_file 0\nslab_reclaimable 0\n"),
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     with pytest.raises(NoRoomError, match="fp32 needs about 64 MiB of memory to be loaded, 30 are free"):
         check_room(bundle, "fp32", tmp_path)
+    # Files that somebody read are given back before anybody is killed.
+    (group / "memory.stat").write_text("anon 31457280\ninactive_file 41943040\nactive_file 9\nslab_reclaimable 4096\n")
+    check_room(bundle, "fp32", tmp_path)
+    (group / "memory.stat").write_text("anon 73400320\n")
     (group / "memory.max").write_text("max\n")
     check_room(bundle, "fp32", tmp_path)
 

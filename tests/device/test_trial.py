@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -67,6 +69,7 @@ def test_a_sound_one_is_tried_once(state: Path, bundle: Bundle) -> None:
     (bundle.path / "model.int8.ort").unlink()  # a second trial would miss it
     assert prove_here(bundle)
     assert prove_here(bundle, "int8")
+    assert prove_here(bundle, settings=SessionSettings.of(bundle.manifest))  # which are those it was tried with
     with pytest.raises(BundleError, match="missing"):
         prove_here(bundle, settings=SessionSettings(intra_op_num_threads=2))
     record.write_bytes(record.read_bytes()[:-2])
@@ -136,6 +139,10 @@ def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pyt
         thread.join()
     assert b"edge_sdk.trial" in shown
     assert b"PATH=" in shown
+    # What it unpacks and cannot remove where it crashes is removed here.
+    folder = Path(re.search(rb"TMPDIR=([^\0]+edge-trial-[^\0]+)", shown)[1].decode())  # type: ignore[index]
+    assert folder.parent == Path(tempfile.gettempdir())
+    assert not folder.exists()
     assert b"hush-hush" not in shown
 
 
