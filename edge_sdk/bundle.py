@@ -87,8 +87,9 @@ class Bundle:
             BundleError: unsigned, wrongly signed, altered, incomplete, or with a file that the manifest does not name.
         """
         path = Path(path)
-        if not path.is_dir():
-            what = "not a bundle" if path.exists() else "no such bundle"
+        is_folder = path.is_dir()
+        if not is_folder or (path.suffix != ".edge" and not (path / MANIFEST_FILE).exists()):
+            what = "not a bundle" if is_folder or path.exists() else "no such bundle"
             raise UsageError(f"{path}: {what}, expected a NAME.edge folder that `edge-sdk build` wrote")
         data = _read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)
         if trusted_keys:

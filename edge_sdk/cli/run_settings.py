@@ -25,6 +25,8 @@ def run_settings(options: dict[str, object], password_variable: str) -> RunSetti
     device = cast("str | None", options["device"]) or default_device()
     source = cast("str", options["source"])
     _refuse_password(source)
+    if options["no_tune"] and options["cpu_share"] is not None:
+        raise UsageError("--cpu-share is a limit that tuning keeps: it needs tuning, and --no-tune leaves that out")
     return RunSettings(
         bundle=cast("Path", options["bundle"]),
         source=source,

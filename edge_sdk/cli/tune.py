@@ -15,7 +15,7 @@ import msgspec
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import open_source, redact
 from edge_sdk.cli.run import POSITIVE, number, say
-from edge_sdk.errors import StoppedError, UsageError
+from edge_sdk.errors import LatencyGateError, StoppedError, UsageError
 from edge_sdk.protocols import Source
 from edge_sdk.publishing import check_name, read_password
 from edge_sdk.session import SessionSettings, Shortfalls, onnxruntime_version
@@ -92,6 +92,10 @@ def command(
         _show(opened, tuned, only_variant=variant is not None)
     if remark:
         say(f"warning: not remembered: {remark}")
+    elif not as_json:
+        click.echo(f"next    `edge-sdk run --camera {camera}` starts with it, at about {tuned.fps:g} frames a second")
+    if not tuned.meets_budget:
+        raise LatencyGateError(f"{opened.path}: nothing keeps the limits here: {tuned.reason}")
 
 
 def _opening(stop: Stop) -> Callable[[Bundle, Candidate], Stages]:

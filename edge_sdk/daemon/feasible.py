@@ -225,6 +225,7 @@ def refusal(bundle: Bundle, start: Start, budget_ms: float, *, fixed: bool) -> L
     smaller = "choose another --variant" if has_choice else "build a smaller model (--sizes)"
     return LatencyGateError(
         f"{bundle.path}: this board cannot keep {budget_ms:g} ms from capture to outbox: {which}{fastest}{rest}; "
-        f"give --latency-ms {math.ceil(fastest.median_ms * _ADVICE)} or more, {smaller}, let `edge-sdk tune` look "
-        "for better settings, or take what comes with --best-effort"
+        f"give --latency-ms well above {math.ceil(fastest.median_ms * _ADVICE)} (frames that come at a camera's pace "
+        f"take longer; `edge-sdk tune` measures it and looks for better settings), {smaller}, or take what comes with "
+        "--best-effort"
     )

@@ -32,6 +32,8 @@ _IMPORTS_S = 30.0  # for the process to come as far as its own limit, from a slo
 _LOOK_S = 0.1  # how soon a signal is seen
 _NICENESS = 10  # a tenth of the weight of what runs: a trial beside a camera takes what that leaves
 _SECRETS = ("EDGE_SDK_", "CREDENTIALS_DIRECTORY")
+_IMPORT_PATH = tuple(sys.path)
+"""As it was when this module was imported: OpenCV puts folders of its own in front while another thread imports it."""
 
 
 _FAMILIES: dict[str, type[EdgeError]] = {
@@ -174,7 +176,7 @@ def _answer(answer: bytes, where: str) -> Verdict:
 def _environment() -> dict[str, str]:
     """This process's own, without passwords, and with its import path."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_SECRETS)}
-    return {**kept, "PYTHONPATH": os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(str(Path(entry or ".").absolute()) for entry in _IMPORT_PATH)}
 
 
 def _died(where: str, exit_code: int, limits: TrialLimits) -> IncompatibleError:

@@ -131,6 +131,8 @@ def test_no_bundle_there(tmp_path: Path) -> None:
         Bundle.open(tmp_path / "none.edge")
     with pytest.raises(UsageError, match=r"not a bundle, expected a NAME\.edge folder"):
         Bundle.open(str(tmp_path / "file"))
+    with pytest.raises(UsageError, match=r"not a bundle, expected a NAME\.edge folder"):
+        Bundle.open(tmp_path)
 
 
 def test_what_changes_after_opening_is_noticed(tmp_path: Path) -> None:

@@ -75,3 +75,8 @@ def test_a_broker_password_that_is_no_text(capsys: pytest.CaptureFixture[str], m
 def test_settings_do_not_show_their_passwords() -> None:
     settings = RunSettings(bundle=Path("b"), source="0", device="d", source_password=Secret("hunter2"))
     assert "hunter2" not in repr(settings)
+
+
+def test_a_limit_of_tuning_without_tuning_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "a.edge", "--source", "0", "--cpu-share", "0.5", "--no-tune"]) == 2
+    assert "--cpu-share is a limit that tuning keeps" in capsys.readouterr().err

@@ -128,6 +128,7 @@ def test_who_is_told_to_stop_does_not_wait(state: Path, tmp_path: Path) -> None:
 def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the process is given, read where the kernel shows it."""
     monkeypatch.setenv("EDGE_SDK_MQTT_PASSWORD", "hush-hush")
+    monkeypatch.syspath_prepend("/put-in-front-meanwhile")  # as OpenCV does while it is imported in another thread
     hostile = Bundle.open(write_hostile(bundle.path.parent / "hostile.edge", endless()))
     stopped = threading.Event()
     thread = threading.Thread(target=prove_here, args=(hostile,), kwargs={"is_stopped": stopped.is_set})
@@ -139,6 +140,8 @@ def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pyt
         thread.join()
     assert b"edge_sdk.trial" in shown
     assert b"PATH=" in shown
+    assert b"PYTHONPATH=" in shown
+    assert b"/put-in-front-meanwhile" not in shown
     # What it unpacks and cannot remove where it crashes is removed here.
     folder = Path(re.search(rb"TMPDIR=([^\0]+edge-trial-[^\0]+)", shown)[1].decode())  # type: ignore[index]
     assert folder.parent == Path(tempfile.gettempdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -14,6 +15,7 @@ from edge_sdk.cli.root import run
 from edge_sdk.session import onnxruntime_version
 from edge_sdk.stages import Stages
 from edge_sdk.tuning import Candidate, Tuned, Tuning
+from edge_sdk.tuning import tune as tune_module
 from edge_sdk.tuning.tuning import open_candidate
 from tests.device.numbered import write_video
 from tests.device.variant_bundles import write_variants
@@ -71,12 +73,29 @@ def test_the_table_says_what_was_before_what_is_after_and_why(bundle: Path, caps
     [chosen] = [line for line in lines if "chosen" in line]
     assert chosen.startswith("fp32, ")
     assert "100.0 %" in chosen
+    assert lines.pop() == f"next    `edge-sdk run --camera camera` starts with it, at about {FPS} frames a second"
     if lines[-1].startswith("doubt   other programs took "):  # the machine was busy
         del lines[-1]
+    assert all(len(line) <= 100 for line in lines)
     assert lines[-3].startswith("before  int8, 1 thread: p99 ")
     assert lines[-2].startswith("after   fp32, ")
     assert lines[-1].startswith("why     the highest quality of those that keep 1000 ms and a CPU share of 5")
-    assert all(len(line) <= 100 for line in lines)
+
+
+def test_a_budget_that_nothing_keeps_is_exit_code_4(
+    bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_a_slow_board(*arguments: object, **options: object) -> tuple[Tuned, str]:
+        tuned, remark = real(*arguments, **options)
+        return msgspec.structs.replace(tuned, meets_budget=False, reason="a budget of 1 ms cannot be kept"), remark
+
+    real: Callable[..., tuple[Tuned, str]] = tune_module.tune
+    monkeypatch.setattr("edge_sdk.cli.tune.tune", on_a_slow_board)
+    assert run(["tune", str(bundle), *QUICK, "--fps", str(FPS)]) == 4
+    captured = capsys.readouterr()
+    assert "after " in captured.out
+    [line] = captured.err.splitlines()
+    assert line == f"edge-sdk: {bundle}: nothing keeps the limits here: a budget of 1 ms cannot be kept"
 
 
 def test_a_folder_that_cannot_be_written_is_said_once_and_stops_nothing(
