@@ -17,10 +17,10 @@ from edge_sdk.errors import EdgeError
 from edge_sdk.frame import Frame, Result
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.protocols import Stage
+from edge_sdk.quality import UNRATED
 from edge_sdk.tuning.background import Background
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.plan import Plan
-from edge_sdk.tuning.quality import UNRATED
 from edge_sdk.tuning.timed import Timed
 from edge_sdk.tuning.tuned import Tuned
 from edge_sdk.tuning.window import Window
