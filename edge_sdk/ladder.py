@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from edge_sdk.manifest import Manifest, Variant
+from edge_sdk.quality import ratings
 
 _EVERY = (2, 3, 4, 6, 8)  # beyond that a camera's stream is single pictures, and less load would not be felt
 _GAIN = 0.9  # of the time above it: a rung that saves less is noise
@@ -43,12 +44,13 @@ def ladder_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Rung, ...]:
         fixed: this variant and no other.
     """
     costs = _costs(manifest.variants)
+    _, rated = ratings(manifest)
     first, *others = manifest.variants
     chosen = [first]
     for variant in sorted(() if fixed else others, key=lambda v: (-costs[v.name], -_pixels(v))):
         is_faster = costs[variant.name] <= _GAIN * costs[chosen[-1].name]
         is_beaten = any(
-            costs[o.name] <= costs[variant.name] and _quality(o, manifest) > _quality(variant, manifest)
+            costs[o.name] <= costs[variant.name] and rated[o.name].rank > rated[variant.name].rank
             for o in others
             if o is not variant
         )
@@ -69,14 +71,6 @@ def _costs(variants: tuple[Variant, ...]) -> dict[str, float]:
     if all(e is not None for e in estimates):
         return {v.name: e.latency_ms for v, e in zip(variants, estimates, strict=True) if e is not None}
     return {v.name: v.host_latency_ms for v in variants}
-
-
-def _quality(variant: Variant, manifest: Manifest) -> float:
-    """By labels where all variants have that; else agreement with FP32, which agrees with itself."""
-    metrics = {v.quality.metric if v.quality else None for v in manifest.variants}
-    if variant.quality is not None and len(metrics) == 1:
-        return variant.quality.value
-    return variant.agreement.value if variant.agreement else 1.0
 
 
 def _pixels(variant: Variant) -> int:

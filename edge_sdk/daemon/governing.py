@@ -149,8 +149,11 @@ class Governing:
             return
         self._is_loading = False
         move, refit, self._refit = self._move, self._refit, None
-        if move is None and refit is not None and loaded.variant == self._variant:
+        if refit is not None and loaded.variant == self._variant:
+            # Whatever was decided meanwhile: that move may fail, and nobody asks for these threads once more.
             self._take_refitted(loop, loaded, refit, now_ns)
+            if move is not None:
+                self._begin_move(loop, move, now_ns)
         elif move is None or move.rung.variant != loaded.variant:
             self._loader.give_up([loaded.stages] if loaded.stages else [])
             if move is not None:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from edge_sdk.errors import EdgeError, NoRoomError
+from edge_sdk.errors import EdgeError, NoRoomError, StoppedError
 from edge_sdk.left_behind import join_or_leave
 from edge_sdk.stages import Stages
 
@@ -141,14 +141,20 @@ class Loader:
         return Loaded(self._asked, None, f"its model was not loaded after {self._limit_s:g} s and is given up")
 
     def _open(self, worker: _Worker, variant: str) -> None:
-        worker.done.put(self._loaded(worker, variant))
-        worker.is_loading = False
+        try:
+            worker.done.put(self._loaded(worker, variant))
+        except StoppedError:
+            return  # nothing is wrong, and nobody takes a model any more
+        finally:
+            worker.is_loading = False
 
     def _loaded(self, worker: _Worker, variant: str) -> Loaded:
         try:
             self._prepare(variant)
             worker.is_loading = True
             return Loaded(variant, self._open_stages(variant))
+        except StoppedError:
+            raise
         except NoRoomError as cause:
             return Loaded(variant, None, str(cause), is_for_now=True)
         except EdgeError as cause:

@@ -19,6 +19,8 @@ from edge_sdk.tuning import SECONDS, Candidate, Limits, LiveTuner, Tuned, Tuning
 if TYPE_CHECKING:  # it brings OpenCV, which is loaded beside the model
     from edge_sdk.camera import OpenedSource
 
+_BESIDE_TRIAL_S = 60.0  # half for a trial's process to start, half to load here what it found sound
+
 
 class SelfTuning:
     """Tuning of one run.
@@ -162,7 +164,13 @@ class SelfTuning:
             f"tuning for {source.fps:g} frames a second{_why_again(tuning.tuned)}: what runs best is measured while "
             f"results go out, for {SECONDS:g} s at most (--no-tune leaves it)"
         )
-        return tuning.supervisor(home, source.fps, on_tuned=self._tell, on_variant=on_variant)
+        return tuning.supervisor(
+            home,
+            source.fps,
+            load_limit_s=self._trial_s + _BESIDE_TRIAL_S,
+            on_tuned=self._tell,
+            on_variant=on_variant,
+        )
 
     def _tell(self, tuned: Tuned, remark: str) -> None:
         self._say(f"tuned in {tuned.seconds:.0f} s: {tuned.line()}")

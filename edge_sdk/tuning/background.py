@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Event, Thread
 from typing import Generic, TypeVar
 
-from edge_sdk.errors import EdgeError
+from edge_sdk.errors import EdgeError, StoppedError
 from edge_sdk.left_behind import join_or_leave
 
 Value = TypeVar("Value")
@@ -36,7 +36,7 @@ class Background(Generic[Value]):
 
     @property
     def finished(self) -> bool:
-        """Whether it is."""
+        """Whether it is; never where it was told to stop, because who waits for it is told the same."""
         return self._finished.is_set()
 
     def join(self, timeout_s: float) -> None:
@@ -48,10 +48,12 @@ class Background(Generic[Value]):
         try:
             if self._work is not None:
                 self.value = self._work()
+        except StoppedError:
+            return
         except EdgeError as cause:
             self.error = str(cause)
         except Exception as cause:  # noqa: BLE001 - a thread can raise to nobody: whoever takes the value hears of it
             self.error = f"{type(cause).__name__}: {cause}".splitlines()[0]
         finally:
             self._work = None
-            self._finished.set()
+        self._finished.set()

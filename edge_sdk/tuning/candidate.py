@@ -9,8 +9,8 @@ from msgspec import Meta
 
 from edge_sdk.cores import Cores
 from edge_sdk.manifest import Manifest
+from edge_sdk.quality import Rating
 from edge_sdk.session import SessionSettings
-from edge_sdk.tuning.quality import Rating
 
 _Threads = Annotated[int, Meta(ge=1, le=256)]
 _NonNegative = Annotated[float, Meta(ge=0)]

@@ -17,16 +17,16 @@ from edge_sdk.errors import EdgeError
 from edge_sdk.frame import Frame, Result
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.protocols import Stage
+from edge_sdk.quality import UNRATED
 from edge_sdk.tuning.background import Background
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.plan import Plan
-from edge_sdk.tuning.quality import UNRATED
 from edge_sdk.tuning.timed import Timed
 from edge_sdk.tuning.tuned import Tuned
 from edge_sdk.tuning.window import Window
 
 _RESTARTS = 2  # cores that come and go all the time are not worth measuring
-_HANGS_NS = 120_000_000_000  # a trial ends by itself after 90 s; the model that it found sound loads in far less
+LOAD_LIMIT_S = 120.0  # a trial of 60 s ends by itself after 90; the model that it found sound loads in far less
 _JOIN_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
 
 Open = Callable[[Candidate], Stage[Frame, Result]]
@@ -51,6 +51,7 @@ class LiveTuner:
         plan: what to measure, and for how long.
         home: what runs now, and its stages; they give the results while candidates load.
         open_stages: loads a candidate.
+        load_limit_s: seconds after which a load is given up, and tuning with it; a trial that comes before it counts.
         remember: keeps what came out; called beside the loop, and may raise.
         say: takes one line for people.
         on_trying: called with every candidate before it is loaded or measured.
@@ -63,6 +64,7 @@ class LiveTuner:
 
     Attributes:
         plan: what is measured, on the cores that there are now.
+        load_limit_s: see above.
         tuned: what came out; None until then, and where nothing could be measured.
     """
 
@@ -72,6 +74,7 @@ class LiveTuner:
         home: tuple[Candidate, Stage[Frame, Result]],
         open_stages: Open,
         *,
+        load_limit_s: float = LOAD_LIMIT_S,
         remember: Callable[[Tuned], None],
         say: Callable[[str], None],
         on_tuned: Callable[[Tuned, str], None],
@@ -87,7 +90,7 @@ class LiveTuner:
         self._open, self._remember, self._say = open_stages, remember, say
         self._on_tuned, self._on_trying, self._on_variant = on_tuned, on_trying, on_variant
         self._read_cores, self._read_cpu_time = read_cores, read_cpu_time
-        self._clock_ns, self._cpu_ns = clock_ns, cpu_ns
+        self._clock_ns, self._cpu_ns, self.load_limit_s = clock_ns, cpu_ns, load_limit_s
         self._phase = _Phase.WAITING
         self._restarts = 0
         self._rubbish: list[object] = []
@@ -143,13 +146,16 @@ class LiveTuner:
 
     def _abandon_hung(self) -> None:
         """A load that hangs must not keep everybody else from steering for ever."""
-        if self._clock_ns() - self._load_start_ns <= _HANGS_NS:
+        if self._clock_ns() - self._load_start_ns <= self.load_limit_s * 1e9:
             return
         for job in (self._loading, self._ending):
             if job is not None:
                 job.join(0)
         self._loading = self._ending = None
-        self._say(f"tuning is given up: a model was not loaded after {_HANGS_NS // 10**9} s; what runs stays")
+        self._say(
+            f"tuning is given up: {self._wanted} was not loaded after {self.load_limit_s:g} s; what runs stays. The "
+            "next start tries again, unless it is given --variant with a model that loads"
+        )
         self._rubbish = []  # the other list is that of the thread which hangs
         self._retire()
 
@@ -240,7 +246,7 @@ class LiveTuner:
             return
         others = self._read_cpu_time().others_since(self._cpu_before)
         tuned = self.plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9, others)
-        self._load_start_ns = self._clock_ns()
+        self._wanted, self._load_start_ns = tuned.chosen.candidate, self._clock_ns()
         self._ending = Background(lambda: self._end(tuned), self._rubbish)
         self._phase = _Phase.ENDING
 

@@ -8,9 +8,9 @@ import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.cores import Cores
+from edge_sdk.quality import Rating, ratings
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.choice import Limits
-from edge_sdk.tuning.quality import Rating, ratings
 from edge_sdk.tuning.search import Search, Space, chain_tails, thread_counts
 from edge_sdk.tuning.tuned import Tuned
 from edge_sdk.tuning.window import Pace

@@ -13,9 +13,9 @@ from typing import TypeAlias
 import msgspec
 
 from edge_sdk.cores import Cores
+from edge_sdk.quality import Rating
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.choice import Limits, choose
-from edge_sdk.tuning.quality import Rating
 
 Steps: TypeAlias = Generator[Candidate, Measurement | None, None]
 _Asking: TypeAlias = Generator[Candidate, Measurement | None, Measurement | None]

@@ -15,7 +15,7 @@ from edge_sdk.stages import Stages
 from edge_sdk.state_folder import state_folder
 from edge_sdk.tuning.candidate import Candidate
 from edge_sdk.tuning.choice import Limits
-from edge_sdk.tuning.live import LiveTuner
+from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
 from edge_sdk.tuning.machine import Machine
 from edge_sdk.tuning.plan import Plan
 from edge_sdk.tuning.record import Record, Records, Request
@@ -133,6 +133,7 @@ class Tuning:
         fps: float,
         *,
         seconds: float = SECONDS,
+        load_limit_s: float = LOAD_LIMIT_S,
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
@@ -143,6 +144,7 @@ class Tuning:
             home: what runs now, whoever opened it.
             fps: of the camera.
             seconds: for all candidates.
+            load_limit_s: for one load, with whatever `open_stages` does before it, such as a trial.
             on_tuned: called with what came out, and why it is not remembered; empty where it is.
             on_trying: called with every candidate before it is loaded or measured.
             on_variant: called with the variant of the next frames whenever the loop gets other stages.
@@ -164,6 +166,7 @@ class Tuning:
             plan,
             (_running(home), home),
             self.open_beside,
+            load_limit_s=load_limit_s,
             remember=self._remember,
             say=self._say,
             on_tuned=on_tuned,

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from edge_sdk.percentiles import percentiles_of
+from edge_sdk.quality import Rating
 from edge_sdk.tuning.candidate import Candidate, Measurement
-from edge_sdk.tuning.quality import Rating
 from edge_sdk.tuning.timed import Timed
 
 _WARM_UP_FRAMES = 3  # of a camera's own size: buffers are made, caches filled

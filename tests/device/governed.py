@@ -35,6 +35,7 @@ class Scene:
         prepare: Callable[[str], None] = lambda _variant: None,
         load_limit_s: float = 60.0,
         threads: int = 1,
+        throttled: Callable[[], str] | None = None,
     ) -> None:
         self.folder, self.clock = folder, Clock()
         self.costs_ms = {LARGE: 150.0, SMALL: 5.0}
@@ -56,7 +57,7 @@ class Scene:
             fixed=fixed,
             say=self.said.append,
             announce=self.announced.append,
-            throttled=lambda: self.heat,
+            throttled=throttled or (lambda: self.heat),
             is_held=lambda: self.is_held,
             cores=lambda: self.cores,
             threads_of=lambda _variant: self.threads,

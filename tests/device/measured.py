@@ -6,8 +6,8 @@ import msgspec
 
 from edge_sdk.cores import Cores
 from edge_sdk.manifest import Difference, Quality
+from edge_sdk.quality import Rating
 from edge_sdk.tuning.candidate import Candidate, Measurement
-from edge_sdk.tuning.quality import Rating
 
 CPU = ("CPUExecutionProvider",)
 

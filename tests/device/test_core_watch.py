@@ -99,6 +99,25 @@ def test_a_stream_that_misses_for_want_of_cores_steps_down_all_the_same(scene: S
     assert _threads(scene) == 1
 
 
+def test_fewer_threads_come_even_where_the_stream_misses_and_the_smaller_model_has_no_room(tmp_path: Path) -> None:
+    def refuse(variant: str) -> None:
+        if variant == SMALL:
+            raise NoRoomError("9 MiB are free")
+
+    scene = Scene(write_graded(tmp_path / "graded.edge"), threads=4, prepare=refuse)
+    scene.cores, scene.threads = cores(1), 1  # and its runs are late from the first one on
+    scene.until(lambda: len(scene.said) == 3)
+    assert scene.said == [
+        f"cores that may be used: 1 now, 4 before; {LARGE} is loaded again for 1 thread",
+        f"{LARGE} runs on 1 thread now",
+        f"{SMALL} is left out until memory is free: 9 MiB are free",
+    ]
+    assert (scene.variant, _threads(scene)) == (LARGE, 1)
+    scene.until(lambda: scene.alive == 1)
+    assert scene.most_alive == 2
+    scene.governing.close()
+
+
 def test_what_cannot_be_loaded_again_keeps_its_threads(tmp_path: Path) -> None:
     def refuse(variant: str) -> None:
         raise NoRoomError("9 MiB are free")

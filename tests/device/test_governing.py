@@ -9,6 +9,7 @@ import pytest
 
 from edge_sdk.loop import Tick
 from edge_sdk.publishing import Running
+from edge_sdk.throttling import BoardWatch
 from tests.device.governed import Scene
 from tests.device.graded import LARGE, SMALL, write_graded
 
@@ -101,3 +102,23 @@ def test_a_board_that_throttles_is_relieved(scene: Scene) -> None:
     scene.heat = "the firmware throttles"
     scene.until(lambda: scene.variant == SMALL)
     assert scene.announced[-1].reason == "the board throttles: the firmware throttles"
+
+
+def test_what_the_board_writes_into_its_files_moves_the_stream(folder: Path, tmp_path: Path) -> None:
+    firmware = tmp_path / "sys/devices/platform/soc/soc:firmware/get_throttled"
+    firmware.parent.mkdir(parents=True)
+    firmware.write_text("0\n")
+    watch = BoardWatch(tmp_path / "sys")
+    scene = Scene(folder, throttled=lambda: watch.state.throttled)
+    scene.costs_ms[LARGE] = 10.0
+    scene.run(30)
+    assert scene.said == []
+    firmware.write_text("4\n")
+    scene.until(lambda: scene.variant == SMALL)
+    assert scene.announced[-1].reason == "the board throttles: the firmware throttles"
+    scene.run(60)
+    assert scene.variant == SMALL  # as long as it is hot
+    firmware.write_text("40000\n")  # it was so once
+    scene.until(lambda: scene.variant == LARGE)
+    scene.governing.close()
+    watch.close()

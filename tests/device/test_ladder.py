@@ -67,6 +67,13 @@ def test_one_model_can_only_leave_out_frames() -> None:
             [_variant("int8", 10, None, 0.9), _variant("fp32", 8, None, None), _variant("a", 9, None, 0.5)],
             ["int8", "fp32"],
         ),
+        # Of the integer model nothing is known, and what was measured does not give way to it, as in tuning.
+        ([_variant("fp32", 30), _variant("int8", 10), _variant("int8.a", 5, None, 0.5)], ["fp32", "int8.a"]),
+        # Labels count only where all variants have them.
+        (
+            [_variant("fp32", 30, 0.8), _variant("int8.b", 10, 0.9, 0.4), _variant("int8.a", 5, None, 0.5)],
+            ["fp32", "int8.a"],
+        ),
     ],
 )
 def test_variants_stand_by_time_and_none_is_beaten(variants: list[Variant], expected: list[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.daemon.loader import Loader
-from edge_sdk.errors import IncompatibleError
+from edge_sdk.errors import IncompatibleError, StoppedError
 from edge_sdk.loop import Tick
 from edge_sdk.stages import Stages
 from tests.device.governed import WAIT_S, Scene
@@ -55,6 +55,25 @@ def test_what_does_not_load_is_said_once_and_left_out(folder: Path, failure: Exc
     assert scene.variant == LARGE
     assert scene.loop.every > 1  # of what is left, frames are left out
     scene.governing.close()
+
+
+@pytest.mark.parametrize("is_trial", [True, False])
+def test_a_stop_while_a_model_is_tried_or_loaded_is_no_fault_of_the_model(folder: Path, is_trial: bool) -> None:
+    is_asked = threading.Event()
+
+    def stop(variant: str) -> None:
+        is_asked.set()
+        raise StoppedError
+
+    def open_stopped(variant: str) -> Stages:
+        stop(variant)
+        return open_variant(folder, variant)
+
+    scene = Scene(folder, prepare=stop) if is_trial else Scene(folder, open_stages=open_stopped)
+    scene.until(is_asked.is_set)
+    scene.governing.close()  # waits for the thread
+    scene.run(60)
+    assert (scene.said, scene.variant, scene.loop.every) == ([], LARGE, 1)
 
 
 def test_a_model_that_hangs_while_it_loads_is_given_up_and_the_stream_governed_on(folder: Path) -> None:

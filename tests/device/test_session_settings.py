@@ -139,6 +139,35 @@ def test_between_two_runs_threads_cost_nothing(spins: bool) -> None:
     assert _idle_cost(lambda: bare.run(None, {name: tensor})) > 5 * ours_s
 
 
+def _convolutions_far_apart(layers: int = 20, between: int = 8, channels: int = 16, side: int = 16) -> onnx.ModelProto:
+    """Small convolutions that two threads share, and between them running sums, which one thread takes alone."""
+    weights, nodes, last = {"axis": np.array(3, np.int64)}, list[onnx.NodeProto](), "images"
+    for layer in range(layers):
+        weights[f"w{layer}"] = RANDOM.normal(0, 0.05, (channels, channels, 3, 3)).astype(np.float32)
+        nodes.append(helper.make_node("Conv", [last, f"w{layer}"], [f"c{layer}"], pads=[1] * 4))
+        last = f"c{layer}"
+        for index in range(between):
+            nodes.append(helper.make_node("CumSum", [last, "axis"], [f"s{layer}_{index}"]))
+            last = f"s{layer}_{index}"
+    nodes.append(helper.make_node("Identity", [last], ["out"]))
+    shape = (1, channels, side, side)
+    return tiny.model(nodes, shape, {"out": shape}, weights)
+
+
+def test_within_a_run_threads_spin_only_where_they_are_told_to() -> None:
+    """Processor time of all threads but the caller's: between two convolutions they either spin or sleep."""
+    model = _convolutions_far_apart()
+    sessions = {spins: _open(model, intra_op_num_threads=2, allow_spinning=spins) for spins in (True, False)}
+    tensor, spent_ns = np.zeros((1, 16, 16, 16), np.float32), dict.fromkeys(sessions, 0)
+    for _ in range(20):
+        for spins, session in sessions.items():
+            start_ns = time.process_time_ns() - time.thread_time_ns()
+            for _ in range(5):
+                session.run(tensor)
+            spent_ns[spins] += time.process_time_ns() - time.thread_time_ns() - start_ns
+    assert spent_ns[True] > 2 * spent_ns[False]  # three to six times as much, on a quiet machine and on a busy one
+
+
 def _resident_mib() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 

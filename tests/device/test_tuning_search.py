@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from edge_sdk.quality import Rating
 from edge_sdk.tuning.candidate import Candidate, Measurement
 from edge_sdk.tuning.choice import Limits, choose
-from edge_sdk.tuning.quality import Rating
 from edge_sdk.tuning.search import Search, Space, chain_tails, thread_counts
 from tests.device.measured import CPU, candidate, cores, rated
 

@@ -19,6 +19,7 @@ from edge_sdk.manifest import Quality
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
 from edge_sdk.tuning import Candidate, Limits, LiveTuner, Tuned
+from edge_sdk.tuning.live import LOAD_LIMIT_S
 from edge_sdk.tuning.plan import Plan
 from tests.device.measured import CPU, cores
 from tests.device.test_loop import Camera, Clock, Collector
@@ -70,6 +71,7 @@ class Board:
         disk_is_full: bool = False,
         others: float = 0.0,
         qualities: Mapping[str, Quality] | None = None,
+        load_limit_s: float = LOAD_LIMIT_S,
     ) -> None:
         self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
         self.variants, self.ran = list[tuple[int, str]](), list[str]()
@@ -96,6 +98,7 @@ class Board:
             plan,
             (promise, home),
             self.open,
+            load_limit_s=load_limit_s,
             remember=self._remember,
             say=self.lines.append,
             on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),

@@ -11,9 +11,9 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.errors import AccuracyGateError, SizeGateError
 from edge_sdk.manifest import Difference
+from edge_sdk.quality import Rating, ratings
 from edge_sdk.session import Session
 from edge_sdk.tasks import make_task
-from edge_sdk.tuning.quality import Rating, ratings
 from edge_sdk_tools import prove
 from edge_sdk_tools.build import build
 from edge_sdk_tools.ledger import from_json

@@ -46,7 +46,8 @@ def ratings(manifest: Manifest) -> tuple[str, dict[str, Rating]]:
     """The metric, and what is said of each variant by name.
 
     It is quality by labels where every variant has it, in one metric; else agreement with FP32, whose own is 1. Nothing
-    below that 1 is noise: one image with another answer shows that the two are not the same.
+    below that 1 is noise: one image with another answer shows that the two are not the same. Of any other variant
+    without a figure nothing is known, and it ranks last: nothing that was measured may give way to a guess.
     """
     by_labels = {v.name: v.quality for v in manifest.variants if v.quality is not None}
     metrics = {q.metric for q in by_labels.values()}

@@ -11,9 +11,9 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.errors import BundleError
 from edge_sdk.manifest import Agreement, Manifest, Quality, decode_manifest, encode_manifest
+from edge_sdk.quality import AGREEMENT, Rating, ratings
 from edge_sdk.tuning.candidate import Candidate
 from edge_sdk.tuning.choice import Limits, choose, is_within_noise
-from edge_sdk.tuning.quality import AGREEMENT, Rating, ratings
 from tests.device.bundles import make_manifest, make_variant
 from tests.device.measured import candidate, measurement, quality, rated
 from tests.device.tuned_loop import Board
