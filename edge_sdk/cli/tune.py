@@ -37,6 +37,7 @@ from edge_sdk.tuning.tune import golden_camera, tune
 
 _PATH = click.Path(path_type=Path)
 _FPS = 30.0
+_SECONDS_HELP = f"For all of it, about.  [default: {SECONDS:g}, more where a slow camera needs it]"
 _CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
 
 
@@ -50,7 +51,7 @@ _CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
 )
 @click.option("--latency-ms", type=POSITIVE, callback=number, help="Overrides the bundle's budget.")
 @click.option("--cpu-share", type=POSITIVE, callback=number, help="The most CPU time over time: 0.5 is half a core.")
-@click.option("--seconds", type=POSITIVE, default=SECONDS, show_default=True, callback=number, help="For all of it.")
+@click.option("--seconds", type=POSITIVE, callback=number, help=_SECONDS_HELP)
 @click.option("--variant", metavar="NAME", help="Only this one of the bundle's models.")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; demands a signature.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -62,7 +63,7 @@ def command(
     fps: float | None,
     latency_ms: float | None,
     cpu_share: float | None,
-    seconds: float,
+    seconds: float | None,
     variant: str | None,
     trust: tuple[Path, ...],
     as_json: bool,

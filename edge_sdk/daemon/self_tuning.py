@@ -14,7 +14,7 @@ from edge_sdk.location import Kind, kind_of
 from edge_sdk.session import SessionSettings, Shortfalls
 from edge_sdk.stages import Stages
 from edge_sdk.trial import prove_here
-from edge_sdk.tuning import SECONDS, Candidate, Limits, LiveTuner, Tuned, Tuning
+from edge_sdk.tuning import Candidate, Limits, LiveTuner, Tuned, Tuning
 
 if TYPE_CHECKING:  # it brings OpenCV, which is loaded beside the model
     from edge_sdk.camera import OpenedSource
@@ -160,17 +160,19 @@ class SelfTuning:
         tuning = self._tuning
         if tuning is None or self._is_fixed or not source.paced or tuning.holds_for(source.fps):
             return None
-        self._say(
-            f"tuning for {source.fps:g} frames a second{_why_again(tuning.tuned)}: what runs best is measured while "
-            f"results go out, for {SECONDS:g} s at most (--no-tune leaves it)"
-        )
-        return tuning.supervisor(
+        why = _why_again(tuning.tuned)
+        tuner = tuning.supervisor(
             home,
             source.fps,
             load_limit_s=self._trial_s + _BESIDE_TRIAL_S,
             on_tuned=self._tell,
             on_variant=on_variant,
         )
+        self._say(
+            f"tuning for {source.fps:g} frames a second{why}: what runs best is measured while results go out, for "
+            f"about {tuner.plan.seconds:.0f} s (--no-tune leaves it)"
+        )
+        return tuner
 
     def _tell(self, tuned: Tuned, remark: str) -> None:
         self._say(f"tuned in {tuned.seconds:.0f} s: {tuned.line()}")

@@ -29,11 +29,9 @@ _RESTARTS = 2  # cores that come and go all the time are not worth measuring
 LOAD_LIMIT_S = 120.0  # a trial of 60 s ends by itself after 90; the model that it found sound loads in far less
 _JOIN_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
 
-Open = Callable[[Candidate], Stage[Frame, Result]]
-"""Loads a candidate and proves it; runs beside the loop, and may raise."""
-
-
 _Stages: TypeAlias = Stage[Frame, Result]
+Open = Callable[[Candidate], _Stages]
+"""Loads a candidate and proves it; runs beside the loop, and may raise."""
 
 
 class _Phase(enum.Enum):
@@ -163,7 +161,8 @@ class LiveTuner:
         self._measured: list[Measurement] = []
         self._started_ns, self._cpu_before = self._clock_ns(), self._read_cpu_time()
         self._slowest_load_ns = 0
-        self._steps = self.plan.search().steps()
+        self._search = self.plan.search()
+        self._steps = self._search.steps()
         self._go_on(loop, next(self._steps))
 
     def _go_on(self, loop: Loop, candidate: Candidate | None) -> None:
@@ -245,7 +244,8 @@ class LiveTuner:
             self._retire()
             return
         others = self._read_cpu_time().others_since(self._cpu_before)
-        tuned = self.plan.conclude(self._measured, (self._clock_ns() - self._started_ns) / 1e9, others)
+        took_s, untried = (self._clock_ns() - self._started_ns) / 1e9, self._search.untried()
+        tuned = self.plan.conclude(self._measured, took_s, others, untried)
         self._wanted, self._load_start_ns = tuned.chosen.candidate, self._clock_ns()
         self._ending = Background(lambda: self._end(tuned), self._rubbish)
         self._phase = _Phase.ENDING

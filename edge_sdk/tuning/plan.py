@@ -15,6 +15,9 @@ from edge_sdk.tuning.search import Search, Space, chain_tails, thread_counts
 from edge_sdk.tuning.tuned import Tuned
 from edge_sdk.tuning.window import Pace
 
+SECONDS = 20.0
+"""How long a run tunes by default."""
+
 _CANDIDATES = 12  # about so many fit into the time; the window gets longer when there is more of it
 
 
@@ -50,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         only_first: bool,
         providers: Sequence[str],
         fps: float,
-        seconds: float,
+        seconds: float | None,
         cores: Cores,
     ) -> Plan:
         """Plan for a bundle.
@@ -61,20 +64,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             only_first: whether no other variant than the promised one may run.
             providers: those that a session got here, in order of preference.
             fps: of the camera.
-            seconds: for all candidates; choosing and loading the chosen one comes on top.
+            seconds: for all candidates; choosing and loading the chosen one comes on top. None: 20, and more for a
+                camera that is so slow that not every variant could be looked at in them.
             cores: the cores here.
         """
         metric, by_name = ratings(bundle.manifest)
         promised = msgspec.structs.replace(Candidate.promised(bundle.manifest), providers=tuple(providers))
+        rated = {promised.variant: by_name[promised.variant]} if only_first else by_name
+        pace = Pace(budget_ms=limits.budget_ms, fps=fps, window_s=(seconds or SECONDS) / _CANDIDATES)
         return cls(
             promised=promised,
             metric=metric,
-            ratings={promised.variant: by_name[promised.variant]} if only_first else by_name,
+            ratings=rated,
             providers=promised.providers,
             limits=limits,
             cores=cores,
-            pace=Pace(budget_ms=limits.budget_ms, fps=fps, window_s=seconds / _CANDIDATES),
-            seconds=seconds,
+            pace=pace,
+            seconds=seconds or max(SECONDS, (len(rated) + len(thread_counts(cores))) * pace.expected_s),
         )
 
     @property
@@ -92,13 +98,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The same with other cores."""
         return msgspec.structs.replace(self, cores=cores)
 
-    def conclude(self, measured: Sequence[Measurement], seconds: float, others: float | None) -> Tuned:
+    def conclude(
+        self, measured: Sequence[Measurement], seconds: float, others: float | None, untried: Sequence[str]
+    ) -> Tuned:
         """What one or more measurements come to.
 
         Args:
             measured: in that order.
             seconds: that they took.
             others: the share of the processors' time that other programs took meanwhile.
+            untried: variants that may be better and for which there was no time.
         """
         return Tuned.of(
             measured,
@@ -109,4 +118,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             fps=self.pace.fps,
             seconds=seconds,
             others=others,
+            untried=untried,
         )

@@ -78,6 +78,14 @@ class Search:
         yield from self._variants()
         yield from self._finish()
 
+    def untried(self) -> tuple[str, ...]:
+        """Variants that nobody looked at, with a higher figure than what would be chosen now; the best first."""
+        found = [m for m in self._known.values() if m is not None]
+        looked_at = {candidate.variant for candidate in self._known}
+        least = choose(found, self._limits)[0].rating.rank if found else float("-inf")
+        by_rank = sorted(self._space.ratings.items(), key=lambda item: item[1].rank, reverse=True)
+        return tuple(name for name, rating in by_rank if name not in looked_at and rating.rank > least)
+
     def _ask(self, candidate: Candidate) -> _Asking:
         if candidate not in self._known:
             self._known[candidate] = yield candidate

@@ -36,7 +36,7 @@ def tune(
     limits: Limits,
     source: Source,
     fps: float,
-    seconds: float,
+    seconds: float | None,
     on_trying: Callable[[Candidate], None] = lambda _candidate: None,
     *,
     silence_s: float = _SILENCE_S,
@@ -49,7 +49,7 @@ def tune(
         limits: what has to be kept.
         source: opened by the caller, who closes it.
         fps: its frames a second.
-        seconds: for all candidates.
+        seconds: for all candidates; by default 20, and more for a camera so slow that these are not enough.
         on_trying: called with every candidate before it is loaded or measured.
         silence_s: how long the source may deliver nothing.
         is_stopped: asked at every step.

@@ -26,7 +26,8 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         meets_budget, meets_cpu_share: whether `chosen` keeps the limits.
         measured: all of it, in that order.
         others: the share of the processors' time that other programs took meanwhile, 0-1; None where it is not known.
-        provisional: whether that was so much that it has to be measured again.
+        untried: variants with a higher figure of quality than `chosen` for which there was no time, the best first.
+        provisional: whether others took so much, or so little was tried, that it has to be measured again.
         seconds: how long it took.
     """
 
@@ -42,6 +43,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     measured: tuple[Measurement, ...]
     seconds: float
     others: float | None = None
+    untried: tuple[str, ...] = ()
     provisional: bool = False
 
     @classmethod
@@ -56,6 +58,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         fps: float,
         seconds: float,
         others: float | None = None,
+        untried: Sequence[str] = (),
     ) -> Tuned:
         """Choose from one or more measurements."""
         chosen, reason = choose(measured, limits)
@@ -72,7 +75,8 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             measured=tuple(measured),
             seconds=round(seconds, 1),
             others=None if others is None else round(others, 2),
-            provisional=others is not None and others > _BUSY,
+            untried=tuple(untried),
+            provisional=bool(untried) or (others is not None and others > _BUSY),
         )
 
     @property
@@ -95,9 +99,14 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     def doubt(self) -> str:
         """Why it has to be measured again, for people; empty where it has not."""
-        if not self.provisional or self.others is None:
-            return ""
-        return f"other programs took {100 * self.others:.0f} % of the processors' time while it was measured"
+        doubts = []
+        if self.untried:
+            doubts.append(f"there was no time for {', '.join(self.untried)}")
+        if self.others is not None and self.others > _BUSY:
+            doubts.append(
+                f"other programs took {100 * self.others:.0f} % of the processors' time while it was measured"
+            )
+        return " and ".join(doubts) if self.provisional else ""
 
     def line(self) -> str:
         """Before and after, for people."""

@@ -21,9 +21,6 @@ from edge_sdk.tuning.plan import Plan
 from edge_sdk.tuning.record import Record, Records, Request
 from edge_sdk.tuning.tuned import Tuned, figures
 
-SECONDS = 20.0
-"""How long a run tunes by default."""
-
 _SAME_RATE = 0.1  # a camera that promises 25 FPS and a file of 23.976 are not worth measuring twice
 
 Open = Callable[[Bundle, Candidate], Stages]
@@ -132,7 +129,7 @@ class Tuning:
         home: Stages,
         fps: float,
         *,
-        seconds: float = SECONDS,
+        seconds: float | None = None,
         load_limit_s: float = LOAD_LIMIT_S,
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
@@ -143,7 +140,7 @@ class Tuning:
         Args:
             home: what runs now, whoever opened it.
             fps: of the camera.
-            seconds: for all candidates.
+            seconds: for all candidates; by default as `Plan.of` has it.
             load_limit_s: for one load, with whatever `open_stages` does before it, such as a trial.
             on_tuned: called with what came out, and why it is not remembered; empty where it is.
             on_trying: called with every candidate before it is loaded or measured.

@@ -64,7 +64,7 @@ class Board:
         *,
         budget_ms: float = 50,
         fps: float = 30,
-        seconds: float = 20,
+        seconds: float | None = 20,
         frames: int = 10_000,
         usable: Sequence[int] = (2,),
         refused: Sequence[str] = (),
