@@ -1,4 +1,4 @@
-"""Tuning that ran out of time says what it did not try, and is done again; a slow camera gets the time that it needs."""
+"""Tuning that ran out of time says what it did not try, and is done again; a slow camera gets what time it needs."""
 
 from __future__ import annotations
 
