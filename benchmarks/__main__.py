@@ -24,6 +24,7 @@ from benchmarks import hot_path
 from benchmarks.bench_models import bench_models
 from benchmarks.figures import Figure, markdown
 from benchmarks.plot import write_plot
+from edge_sdk.cpu import Cpu
 from edge_sdk_tools.demo.broker import running_broker
 from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
 from edge_sdk_tools.demo.media import Media, fetch_media
@@ -51,10 +52,22 @@ def main() -> None:
     measured["hot_path"] = [{**msgspec.to_builtins(f), "median": f.median, "reached": f.is_reached} for f in figures]
     write_plot(figures, DOCS / "benchmarks.svg")
     (DOCS / "benchmarks.json").write_text(json.dumps(measured, indent=2) + "\n")
-    page = DOCS / "benchmarks.md"
-    written = "\n".join([_markdown(measured), *_hot_path(figures)])
-    page.write_text(written + _kept(page.read_text()))
-    print(written)
+    path = DOCS / "benchmarks.md"
+    written = page(measured, figures, path.read_text())
+    path.write_text(written)
+    print(written.partition(_BY_HAND)[0])
+
+
+def page(measured: dict[str, Any], figures: Sequence[Figure], before: str) -> str:
+    """What was measured, and what was written by hand: it needs models and images that `make bench` does not fetch.
+
+    Args:
+        measured: as benchmarks.json has it.
+        figures: of the way of a frame.
+        before: the page as it was, of which the part by hand is kept.
+    """
+    kept = before.partition(_BY_HAND)[2]
+    return "\n".join([_markdown(measured), *_hot_path(figures), f"{_BY_HAND}{kept}"])
 
 
 def _measure_stages(bundle: DemoBundle, media: Media, work: Path) -> dict[str, list[float]]:
@@ -111,10 +124,8 @@ def _run(*arguments: object) -> tuple[str, float]:
 
 
 def _machine() -> dict[str, str]:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
     return {
-        "cpu": model,
+        "cpu": Cpu.read().name,
         "cores": str(os.cpu_count()),
         "machine": platform.machine(),
         "python": platform.python_version(),
@@ -170,17 +181,13 @@ def _hot_path(figures: Sequence[Figure]) -> list[str]:
         "## The way of a frame beside other programs",
         "",
         "EfficientNet-Lite0 in INT8, a detector of YOLOv8n's shape with random weights, a video of 1280x720 in H.264.",
+        "The session's model is one Relu, of which hardly anything but the call is left.",
         "",
         "![what was measured over its limit](benchmarks.svg)",
         "",
         *markdown(figures),
         "",
     ]
-
-
-def _kept(text: str) -> str:
-    """What was written by hand: it needs models and images that `make bench` does not fetch."""
-    return f"\n{_BY_HAND}{text.partition(_BY_HAND)[2]}"
 
 
 def _ratio_row(name: str, fp32: float, int8: float) -> str:

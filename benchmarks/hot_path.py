@@ -15,8 +15,9 @@ from pathlib import Path
 
 import click
 import cv2
+import msgspec
 
-from benchmarks import long_run, paced_cpu, start_up, throughput
+from benchmarks import long_run, paced_cpu, prepare_cost, session_cost, start_up, throughput
 from benchmarks.bench_models import BenchModels, bench_models
 from benchmarks.figures import Figure, print_figures
 from edge_sdk_tools.wheel import cache_folder
@@ -25,6 +26,8 @@ _DETECTOR_LIMIT, _CLASSIFIER_LIMIT = 1.03, 1.12
 _LIVE_S = 20.0
 _PACED_S = 8.0
 _BENCH_ROUNDS = 150
+_PREPARE_ROUNDS = 150
+_MISSED = 4  # exit code of a part whose own limit is missed: its figures are there all the same
 
 Say = Callable[[str], None]
 
@@ -40,6 +43,8 @@ def measure(models: BenchModels, rounds: int, say: Say) -> list[Figure]:
     ):
         say(f"{name}: {rounds} rounds")
         figures += part(models, rounds)
+    say(f"prepare and session: {rounds} rounds")
+    figures += [*prepares(rounds), *wrappers(rounds)]
     say(f"throughput: {rounds} rounds")
     return figures + throughput.measure(models, rounds, frames=60)
 
@@ -112,6 +117,42 @@ def starts(models: BenchModels, rounds: int) -> list[Figure]:
             Figure(f"{name}: peak memory above a bare script", memory, at_most=start_up.MEMORY_LIMIT_MB, unit=" MiB"),
         ]
     return figures
+
+
+def prepares(rounds: int) -> list[Figure]:
+    """From a 720p frame to what a model takes, floats or integers, over OpenCV's blobFromImage to floats."""
+    found = [_reported(prepare_cost.__name__, "--rounds", _PREPARE_ROUNDS) for _ in range(rounds)]
+    kinds = {"ours_ratio": "floats", "integers_ratio": "integers"}
+    return [
+        Figure(f"720p to {way}, {kind}: prepare over blobFromImage", tuple(r[way][key] for r in found), at_most=limit)
+        for key, kind in kinds.items()
+        for way, limit in prepare_cost.LIMITS.items()
+    ]
+
+
+def wrappers(rounds: int) -> list[Figure]:
+    """What our session costs above a bare `InferenceSession.run` of a model that does next to nothing."""
+    found = [_reported(session_cost.__name__) for _ in range(rounds)]
+    return [
+        Figure(
+            f"session, {shape}: above a bare run",
+            tuple(r[shape]["wrapper_us"] for r in found),
+            at_most=session_cost.LIMIT_US,
+            unit=" us",
+        )
+        for shape in found[0]
+    ]
+
+
+def _reported(module: str, *arguments: object) -> dict[str, dict[str, float]]:
+    """What a benchmark writes with `--json`."""
+    with tempfile.TemporaryDirectory() as work:
+        written = Path(work) / "figures.json"
+        command = [sys.executable, "-m", module, *map(str, arguments), "--json", str(written)]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode not in (0, _MISSED):
+            raise RuntimeError(f"{module}: exit code {done.returncode}")
+        return msgspec.json.decode(written.read_bytes(), type=dict[str, dict[str, float]])
 
 
 def _edge_sdk(*arguments: object) -> str:

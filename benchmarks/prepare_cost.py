@@ -29,7 +29,8 @@ from edge_sdk.prepare import Prepare
 
 _Resize: TypeAlias = Literal["letterbox", "stretch"]
 _SCALE = 1 / 255
-_LIMITS = {"640 letterbox": 0.12, "224 stretch": 0.85}
+LIMITS = {"640 letterbox": 0.12, "224 stretch": 0.85}
+"""Of each way, whether the model takes floats or integers."""
 
 
 def _letterboxed(image: Image, side: int) -> np.ndarray:
@@ -100,12 +101,13 @@ def main(rounds: int, threads: int, frames: int, json_file: IO[bytes] | None) ->
     for name, row in found.items():
         print(
             f"{name}: {row['ours_us']} us, blobFromImage {row['blob_us']} us: {row['ours_ratio']}x, at most "
-            f"{_LIMITS[name]}; of it the resize {row['resize_ratio']}x, writing the floats {row['write_ratio']}x; "
+            f"{LIMITS[name]}; of it the resize {row['resize_ratio']}x, writing the floats {row['write_ratio']}x; "
             f"integers, where the model takes them, {row['integers_ratio']}x"
         )
     if json_file is not None:
         json_file.write(msgspec.json.format(msgspec.json.encode(found)))
-    sys.exit(4 if any(row["ours_ratio"] > _LIMITS[name] for name, row in found.items()) else 0)
+    worst = {name: max(row["ours_ratio"], row["integers_ratio"]) for name, row in found.items()}
+    sys.exit(4 if any(ratio > LIMITS[name] for name, ratio in worst.items()) else 0)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,10 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from typing import IO
 
+import click
+import msgspec
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
@@ -17,22 +20,32 @@ from onnx import TensorProto, helper
 from edge_sdk.frame import Frame, Geometry, Prepared, Tensor
 from edge_sdk.session import Session, SessionSettings
 
-ROUNDS = 400
-CALLS = 25  # of one, then of the next: each in the caches that it would have alone
-SHAPES = ((1, 3, 4, 4), (1, 3, 224, 224))
+LIMIT_US = 10.0
+_CALLS = 25  # of one, then of the next: each in the caches that it would have alone
+_SHAPES = ((1, 3, 4, 4), (1, 3, 224, 224))
+_BARE, _IN_LOOP = "InferenceSession.run", "Session(prepared), as in the loop"
 
 
-def main() -> None:
-    """Measure and print one table a shape."""
+@click.command()
+@click.option("--rounds", type=click.IntRange(min=1), default=400, show_default=True)
+@click.option("--json", "json_file", type=click.File("wb"), help="Write the figures here too.")
+def main(rounds: int, json_file: IO[bytes] | None) -> None:
+    """Print one table a shape; exit code 4 where the limit is missed."""
     print(
-        f"Python {sys.version.split()[0]}, ONNX Runtime {ort.__version__}; medians of {ROUNDS} rounds of {CALLS} calls"
+        f"Python {sys.version.split()[0]}, ONNX Runtime {ort.__version__}; medians of {rounds} rounds of {_CALLS} calls"
     )
-    for shape in SHAPES:
-        found = _measure(_calls(shape))
-        bare = found["InferenceSession.run"]
-        print(f"\n{'x'.join(map(str, shape))}\n\n| call | us | above the bare run, us |\n|---|---|---|")
-        for name, took in found.items():
-            print(f"| {name} | {took:.2f} | {took - bare:+.2f} |")
+    above = {}
+    for shape in _SHAPES:
+        found = _measure(_calls(shape), rounds)
+        name = "x".join(map(str, shape))
+        above[name] = found[_IN_LOOP] - found[_BARE]
+        print(f"\n{name}\n\n| call | us | above the bare run, us |\n|---|---|---|")
+        for call, took in found.items():
+            print(f"| {call} | {took:.2f} | {took - found[_BARE]:+.2f} |")
+    if json_file is not None:
+        rows = {name: {"wrapper_us": round(us, 2)} for name, us in above.items()}
+        json_file.write(msgspec.json.format(msgspec.json.encode(rows)))
+    sys.exit(4 if max(above.values()) > LIMIT_US else 0)
 
 
 def _calls(shape: tuple[int, ...]) -> dict[str, Callable[[], object]]:
@@ -45,23 +58,23 @@ def _calls(shape: tuple[int, ...]) -> dict[str, Callable[[], object]]:
     others = (tensor, tensor.copy())
     turn = iter(range(sys.maxsize))
     return {
-        "InferenceSession.run": lambda: bare.run(None, inputs),
+        _BARE: lambda: bare.run(None, inputs),
         "InferenceSession.run_with_iobinding, bound once": lambda: bare.run_with_iobinding(binding),
         "Session.run, same tensor": lambda: session.run(tensor),
-        "Session(prepared), as in the loop": lambda: session(prepared),
+        _IN_LOOP: lambda: session(prepared),
         "Session.run, another tensor each time": lambda: session.run(others[next(turn) % 2]),
     }
 
 
-def _measure(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+def _measure(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     took: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, call in calls.items():
             call()
             start = time.perf_counter_ns()
-            for _ in range(CALLS):
+            for _ in range(_CALLS):
                 call()
-            took[name].append((time.perf_counter_ns() - start) / CALLS / 1e3)
+            took[name].append((time.perf_counter_ns() - start) / _CALLS / 1e3)
     return {name: statistics.median(values) for name, values in took.items()}
 
 

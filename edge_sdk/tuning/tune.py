@@ -91,7 +91,9 @@ def tune(
             if source.ended:
                 raise CameraError("the source ended before tuning did; give a longer one, or fewer --seconds")
     if not outcome:
-        raise SessionError("nothing could be measured, so nothing is chosen")
+        raise SessionError(
+            "nothing could be measured, so nothing is chosen; mend what the lines above tell of, or give more --seconds"
+        )
     return outcome[0]
 
 

@@ -24,36 +24,28 @@ from edge_sdk.signing import sign
 from edge_sdk.stages import Stages
 from tests.device import tiny
 from tests.device.troubled import SIDE, write_real_bundle
+from tests.device.unmixing import MIX, unmixing
 
 HAS_EXTENSIONS = importlib.util.find_spec("onnxruntime_extensions") is not None
 needs_extensions = pytest.mark.skipif(not HAS_EXTENSIONS, reason="onnxruntime-extensions is not installed here")
 OPERATOR = "ai.onnx.contrib:Inverse"
-MIX = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.0, 0.2, 0.8]], np.float32)
-"""How a camera mixes its colours."""
 
 
-def unmixing() -> onnx.ModelProto:
-    """A classifier of two classes whose preprocessing inverts a matrix of colours with a custom operator."""
+def _red_or_blue() -> onnx.ModelProto:
+    """Two classes by their colours' means, of 0-255: so simple that its outputs are known without running it."""
     nodes = [
-        helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),
-        helper.make_node("Mul", ["brightest", "zero"], ["nothing"]),
-        helper.make_node("Add", ["mix", "nothing"], ["matrix"]),  # from the picture, so that nothing is folded away
-        helper.make_node("Inverse", ["matrix"], ["inverse"], domain="ai.onnx.contrib"),
         helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
         helper.make_node("Flatten", ["pooled"], ["means"]),
-        helper.make_node("MatMul", ["means", "inverse"], ["unmixed"]),
-        helper.make_node("MatMul", ["unmixed", "w"], ["logits"]),
+        helper.make_node("MatMul", ["means", "w"], ["logits"]),
         helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
     ]
-    weights = {"zero": np.float32(0).reshape(()), "mix": MIX, "w": np.array([[1, 0], [0, 0], [0, 1]], np.float32) / 255}
-    model = tiny.model(nodes, [1, 3, SIDE, SIDE], {"probabilities": [1, 2]}, weights)
-    model.opset_import.append(helper.make_opsetid("ai.onnx.contrib", 1))
-    return model
+    weights = {"w": np.array([[1, 0], [0, 0], [0, 1]], np.float32) / 255}
+    return tiny.model(nodes, [1, 3, SIDE, SIDE], {"probabilities": [1, 2]}, weights)
 
 
 def _expected(image: np.ndarray) -> np.ndarray:
     means = image.transpose(2, 0, 1)[::-1].reshape(3, -1).mean(axis=1)  # BGR to RGB
-    unmixed = means @ np.linalg.inv(MIX.astype(np.float64))
+    unmixed = np.linalg.inv(MIX.astype(np.float64)) @ means
     powers = np.exp(unmixed[[0, 2]] / 255)
     return powers / powers.sum()
 
@@ -62,7 +54,7 @@ def _bundle(folder: Path) -> Path:
     """As a builder would write it: whose golden output is known without the operator."""
     image = np.random.default_rng(1).integers(0, 100, (SIDE, SIDE, 3), np.uint8)
     golden = [(image, _expected(image).astype(np.float32)[None])]
-    return write_real_bundle(folder, unmixing(), golden=golden, operators=(OPERATOR,))
+    return write_real_bundle(folder, unmixing(classifier=_red_or_blue()), golden=golden, operators=(OPERATOR,))
 
 
 @needs_extensions
@@ -183,7 +175,8 @@ def test_a_real_library_of_operators_runs_from_a_signed_bundle(tmp_path: Path, m
     folder = tmp_path / "a.edge"
     image = np.random.default_rng(1).integers(0, 100, (SIDE, SIDE, 3), np.uint8)
     golden = [(image, _expected(image).astype(np.float32)[None])]
+    model = unmixing(classifier=_red_or_blue())
     write_real_bundle(
-        folder, unmixing(), golden=golden, operators=(OPERATOR,), extra={"ops.so": data}, libraries=("ops.so",)
+        folder, model, golden=golden, operators=(OPERATOR,), extra={"ops.so": data}, libraries=("ops.so",)
     )
     Stages.open(_signed(folder), SessionSettings())

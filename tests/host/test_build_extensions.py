@@ -20,9 +20,9 @@ from edge_sdk_tools.board import board_counter
 from edge_sdk_tools.build import build
 from edge_sdk_tools.variants import Request
 from tests.device import tiny
+from tests.device.unmixing import MIX, unmixing
 from tests.host.examining import only, report_on
 from tests.host.projects import write_project
-from tests.host.unmixing import MIX, unmixing
 
 needs_extensions = pytest.mark.skipif(
     importlib.util.find_spec("onnxruntime_extensions") is None, reason="onnxruntime-extensions is not installed here"

@@ -14,15 +14,19 @@ from edge_sdk_tools.check.limited import Limits, run_limited
 _LIMITS = Limits(memory_mb=300, cpu_s=2, wall_s=200)
 _PROGRAM = """
 import os, sys, time
+from edge_sdk_tools.check import limited
 from edge_sdk_tools.check.limited import read_request, write_answer
+{before}
 request = read_request().decode()
 {what}
 write_answer(request.upper().encode())
 """
 
 
-def _run(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch, limits: Limits = _LIMITS) -> bytes:
-    (tmp_path / "program.py").write_text(_PROGRAM.format(what=what))
+def _run(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch, limits: Limits = _LIMITS, before: str = ""
+) -> bytes:
+    (tmp_path / "program.py").write_text(_PROGRAM.format(what=what, before=before))
     monkeypatch.syspath_prepend(str(tmp_path))
     return run_limited("program", b"request", limits, "model.onnx")
 
@@ -57,6 +61,14 @@ def test_memory_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ask = "\ntry:\n    bytearray({} * 2**20)\nexcept MemoryError:\n    request = 'none'\n"
     assert _run(tmp_path, ask.format(200), monkeypatch) == b"REQUEST"
     assert _run(tmp_path, ask.format(400), monkeypatch) == b"NONE"
+
+
+@pytest.mark.parametrize(("free", "expected"), [("100 * 2**20", b"NONE"), ("None", b"REQUEST")])
+def test_less_is_allowed_where_less_is_free(
+    tmp_path: Path, free: str, expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = "\ntry:\n    bytearray(150 * 2**20)\nexcept MemoryError:\n    request = 'none'\n"
+    assert _run(tmp_path, ask, monkeypatch, before=f"limited.free_bytes = lambda: {free}") == expected
 
 
 def test_no_core_file_and_no_file_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

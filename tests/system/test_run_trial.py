@@ -86,5 +86,9 @@ def _busiest_s(pid: int) -> float:
 
 
 def _is_trying(pid: int) -> bool:
-    children = [task.read_text().split() for task in Path(f"/proc/{pid}/task").glob("*/children")]
-    return any(b"edge_sdk.trial" in Path(f"/proc/{child}/cmdline").read_bytes() for own in children for child in own)
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread, or a child of it, may have ended
+            for child in task.read_text().split():
+                if b"edge_sdk.trial" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return True
+    return False

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.errors import MissingDependencyError
+from edge_sdk.free_memory import free_bytes
 from edge_sdk_tools.check.refusal import RefusedModelError
 
 ENVIRONMENT = {
@@ -37,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True):
     """What the process may take.
 
     Attributes:
-        memory_mb: beside what its imports take, in MiB; less where the machine has less to spare.
+        memory_mb: beside what its imports take, in MiB; less where less is free here.
         cpu_s: seconds of CPU.
         wall_s: seconds by the clock.
     """
@@ -87,7 +88,8 @@ def run_limited(module: str, request: bytes, limits: Limits, where: str) -> byte
 def read_request() -> bytes:
     """Take up the limits and return the request; to be called after all imports, by the process itself."""
     limits, request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=tuple[Limits, bytes])
-    allowed = min(limits.memory_mb * 2**20, int(_available_bytes() * _SPARE_SHARE))
+    wanted, free = limits.memory_mb * 2**20, free_bytes()
+    allowed = wanted if free is None else min(wanted, int(free * _SPARE_SHARE))
     _limit(resource.RLIMIT_DATA, _data_bytes() + allowed)
     _limit(resource.RLIMIT_CPU, limits.cpu_s, grace=1)
     _limit(resource.RLIMIT_CORE, 0)
@@ -109,16 +111,9 @@ def _limit(kind: int, value: int, grace: int = 0) -> None:
 
 def _data_bytes() -> int:
     """What RLIMIT_DATA counts already, by proc(5): VmData."""
-    return _kilobytes(Path("/proc/self/status"), "VmData:") * 1024
-
-
-def _available_bytes() -> int:
-    return _kilobytes(Path("/proc/meminfo"), "MemAvailable:") * 1024
-
-
-def _kilobytes(path: Path, key: str) -> int:
-    line = next(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(key))
-    return int(line.split()[1])
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    line = next(line for line in status.splitlines() if line.startswith("VmData:"))
+    return int(line.split()[1]) * 1024
 
 
 def _import_path() -> str:

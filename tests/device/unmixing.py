@@ -1,4 +1,4 @@
-"""A classifier whose preprocessing is an operator of onnxruntime-extensions."""
+"""Classifiers whose preprocessing is an operator of onnxruntime-extensions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ MIX = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.0, 0.2, 0.8]], np.float32)
 """How a camera mixes its colours."""
 
 
-def unmixing(operator: str = "Inverse") -> onnx.ModelProto:
-    """The tiny classifier, of pictures whose colours were unmixed by the inverse of `MIX`; 16 pixels a side."""
-    model = tiny.classifier()
+def unmixing(operator: str = "Inverse", classifier: onnx.ModelProto | None = None) -> onnx.ModelProto:
+    """A classifier of pictures whose colours were unmixed by the inverse of `MIX`; 16 pixels a side.
+
+    Args:
+        operator: that inverts.
+        classifier: what sees the pictures, in its first node only; by default the tiny one.
+    """
+    model = classifier or tiny.classifier()
     before = [
         helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),
         helper.make_node("Mul", ["brightest", "zero"], ["nothing"]),
