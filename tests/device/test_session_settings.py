@@ -139,7 +139,7 @@ def test_between_two_runs_threads_cost_nothing(spins: bool) -> None:
     assert _idle_cost(lambda: bare.run(None, {name: tensor})) > 5 * ours_s
 
 
-def _convolutions_far_apart(layers: int = 20, between: int = 8, channels: int = 16, side: int = 16) -> onnx.ModelProto:
+def _convolutions_far_apart(layers: int = 20, between: int = 30, channels: int = 16, side: int = 16) -> onnx.ModelProto:
     """Small convolutions that two threads share, and between them running sums, which one thread takes alone."""
     weights, nodes, last = {"axis": np.array(3, np.int64)}, list[onnx.NodeProto](), "images"
     for layer in range(layers):
@@ -165,7 +165,7 @@ def test_within_a_run_threads_spin_only_where_they_are_told_to() -> None:
             for _ in range(5):
                 session.run(tensor)
             spent_ns[spins] += time.process_time_ns() - time.thread_time_ns() - start_ns
-    assert spent_ns[True] > 2 * spent_ns[False]  # three to six times as much, on a quiet machine and on a busy one
+    assert spent_ns[True] > 3 * spent_ns[False]  # eight to forty times as much, quiet or busy
 
 
 def _resident_mib() -> float:
