@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections import Counter
 from pathlib import Path
 
@@ -9,10 +10,14 @@ import click
 import msgspec
 
 from edge_sdk.bundle import Bundle
+from edge_sdk.errors import EdgeError
 from edge_sdk.inspection import Inspection, ProfiledRun, inspect_bundle, profile_bundle, write_graph
 from edge_sdk.manifest import Variant
+from edge_sdk.session import onnxruntime_version
 from edge_sdk.signing import load_public_key
+from edge_sdk.state_folder import state_folder
 from edge_sdk.trial import prove_here
+from edge_sdk.tuning import Machine, Record, Records, figures
 
 _PATH = click.Path(path_type=Path)
 _TOP = 10
@@ -46,22 +51,34 @@ def command(
     if variant is not None:
         opened = opened.led_by(variant)
     inspection = inspect_bundle(opened)
+    tuned = _tuned(opened)
     if graph is not None or with_profile:
+        opened.check_device(platform.machine(), onnxruntime_version())
         prove_here(opened, say=lambda line: click.echo(f"edge-sdk: {line}", err=True))
     if graph is not None:
         write_graph(opened, graph)
     profiled = profile_bundle(opened, runs) if with_profile else None
     if as_json:
-        click.echo(msgspec.json.encode({"bundle": inspection, "run": profiled, "graph": str(graph) if graph else None}))
+        graph_file = str(graph) if graph else None
+        found = {"bundle": inspection, "tuned": tuned, "run": profiled, "graph": graph_file}
+        click.echo(msgspec.json.encode(found))
         return
-    _show(inspection)
+    _show(inspection, tuned)
     if profiled is not None:
         _show_profile(profiled)
     if graph is not None:
         click.echo(f"\nthe graph as it runs here is in {graph}")
 
 
-def _show(found: Inspection) -> None:
+def _tuned(bundle: Bundle) -> list[Record]:
+    """What `edge-sdk run` starts with here instead of what the bundle promises."""
+    try:
+        return Records(state_folder() / "tuning").known(bundle, Machine.here())
+    except EdgeError:  # there is no place where it could be
+        return []
+
+
+def _show(found: Inspection, tuned: list[Record]) -> None:
     click.echo(f"{found.name} {found.version}, built {found.created_at} for {found.target} ({found.machine})")
     for name, text in (
         ("task", f"{found.task}, decoder {found.decoder}, {found.labels} labels"),
@@ -78,7 +95,13 @@ def _show(found: Inspection) -> None:
     ):
         if text is not None:
             click.echo(f"{name:<10}  {text}")
-    click.echo("\nvariants, the first one runs")
+    for record in tuned:
+        wish, outcome = record.request, record.tuned
+        click.echo(
+            f"{'tuned':<10}  camera {wish.camera}, {outcome.fps:g} frames a second, {wish.limits.budget_ms:g} ms: "
+            f"{outcome.chosen.candidate} ({figures(outcome.chosen)})"
+        )
+    click.echo("\nvariants, the promised one first")
     sizes = {file.name: file.size for file in found.files}
     for one in found.variants:
         click.echo(f"  {one.name:<16}{_variant(one, sizes[one.file])}")

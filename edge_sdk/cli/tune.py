@@ -100,11 +100,16 @@ def command(
 
 
 def _opening(stop: Stop) -> Callable[[Bundle, Candidate], Stages]:
-    shortfalls = Shortfalls(say)
+    shortfalls, said = Shortfalls(say), set[str]()
+
+    def say_once(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            say(line)
 
     def open_proved(bundle: Bundle, candidate: Candidate) -> Stages:
         led = bundle.led_by(candidate.variant)
-        if not prove_here(led, say=say, is_stopped=stop.is_asked):
+        if not prove_here(led, say=say_once, is_stopped=stop.is_asked):
             raise StoppedError
         stages = Stages.open(led, candidate.settings(SessionSettings.of(bundle.manifest)), most_golden=1)
         shortfalls.tell(stages.variant, stages.session.providers)

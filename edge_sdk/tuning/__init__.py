@@ -5,6 +5,7 @@ from edge_sdk.tuning.choice import Limits
 from edge_sdk.tuning.live import LiveTuner
 from edge_sdk.tuning.machine import Machine
 from edge_sdk.tuning.plan import SECONDS
+from edge_sdk.tuning.record import Record, Records
 from edge_sdk.tuning.tuned import Tuned, figures
 from edge_sdk.tuning.tuning import Tuning
 
@@ -15,6 +16,8 @@ __all__ = [
     "LiveTuner",
     "Machine",
     "Measurement",
+    "Record",
+    "Records",
     "Tuned",
     "Tuning",
     "figures",

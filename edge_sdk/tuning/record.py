@@ -77,7 +77,19 @@ class Records:
 
     def recall(self, bundle: Bundle, request: Request, machine: Machine) -> Record | str | None:
         """The record that holds here; or why the one that is there does not hold; None where there is none."""
-        path = self._folder / request.file_name
+        record = self._read(self._folder / request.file_name)
+        return record if not isinstance(record, Record) else _objection(record, bundle, request, machine) or record
+
+    def known(self, bundle: Bundle, machine: Machine) -> list[Record]:
+        """All that hold here for a bundle, whatever they were asked for."""
+        records = [self._read(path) for path in sorted(self._folder.glob(f"{bundle.digest[:16]}-*.json"))]
+        return [
+            record
+            for record in records
+            if isinstance(record, Record) and _objection(record, bundle, record.request, machine) is None
+        ]
+
+    def _read(self, path: Path) -> Record | str | None:
         try:
             with path.open("rb") as file:
                 data = file.read(_SIZE_LIMIT + 1)
@@ -91,10 +103,9 @@ class Records:
             loose = msgspec.json.decode(data)
             if isinstance(loose, dict) and loose.get("schema_version") != SCHEMA_VERSION:
                 return f"{path} is of another version of edge-sdk"
-            record = msgspec.convert(loose, Record)
+            return msgspec.convert(loose, Record)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return f"{path} is damaged"
-        return _objection(record, bundle, request, machine) or record
 
     def remember(self, request: Request, machine: Machine, tuned: Tuned) -> None:
         """Keep a record, and of all no more than the newest.

@@ -212,3 +212,15 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert not captured.out
     assert expected in captured.err.splitlines()[-1]
     assert "Traceback" not in captured.err
+
+
+def test_inspect_shows_what_is_remembered(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(bundle)]) == 0
+    assert "tuned " not in capsys.readouterr().out
+    tuned = _tune(bundle, capsys, "--camera", "gate")
+    assert run(["inspect", str(bundle)]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tuned ")]
+    assert line.startswith(f"tuned       camera gate, {FPS} frames a second, 1000 ms: fp32, 1 thread (p99 ")
+    assert run(["inspect", str(bundle), "--json"]) == 0
+    [record] = msgspec.json.decode(capsys.readouterr().out)["tuned"]
+    assert msgspec.convert(record["tuned"], Tuned) == tuned
