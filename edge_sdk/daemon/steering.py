@@ -94,7 +94,8 @@ class Steering:
             is_stopped=self._is_stopped,
         )
         self._stages.append(start.stages)
-        self._why = start.reason(self._budget_ms)
+        is_remembered = self._known is not None and not start.too_slow
+        self._why = "remembered from a measurement" if is_remembered else start.reason(self._budget_ms)
         variant, threads = start.stages.variant, start.stages.threads
         self._settled = {taken.variant: taken.threads for taken in start.too_slow} | {variant: threads}
         by_choice = self._tuning.candidate_of(variant).intra_op_num_threads

@@ -109,7 +109,13 @@ def test_the_status_says_that_models_are_measured_and_when_it_is_over(
             wait_until(lambda: bool(running()) and "tuning" not in running()[-1], "the end of tuning")
             run.end()
         first, *_, last = running()
+        already = len(running())
+        with contextlib.closing(_Run((*command, "--mqtt", broker.url, "--camera", "gate"))) as run:
+            wait_until(lambda: len(running()) > already, "what a second start runs")
+            run.end()
+        again = running()[already]
     assert (first["variant"], first["tuning"]) == ("int8", True)
+    assert (again["variant"], again["reason"]) == ("fp32", "remembered from a measurement")
     assert (last["variant"], last["reason"]) == ("fp32", "chosen by measurement")
 
 
