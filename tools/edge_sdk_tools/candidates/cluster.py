@@ -24,6 +24,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+# A new worker reads several jobs at once, and OpenCV's own import does not bear two threads: here the first brings it,
+# while the others wait for this module.
+import cv2  # noqa: F401
 import joblib
 from distributed import Client, Future, KilledWorker
 from distributed.security import Security
