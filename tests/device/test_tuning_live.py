@@ -25,6 +25,13 @@ def _board(folder: Path, by_variant: dict[str, float], **changes: object) -> Boa
     return Board(folder / "a.edge", lambda what, _n: by_variant[what.variant], **changes)  # type: ignore[arg-type]
 
 
+def _breaks(what: Candidate, n: int) -> float:
+    """Milliseconds; FP32 breaks at its eighth frame."""
+    if what.variant == "fp32" and n == 7:
+        raise SessionError("it broke")
+    return 10.0
+
+
 def test_the_best_quality_that_keeps_the_budget_runs_at_the_end_and_every_frame_was_answered(tmp_path: Path) -> None:
     board = _board(tmp_path, _ms())
     board.run()
@@ -58,12 +65,7 @@ def test_whoever_names_the_variant_of_a_result_hears_of_each_change(tmp_path: Pa
 
 
 def test_a_frame_that_home_answers_for_a_candidate_bears_homes_name(tmp_path: Path) -> None:
-    def work(what: Candidate, n: int) -> float:
-        if what.variant == "fp32" and n == 7:
-            raise SessionError("it broke")
-        return 10.0
-
-    board = Board(tmp_path / "a.edge", work)
+    board = Board(tmp_path / "a.edge", _breaks)
     board.run()
     assert board.named() == board.ran
     assert board.ran.count("fp32") == 7
@@ -117,12 +119,7 @@ def test_what_does_not_load_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_while_it_runs_loses_no_frame(tmp_path: Path) -> None:
-    def work(what: Candidate, n: int) -> float:
-        if what.variant == "fp32" and n == 7:
-            raise SessionError("it broke")
-        return 10.0
-
-    board = Board(tmp_path / "a.edge", work)
+    board = Board(tmp_path / "a.edge", _breaks)
     board.run()
     assert board.lines == ["tuning passes over fp32, 1 thread: it broke"]
     assert board.outcome[0][0].chosen.candidate.variant == "int8"

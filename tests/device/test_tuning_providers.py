@@ -51,13 +51,21 @@ def _opened(bundle: Bundle) -> tuple[str, list[str]]:
     return tuning.open().variant, said
 
 
-@needs_azure
-def test_a_provider_whose_library_was_installed_since_is_noticed(folder: Path) -> None:
-    bundle = _promising(folder, AZURE)
-    _remember(bundle, CPU, CPU)
+@pytest.mark.parametrize(
+    ("provider", "remembered", "news"),
+    [
+        pytest.param(AZURE, CPU, "can be used", marks=needs_azure, id="installed since"),
+        pytest.param(CUDA, (CUDA, *CPU), "cannot be used any more", id="gone"),
+    ],
+)
+def test_a_provider_that_came_or_went_is_noticed(
+    folder: Path, provider: str, remembered: tuple[str, ...], news: str
+) -> None:
+    bundle = _promising(folder, provider)
+    _remember(bundle, remembered, remembered)
     variant, [line] = _opened(bundle)
     assert variant == "int8"
-    assert line.startswith(f"tuning anew: {AZURE} can be used since 20")
+    assert line.startswith(f"tuning anew: {provider} {news} since 20")
 
 
 @needs_azure
@@ -73,14 +81,6 @@ def test_a_provider_that_is_still_missing_is_no_news(folder: Path) -> None:
     bundle = _promising(folder, CUDA)
     _remember(bundle, CPU, CPU)
     assert _opened(bundle)[0] == "fp32"
-
-
-def test_a_provider_that_went_is_noticed(folder: Path) -> None:
-    bundle = _promising(folder, CUDA)
-    _remember(bundle, (CUDA, *CPU), (CUDA, *CPU))
-    variant, [line] = _opened(bundle)
-    assert variant == "int8"
-    assert line.startswith(f"tuning anew: {CUDA} cannot be used any more since 20")
 
 
 @needs_azure

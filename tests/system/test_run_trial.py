@@ -30,11 +30,14 @@ def test_a_signal_during_the_trial_ends_the_run(tmp_path: Path) -> None:
     assert '"ended_by":"signal"' in output
 
 
-def test_a_signal_during_the_trial_of_another_variant_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Whose second variant hangs, on a board that tried nothing yet."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
-    bundle = write_graded(tmp_path / "graded.edge", hostile=endless(side=8))
+    return write_graded(tmp_path / "graded.edge", hostile=endless(side=8))
+
+
+def test_a_signal_during_the_trial_of_another_variant_ends_the_run(tmp_path: Path, bundle: Path) -> None:
     video = write_video(tmp_path / "v.avi", range(20), fps=50)
     never = ("--latency-ms", "0.0001", "--trial-seconds", 200)
     process = start_edge_sdk("run", bundle, "--source", video, *never, "--json")
@@ -51,11 +54,7 @@ def test_a_signal_during_the_trial_of_another_variant_ends_the_run(
     assert "left out" not in complaint
 
 
-def test_a_signal_while_another_model_hangs_beside_the_stream_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
-    bundle = write_graded(tmp_path / "graded.edge", hostile=endless(side=8))
+def test_a_signal_while_another_model_hangs_beside_the_stream_ends_the_run(tmp_path: Path, bundle: Path) -> None:
     video = write_video(tmp_path / "v.avi", range(1500), fps=50)
     # What was not tried hangs in the tuner's thread.
     process = start_edge_sdk("run", bundle, "--source", video, "--latency-ms", 1000, "--trial-seconds", 0, "-q")
