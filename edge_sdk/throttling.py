@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event, Thread
 
 import msgspec
+
+from edge_sdk.periodic import Periodic
 
 _ROOT = Path("/sys")
 _INTERVAL_S = 1.0
@@ -71,19 +72,14 @@ class BoardWatch:
     def __init__(self, root: Path = _ROOT) -> None:
         self.state = BoardState()
         self._root = root
-        self._stop = Event()
-        # A daemon thread: a driver that hangs must not keep the process from ending.
-        self._thread = Thread(target=self._run, name="edge-board", daemon=True)
-        self._thread.start()
+        self._reading = Periodic(self._read, _INTERVAL_S, "edge-board")
 
     def close(self) -> None:
         """Stop reading; does not wait for a driver that hangs."""
-        self._stop.set()
+        self._reading.close()
 
-    def _run(self) -> None:
+    def _read(self) -> None:
         self.state = read_board(self._root)
-        while not self._stop.wait(_INTERVAL_S):
-            self.state = read_board(self._root)
 
 
 def _firmware(root: Path) -> Iterator[str]:

@@ -6,9 +6,9 @@ A core is taken away by an affinity mask, a control group or the kernel, and nob
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event, Thread
 
 from edge_sdk.cores import Cores
+from edge_sdk.periodic import Periodic
 
 _INTERVAL_S = 2.0  # a reading takes a millisecond of a slow board; a stream that suffers is judged in two seconds, too
 
@@ -25,21 +25,16 @@ class CoreWatch:
     """
 
     def __init__(self, read: Callable[[], Cores] = Cores.read, interval_s: float = _INTERVAL_S) -> None:
-        self.cores = read()
-        self._read, self._interval_s = read, interval_s
-        self._stop = Event()
-        # A daemon thread: nothing that it reads may keep the process from ending.
-        self._thread = Thread(target=self._run, name="edge-cores", daemon=True)
-        self._thread.start()
+        self._read = read
+        self.cores = self._before = read()
+        self._reading = Periodic(self._look, interval_s, "edge-cores")
 
     def close(self) -> None:
         """Stop reading."""
-        self._stop.set()
+        self._reading.close()
 
-    def _run(self) -> None:
-        before = self.cores
-        while not self._stop.wait(self._interval_s):
-            now = self._read()
-            if now == before:  # quotas that are being written, or one that comes and goes, are worth no other session
-                self.cores = now
-            before = now
+    def _look(self) -> None:
+        now = self._read()
+        if now == self._before:  # quotas that are being written, or one that comes and goes, are worth no other session
+            self.cores = now
+        self._before = now
