@@ -105,8 +105,10 @@ def test_a_video_plays_in_real_time_to_its_end(cell_bundle: Path, video: Path) -
     assert done.returncode == 0, done.stderr
     *results, summary = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
     assert summary["ended_by"] == "end of source"
-    assert results[-1]["seq"] == 199
-    assert summary["results"] + summary["stale"] + summary["source"]["dropped"] == 200
+    # A machine that stands still for a second makes frames too old; none is lost without being counted.
+    left_out = summary["stale"] + summary["skipped"] + summary["hung"] + summary["source"]["dropped"]
+    assert summary["results"] + left_out + summary["source"]["unreadable"] == 200, done.stdout + done.stderr
+    assert results[-1]["seq"] == 199 or left_out, done.stdout + done.stderr
     assert "source" in done.stderr
 
 
