@@ -103,7 +103,7 @@ def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
 
         settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
         status = _silence if quiet else say
-        loading = begin_loading(settings, verified, status, stop)
+        loading = begin_loading(settings.pipelines[0], verified, status, stop)
         if loading is not None:
             stack.enter_context(loading)
         with no_collection():
@@ -111,7 +111,7 @@ def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
             from edge_sdk.daemon.summary import RunSummary
 
         if loading is None:
-            return RunSummary.of_nothing(stop, settings.latency_ms)
+            return RunSummary.of_nothing(stop, settings.pipelines[0].latency_ms)
         return Daemon(settings, loading, status, stop).run()
 
 

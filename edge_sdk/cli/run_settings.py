@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Literal, cast
 
-from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.errors import UsageError
-from edge_sdk.publishing import MqttSettings, Secret, default_device, read_password
+from edge_sdk.publishing import MqttSettings, Secret, check_name, default_device, read_password
 from edge_sdk.trial import TRIAL_S
 
 
@@ -27,16 +27,14 @@ def run_settings(options: dict[str, object], password_variable: str) -> RunSetti
     _refuse_password(source)
     if options["no_tune"] and options["cpu_share"] is not None:
         raise UsageError("--cpu-share is a limit that tuning keeps: it needs tuning, and --no-tune leaves that out")
-    return RunSettings(
+    check_name("device", device)
+    pipeline = PipelineSettings(
         bundle=cast("Path", options["bundle"]),
         source=source,
         source_password=_source_password(cast("Path | None", options["source_password_file"])),
         camera=cast("str", options["camera"]),
-        device=device,
         trusted_keys=cast("tuple[Path, ...]", options["trust"]),
-        mqtt=_mqtt_settings(options, device, password_variable),
         frames=cast("int | None", options["frames"]),
-        duration_s=cast("float | None", options["duration"]),
         annotate=cast("Path | None", options["annotate"]),
         latency_ms=cast("float | None", options["latency_ms"]),
         variant=cast("str | None", options["variant"]),
@@ -46,6 +44,12 @@ def run_settings(options: dict[str, object], password_variable: str) -> RunSetti
         tune=not options["no_tune"],
         trial_s=TRIAL_S if options["trial_seconds"] is None else cast("float", options["trial_seconds"]),
         best_effort=bool(options["best_effort"]),
+    )
+    return RunSettings(
+        device=device,
+        mqtt=_mqtt_settings(options, device, password_variable),
+        pipelines=(pipeline,),
+        duration_s=cast("float | None", options["duration"]),
     )
 
 

@@ -60,7 +60,8 @@ class Daemon:
     """
 
     def __init__(self, settings: RunSettings, loading: Loading, say: Say, stop: Stop) -> None:
-        self._settings, self._loading, self._say, self._stop = settings, loading, say, stop
+        self._run_settings, self._loading, self._say, self._stop = settings, loading, say, stop
+        self._settings = settings.pipelines[0]
         self._deadline = math.inf
         self._record = RunRecord()
         self._supervisors: list[Supervisor] = [self._record]
@@ -95,7 +96,7 @@ class Daemon:
             if settings.annotate is not None:
                 observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
             self._say(f"source {redact(settings.source)} is open")
-            encoder = ResultEncoder.for_bundle(bundle, settings.device)
+            encoder = ResultEncoder.for_bundle(bundle, self._run_settings.device)
             sink = self._open_sink(encoder, source)
             stack.callback(sink.close, _CLOSE_TIMEOUT_S)
             troubles = Troubles(self._record, self._say, None if isinstance(sink, JsonLinesSink) else sink.warn)
@@ -114,7 +115,7 @@ class Daemon:
         # A file that plays in its own time plays from when it is opened: not before there is a model that looks.
         is_played = kind_of(settings.source) is Kind.VIDEO and not settings.every_frame
         opening = None if is_played else self._begin_opening(stack)
-        if settings.mqtt is not None:
+        if self._run_settings.mqtt is not None:
             load_client()
         if not model.is_ready(self._stop.is_asked):
             return None
@@ -135,16 +136,16 @@ class Daemon:
         )
 
     def _open_sink(self, encoder: ResultEncoder, source: OpenedSource) -> MqttPublisher | JsonLinesSink:
-        if self._settings.mqtt is None:
+        if self._run_settings.mqtt is None:
             if sys.stdout is None:
                 raise UsageError("standard output is closed; give --mqtt, or something that takes the results")
             # Past Python's buffer: it is flushed when the process ends, and a write that hangs keeps its lock.
             stdout = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
             return JsonLinesSink(stdout, encoder, keeps_all=not source.paced, is_stopped=self._is_stopped)
         versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
-        address = self._settings.mqtt.address
+        address = self._run_settings.mqtt.address
         return MqttPublisher(
-            self._settings.mqtt,
+            self._run_settings.mqtt,
             encoder,
             versions=versions,
             on_state=lambda state, detail: self._say_broker(address, state, detail),
@@ -157,8 +158,8 @@ class Daemon:
         """Step until there is a reason to stop; returns it."""
         settings = self._settings
         status = source.status
-        if settings.duration_s is not None:
-            self._deadline = time.monotonic() + settings.duration_s
+        if self._run_settings.duration_s is not None:
+            self._deadline = time.monotonic() + self._run_settings.duration_s
         next_status_ns = time.monotonic_ns() + _STATUS_INTERVAL_NS
         while self._stop.reason is None:
             tick = loop.step(_STEP_TIMEOUT_S)

@@ -14,7 +14,7 @@ import msgspec
 from edge_sdk.ahead import Ahead
 from edge_sdk.bundle import Bundle
 from edge_sdk.daemon.say import Say
-from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.daemon.steering import Steering
 from edge_sdk.publishing import check_name
 from edge_sdk.session import SessionSettings, onnxruntime_version
@@ -38,12 +38,14 @@ class Loading:
         steering: with the model that runs first, once it is loaded.
     """
 
-    def __init__(self, settings: RunSettings, bundle: Bundle, session: SessionSettings, say: Say, stop: Stop) -> None:
+    def __init__(
+        self, settings: PipelineSettings, bundle: Bundle, session: SessionSettings, say: Say, stop: Stop
+    ) -> None:
         self.bundle = bundle
         self.budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
         self.steering = Ahead(lambda: self._steer(settings, session, say, stop), "edge-model")
 
-    def _steer(self, settings: RunSettings, session: SessionSettings, say: Say, stop: Stop) -> Steering:
+    def _steer(self, settings: PipelineSettings, session: SessionSettings, say: Say, stop: Stop) -> Steering:
         try:
             return Steering(settings, self.bundle, session, self.budget_ms, say, stop.is_asked)
         finally:
@@ -58,7 +60,7 @@ class Loading:
         self.steering.__exit__(kind, error, trace)
 
 
-def begin_loading(settings: RunSettings, verified: Ahead[Bundle], say: Say, stop: Stop) -> Loading | None:
+def begin_loading(settings: PipelineSettings, verified: Ahead[Bundle], say: Say, stop: Stop) -> Loading | None:
     """Check that a run can begin, try its bundle where it is new here, and begin to load its model.
 
     Args:
@@ -74,8 +76,7 @@ def begin_loading(settings: RunSettings, verified: Ahead[Bundle], say: Say, stop
         EdgeError: a name that cannot be a topic, or what is wrong with the bundle. What is wrong with the model comes
             with `Loading.steering`.
     """
-    for what, name in (("camera", settings.camera), ("device", settings.device)):
-        check_name(what, name)  # what cannot be a topic is said now, not at a frame
+    check_name("camera", settings.camera)  # what cannot be a topic is said now, not at a frame
     if not verified.is_ready(stop.is_asked):
         return None
     bundle = verified.take()
@@ -90,7 +91,7 @@ def begin_loading(settings: RunSettings, verified: Ahead[Bundle], say: Say, stop
     return Loading(settings, bundle, session, say, stop)
 
 
-def _session_settings(given: RunSettings, bundle: Bundle) -> SessionSettings:
+def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSettings:
     """As the bundle promises; the limit of a run follows the budget, unless it was given."""
     promise = bundle.manifest
     if given.latency_ms is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.errors import StoppedError
 from edge_sdk.location import Kind, kind_of
 from edge_sdk.session import SessionSettings, Shortfalls
@@ -36,7 +36,7 @@ class SelfTuning:
 
     def __init__(
         self,
-        settings: RunSettings,
+        settings: PipelineSettings,
         bundle: Bundle,
         session: SessionSettings,
         limits: Limits,

@@ -1,4 +1,4 @@
-"""RunSettings: what a daemon runs."""
+"""What a daemon runs: RunSettings, and of each of its streams PipelineSettings."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.publishing import MqttSettings, Secret
+from edge_sdk.source_options import SourceOptions
 from edge_sdk.trial import TRIAL_S
 
 
-class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run.
+class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream: a source, a bundle, and how it runs.
 
     Attributes:
-        bundle: a NAME.edge folder.
+        camera: the stream's name in topics and messages.
         source: see `edge_sdk.camera.open_source`.
         source_password: for a stream's user.
-        camera: the stream's name in topics and messages.
-        device: this device's name.
+        source_options: what the source is asked for.
+        bundle: a NAME.edge folder.
         trusted_keys: public key files; when there are any, an unsigned bundle is refused.
-        mqtt: the broker; None prints results as lines of JSON to standard output.
         frames: stop after so many results.
-        duration_s: stop after so many seconds.
         annotate: write an MP4 with the results drawn.
         latency_ms: overrides the bundle's budget.
         run_limit_s: seconds after which a run that does not end is ended; by default ten budgets, 5 at least.
@@ -36,21 +35,37 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
         best_effort: run although the budget cannot be kept here.
     """
 
-    bundle: Path
+    camera: str = "camera"
     source: str
     source_password: Secret | None = None
-    camera: str = "camera"
-    device: str
+    source_options: SourceOptions = SourceOptions()
+    bundle: Path
     trusted_keys: tuple[Path, ...] = ()
-    mqtt: MqttSettings | None = None
     frames: int | None = None
-    duration_s: float | None = None
     annotate: Path | None = None
     latency_ms: float | None = None
-    variant: str | None = None
-    every_frame: bool = False
     run_limit_s: float | None = None
+    every_frame: bool = False
+    variant: str | None = None
     cpu_share: float | None = None
     tune: bool = True
     trial_s: float = TRIAL_S
     best_effort: bool = False
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process runs.
+
+    Attributes:
+        device: this device's name.
+        mqtt: the broker; None prints results as lines of JSON to standard output.
+        pipelines: its streams, each with a name of its own; at least one.
+        duration_s: stop after so many seconds.
+        waits: a camera that is not there yet is waited for, as a service must; otherwise it is an error at the start.
+    """
+
+    device: str
+    mqtt: MqttSettings | None = None
+    pipelines: tuple[PipelineSettings, ...]
+    duration_s: float | None = None
+    waits: bool = False

@@ -18,7 +18,7 @@ from edge_sdk.daemon.feasible import choose_start, refusal
 from edge_sdk.daemon.governing import Governing
 from edge_sdk.daemon.say import Say, counted
 from edge_sdk.daemon.self_tuning import SelfTuning
-from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.loop import Loop, Supervisor
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import ResultEncoder
@@ -51,7 +51,7 @@ class Steering:
 
     def __init__(
         self,
-        settings: RunSettings,
+        settings: PipelineSettings,
         bundle: Bundle,
         session: SessionSettings,
         budget_ms: float,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from edge_sdk.cli.root import run
-from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.publishing import Secret
 
 
@@ -73,7 +73,7 @@ def test_a_broker_password_that_is_no_text(capsys: pytest.CaptureFixture[str], m
 
 
 def test_settings_do_not_show_their_passwords() -> None:
-    settings = RunSettings(bundle=Path("b"), source="0", device="d", source_password=Secret("hunter2"))
+    settings = PipelineSettings(bundle=Path("b"), source="0", source_password=Secret("hunter2"))
     assert "hunter2" not in repr(settings)
 
 

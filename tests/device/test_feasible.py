@@ -16,7 +16,7 @@ import pytest
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.daemon.feasible import Start, VariantTime, _worth_trying, choose_start, refusal, time_stages
-from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.daemon.steering import Steering
 from edge_sdk.errors import IncompatibleError
 from edge_sdk.frame import Inferred, Prepared
@@ -264,7 +264,7 @@ def test_a_run_says_with_which_threads_it_starts_and_keeps_them_unless_it_must_n
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     board, said = Board(write_graded(tmp_path / "graded.edge"), {(LARGE, 1): 0.06}), list[str]()
-    settings = RunSettings(bundle=board.folder, source="0", device="d", tune=tune)
+    settings = PipelineSettings(bundle=board.folder, source="0", tune=tune)
     steering = Steering(settings, Bundle.open(board.folder), SessionSettings(), 50.0, said.append, lambda: False)
     steering._stages = [board.open(LARGE)]
     monkeypatch.setattr(steering._tuning, "open_variant", board.open)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.daemon.steering import Steering
 from edge_sdk.errors import NoRoomError
 from edge_sdk.governor import Governor
@@ -104,7 +104,7 @@ def test_a_run_looks_for_room_before_it_loads_another_model(tmp_path: Path) -> N
     huge = {f"model.{SMALL}.ort": 2**50}
     files = [msgspec.structs.replace(f, size=huge.get(f.name, f.size)) for f in bundle.manifest.files]
     bundle.manifest = msgspec.structs.replace(bundle.manifest, files=tuple(files))
-    settings = RunSettings(bundle=bundle.path, source="0", device="d", tune=False)
+    settings = PipelineSettings(bundle=bundle.path, source="0", tune=False)
     steering = Steering(settings, bundle, SessionSettings(), 100.0, pytest.fail, lambda: False)
     with pytest.raises(NoRoomError, match=f"{SMALL} needs about .* MiB of memory to be loaded"):
         steering._make_ready(SMALL)

@@ -13,7 +13,7 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.camera import open_source
 from edge_sdk.daemon.loader import LIMIT_S
 from edge_sdk.daemon.self_tuning import SelfTuning
-from edge_sdk.daemon.settings import RunSettings
+from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.errors import StoppedError
 from edge_sdk.session import SessionSettings
 from edge_sdk.tuning import Candidate, Limits
@@ -59,7 +59,7 @@ def test_a_trial_may_take_all_its_time_before_tuning_is_given_up(
     bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
     video = tmp_path / "a.avi"
     write_video(video, [1, 2])
-    settings = RunSettings(bundle=bundle.path, source=str(video), device="d", trial_s=trial_s)
+    settings = PipelineSettings(bundle=bundle.path, source=str(video), trial_s=trial_s)
     session = SessionSettings.of(bundle.manifest)
     tuning = SelfTuning(settings, bundle, session, Limits(100), lambda _line: None, lambda: False)
     with contextlib.closing(open_source(str(video))) as source:
