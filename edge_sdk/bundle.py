@@ -24,7 +24,7 @@ from edge_sdk.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.frame import Tensor
 from edge_sdk.golden import row_count
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest
-from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
+from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any, load_public_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -72,30 +72,32 @@ class Bundle:
 
     @classmethod
     def open(
-        cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey] = (), *, keeps_model: bool = False
+        cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey | Path | str] = (), *, keeps_model: bool = False
     ) -> Bundle:
         """Open a bundle and verify all of it.
 
         Args:
             path: the NAME.edge folder.
-            trusted_keys: when there are any, a signature by one of them is demanded before anything is parsed.
+            trusted_keys: public keys, or files of `edge-sdk keygen`; when there are any, a signature by one of them is
+                demanded before anything is parsed.
             keeps_model: keep the first variant's file in memory until it is read or `forget_kept` is called, so that
                 it is not read and hashed twice.
 
         Raises:
             UsageError: there is no folder of that name.
+            ConfigError: a key's file is missing, or none.
             BundleError: unsigned, wrongly signed, altered, incomplete, or with a file that the manifest does not name.
         """
-        path = Path(path)
+        path, keys = Path(path), _load_keys(trusted_keys)
         is_folder = path.is_dir()
         if not is_folder or (path.suffix != ".edge" and not (path / MANIFEST_FILE).exists()):
             what = "not a bundle" if is_folder or path.exists() else "no such bundle"
             raise UsageError(f"{path}: {what}, expected a NAME.edge folder that `edge-sdk build` wrote")
         data = _read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)
-        if trusted_keys:
-            _check_signature(path, data, trusted_keys)
+        if keys:
+            _check_signature(path, data, keys)
         manifest = decode_manifest(data, str(path / MANIFEST_FILE))
-        bundle = cls(path, manifest, data, signed=bool(trusted_keys))
+        bundle = cls(path, manifest, data, signed=bool(keys))
         bundle._check_folder()
         first = manifest.variants[0].file if keeps_model else None
         for entry in manifest.files:
@@ -261,8 +263,12 @@ def _output_keys(names: list[str], image: int) -> list[str]:
     return keys
 
 
-def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519PublicKey]) -> None:
+def _load_keys(given: Sequence[Ed25519PublicKey | Path | str]) -> list[Ed25519PublicKey]:
+    each = [given] if isinstance(given, str | Path) else given  # a name is a sequence too, of letters
+    return [load_public_key(Path(key)) if isinstance(key, str | Path) else key for key in each]
 
+
+def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519PublicKey]) -> None:
     if not (path / SIGNATURE_FILE).exists():
         raise BundleError(f"{path}: not signed, expected a signature by a trusted key; sign it with `edge-sdk sign`")
     signature = _read_regular(path / SIGNATURE_FILE, limit=SIGNATURE_BYTES)

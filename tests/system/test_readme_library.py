@@ -1,0 +1,128 @@
+"""The programs in README.md and docs/library.md, as they stand there: run on a real bundle, and type-checked."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import pytest
+
+import edge_sdk
+from tests.system.bundles import cell_picture
+from tests.system.program import PATIENCE_S
+from tests.system.program import edge_sdk as run_edge_sdk
+
+pytestmark = pytest.mark.system
+
+_CHECKOUT = Path(__file__).parents[2]
+
+
+def _programs(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", (_CHECKOUT / page).read_text(encoding="utf-8"), re.M | re.S)
+
+
+_README = _programs("README.md")
+_LIBRARY = _programs("docs/library.md")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, cell_bundle: Path) -> Path:
+    """What the programs name: a signed bundle and one that was altered, the key, a picture, a second of video."""
+    folder = tmp_path_factory.mktemp("user")
+    shutil.copytree(cell_bundle, folder / "person.edge")
+    assert run_edge_sdk("keygen", folder / "fleet.key").returncode == 0
+    assert run_edge_sdk("sign", folder / "person.edge", "--key", folder / "fleet.key").returncode == 0
+    shutil.copytree(folder / "person.edge", folder / "altered.edge")
+    (folder / "altered.edge" / "labels.txt").write_text("cat\ndog\n")
+    cv2.imwrite(str(folder / "street.jpg"), cell_picture(0))
+    writer = cv2.VideoWriter(str(folder / "street.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 20.0, (128, 128))
+    for index in range(20):
+        writer.write(cell_picture(index))
+    writer.release()
+    return folder
+
+
+def _output_of(program: str, folder: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_the_program_of_the_readme_finds_what_is_there(folder: Path) -> None:
+    [program] = _README
+    picture, *frames = _output_of(program, folder)
+    expected = r"['\w+', '\w+'] \[\[\d+\.0, \d+\.0, \d+\.0, \d+\.0\], \[\d+\.0, \d+\.0, \d+\.0, \d+\.0\]\]"
+    assert re.fullmatch(rf"0 \{expected}", picture)
+    assert "red" in picture
+    assert "blue" in picture
+    assert frames
+    assert all("red" in frame and "blue" in frame for frame in frames)
+
+
+@pytest.mark.parametrize(
+    ("number", "pattern"),
+    [
+        (0, r"(red|blue) \d+% at \[.+\]\n(red|blue) \d+% at \[.+\]"),
+        (1, r"(\d+ \d+\.\d ms\n)+\d+ \d+\.\d ms"),
+        (2, r"(2 found, \d+ ms after the shutter\n)+\d+ on time, \d+ late, \d+ dropped as too old"),
+        (3, r"noise 0 \(640, 480\)\n(noise \d \(640, 480\)\n){3}noise 4 \(640, 480\)"),
+        (4, r"not to be trusted: altered\.edge/labels\.txt: (has|altered).*"),
+        (5, r"\w+ \(1, .+\) \[\(1, .+\)\]"),
+    ],
+)
+def test_the_programs_of_the_library_page(folder: Path, number: int, pattern: str) -> None:
+    assert re.fullmatch(pattern, "\n".join(_output_of(_LIBRARY[number], folder)))
+
+
+def test_every_program_of_the_library_page_is_tested() -> None:
+    assert len(_LIBRARY) == 6
+
+
+def test_the_library_page_names_what_is_public_and_nothing_else() -> None:
+    table = (_CHECKOUT / "docs/library.md").read_text(encoding="utf-8").partition("## ")[0]
+    first_cells = "".join(re.findall(r"^\| (`.*?) \|", table, re.M))
+    named = set(re.findall(r"`(\w+)`", table)) & (set(re.findall(r"`(\w+)`", first_cells)) | {"Result"})
+    assert named == set(edge_sdk.__all__) - {"__version__"}
+
+
+def test_the_programs_are_typed(tmp_path: Path) -> None:
+    paths = []
+    for number, program in enumerate([*_README, *_LIBRARY]):
+        ast.parse(program)
+        paths.append(tmp_path / f"program_{number}.py")
+        paths[-1].write_text(program)
+    # One by one: each has a class or a name of the others.
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", *map(str, paths)],
+        cwd=_CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    paths[0].write_text("from edge_sdk import Daemon, Model\nModel.open('person.edge')\n")
+    refused = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", str(paths[0])],
+        cwd=_CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 'Module "edge_sdk" has no attribute "Daemon"' in refused.stdout
+    assert 'has incompatible type "str"; expected "Bundle"' in refused.stdout
