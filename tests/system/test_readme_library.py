@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import cv2
@@ -98,6 +99,22 @@ def test_the_library_page_names_what_is_public_and_nothing_else() -> None:
     first_cells = "".join(re.findall(r"^\| (`.*?) \|", table, re.M))
     named = set(re.findall(r"`(\w+)`", table)) & (set(re.findall(r"`(\w+)`", first_cells)) | {"Result"})
     assert named == set(edge_sdk.__all__) - {"__version__"}
+
+
+def test_the_wheel_brings_it(folder: Path, tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(_CHECKOUT)]
+    built = subprocess.run(pip, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    if built.returncode and "hatchling" in built.stderr and os.environ.get("CI") != "true":
+        pytest.skip("pip cannot fetch what builds the wheel")
+    assert built.returncode == 0, built.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    first = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})"
+    program = f"{first}\n{_README[0]}\nimport edge_sdk; print(edge_sdk.__file__)"
+    *found, origin = _output_of(program, folder)
+    assert found
+    assert Path(origin).is_relative_to(tmp_path)
 
 
 def test_the_programs_are_typed(tmp_path: Path) -> None:
