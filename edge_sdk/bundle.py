@@ -24,7 +24,7 @@ from edge_sdk.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.frame import Tensor
 from edge_sdk.golden import row_count
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest
-from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any, load_public_key
+from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any, public_keys
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -88,7 +88,7 @@ class Bundle:
             ConfigError: a key's file is missing, or none.
             BundleError: unsigned, wrongly signed, altered, incomplete, or with a file that the manifest does not name.
         """
-        path, keys = Path(path), _load_keys(trusted_keys)
+        path, keys = Path(path), public_keys(trusted_keys)
         is_folder = path.is_dir()
         if not is_folder or (path.suffix != ".edge" and not (path / MANIFEST_FILE).exists()):
             what = "not a bundle" if is_folder or path.exists() else "no such bundle"
@@ -261,11 +261,6 @@ def _output_keys(names: list[str], image: int) -> list[str]:
     if not keys:
         raise KeyError(prefix)
     return keys
-
-
-def _load_keys(given: Sequence[Ed25519PublicKey | Path | str]) -> list[Ed25519PublicKey]:
-    each = [given] if isinstance(given, str | Path) else given  # a name is a sequence too, of letters
-    return [load_public_key(Path(key)) if isinstance(key, str | Path) else key for key in each]
 
 
 def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519PublicKey]) -> None:

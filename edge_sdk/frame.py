@@ -53,6 +53,11 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         """
         return cls(as_picture(image), time.monotonic_ns(), time.time(), seq, camera)
 
+    def __repr__(self) -> str:
+        """Without the pixels, of which results would be full otherwise."""
+        shape = getattr(self.image, "shape", None)
+        return f"Frame(shape={shape}, seq={self.seq}, camera={self.camera!r}, captured_at={self.captured_at})"
+
     @property
     def size_wh(self) -> tuple[int, int]:
         """Width and height in pixels."""

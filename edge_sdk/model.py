@@ -23,7 +23,7 @@ from edge_sdk.stages import Stages
 
 
 class Model:
-    """A loaded and proved model; not for several threads at once: open one in each.
+    """A loaded and proved model; not for several threads at once: give each its `twin()`.
 
     Args:
         bundle: where it came from, the variant that runs in front.
@@ -75,6 +75,10 @@ class Model:
     def session(self) -> Session:
         """The model in ONNX Runtime, without what makes its input and reads its outputs."""
         return self._stages.session
+
+    def twin(self) -> Model:
+        """The same loaded model for another thread, with buffers of its own: nothing is loaded again."""
+        return Model(self.bundle, self._stages.twin(self.bundle))
 
     def __call__(self, picture: Frame | NDArray[Any] | None, /) -> Result:
         """Say what a picture shows.

@@ -38,6 +38,6 @@ class Stage(Protocol[Value, NextValue]):
 class Sink(Protocol):
     """Takes results."""
 
-    def put(self, result: Result) -> None:
+    def put(self, result: Result, /) -> None:
         """Take one result. Never blocks, never raises for a network's sake."""
         ...

@@ -52,16 +52,28 @@ class Stages:
             EdgeError: when it cannot be loaded, read or trusted here.
         """
         session = Session.open(bundle, settings) if cache is None else cache.open(bundle, settings)
+        stages = cls._around(session, bundle)
+        if not session.is_proved:
+            session.replay_golden(bundle, stages.prepare, most_golden)
+            give_back_freed()  # the golden pictures and outputs, which are of no more use
+        return stages
+
+    @classmethod
+    def _around(cls, session: Session, bundle: Bundle) -> Stages:
         # They bring OpenCV: at a start another thread loads it while this one loads the model.
         from edge_sdk.prepare import Prepare
         from edge_sdk.tasks import make_task
 
-        prepare = Prepare.of(bundle.manifest)
         task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
-        if not session.is_proved:
-            session.replay_golden(bundle, prepare, most_golden)
-            give_back_freed()  # the golden pictures and outputs, which are of no more use
-        return cls(bundle.manifest.variants[0].name, prepare, session, task)
+        return cls(bundle.manifest.variants[0].name, Prepare.of(bundle.manifest), session, task)
+
+    def twin(self, bundle: Bundle) -> Stages:
+        """Others on the same loaded model, with buffers of their own, so that another thread may run them.
+
+        Args:
+            bundle: that they were opened from.
+        """
+        return self._around(self.session.twin(), bundle)
 
     @property
     def threads(self) -> int:

@@ -240,6 +240,49 @@ def test_another_variant_and_other_settings(folder: Path, model: Model) -> None:
         Model.open(bundle, variant="fp64")
 
 
+def test_a_twin_has_buffers_of_its_own_and_loads_nothing(model: Model) -> None:
+    twin = model.twin()
+    assert twin.session.inference is model.session.inference
+    expected, other = model(_PICTURE), model(_PICTURE[::2, ::3] // 2)
+    assert isinstance(expected, Classification)
+    assert isinstance(other, Classification)
+    prepared = model.session.run(np.ones(model.session.input_shape, np.float32))
+    first = [output.copy() for output in prepared]
+    for picture, right in ((_PICTURE, expected), (_PICTURE[::2, ::3] // 2, other)):
+        result = twin(picture)
+        assert isinstance(result, Classification)
+        assert np.array_equal(result.confidences, right.confidences)
+    assert not np.array_equal(expected.confidences, other.confidences)
+    assert all(np.array_equal(output, kept) for output, kept in zip(prepared, first, strict=True))
+
+
+def test_twins_run_at_once(model: Model) -> None:
+    pictures = [np.full((16, 16, 3), level, np.uint8) for level in (0, 255)]
+    models, rows = [model, model.twin()], [list[list[float]](), list[list[float]]()]
+
+    def run(number: int) -> None:
+        for _ in range(100):
+            result = models[number](pictures[number])
+            assert isinstance(result, Classification)
+            rows[number].append(result.confidences.tolist())
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [len(rows[0]), len(rows[1])] == [100, 100]
+    assert [rows[number].count(rows[number][0]) for number in range(2)] == [100, 100]
+    assert rows[0][0] != rows[1][0]
+
+
+def test_a_result_is_shown_without_its_pixels(model: Model) -> None:
+    result = model(Frame.of(_PICTURE, seq=3, camera="gate"))
+    assert repr(result).startswith("Classification(frame=Frame(shape=(48, 80, 3), seq=3, camera='gate', captured_at=")
+    assert len(repr(result)) < 300
+    assert "shape=None" in repr(Frame(None, 0, 0.0, 0, "none"))  # type: ignore[arg-type] # as a foreign source may
+
+
 def test_a_bundle_for_another_machine_is_refused(folder: Path) -> None:
     other = "x86_64" if platform.machine() == "aarch64" else "aarch64"
     edit_manifest(folder, machine=other)

@@ -32,6 +32,16 @@ _README = _programs("README.md")
 _LIBRARY = _programs("docs/library.md")
 
 
+class _NoFrames:
+    ended = True
+
+    def latest(self, timeout_s: float) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, cell_bundle: Path) -> Path:
     """What the programs name: a signed bundle and one that was altered, the key, a picture, a second of video."""
@@ -82,16 +92,21 @@ def test_the_program_of_the_readme_finds_what_is_there(folder: Path) -> None:
         (1, r"(\d+ \d+\.\d ms\n)+\d+ \d+\.\d ms"),
         (2, r"(2 found, \d+ ms after the shutter\n)+\d+ on time, \d+ late, \d+ dropped as too old"),
         (3, r"noise 0 \(640, 480\)\n(noise \d \(640, 480\)\n){3}noise 4 \(640, 480\)"),
-        (4, r"not to be trusted: altered\.edge/labels\.txt: (has|altered).*"),
-        (5, r"\w+ \(1, .+\) \[\(1, .+\)\]"),
+        (4, r"((front|back) \d+\n)+(front|back) \d+"),
+        (5, r"not to be trusted: altered\.edge/labels\.txt: (has|altered).*"),
+        (6, r"\w+ \(1, .+\) \[\(1, .+\)\]"),
     ],
 )
 def test_the_programs_of_the_library_page(folder: Path, number: int, pattern: str) -> None:
     assert re.fullmatch(pattern, "\n".join(_output_of(_LIBRARY[number], folder)))
 
 
+def test_two_cameras_are_both_looked_at(folder: Path) -> None:
+    assert {line.split()[0] for line in _output_of(_LIBRARY[4], folder)} == {"front", "back"}
+
+
 def test_every_program_of_the_library_page_is_tested() -> None:
-    assert len(_LIBRARY) == 6
+    assert len(_LIBRARY) == 7
 
 
 def test_the_library_page_names_what_is_public_and_nothing_else() -> None:
@@ -115,6 +130,27 @@ def test_the_wheel_brings_it(folder: Path, tmp_path: Path) -> None:
     *found, origin = _output_of(program, folder)
     assert found
     assert Path(origin).is_relative_to(tmp_path)
+
+
+def test_the_attributes_that_the_library_page_promises_are_there(cell_bundle: Path) -> None:
+    bundle = edge_sdk.Bundle.open(cell_bundle)
+    model = edge_sdk.Model.open(bundle)
+    loop = model.loop(_NoFrames())
+    owners = {
+        "Bundle": bundle,
+        "Model": model,
+        "Loop": loop,
+        "Frame": edge_sdk.Frame.of(cell_picture(0)),
+        "Tick": edge_sdk.Tick,
+        "Session": model.session,
+    }
+    table = (_CHECKOUT / "docs/library.md").read_text(encoding="utf-8").partition("## Attributes")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.M)
+    assert {owner for owner, _ in rows} == set(owners)
+    for owner, promised in rows:
+        names = [name for name in re.findall(r"`(\w+)(?:\(\))?`", promised) if name not in edge_sdk.__all__]
+        assert names
+        assert [name for name in names if not hasattr(owners[owner], name)] == []
 
 
 def test_the_programs_are_typed(tmp_path: Path) -> None:
