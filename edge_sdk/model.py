@@ -56,12 +56,14 @@ class Model:
             settings: threads and execution providers; those that the bundle promises by default.
 
         Raises:
-            UsageError: it has no such variant.
+            UsageError: it has no such variant, or is no bundle.
             IncompatibleError: built for another machine or ONNX Runtime, or golden gives other results here.
             BundleError: a file was changed since the bundle was opened.
             ModelError: the model's outputs are not those of its labels and decoder.
             MissingDependencyError: it needs operators of a package that is not installed.
         """
+        if not isinstance(bundle, Bundle):
+            raise UsageError(f"the bundle is {bundle!r}, expected a Bundle; Bundle.open(path) verifies and opens one")
         bundle.check_device(platform.machine(), onnxruntime_version())
         chosen = bundle if variant is None else bundle.led_by(variant)
         return cls(chosen, Stages.open(chosen, settings))
@@ -116,8 +118,13 @@ class Model:
             observers: further sinks, served after the deadline was judged.
 
         Raises:
-            UsageError: `latency_ms` is no such number.
+            UsageError: `latency_ms` is no such number, or a part has not the methods that it needs.
         """
+        if not hasattr(source, "latest"):
+            raise UsageError(f"the source is {source!r}, expected one with latest(); open_source(location) opens one")
+        for taker in (*observers, *(() if sink is None else (sink,))):
+            if not hasattr(taker, "put"):
+                raise UsageError(f"the sink is {taker!r}, expected an object with put(result)")
         budget_ms = self.latency_budget_ms if latency_ms is None else latency_ms
         if not 0 < budget_ms <= _MOST_MS:
             raise UsageError(f"latency_ms is {latency_ms}, expected milliseconds above 0")

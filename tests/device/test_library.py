@@ -300,6 +300,19 @@ def test_keys_are_taken_by_the_names_of_their_files(folder: Path, tmp_path: Path
         Bundle.open(folder, trusted_keys=[tmp_path / "none.pub"])
 
 
+def test_parts_of_the_wrong_kind_are_one_line(folder: Path, model: Model) -> None:
+    path: Any = folder
+    with pytest.raises(UsageError, match=r"expected a Bundle; Bundle\.open\(path\)"):
+        Model.open(path)
+    location: Any = "0"
+    with pytest.raises(UsageError, match=r"the source is '0', expected one with latest\(\); open_source"):
+        model.loop(location)
+    function: Any = print
+    for parts in ({"sink": function}, {"observers": [Seqs(), function]}):
+        with pytest.raises(UsageError, match=r"the sink is .*print.*, expected an object with put"):
+            model.loop(Pictures(), **parts)
+
+
 def test_every_refusal_is_an_edge_error(tmp_path: Path) -> None:
     with pytest.raises(EdgeError, match="no such bundle"):
         Bundle.open(tmp_path / "nothing.edge")
