@@ -210,6 +210,22 @@ def test_what_a_page_names_is_there(page: Path) -> None:
         assert (_EXAMPLES.parents[1] / name).is_file(), name
 
 
+@pytest.mark.parametrize("page", sorted(_EXAMPLES.rglob("README.md")), ids=lambda page: page.parent.name)
+def test_a_page_gives_no_flag_that_is_not_there(page: Path) -> None:
+    """Of `edge-sdk` in blocks of code."""
+    blocks = "".join(re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.S))
+    lines = re.findall(r"\bedge-sdk ((?:import )?[a-z]+(?: (?:darknet|pytorch))?) (.*)", blocks)
+    assert lines
+    for verb, rest in lines:
+        words = verb.split()
+        if words[0] not in ("build", "import", "keygen", "sign", "run"):
+            continue  # a service of that name
+        shown = edge_sdk(*words, "--help").stdout
+        for flag in re.findall(r"(?<!\S)--[\w-]+", rest):
+            is_new = flag == "--check" and importlib.util.find_spec("edge_sdk.config") is None
+            assert is_new or flag in shown, (verb, flag)
+
+
 @pytest.mark.parametrize("example", [_PERSON, _CLASSIFIER], ids=lambda example: example.name)
 def test_a_configuration_is_what_the_page_says(example: Path) -> None:
     said = tomllib.loads((example / "config.toml").read_text(encoding="utf-8"))
