@@ -6,7 +6,6 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -14,9 +13,6 @@ import msgspec
 from edge_sdk.daemon.checked import Checked, CheckedPipeline, Problem
 from edge_sdk.daemon.say import counted
 from edge_sdk.errors import EdgeError
-
-if TYPE_CHECKING:
-    from edge_sdk.daemon.settings import RunSettings
 
 _WIDEST = 100  # columns: longer lines are hard to read
 _LABEL = 11  # columns
@@ -68,7 +64,11 @@ def _of_flags(options: dict[str, object], password_variable: str) -> Checked:
     from edge_sdk.cli.run_settings import run_settings
     from edge_sdk.daemon.checking import check_run
 
-    return check_run(run_settings(options, password_variable))
+    try:
+        settings = run_settings(options, password_variable)
+    except EdgeError as cause:
+        return Checked(problems=(Problem.of(cause),))
+    return check_run(settings)
 
 
 def _of_file(path: Path) -> Checked:
@@ -80,7 +80,7 @@ def _of_file(path: Path) -> Checked:
     problems: list[EdgeError] = []
     try:
         config = read_config(path)
-        settings: RunSettings = run_settings_of(config, warnings.append, excuse=problems.append)
+        settings = run_settings_of(config, warnings.append, excuse=problems.append)
     except EdgeError as cause:
         return Checked(problems=tuple(Problem(cause.exit_code, line) for line in str(cause).splitlines()))
     return check_run(settings, problems, [line.removeprefix("warning: ") for line in warnings])
@@ -92,7 +92,7 @@ def _lines(checked: Checked, config: Path | None, width: int) -> Iterator[str]:
     for warning in checked.warnings:
         yield _row("warning", warning, width, "yellow")
     for problem in checked.problems:
-        yield _row("problem", problem.text, width, "red")
+        yield _row("problem", problem.text.removeprefix(f"{config}: "), width, "red")
     for pipeline in checked.pipelines:
         yield ""
         yield click.style(pipeline.name, bold=True)

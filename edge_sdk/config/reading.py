@@ -43,7 +43,7 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: it is missing, not TOML or wrong; one line a problem, each with the file and the key.
     """
-    if not path.exists():
+    if not _is_there(path):
         raise ConfigError(f"{path}: no such file; write one, see docs/config.md (its usual place is {DEFAULT_PATH})")
     document = read_document(path, ConfigError)
     _check_version(path, document.get("version"))
@@ -56,6 +56,13 @@ def read_config(path: Path) -> Config:
     if found:
         raise ConfigError("\n".join(f"{path}: {line}" for line in dict.fromkeys(found)))
     return _placed(config, path.parent)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that no file system takes
+        return False
 
 
 def _check_version(path: Path, version: object) -> None:

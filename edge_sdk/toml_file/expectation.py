@@ -61,7 +61,7 @@ def options_of(kind: object) -> Iterator[object]:
 def _metas(kind: object) -> Iterator[Meta]:
     origin = get_origin(kind)
     if origin is Annotated:
-        yield from (m for m in get_args(kind)[1:] if isinstance(m, Meta))
+        yield from (m for m in reversed(get_args(kind)[1:]) if isinstance(m, Meta))  # the outermost says most
         yield from _metas(get_args(kind)[0])
     elif origin in (Union, types.UnionType):
         for option in get_args(kind):
