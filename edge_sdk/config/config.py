@@ -18,24 +18,28 @@ MOST = 1e9
 """The largest number of seconds, milliseconds, frames or cores: a billion seconds are 30 years."""
 
 
+_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)"
+"""A path that a line can show; Python's `$` matches before a line's end, too."""
+
+
 def _counted(unit: str, description: str) -> Any:
     return Meta(gt=0, le=MOST, description=description, extra={"unit": unit})
 
 
-_Path = Annotated[str, Meta(pattern="^[^\\x00]+$", description="a path")]
+_Path = Annotated[str, Meta(pattern=_ONE_LINE, description="a path")]
 _Name = Annotated[str, Meta(description="1 to 100 characters, none of / + # $")]
 _PasswordFile = Annotated[
-    str, Meta(pattern="^[^\\x00]+$", description="a file whose first line is the password; other users cannot read it")
+    str, Meta(pattern=_ONE_LINE, description="a file whose first line is the password; other users cannot read it")
 ]
 _PasswordEnv = Annotated[str, Meta(description="the name of an environment variable that holds the password")]
 _PasswordCredential = Annotated[
     str, Meta(description="the name of a systemd credential (LoadCredential=NAME:…) that holds the password")
 ]
-_Bundle = Annotated[str, Meta(pattern="^[^\\x00]+$", description="a NAME.edge folder that `edge-sdk build` wrote")]
+_Bundle = Annotated[str, Meta(pattern=_ONE_LINE, description="a NAME.edge folder that `edge-sdk build` wrote")]
 _Source = Annotated[
     str,
     Meta(
-        pattern="^[^\\x00]+$",
+        pattern=_ONE_LINE,
         description="a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, a video file, images",
     ),
 ]
