@@ -115,9 +115,7 @@ def _device(checked: Checked, config: Path | None) -> Iterator[tuple[str, str]]:
         yield "results", "lines of JSON on standard output"
     else:
         user = f"as {broker.username}" + (" with a password" if broker.has_password else ", no password")
-        encrypted = (
-            f"encrypted, {broker.ca_file or 'the system trusts its authority'}" if broker.tls else "not encrypted"
-        )
+        encrypted = f"encrypted, by authorities of {broker.ca_file or 'the system'}" if broker.tls else "not encrypted"
         yield "broker", f"{broker.address}, {user if broker.username else 'anonymous'}; {encrypted}"
         yield "", f"MQTT {broker.protocol}, QoS {broker.qos}"
     if checked.trusted_keys:

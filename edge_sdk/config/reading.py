@@ -49,9 +49,11 @@ def read_config(path: Path) -> Config:
     _check_version(path, document.get("version"))
     found: list[str] = []
     public = _without_secrets(document, "", found)
-    found += problems(public, Config)
-    if not found:
+    try:
         config = msgspec.convert(public, Config)
+    except msgspec.ValidationError:
+        found += problems(public, Config)
+    else:
         found += broken_rules(config)
     if found:
         raise ConfigError("\n".join(f"{path}: {line}" for line in dict.fromkeys(found)))

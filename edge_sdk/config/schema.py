@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import msgspec
 
 from edge_sdk.config.config import Config
@@ -11,6 +9,8 @@ from edge_sdk.config.config import Config
 
 def config_schema() -> bytes:
     """The schema, indented; docs/config.schema.json is this."""
+    import inspect  # nobody needs it on a device
+
     schema = msgspec.json.schema(Config)
     for definition in schema["$defs"].values():
         # Docstrings are indented before Python 3.13, and not from there on; their attributes stand with the keys.

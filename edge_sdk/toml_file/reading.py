@@ -5,6 +5,7 @@ Owns no schema: the caller brings the msgspec type.
 
 from __future__ import annotations
 
+import codecs
 import re
 import sys
 from pathlib import Path
@@ -81,9 +82,9 @@ def _read_text(path: Path, error: type[EdgeError]) -> str:
     if len(data) > _SIZE_LIMIT:
         raise error(f"{path}: cannot be read: more than {_SIZE_LIMIT >> 20} MiB, expected a TOML file")
     try:
-        return data.decode("utf-8-sig")
+        return data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as cause:
-        line = data.count(b"\n", 0, cause.start) + 1
+        line = cause.object.count(b"\n", 0, cause.start) + 1
         raise error(f"{path}: cannot be read: line {line} is not UTF-8; save it as UTF-8") from cause
 
 

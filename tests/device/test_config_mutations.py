@@ -1,4 +1,4 @@
-"""Damaged configurations: whatever is cut out of a good one or written into it, what is wrong is said in plain lines."""
+"""Damaged configurations: whatever is cut out of one or written into it, what is wrong is said in plain lines."""
 
 from __future__ import annotations
 
