@@ -6,6 +6,7 @@ everything again when it is asked for again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -49,9 +50,10 @@ def read_secret(table: MqttConfig | Defaults, where: str, what: str, warn: Calla
 
 def _from_file(path: Path, what: str, warn: Callable[[str], None]) -> Secret:
     secret = read_password(path, what)
-    mode = path.stat().st_mode & 0o777
-    if mode & _OTHERS:
-        warn(f"warning: {path}: other users can read {what} (mode {mode:04o}); chmod 600 {path}")
+    with contextlib.suppress(OSError):  # it was there, and was read
+        mode = path.stat().st_mode & 0o777
+        if mode & _OTHERS:
+            warn(f"warning: {path}: other users can read {what} (mode {mode:04o}); chmod 600 {path}")
     return secret
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -49,6 +49,7 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
         _noted(found, partial(_check_authorities, broker))
         if broker.password is not None and not broker.tls:
             doubts.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
+    doubts += _shared_cameras(settings.pipelines)
     bundles = _Bundles([key for key in keys if key is not None], is_blind=None in keys)
     return Checked(
         device=settings.device,
@@ -127,9 +128,9 @@ def _check_source(settings: PipelineSettings) -> Kind:
     if kind is Kind.STREAM:
         add_password(location, settings.source_password.reveal() if settings.source_password else None)
         return kind
-    path = Path(f"/dev/video{int(location)}" if location.isdigit() else location)
+    path = _path_of(location)
     wanted = os.R_OK | os.W_OK if kind is Kind.DEVICE else os.R_OK
-    if not path.exists():
+    if not os.access(path, os.F_OK):  # False for a name that no file system takes, too
         raise CameraError(f"{path}: no such device; is the camera connected? See `v4l2-ctl --list-devices`")
     if not os.access(path, wanted):
         hint = "; add this user to the group `video`" if kind is Kind.DEVICE else ""
@@ -137,6 +138,20 @@ def _check_source(settings: PipelineSettings) -> Kind:
     if path.is_dir() and not any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir()):
         raise CameraError(f"{path}: no image in this folder, expected {', '.join(IMAGE_SUFFIXES)}")
     return kind
+
+
+def _path_of(location: str) -> Path:
+    is_index = location.isascii() and location.isdigit()
+    return Path(f"/dev/video{location.lstrip('0') or '0'}" if is_index else location)
+
+
+def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
+    """Two streams of one V4L2 camera; a loopback device bears them."""
+    first: dict[Path, str] = {}
+    for pipeline in pipelines:
+        path = _path_of(pipeline.source)
+        if path.parts[:2] == ("/", "dev") and first.setdefault(path, pipeline.camera) != pipeline.camera:
+            yield f"{first[path]} and {pipeline.camera} both read {path}, and most cameras serve one reader"
 
 
 def _check_authorities(broker: MqttSettings) -> None:

@@ -118,7 +118,8 @@ def test_a_check_as_json_lists_all_problems_and_ends_with_the_worst(cell_bundle:
         tmp_path,
         bundle,
         "97",
-        f'[[pipelines]]\nname = "yard"\nsource = "none.mp4"\nbundle = "{cell_bundle}"\nvariant = "fp64"',
+        f'[[pipelines]]\nname = "yard"\nsource = "none.mp4"\nbundle = "{cell_bundle}"\nvariant = "fp64"\n'
+        f'[[pipelines]]\nname = "door"\nsource = "/dev/video97"\nbundle = "{bundle}"',
         '[mqtt]\nurl = "mqtts://edge@h"\npassword_file = "none"\nca_file = "config.toml"',
     )
     code, report, errors = _report("--config", path, "--json")
@@ -129,7 +130,12 @@ def test_a_check_as_json_lists_all_problems_and_ends_with_the_worst(cell_bundle:
     assert (password["exit_code"], authorities["exit_code"]) == (2, 2)
     assert password["text"] == f"{tmp_path / 'none'}: the MQTT password cannot be read: No such file or directory"
     assert authorities["text"].startswith(f"{path}: not a PEM file of CA certificates: ")
-    gate, yard = found["pipelines"]
+    assert found["warnings"] == [
+        "no trusted key is given, so that no signature is checked",
+        "gate and door both read /dev/video97, and most cameras serve one reader",
+    ]
+    gate, yard, door = found["pipelines"]
+    assert door["problems"] == gate["problems"]
     assert [p["exit_code"] for p in gate["problems"]] == [1, 7]
     assert "/dev/video97: no such device" in gate["problems"][0]["text"]
     assert (gate["bundle"], gate["runs"], gate["kind"]) == (None, None, None)
@@ -138,7 +144,7 @@ def test_a_check_as_json_lists_all_problems_and_ends_with_the_worst(cell_bundle:
     assert "fp64" in yard["problems"][1]["text"]
     assert errors.count("\n") == 1
     assert "labels.txt" in errors
-    assert errors.endswith("(5 more problems)\n")
+    assert errors.endswith("(7 more problems)\n")
 
 
 def test_a_check_of_another_machine_and_of_a_missing_key(
