@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,8 +44,11 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: it is missing, not TOML or wrong; one line a problem, each with the file and the key.
     """
-    if not _is_there(path):
-        raise ConfigError(f"{path}: no such file; write one, see docs/config.md (its usual place is {DEFAULT_PATH})")
+    with contextlib.suppress(OSError, ValueError):  # what else is wrong with it is said by who reads it
+        if not path.exists():
+            raise ConfigError(
+                f"{path}: no such file; write one, see docs/config.md (its usual place is {DEFAULT_PATH})"
+            )
     document = read_document(path, ConfigError)
     _check_version(path, document.get("version"))
     found: list[str] = []
@@ -58,13 +62,6 @@ def read_config(path: Path) -> Config:
     if found:
         raise ConfigError("\n".join(f"{path}: {line}" for line in dict.fromkeys(found)))
     return _placed(config, path.parent)
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # a name that no file system takes
-        return False
 
 
 def _check_version(path: Path, version: object) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -178,7 +180,7 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (latin, "cannot be read: line 3 is not UTF-8; save it as UTF-8"),
         (huge, "cannot be read: more than 4 MiB, expected a TOML file"),
         (Path("/dev/zero"), "cannot be read: more than 4 MiB, expected a TOML file"),
-        (tmp_path / ("x" * 300), "no such file"),
+        (tmp_path / ("x" * 300), "cannot be read: File name too long"),
     ):
         assert run(["run", "--config", str(path)]) == 2
         err = capsys.readouterr().err
@@ -186,11 +188,25 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert err.count("\n") == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
-def test_a_file_that_may_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@contextlib.contextmanager
+def _as_nobody() -> Iterator[None]:
+    """Not as root, who may read every file."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize("closed", ["config.toml", "."])
+def test_a_file_that_may_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], closed: str) -> None:
     path = write_config(tmp_path)
-    path.chmod(0)
-    assert run(["run", "--config", str(path)]) == 2
+    (tmp_path / closed).chmod(0)
+    with _as_nobody():
+        assert run(["run", "--config", str(path)]) == 2
+    (tmp_path / closed).chmod(0o700)
     assert capsys.readouterr().err == f"edge-sdk: {path}: cannot be read: Permission denied\n"
 
 
