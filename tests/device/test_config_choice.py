@@ -8,8 +8,9 @@ import click
 import pytest
 
 from edge_sdk.cli.run import command
-from edge_sdk.cli.run_config import config_file
-from edge_sdk.errors import UsageError
+from edge_sdk.cli.run_config import config_file, rereading
+from edge_sdk.errors import ConfigError, UsageError
+from tests.device.configs import STREAM, write_config
 
 
 def _context(*arguments: str) -> click.Context:
@@ -60,3 +61,21 @@ def test_a_mixture_is_refused_even_where_the_usual_file_exists(
     with pytest.raises(UsageError) as caught:
         config_file(_context(*arguments), usual)
     assert str(caught.value).startswith(expected)
+
+
+def test_a_file_is_read_again_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    path, warnings = write_config(tmp_path), list[str]()
+    reread = rereading(path, warnings.append, 3.0)
+    assert [stream.camera for stream in reread().pipelines] == ["gate"]
+    write_config(
+        tmp_path, STREAM + STREAM.replace("gate", "yard").replace('"0"', '"rtsp://a@h"') + 'password_file = "pw"'
+    )
+    (tmp_path / "pw").write_text("hunter2")
+    (tmp_path / "pw").chmod(0o644)
+    settings = reread()
+    assert [stream.camera for stream in settings.pipelines] == ["gate", "yard"]
+    assert (settings.duration_s, settings.waits) == (3.0, True)
+    assert len(warnings) == 1
+    write_config(tmp_path, "nonsense")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        reread()
