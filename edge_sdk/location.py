@@ -65,6 +65,18 @@ def redact(location: str) -> str:
     return f"{scheme}://" + _SECRET_IN_PATH.sub(r"\1…", address) + ("?…" if query else "")
 
 
+def holds_password(text: str) -> bool:
+    """Whether there is a password in a URL, percent-encoded or not: it may hold any character, the slash too."""
+    _, mark, rest = text.partition("://")
+    return bool(mark) and ":" in rest.rpartition("@")[0]
+
+
+def names_user(location: str) -> bool:
+    """Whether it is a URL with a user, to whom a password can belong."""
+    _, mark, rest = location.partition("://")
+    return bool(mark) and bool(re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[0])
+
+
 def add_password(location: str, password: str | None) -> str:
     """Put a password, percent-encoded, behind the user name of a URL.
 

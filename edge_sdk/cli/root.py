@@ -117,5 +117,6 @@ def _fail_for_memory() -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    click.echo(f"edge-sdk: {message}", err=True)
+    for line in message.split("\n"):
+        click.echo(f"edge-sdk: {line}", err=True)
     return exit_code

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from edge_sdk.ahead import Ahead
+from edge_sdk.cli.run_config import config_file, rereading
 from edge_sdk.errors import PublishError, UsageError
 from edge_sdk.garbage import no_collection
 from edge_sdk.heap import share_one_heap
@@ -22,6 +23,7 @@ from edge_sdk.stop import stopping_on_signals
 
 if TYPE_CHECKING:
     from edge_sdk.bundle import Bundle
+    from edge_sdk.daemon.settings import RunSettings
     from edge_sdk.daemon.summary import RunSummary
 
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
@@ -39,8 +41,10 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 
 
 @click.command("run")
-@click.argument("bundle", type=_PATH)
-@click.option("--source", required=True, help="Camera index or /dev path, rtsp:// or http:// URL, video file, images.")
+@click.argument("bundle", type=_PATH, required=False)
+@click.option("--config", "config_file", type=_PATH, help="Run what this file says, instead of BUNDLE and flags.")
+@click.option("--check", is_flag=True, help="Say what would run, and all that is wrong; start nothing.")
+@click.option("--source", help="Camera index or /dev path, rtsp:// or http:// URL, video file, images.")
 @click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
 @click.option("--camera", default="camera", show_default=True, help="The source's name; each run needs its own.")
 @click.option("--mqtt", "mqtt_url", help="mqtt://[user@]host[:port] or mqtts://...; without it results go to stdout.")
@@ -75,10 +79,20 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
-def command(**options: object) -> None:
-    """Run BUNDLE on the freshest frames of a source and publish what it sees."""
+@click.pass_context
+def command(context: click.Context, /, **options: object) -> None:
+    """Run BUNDLE on the freshest frames of a source and publish what it sees.
+
+    Without BUNDLE: what the configuration says, /etc/edge-sdk/config.toml or --config.
+    """
     quiet = bool(options["quiet"])
-    summary = _run(options, quiet=quiet)
+    config = config_file(context)
+    if options["check"]:
+        from edge_sdk.cli.run_check import check
+
+        check(options, config, _MQTT_PASSWORD_VARIABLE)
+        return
+    summary = _run(options, config, quiet=quiet)
     if options["as_json"] and not _would_hang(summary):
         click.echo(msgspec.json.encode(summary))
     elif not quiet:
@@ -90,19 +104,22 @@ def command(**options: object) -> None:
         say(f"warning: {undelivered}")
 
 
-def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
+def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> RunSummary:
     # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     share_one_heap()
+    status = _silence if quiet else say
     with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
-            verified = stack.enter_context(Ahead(_verifying(options), "edge-verify"))
+            reread = None if config is None else rereading(config, status, cast("float | None", options["duration"]))
+            settings = None if reread is None else reread()
+            verified = stack.enter_context(Ahead(_verifying(options, settings), "edge-verify"))
             from edge_sdk.cli.run_settings import run_settings
             from edge_sdk.daemon.loading import begin_loading
 
-        settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
-        status = _silence if quiet else say
+        if settings is None:
+            settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
         loading = begin_loading(settings.pipelines[0], verified, status, stop)
         if loading is not None:
             stack.enter_context(loading)
@@ -115,11 +132,14 @@ def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
         return Daemon(settings, loading, status, stop).run()
 
 
-def _verifying(options: dict[str, object]) -> Callable[[], Bundle]:
+def _verifying(options: dict[str, object], configured: RunSettings | None) -> Callable[[], Bundle]:
     from edge_sdk.bundle import Bundle
     from edge_sdk.signing import load_public_key
 
-    path, key_files = cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"])
+    if configured is not None:
+        path, key_files = configured.pipelines[0].bundle, configured.pipelines[0].trusted_keys
+    else:
+        path, key_files = cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"])
     return lambda: Bundle.open(path, [load_public_key(key) for key in key_files], keeps_model=True)
 
 

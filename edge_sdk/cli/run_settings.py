@@ -8,6 +8,7 @@ from typing import Literal, cast
 
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.errors import UsageError
+from edge_sdk.location import holds_password
 from edge_sdk.publishing import MqttSettings, Secret, check_name, default_device, read_password
 from edge_sdk.trial import TRIAL_S
 
@@ -89,10 +90,8 @@ def _source_password(path: Path | None) -> Secret | None:
 
 def _refuse_password(source: str) -> None:
     """A password on the command line is in every process list."""
-    scheme, separator, rest = source.partition("://")
-    # As in `redact`: a password that was not percent-encoded may hold any character, the slash too.
-    user = rest.rpartition("@")[0]
-    if separator and ":" in user:
+    if holds_password(source):
+        scheme = source.partition("://")[0]
         raise UsageError(
             "--source: a password on the command line can be read by every user of this machine; "
             f"write {scheme}://USER@HOST/... and give --source-password-file (an @ in the path is %40)"

@@ -2,6 +2,7 @@
 
 They are read from the type itself: the values of a `Literal`, and the `description` and `examples` of its `Meta`, which
 are therefore written as what a user should give: "letters and digits, at most 100".
+`Meta(extra={"unit": "seconds"})` says what a number counts.
 """
 
 from __future__ import annotations
@@ -46,21 +47,21 @@ def type_inside(kind: object, key: str) -> object:
 
 
 def options_of(kind: object) -> Iterator[object]:
-    """The types that `kind` allows, without `Annotated`, unions and None, which TOML does not have."""
+    """The types that `kind` allows, without `Annotated`, unions, and what TOML does not have: None and `UNSET`."""
     origin = get_origin(kind)
     if origin is Annotated:
         yield from options_of(get_args(kind)[0])
     elif origin in (Union, types.UnionType):
         for option in get_args(kind):
             yield from options_of(option)
-    elif kind is not type(None):
+    elif kind not in (type(None), msgspec.UnsetType):
         yield kind
 
 
 def _metas(kind: object) -> Iterator[Meta]:
     origin = get_origin(kind)
     if origin is Annotated:
-        yield from (m for m in get_args(kind)[1:] if isinstance(m, Meta))
+        yield from (m for m in reversed(get_args(kind)[1:]) if isinstance(m, Meta))  # the outermost says most
         yield from _metas(get_args(kind)[0])
     elif origin in (Union, types.UnionType):
         for option in get_args(kind):
@@ -87,6 +88,18 @@ def is_table(kind: object) -> TypeGuard[type[msgspec.Struct]]:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
+def table_in_list(kind: object) -> type[msgspec.Struct] | None:
+    """The Struct of which it is a list, [[so]] in TOML; None where it is none."""
+    lists = [get_args(option) for option in options_of(kind) if get_origin(option) in (list, tuple)]
+    return next((entry for entries in lists for entry in options_of(entries[0]) if is_table(entry)), None)
+
+
+def required_of(kind: object) -> list[str]:
+    """Keys without which its tables are incomplete."""
+    structs = [option for option in options_of(kind) if is_table(option)]
+    return [f.encode_name for struct in structs for f in msgspec.structs.fields(struct) if f.required]
+
+
 def fields_of(kind: object) -> dict[str, object]:
     """Types by key, of the structs among what `kind` allows."""
     structs = [option for option in options_of(kind) if is_table(option)]
@@ -96,7 +109,10 @@ def fields_of(kind: object) -> dict[str, object]:
 def expectation(kind: object) -> str:
     """What a value of this type looks like: `a list of 2 whole numbers such as [416, 416]`."""
     words = " or ".join(dict.fromkeys(map(_kind_words, options_of(kind))))
-    example, description = example_of(kind), description_of(kind)
+    unit = next((m.extra["unit"] for m in _metas(kind) if m.extra and "unit" in m.extra), "")
+    if unit:
+        return f"{words} of {unit}"
+    example, description = example_of(kind), "" if literals_of(kind) else description_of(kind)
     return words + (f" such as {example}" if example else f": {description}" if description else "")
 
 

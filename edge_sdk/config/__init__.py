@@ -1,0 +1,23 @@
+"""A device's configuration file: what may stand in it, reading it, and what is wrong with it in words.
+
+Starts nothing: `edge_sdk.daemon.configured` makes of it what a daemon runs.
+"""
+
+from edge_sdk.config.config import Config, Defaults, DeviceConfig, MqttConfig, PipelineConfig, TrustConfig
+from edge_sdk.config.password import PASSWORD_KEYS, read_secret
+from edge_sdk.config.reading import DEFAULT_PATH, read_config
+from edge_sdk.config.schema import config_schema
+
+__all__ = [
+    "DEFAULT_PATH",
+    "PASSWORD_KEYS",
+    "Config",
+    "Defaults",
+    "DeviceConfig",
+    "MqttConfig",
+    "PipelineConfig",
+    "TrustConfig",
+    "config_schema",
+    "read_config",
+    "read_secret",
+]
