@@ -8,14 +8,23 @@ from __future__ import annotations
 import re
 from enum import Enum
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+
+import msgspec
 
 from edge_sdk.errors import CameraError, ConfigError
+from edge_sdk.source_options import FASTEST_FPS, LARGEST_SIDE_PX
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 
 _SCHEMES = ("rtsp", "rtsps", "http", "https")
-_KINDS = "a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, a video file, an image or a folder of images"
+_KINDS = (
+    "a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, picamera2, gst:PIPELINE, pattern, a video file, an "
+    "image or a folder of images"
+)
+_PICAMERA = re.compile(r"picamera2(?::(\d{1,2}))?")
+_PATTERN = re.compile(r"pattern(?::(?:(\d{1,5})x(\d{1,5}))?(?:@(\d{1,3}(?:\.\d+)?))?)?")
+_PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 # Some cameras take the login as a part of the path: /user=admin_password=…_channel=1.sdp
 _SECRET_IN_PATH = re.compile(r"((?:user|pass|pwd|token|secret|key|auth)\w*?=)[^&;/]*", re.IGNORECASE)
 _LOGIN_WITHOUT_SCHEME = re.compile(r"[^@]*:[^@]*@")
@@ -28,14 +37,23 @@ class Kind(Enum):
     STREAM = "stream"
     VIDEO = "video"
     IMAGES = "images"
+    PICAMERA = "picamera2"
+    GSTREAMER = "gstreamer"
+    PATTERN = "pattern"
 
 
 def kind_of(location: str) -> Kind:
-    """Say what kind of source a location names.
+    """Say what kind of source a location names. A file of such a name is reached by its path: `./pattern`.
 
     Raises:
         CameraError: a URL that is not RTSP or HTTP, or no file where a file is meant.
     """
+    if location.startswith("gst:"):
+        return Kind.GSTREAMER
+    if _PICAMERA.fullmatch(location):
+        return Kind.PICAMERA
+    if location == "pattern" or location.startswith("pattern:"):
+        return Kind.PATTERN
     if "://" in location:
         if location.partition("://")[0].lower() not in _SCHEMES:
             raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {_KINDS}")
@@ -45,6 +63,8 @@ def kind_of(location: str) -> Kind:
     path = Path(location)
     if not location or not _exists(path):
         raise CameraError(f"{redact(location) or 'no source'}: no such file or folder, expected {_KINDS}")
+    if not path.is_dir() and not path.is_file():
+        raise CameraError(f"{redact(location)}: neither a file nor a folder, expected {_KINDS}")
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
         return Kind.IMAGES
     return Kind.VIDEO
@@ -57,12 +77,76 @@ def redact(location: str) -> str:
     was not percent-encoded may hold any character.
     """
     shown = "".join(c if c.isprintable() else "�" for c in location)
+    if shown.startswith("gst:"):  # any property may be a password: only the elements' names are shown
+        return "gst:" + " ! ".join((part.split() or ["…"])[0].partition("=")[0] for part in shown[4:].split("!"))
     scheme, mark, rest = shown.partition("://")
     if not mark:
         return _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
     rest = rest[rest.rfind("@") + 1 :].partition("#")[0]
     address, query, _ = rest.partition("?")
     return f"{scheme}://" + _SECRET_IN_PATH.sub(r"\1…", address) + ("?…" if query else "")
+
+
+def picamera_number(location: str) -> int:
+    """Which camera of the board `picamera2` or `picamera2:1` names, from 0."""
+    found = _PICAMERA.fullmatch(location)
+    return int(found[1] or 0) if found else 0
+
+
+def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
+    """Size in pixels and frames a second that `pattern:1280x720@30` names; None for what it does not.
+
+    Raises:
+        CameraError: not written like that, or out of range.
+    """
+    found = _PATTERN.fullmatch(location)
+    if found is None:
+        raise CameraError(f"{redact(location)}: expected pattern, pattern:1280x720, pattern:@30 or pattern:1280x720@30")
+    width, height, fps = found.groups()
+    size_wh = None if width is None else (int(width), int(height))
+    if size_wh is not None and not all(1 <= side <= LARGEST_SIDE_PX for side in size_wh):
+        raise CameraError(f"{location}: expected a size of 1x1 to {LARGEST_SIDE_PX}x{LARGEST_SIDE_PX} pixels")
+    if fps is not None and not 1 <= float(fps) <= FASTEST_FPS:
+        raise CameraError(f"{location}: expected 1 to {FASTEST_FPS:g} frames a second")
+    return size_wh, None if fps is None else float(fps)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a URL's server is.
+
+    Attributes:
+        scheme: in lower case.
+        host: without brackets.
+        port: of the scheme where the URL names none.
+        target: path and query; empty where there is none.
+        is_open: whether nothing in `target` looks like a secret.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+    is_open: bool
+
+
+def address_of(url: str) -> Address | None:
+    """Where a URL's server is, its login left out; None where it names no host or no possible port."""
+    scheme, _, rest = url.partition("://")
+    authority, tail = _split_authority(rest.partition("#")[0])
+    bare = f"{scheme.lower()}://{authority.rpartition('@')[2]}{tail}"
+    try:
+        parts = urlsplit(bare)
+        port = parts.port or _PORTS.get(scheme.lower(), 0)
+    except ValueError:
+        return None
+    if not parts.hostname or not port:
+        return None
+    return Address(scheme.lower(), parts.hostname, port, tail, redact(bare) == bare)
+
+
+def has_login(url: str) -> bool:
+    """Whether a URL names a user, and with that a password or none."""
+    return "@" in _split_authority(url.partition("://")[2])[0]
 
 
 def add_password(location: str, password: str | None) -> str:
@@ -77,13 +161,17 @@ def add_password(location: str, password: str | None) -> str:
     scheme, mark, rest = location.partition("://")
     if password is None or not mark:
         return location
-    end = re.search(r"[/?#]|$", rest)
-    authority, tail = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
+    authority, tail = _split_authority(rest)
     login, _, host = authority.rpartition("@")
     user = login.partition(":")[0]
     if not user:
         raise ConfigError(f"{redact(location)}: a password, but no user name; write {scheme}://USER@{redact(host)}")
     return f"{scheme}://{user}:{quote(password, safe='')}@{host}{tail}"
+
+
+def _split_authority(rest: str) -> tuple[str, str]:
+    end = re.search(r"[/?#]|$", rest)
+    return (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
 
 
 def _exists(path: Path) -> bool:

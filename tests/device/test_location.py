@@ -88,9 +88,9 @@ def test_kinds_of_files(tmp_path: Path) -> None:
         ("a\0b", "a�b: no such file"),
         ("x" * 5000, "no such file"),
         ("ftp://bob:s3cret@cam/x", "ftp://cam/x: this kind of URL is not supported, expected a V4L2 index"),
-        ("97", "/dev/video97: no such device; is the camera connected?"),
+        ("97", "/dev/video97: no such device; see `v4l2-ctl --list-devices`"),
         ("/dev/nothing", "/dev/nothing: no such device"),
-        ("/dev/null", "/dev/null: not a camera, or in use"),
+        ("/dev/null", "/dev/null: not a camera; see"),
     ],
 )
 def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:
