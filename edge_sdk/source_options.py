@@ -58,7 +58,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise SourceOptionError(f"size_wh is {self.size_wh}, expected {expected}")
         if self.fps is not None and not _is_within(self.fps, SLOWEST_FPS, FASTEST_FPS):
             raise SourceOptionError(
-                f"fps is {self.fps}, expected {SLOWEST_FPS} to {FASTEST_FPS:g} frames a second, or nothing"
+                f"fps is {self.fps:g}, expected {SLOWEST_FPS} to {FASTEST_FPS:g} frames a second, or nothing"
             )
         for name in ("open_timeout_s", "read_timeout_s"):
             if not _is_within(getattr(self, name), _SHORTEST_S, _LONGEST_S):

@@ -101,10 +101,13 @@ class FrameTimes:
 
     def due_ns(self, position_ms: float) -> int:
         """Nanoseconds after the first frame at which the next one is due, of which the file says `position_ms`."""
-        due_ns = self._base_ns + round((position_ms - self._base_ms) * 1e6) if math.isfinite(position_ms) else 0
+        due_ns = 0
+        if math.isfinite(position_ms):
+            due_ns = self._base_ns + round((position_ms - self._base_ms) * 1e6)
         if not self._due_ns < due_ns <= self._due_ns + _LONGEST_GAP_NS:
             due_ns = self._due_ns + self._period_ns
-            self._base_ms, self._base_ns = position_ms, due_ns
+            if math.isfinite(position_ms):
+                self._base_ms, self._base_ns = position_ms, due_ns
         self._due_ns = due_ns
         return due_ns
 
