@@ -26,8 +26,7 @@ import sys, time, gi
 gi.require_version("Gst", "1.0"); gi.require_version("GstRtspServer", "1.0"); gi.require_version("GstApp", "1.0")
 from gi.repository import GLib, Gst, GstApp, GstRtspServer
 Gst.init(None)
-port, password = sys.argv[1:3]
-W, H = 640, 480
+port, password, W, H = sys.argv[1:3] + [int(side) for side in sys.argv[3:5]]
 LAUNCH = (
     f"( appsrc name=clock is-live=true format=time do-timestamp=true "
     f"caps=video/x-raw,format=GRAY8,width={W},height={H},framerate=25/1 ! videoconvert ! video/x-raw,format=I420 "
@@ -108,12 +107,12 @@ class StreamServer:
         port: chosen by the OS at the first start, kept at later ones.
     """
 
-    def __init__(self, command: list[str], scheme: str, password: str = "") -> None:
+    def __init__(self, command: list[str], scheme: str, arguments: tuple[str, ...], port: int = 0) -> None:
         self._command = command
         self._scheme = scheme
-        self._password = password
+        self._arguments = arguments
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        self.port = port
         self.start()
 
     def __enter__(self) -> StreamServer:
@@ -128,7 +127,7 @@ class StreamServer:
         return f"{self._scheme}://{login}127.0.0.1:{self.port}{path}"
 
     def start(self) -> None:
-        arguments = [*self._command, str(self.port), self._password]
+        arguments = [*self._command, str(self.port), *self._arguments]
         self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=_ROOT)
         assert self._process.stdout
         line = self._process.stdout.readline()
@@ -153,13 +152,14 @@ class StreamServer:
         self._process.send_signal(signal.SIGCONT)
 
 
-def rtsp_server(password: str = "") -> StreamServer:
+def rtsp_server(password: str = "", *, size_wh: tuple[int, int] = (640, 480), port: int = 0) -> StreamServer:
     require_rtsp_server()
-    return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsp", password)
+    arguments = (password, str(size_wh[0]), str(size_wh[1]))
+    return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsp", arguments, port)
 
 
 def http_server(password: str = "") -> StreamServer:
-    return StreamServer([sys.executable, "-c", _HTTP], "http", password)
+    return StreamServer([sys.executable, "-c", _HTTP], "http", (password,))
 
 
 def require_rtsp_server() -> None:
