@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -24,7 +25,6 @@ from tests.system.streams import StreamServer, http_server, rtsp_server, true_ag
 pytestmark = pytest.mark.system
 
 PATIENCE_S = 25.0
-PERIOD_MS = 40
 
 both = pytest.mark.parametrize("make_server", [rtsp_server, http_server])
 
@@ -69,20 +69,19 @@ def test_a_stream_that_is_not_there_yet_is_waited_for(make_server: Callable[...,
 
 
 @both
-def test_the_first_frame_after_a_return_is_fresh(make_server: Callable[..., StreamServer]) -> None:
-    """What a stream kept while it opened is left out: frames of up to a third of a second, of RTSP."""
-    with make_server() as server, closing(open_source(server.url())) as source:
+def test_the_first_frame_is_fresh(make_server: Callable[..., StreamServer]) -> None:
+    """What a stream kept while it opened is left out: frames of up to a third of a second, of an RTSP camera."""
+    with make_server() as server, closing(open_source(server.url())) as watching:
+        _until(watching, lambda frame: frame is not None)  # the camera is at work before the others come
+        time.sleep(0.5)
         ages_ms = []
-        for _ in range(4):
-            frame = _until(source, lambda frame: frame is not None)
-            assert frame is not None
-            ages_ms.append(true_age_ms(frame))
-            assert (time.monotonic_ns() - frame.captured_ns) / 1e6 < 1000
-            server.kill()
-            _until(source, lambda frame: source.status is SourceStatus.LOST and frame is None)
-            server.start()
-        # A machine that does much else delays one of them; with what was buffered each is 300 and more.
-        assert min(ages_ms) < 150, ages_ms
+        for _ in range(5):
+            with closing(open_source(server.url())) as source:
+                frame = _until(source, lambda frame: frame is not None)
+                assert frame is not None
+                ages_ms.append(true_age_ms(frame))
+        # A machine that does much else delays one of them.
+        assert statistics.median(ages_ms) < 150, ages_ms
 
 
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
