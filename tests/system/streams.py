@@ -26,11 +26,12 @@ import sys, time, gi
 gi.require_version("Gst", "1.0"); gi.require_version("GstRtspServer", "1.0"); gi.require_version("GstApp", "1.0")
 from gi.repository import GLib, Gst, GstApp, GstRtspServer
 Gst.init(None)
-port, password, W, H = sys.argv[1:3] + [int(side) for side in sys.argv[3:5]]
+port, password, encoder = sys.argv[1:4]
+W, H = int(sys.argv[4]), int(sys.argv[5])
 LAUNCH = (
     f"( appsrc name=clock is-live=true format=time do-timestamp=true "
     f"caps=video/x-raw,format=GRAY8,width={W},height={H},framerate=25/1 ! videoconvert ! video/x-raw,format=I420 "
-    "! x264enc tune=zerolatency speed-preset=ultrafast key-int-max=25 ! rtph264pay name=pay0 pt=96 )"
+    f"! {encoder} )"
 )
 def picture():
     number = int(time.time() * 1000) % 65536
@@ -100,6 +101,10 @@ server.serve_forever()
 """
 
 
+H264 = "x264enc tune=zerolatency speed-preset=ultrafast key-int-max=25 ! rtph264pay name=pay0 pt=96"
+JPEG = "jpegenc ! rtpjpegpay name=pay0 pt=26"
+
+
 class StreamServer:
     """A running server; as a context manager it is gone at the end.
 
@@ -152,9 +157,11 @@ class StreamServer:
         self._process.send_signal(signal.SIGCONT)
 
 
-def rtsp_server(password: str = "", *, size_wh: tuple[int, int] = (640, 480), port: int = 0) -> StreamServer:
+def rtsp_server(
+    password: str = "", *, encoder: str = H264, size_wh: tuple[int, int] = (640, 480), port: int = 0
+) -> StreamServer:
     require_rtsp_server()
-    arguments = (password, str(size_wh[0]), str(size_wh[1]))
+    arguments = (password, encoder, str(size_wh[0]), str(size_wh[1]))
     return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsp", arguments, port)
 
 

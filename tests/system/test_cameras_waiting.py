@@ -20,7 +20,7 @@ from edge_sdk.camera import OpenedSource, SourceOptions, SourceStatus, ffmpeg_op
 from edge_sdk.camera.trouble import stream_trouble
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame
-from tests.system.streams import StreamServer, http_server, rtsp_server, true_age_ms
+from tests.system.streams import JPEG, StreamServer, http_server, rtsp_server, true_age_ms
 
 pytestmark = pytest.mark.system
 
@@ -99,6 +99,14 @@ def test_rtsp_over_both_transports(transport: str) -> None:
             # The client's and the server's, for RTP and for RTCP.
             assert (udp_sockets() - before >= 4) == (transport == "udp")
             assert os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] == variable
+
+
+def test_mjpeg_over_rtsp() -> None:
+    with rtsp_server(encoder=JPEG) as server, closing(open_source(server.url())) as source:
+        for _ in range(20):
+            frame = _until(source, lambda frame: frame is not None and true_age_ms(frame) < 1000)
+            assert frame is not None
+            assert frame.size_wh == (640, 480)
 
 
 def test_an_rtsp_server_that_comes_back_with_another_size() -> None:
