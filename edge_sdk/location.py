@@ -77,8 +77,8 @@ def redact(location: str) -> str:
     was not percent-encoded may hold any character.
     """
     shown = "".join(c if c.isprintable() else "�" for c in location)
-    if shown.startswith("gst:"):  # any property may be a password: only the elements' names are shown
-        return "gst:" + " ! ".join((part.split() or ["…"])[0].partition("=")[0] for part in shown[4:].split("!"))
+    if shown.startswith("gst:"):
+        return "gst:" + " ! ".join(map(_element_name, shown.removeprefix("gst:").split("!")))
     scheme, mark, rest = shown.partition("://")
     if not mark:
         return _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
@@ -167,6 +167,12 @@ def add_password(location: str, password: str | None) -> str:
     if not user:
         raise ConfigError(f"{redact(location)}: a password, but no user name; write {scheme}://USER@{redact(host)}")
     return f"{scheme}://{user}:{quote(password, safe='')}@{host}{tail}"
+
+
+def _element_name(part: str) -> str:
+    """Of a part of a GStreamer pipeline: any property may be a password, and what is no plain name, too."""
+    found = re.match(r"\s*([A-Za-z][\w-]*)(?=\s|$)", part)
+    return found[1] if found else "…"
 
 
 def _split_authority(rest: str) -> tuple[str, str]:

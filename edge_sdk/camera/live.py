@@ -13,6 +13,7 @@ from threading import Event
 
 from edge_sdk.camera.backlog import Backlog
 from edge_sdk.camera.capture import Capture
+from edge_sdk.camera.rate import Rate
 from edge_sdk.camera.slot import Slot
 from edge_sdk.camera.stats import SourceStatus
 from edge_sdk.camera.trouble import want_of_descriptors
@@ -43,7 +44,7 @@ class LiveFeed:
         *,
         read_timeout_s: float = 2.0,
     ) -> None:
-        self.fps = _FALLBACK_FPS if first is None else first.fps
+        self._rate = Rate(_FALLBACK_FPS if first is None else first.fps)
         self.remarks: tuple[str, ...] = () if first is None else first.remarks
         self.reopenings = 0
         self.unreadable = 0
@@ -58,6 +59,11 @@ class LiveFeed:
         self._is_reading = False
         self._attempt = 0
         self._seq = 0
+
+    @property
+    def fps(self) -> float:
+        """Frames a second: what the camera promises, until fifty frames came to something else."""
+        return self._rate.fps
 
     @property
     def status(self) -> SourceStatus:
@@ -91,8 +97,8 @@ class LiveFeed:
 
     def _read(self, capture: Capture, slot: Slot, stop: Event) -> str:
         """Put every frame into the slot; returns why there is no more."""
-        self.fps, self.remarks = capture.fps, capture.remarks
-        backlog = Backlog(capture.buffered_since_ns, self.fps)
+        self._rate, self.remarks = Rate(capture.fps), capture.remarks
+        backlog = Backlog(capture.buffered_since_ns, capture.fps)
         unreadable_in_a_row = 0
         asked_ns = self._heard_ns = time.monotonic_ns()
         self._is_reading = True
@@ -105,6 +111,7 @@ class LiveFeed:
                 slot.skip()
                 asked_ns = time.monotonic_ns()
                 continue
+            self._rate.note(got_ns)
             image = capture.retrieve_into(slot.buffer())
             if image is None:
                 unreadable_in_a_row += 1

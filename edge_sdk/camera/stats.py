@@ -51,7 +51,10 @@ class OpenedSource(Source, Protocol):
 
     @property
     def fps(self) -> float:
-        """Frames a second that the source promises; 25 where it says nothing sensible, 1 for images."""
+        """Frames a second that the source promises; 25 where it says nothing sensible, 1 for images.
+
+        Of a camera that gives clearly more or fewer it is what fifty frames came to, once they did.
+        """
         ...
 
     @property

@@ -15,6 +15,7 @@ from edge_sdk.camera import SourceStatus, open_source
 from edge_sdk.camera.backlog import Backlog
 from edge_sdk.camera.capture import Capture
 from edge_sdk.camera.live import LiveFeed
+from edge_sdk.camera.rate import Rate
 from edge_sdk.camera.slot import Slot
 from edge_sdk.camera.threaded import ThreadedSource
 from edge_sdk.errors import CameraError
@@ -142,6 +143,26 @@ def test_what_a_stream_kept_is_left_out_when_newer_is_to_be_had() -> None:
     # The estimate caught up: what is younger than a period is as good as new.
     backlog = Backlog(0, 25.0)
     assert [backlog.has_newer(backlog.captured_ns(50 * MS, 60 * MS), 60 * MS) for _ in range(2)] == [True, False]
+
+
+def _noted(stated_fps: float, *periods_ms: float) -> float:
+    rate, now_ns = Rate(stated_fps), 10**12
+    for period_ms in periods_ms:
+        for _ in range(51):
+            rate.note(now_ns)
+            now_ns += int(period_ms * MS)
+    return rate.fps
+
+
+def test_the_rate_is_what_came_where_the_promise_is_wrong() -> None:
+    assert _noted(25.0, 100) == 10.0
+    assert _noted(30.0, 33.4) == 30.0  # as promised
+    assert _noted(25.0, 100, 40) == 25.0  # a camera that was slow in the dark
+    assert _noted(25.0, 0) == 25.0
+    rate = Rate(25.0)
+    for number in range(50):
+        rate.note(number * 100 * MS)
+    assert rate.fps == 25.0  # too few to say
 
 
 def test_frames_left_out_are_counted_and_numbered() -> None:
