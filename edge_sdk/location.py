@@ -77,8 +77,10 @@ def redact(location: str) -> str:
     was not percent-encoded may hold any character.
     """
     shown = "".join(c if c.isprintable() else "�" for c in location)
+    if _PATTERN.fullmatch(shown):
+        return shown
     if shown.startswith("gst:"):
-        return "gst:" + " ! ".join(map(_element_name, shown.removeprefix("gst:").split("!")))
+        return "gst:" + _elements(shown.removeprefix("gst:"))
     scheme, mark, rest = shown.partition("://")
     if not mark:
         return _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
@@ -169,10 +171,12 @@ def add_password(location: str, password: str | None) -> str:
     return f"{scheme}://{user}:{quote(password, safe='')}@{host}{tail}"
 
 
-def _element_name(part: str) -> str:
-    """Of a part of a GStreamer pipeline: any property may be a password, and what is no plain name, too."""
-    found = re.match(r"\s*([A-Za-z][\w-]*)(?=\s|$)", part)
-    return found[1] if found else "…"
+def _elements(pipeline: str) -> str:
+    """Of a GStreamer pipeline the names of its elements: any property may be a password, and a quoted one hold a `!`."""
+    if "'" in pipeline or '"' in pipeline:
+        return "…"
+    found = [re.match(r"\s*([A-Za-z][\w-]*)(?=\s|$)", part) for part in re.split(r"\s!(?=\s)", pipeline)]
+    return " ! ".join(name[1] if name else "…" for name in found)
 
 
 def _split_authority(rest: str) -> tuple[str, str]:
