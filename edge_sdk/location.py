@@ -172,8 +172,8 @@ def add_password(location: str, password: str | None) -> str:
 
 
 def _elements(pipeline: str) -> str:
-    """Of a GStreamer pipeline the names of its elements: any property may be a password, and a quoted one hold a `!`."""
-    if "'" in pipeline or '"' in pipeline:
+    """Of a pipeline the names of its elements: any property may be a password, and a quoted one may hold a `!`."""
+    if set(pipeline) & set("'\"\\"):
         return "…"
     found = [re.match(r"\s*([A-Za-z][\w-]*)(?=\s|$)", part) for part in re.split(r"\s!(?=\s)", pipeline)]
     return " ! ".join(name[1] if name else "…" for name in found)

@@ -29,6 +29,7 @@ from edge_sdk.location import Kind, add_password, address_of, kind_of
         ("rtsp://cam/a\nERROR forged", "rtsp://cam/a�ERROR forged"),
         ("gst:rtspsrc location=rtsp://bob:s3cret@cam user-pw=s3!cret ! appsink", "gst:rtspsrc ! appsink"),
         ("gst:rtspsrc user-pw='s3 ! cret word' ! appsink", "gst:…"),
+        (r"gst:rtspsrc user-pw=s3\ ! cret\ word ! appsink", "gst:…"),
         ("gst:videotestsrc!appsink", "gst:…"),
         ("gst:rtsp://bob:s3cret@cam", "gst:…"),
         ("gst:user-pw=s3cret", "gst:…"),

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -118,6 +118,29 @@ def test_an_rtsp_server_that_comes_back_with_another_size() -> None:
         with rtsp_server(size_wh=(320, 240), port=server.port):
             _until(source, lambda frame: frame is not None and frame.size_wh == (320, 240))
             assert source.status is SourceStatus.REOPENED
+
+
+def test_many_cameras_in_one_process() -> None:
+    """One that is not there and one that never answers hold up nobody for long, whatever they ask FFmpeg for."""
+    with rtsp_server() as rtsp, http_server() as http, socket.create_server(("127.0.0.1", 0)) as silent:
+        dead, mute = f"rtsp://127.0.0.1:{_free_port()}/x", f"rtsp://127.0.0.1:{silent.getsockname()[1]}/x"
+        udp = SourceOptions(transport="udp")
+        wanted = [(rtsp.url(), SourceOptions()), (rtsp.url(), udp), (http.url(), SourceOptions()), ("pattern", udp)]
+        with ExitStack() as stack:
+            absent = [stack.enter_context(closing(open_source(url, waits=True))) for url in (dead, mute)]
+            sources = [
+                stack.enter_context(closing(open_source(url, camera=f"number {number}", options=options, waits=True)))
+                for number, (url, options) in enumerate(wanted)
+            ]
+            for number, source in enumerate(sources):
+                frame = _until(source, lambda frame: frame is not None)
+                assert frame is not None
+                assert frame.camera == f"number {number}"
+            for source in sources:
+                assert _until(source, lambda frame: frame is not None)
+            _until(absent[0], lambda _: absent[0].trouble == "connection refused")
+            _until(absent[1], lambda _: absent[1].trouble == "no answer within 3 s")
+            assert {source.status for source in absent} == {SourceStatus.OPENING}
 
 
 @pytest.mark.parametrize(
