@@ -12,14 +12,17 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from edge_sdk.camera import OpenedSource, SourceOptions, SourceStatus, ffmpeg_options, open_source
+from edge_sdk.camera.opencv import has_gstreamer
 from edge_sdk.camera.trouble import stream_trouble
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame
+from tests.system.program import edge_sdk
 from tests.system.streams import JPEG, StreamServer, http_server, rtsp_server, true_age_ms
 
 pytestmark = pytest.mark.system
@@ -260,3 +263,21 @@ def test_descriptors_that_ran_out_before_it_opened(tmp_path: Path) -> None:
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert run.stdout.startswith(f"{location}: too many open files in this process; ")
         assert run.stderr == ""
+
+
+def test_the_program_without_a_camera(cell_bundle: Path) -> None:
+    run = edge_sdk("run", cell_bundle, "--source", "pattern:320x240@50", "--frames", 5, "--no-tune")
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) == 5
+    for location, code, expected in (
+        ("pattern:x", 1, "pattern:x: expected pattern, pattern:1280x720"),
+        ("gst:videotestsrc user-pw=s3cret", 8, "gst:videotestsrc: this OpenCV was built without GStreamer"),
+        ("picamera2", 8, "`sudo apt install python3-picamera2`"),
+    ):
+        if code == 8 and (has_gstreamer() or find_spec("picamera2")):
+            continue
+        run = edge_sdk("run", cell_bundle, "--source", location)
+        assert run.returncode == code
+        assert expected in run.stderr.splitlines()[-1]
+        assert "s3cret" not in run.stderr
+        assert "Traceback" not in run.stderr
