@@ -22,6 +22,7 @@ _KINDS = (
     "a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, picamera2, gst:PIPELINE, pattern, a video file, an "
     "image or a folder of images"
 )
+_INDEX = re.compile(r"[0-9]{1,9}")
 _PICAMERA = re.compile(r"picamera2(?::(\d{1,2}))?")
 _PATTERN = re.compile(r"pattern(?::(?:(\d{1,5})x(\d{1,5}))?(?:@(\d{1,3}(?:\.\d+)?))?)?")
 _PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
@@ -46,8 +47,15 @@ def kind_of(location: str) -> Kind:
     """Say what kind of source a location names. A file of such a name is reached by its path: `./pattern`.
 
     Raises:
-        CameraError: a URL that is not RTSP or HTTP, or no file where a file is meant.
+        CameraError: a URL that is not RTSP or HTTP, no file where a file is meant, or a name that OpenCV cannot take.
     """
+    kind = _kind(location)
+    if kind is not Kind.IMAGES and not is_utf8(location):  # images are read from memory
+        raise CameraError(f"{redact(location)}: not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it")
+    return kind
+
+
+def _kind(location: str) -> Kind:
     if location.startswith("gst:"):
         return Kind.GSTREAMER
     if _PICAMERA.fullmatch(location):
@@ -58,7 +66,7 @@ def kind_of(location: str) -> Kind:
         if location.partition("://")[0].lower() not in _SCHEMES:
             raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {_KINDS}")
         return Kind.STREAM
-    if (location.isascii() and location.isdigit()) or location.startswith("/dev/"):
+    if _INDEX.fullmatch(location) or location.startswith("/dev/"):
         return Kind.DEVICE
     path = Path(location)
     if not location or not _exists(path):
@@ -144,6 +152,14 @@ def address_of(url: str) -> Address | None:
     if not parts.hostname or not port:
         return None
     return Address(scheme.lower(), parts.hostname, port, tail, redact(bare) == bare)
+
+
+def is_utf8(location: str) -> bool:
+    """Whether OpenCV can take it: with half a character, as file names may have, its Python binding crashes."""
+    try:
+        return b"\0" not in location.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def has_login(url: str) -> bool:

@@ -10,6 +10,7 @@ import cv2
 
 from edge_sdk.camera.capture import JpegCapture, OpenCvCapture, silence
 from edge_sdk.camera.ffmpeg_options import file_options, stream_options
+from edge_sdk.location import is_utf8
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 
 _MJPG = cv2.VideoWriter.fourcc(*"MJPG")
@@ -115,7 +116,7 @@ def _open(location: str, backend: int, parameters: list[int]) -> cv2.VideoCaptur
     silence()
     capture = cv2.VideoCapture()
     try:
-        opened = capture.open(location, backend, parameters)
+        opened = is_utf8(location) and capture.open(location, backend, parameters)
     except cv2.error:
         opened = False
     if opened:

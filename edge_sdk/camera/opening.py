@@ -11,7 +11,6 @@ from edge_sdk.camera.images import ImageFiles
 from edge_sdk.camera.live import LiveFeed
 from edge_sdk.camera.opencv import has_gstreamer, open_device, open_gstreamer, open_stream
 from edge_sdk.camera.pattern import Pattern
-from edge_sdk.camera.picamera import Picamera, load_picamera
 from edge_sdk.camera.rotation import rotated
 from edge_sdk.camera.stats import OpenedSource
 from edge_sdk.camera.threaded import ThreadedSource
@@ -92,6 +91,8 @@ def _opener(kind: Kind, location: str, password: str | None, options: SourceOpti
         path = _device_path(location)
         open_one = lambda: _open_device(path, options)  # noqa: E731
     elif kind is Kind.PICAMERA:
+        from edge_sdk.camera.picamera import Picamera, load_picamera  # few boards have one
+
         load_picamera()
         number = picamera_number(location)
         open_one = lambda: Picamera(number, options)  # noqa: E731

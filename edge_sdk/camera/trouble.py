@@ -45,7 +45,7 @@ def stream_trouble(location: str, options: SourceOptions, *, has_login: bool) ->
     try:
         with socket.create_connection((address.host, address.port), _ASK_S) as connection:
             answer = _ask(connection, address)
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
         return "host unknown"
     except TimeoutError:
         return silent

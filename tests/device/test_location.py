@@ -9,6 +9,7 @@ import pytest
 from edge_sdk.camera import open_source, redact
 from edge_sdk.errors import CameraError, ConfigError
 from edge_sdk.location import Kind, add_password, address_of, kind_of
+from tests.device.numbered import write_video
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,17 @@ def test_what_names_no_server(url: str) -> None:
     assert address_of(url) is None
 
 
+def test_a_file_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV's Python binding crashes on it."""
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    with pytest.raises(CameraError, match="not valid UTF-8"):
+        open_source(str(write_video(tmp_path / "a.avi", range(2)).rename(folder / "a.avi")))
+    monkeypatch.chdir(folder)  # so that it stands before the name
+    with pytest.raises(CameraError, match="no frame can be read"):
+        open_source("a.avi")
+
+
 def test_kinds_of_files(tmp_path: Path) -> None:
     for name in ("a.JPG", "b.mp4", "c"):
         (tmp_path / name).touch()
@@ -122,6 +134,11 @@ def test_kinds_of_files(tmp_path: Path) -> None:
         ("", "no source: no such file or folder, expected a V4L2 index"),
         ("nowhere.mp4", "nowhere.mp4: no such file or folder"),
         ("a\0b", "a�b: no such file"),
+        ("9" * 5000, "no such file"),
+        ("rtsp://ca\udcffm/x", "rtsp://ca�m/x: not valid UTF-8"),
+        ("http://a\0b/", "not valid UTF-8, or with a NUL, which OpenCV cannot take"),
+        ("/dev/vid\udcffeo", "not valid UTF-8"),
+        ("pattern:\udcff", "not valid UTF-8"),
         ("x" * 5000, "no such file"),
         ("ftp://bob:s3cret@cam/x", "ftp://cam/x: this kind of URL is not supported, expected a V4L2 index"),
         ("97", "/dev/video97: no such device; see `v4l2-ctl --list-devices`"),
