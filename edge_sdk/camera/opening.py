@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,9 +110,11 @@ def _stream_opener(location: str, password: str | None, options: SourceOptions) 
     url = add_password(location, password)
 
     def open_one() -> Capture:
+        began = time.monotonic()
         capture = open_stream(url, options)
         if capture is None:
-            raise CameraError(stream_trouble(location, options, has_login=has_login(url)))
+            took_s = time.monotonic() - began
+            raise CameraError(stream_trouble(location, options, has_login=has_login(url), took_s=took_s))
         return capture
 
     return open_one

@@ -30,13 +30,14 @@ _WORDS = {
 }
 
 
-def stream_trouble(location: str, options: SourceOptions, *, has_login: bool) -> str:
+def stream_trouble(location: str, options: SourceOptions, *, has_login: bool, took_s: float) -> str:
     """Why a stream did not open.
 
     Args:
         location: its URL; a login in it is left out.
         options: those with which it was opened.
         has_login: whether it was opened with a user and a password.
+        took_s: seconds until opening it failed.
     """
     address = address_of(location)
     if address is None:
@@ -53,7 +54,8 @@ def stream_trouble(location: str, options: SourceOptions, *, has_login: bool) ->
         return _WORDS.get(cause.errno or 0) or (cause.strerror or "no connection").lower()
     if answer is None:
         return silent if address.is_open else f"no video within {options.open_timeout_s:g} s"
-    return _meaning(answer, options, is_rtsp=address.scheme == "rtsp", has_login=has_login)
+    refusal = _refusal(answer, is_rtsp=address.scheme == "rtsp", has_login=has_login)
+    return refusal or _want_of_video(options, is_rtsp=address.scheme == "rtsp", took_s=took_s)
 
 
 def _ask(connection: socket.socket, address: Address) -> int | None:
@@ -76,19 +78,22 @@ def _ask(connection: socket.socket, address: Address) -> int | None:
     return None
 
 
-def _meaning(status: int, options: SourceOptions, *, is_rtsp: bool, has_login: bool) -> str:
+def _refusal(status: int, *, is_rtsp: bool, has_login: bool) -> str:
     if status in (401, 403):
         return "user or password refused" if has_login else "it wants a user and a password"
     if status == 404:
         return "there is nothing at this path (404)"
     if status == 0:
         return f"something else than {'RTSP' if is_rtsp else 'HTTP'} answers there"
-    if status >= 400:
-        return f"it answers with error {status}"
-    lost = (
-        "; does a firewall keep UDP away? transport tcp goes through" if is_rtsp and options.transport == "udp" else ""
-    )
-    return f"it answers, but no video came within {options.open_timeout_s:g} s{lost}"
+    return f"it answers with error {status}" if status >= 400 else ""
+
+
+def _want_of_video(options: SourceOptions, *, is_rtsp: bool, took_s: float) -> str:
+    if took_s < options.open_timeout_s * 0.9:
+        return "it answers, but with no video that can be read"
+    silence = f"it answers, but no video came within {options.open_timeout_s:g} s"
+    is_udp = is_rtsp and options.transport == "udp"
+    return f"{silence} over UDP, which a firewall may keep away; try transport tcp" if is_udp else silence
 
 
 def device_trouble(path: str) -> str:

@@ -18,7 +18,7 @@ from edge_sdk.camera.live import LiveFeed
 from edge_sdk.camera.rate import Rate
 from edge_sdk.camera.slot import Slot
 from edge_sdk.camera.threaded import ThreadedSource
-from edge_sdk.errors import CameraError
+from edge_sdk.errors import CameraError, ConfigError
 from edge_sdk.frame import Image
 
 MS = 1_000_000
@@ -189,3 +189,11 @@ def test_a_device_nobody_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_sdk.camera.trouble.os.access", lambda *_: False)  # root may open all
     with pytest.raises(CameraError, match="/dev/null: permission denied; add this user to the group video; see"):
         open_source("/dev/null")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_no_waiting_mends_is_an_error_at_once(waits: bool) -> None:
+    with pytest.raises(ConfigError, match="a password, but no user name"):
+        open_source("rtsp://cam/live", password="s3cret", waits=waits)
+    with pytest.raises(CameraError, match="this kind of URL is not supported"):
+        open_source("ftp://cam/live", waits=waits)

@@ -77,6 +77,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("WWW-Authenticate", 'Basic realm="camera"')
             return self.end_headers()
         self.send_response(200)
+        if self.path == "/page":
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            return self.wfile.write(b"<html><body>Welcome</body></html>" * 20)
         self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
         self.end_headers()
         count = 0

@@ -104,6 +104,11 @@ def test_rtsp_over_both_transports(transport: str) -> None:
             assert os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] == variable
 
 
+def test_a_page_is_no_video() -> None:
+    with http_server() as server, pytest.raises(CameraError, match="it answers, but with no video that can be read"):
+        open_source(server.url("/page"))
+
+
 def test_mjpeg_over_rtsp() -> None:
     with rtsp_server(encoder=JPEG) as server, closing(open_source(server.url())) as source:
         for _ in range(20):
@@ -198,7 +203,7 @@ def test_what_a_server_answers_to_who_shows_no_login(answer: bytes, path: str, s
         thread = threading.Thread(target=serve)
         thread.start()
         url = f"{scheme}://bob:s3cret@127.0.0.1:{listener.getsockname()[1]}{path}"
-        assert stream_trouble(url, SourceOptions(), has_login=True) == expected
+        assert stream_trouble(url, SourceOptions(), has_login=True, took_s=3.0) == expected
         thread.join(30)
     assert b"s3cret" not in asked[0]
     assert b"bob" not in asked[0]
