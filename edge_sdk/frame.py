@@ -26,7 +26,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     Attributes:
         image: uint8 (H, W, 3), BGR. Belongs to the source, which overwrites it after the next `latest()`: copy to keep.
-        captured_ns: monotonic nanoseconds, taken right after the grab; for files the time the frame was due.
+        captured_ns: monotonic nanoseconds, taken right after the grab, or by the sensor; for files when it was due.
         captured_at: seconds since the epoch, wall clock, at the same moment.
         seq: 0 and up; counts every frame of the source, those nobody took included. For files the frame's index.
         camera: the stream's name.

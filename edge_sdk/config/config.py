@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from edge_sdk.source_options import FASTEST_FPS, LONGEST_S, SHORTEST_S, SLOWEST_FPS
+
 VERSION = 1
 """Of the format."""
 
@@ -24,6 +26,10 @@ _ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)"
 
 def _counted(unit: str, description: str) -> Any:
     return Meta(gt=0, le=MOST, description=description, extra={"unit": unit})
+
+
+def _timeout(description: str) -> Any:
+    return Meta(ge=SHORTEST_S, le=LONGEST_S, description=f"seconds {description}", extra={"unit": "seconds"})
 
 
 _Path = Annotated[str, Meta(pattern=_ONE_LINE, description="a path")]
@@ -106,6 +112,10 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         fps: frames a second.
         pixel_format: of a V4L2 camera.
         transport: of RTSP.
+        rotate: degrees clockwise.
+        repeat: files begin again when they are through.
+        open_timeout_s: seconds that a stream may take to open.
+        read_timeout_s: seconds without a frame after which a stream is lost.
         latency_ms: the budget, milliseconds from capture to outbox.
         variant: which of the bundle's models runs, and no other.
         cpu_share: cores that tuning may use.
@@ -121,9 +131,24 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     password_env: _PasswordEnv | UnsetType = UNSET
     password_credential: _PasswordCredential | UnsetType = UNSET
     size_wh: _SizeWh | UnsetType = UNSET
-    fps: Annotated[float, _counted("frames a second", "frames a second that a camera is asked for")] | UnsetType = UNSET
+    fps: (
+        Annotated[
+            float,
+            Meta(
+                ge=SLOWEST_FPS,
+                le=FASTEST_FPS,
+                description="frames a second that a camera is asked for",
+                extra={"unit": "frames a second"},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     pixel_format: Annotated[Literal["MJPG", "YUYV"], Meta(description="of a V4L2 camera")] | UnsetType = UNSET
     transport: Annotated[Literal["tcp", "udp"], Meta(description="of RTSP")] | UnsetType = UNSET
+    rotate: Annotated[Literal[0, 90, 180, 270], Meta(description="degrees clockwise")] | UnsetType = UNSET
+    repeat: Annotated[bool, Meta(description="files begin again when they are through")] | UnsetType = UNSET
+    open_timeout_s: Annotated[float, _timeout("that a stream may take to open")] | UnsetType = UNSET
+    read_timeout_s: Annotated[float, _timeout("without a frame, after which a stream is lost")] | UnsetType = UNSET
     latency_ms: (
         Annotated[float, _counted("milliseconds", "budget in milliseconds, capture to outbox; overrides the bundle's")]
         | UnsetType

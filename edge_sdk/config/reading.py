@@ -13,7 +13,7 @@ from edge_sdk.config.config import VERSION, Config, TrustConfig
 from edge_sdk.config.merging import merged
 from edge_sdk.config.rules import broken_rules
 from edge_sdk.errors import ConfigError
-from edge_sdk.location import holds_password
+from edge_sdk.location import holds_password, names_file
 from edge_sdk.toml_file import entry_label, problems, read_document
 
 DEFAULT_PATH = Path("/etc/edge-sdk/config.toml")
@@ -118,5 +118,4 @@ def _with_places(table: _Table, folder: Path) -> _Table:
 
 
 def _source(source: str, folder: Path) -> str:
-    is_file = "://" not in source and not (source.isascii() and source.isdigit())
-    return str(folder / source) if is_file else source
+    return str(folder / source) if names_file(source) else source

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source
-from edge_sdk.camera.capture import OpenCvCapture, open_file
+from edge_sdk.camera.capture import OpenCvCapture
 from edge_sdk.camera.every_frame import EveryFrame
+from edge_sdk.camera.opencv import open_file
 from edge_sdk.camera.threaded import ThreadedSource
 from edge_sdk.camera.video import VideoFeed, VideoFile
 from edge_sdk.errors import CameraError
@@ -210,7 +211,7 @@ def test_a_video_without_a_frame_is_refused(tmp_path: Path, damage: object) -> N
     assert callable(damage)
     damage(path)
     descriptors = _descriptors()
-    with pytest.raises(CameraError, match=r"a\.mp4: no frame can be read; expected a complete video file"):
+    with pytest.raises(CameraError, match=r"a\.mp4: no frame can be read; expected a whole video file"):
         open_source(str(path))
     assert _descriptors() <= descriptors
 
