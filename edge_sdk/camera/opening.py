@@ -149,3 +149,13 @@ def _open_device(path: str, options: SourceOptions) -> Capture:
     if capture is None:
         raise CameraError(opened_device_trouble(path))
     return capture
+
+
+def check_available(location: str) -> None:
+    """See whether what a kind of source needs is installed, and whether it is written as it must be; opens nothing.
+
+    Raises:
+        CameraError: a pattern that is out of range.
+        MissingDependencyError: picamera2, or GStreamer in OpenCV, is not there.
+    """
+    _opener(kind_of(location), location, None, AS_IT_COMES)

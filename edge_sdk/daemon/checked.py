@@ -72,7 +72,7 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     source: str
-    kind: Literal["device", "stream", "video", "images"] | None
+    kind: Literal["device", "stream", "picamera2", "gstreamer", "pattern", "video", "images"] | None
     options: SourceOptions
     path: str
     bundle: CheckedBundle | None

@@ -18,7 +18,7 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.daemon.checked import Checked, CheckedBroker, CheckedBundle, CheckedPipeline, Problem
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.errors import CameraError, EdgeError, UsageError
-from edge_sdk.location import IMAGE_SUFFIXES, Kind, add_password, kind_of, redact
+from edge_sdk.location import IMAGE_SUFFIXES, Kind, add_password, kind_of, names_file, redact
 from edge_sdk.publishing import MqttSettings, check_name
 from edge_sdk.session import onnxruntime_version
 from edge_sdk.signing import load_public_key
@@ -127,6 +127,11 @@ def _check_source(settings: PipelineSettings) -> Kind:
     kind = kind_of(location)
     if kind is Kind.STREAM:
         add_password(location, settings.source_password.reveal() if settings.source_password else None)
+        return kind
+    if not (names_file(location) or kind is Kind.DEVICE):
+        from edge_sdk.camera import check_available  # OpenCV's import, for the few that need it
+
+        check_available(location)
         return kind
     path = _path_of(location)
     wanted = os.R_OK | os.W_OK if kind is Kind.DEVICE else os.R_OK

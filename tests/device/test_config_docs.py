@@ -64,7 +64,11 @@ def test_the_whole_example_has_every_key(tmp_path: Path) -> None:
     }
     yard = config.pipelines[1]
     unset |= {field for field in yard.__struct_fields__ if getattr(yard, field) is msgspec.UNSET}
-    assert unset - {"transport"} == {"password_file", "password_env", "password_credential"}
+    assert unset - {"transport", "open_timeout_s", "read_timeout_s"} == {
+        "password_file",
+        "password_env",
+        "password_credential",
+    }
     assert config.pipelines[0].transport == "tcp"
 
 
