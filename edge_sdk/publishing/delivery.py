@@ -14,6 +14,7 @@ from edge_sdk.publishing.board import Board
 from edge_sdk.publishing.link import Kind, Link
 from edge_sdk.publishing.notices import Notices
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
+from edge_sdk.publishing.sent import Sent
 from edge_sdk.publishing.stats import State
 from edge_sdk.publishing.topics import Topics
 from edge_sdk.publishing.wakeup import Wakeup
@@ -28,15 +29,6 @@ _RIVAL = (
 _TOO_LARGE = "is above the broker's maximum packet size"
 _FLUSH_SHARE = 0.75  # of the time that closing has: results until here ...
 _FAREWELL_SHARE = 0.95  # ... the offline message until here, and the rest for the thread to end
-
-
-class Sent:
-    """What came of one camera's messages that were taken from the outbox."""
-
-    __slots__ = ("acknowledged", "rejected", "sent", "too_large")
-
-    def __init__(self) -> None:
-        self.sent = self.acknowledged = self.rejected = self.too_large = 0
 
 
 class Delivery:
@@ -173,14 +165,16 @@ class Delivery:
         """Use one connection to its end; True when all is done and it is time to say goodbye."""
         up_at: float | None = None
         while link.phase in ("opening", "up"):
-            if link.phase == "up" and up_at is None:
+            if up_at is not None:
+                self._say(link)  # before results: a full outbox must not keep the device from saying how it does
+            elif link.phase == "up":
                 up_at = self._greet(link)
             if up_at is not None and time.monotonic() - up_at > _HELD_S:
                 self._backoff.reset()
                 self._brief = 0
             self._fill(link)
-            self._say(link)
             self._settle(link)
+            self._board.release(self._is_sent)
             if self._deadline is not None and self._may_leave(link, self._deadline):
                 return True
             self._wait(link)
@@ -190,20 +184,27 @@ class Delivery:
     def _greet(self, link: Link) -> float:
         self.connects += 1
         self._brief += 1
+        self._board.release(self._is_sent)
         self._notices.begin()
-        self._say(link)
+        self._say_next(link)  # and no more: a broker that sends us away at once is heard out first
         self._report("online", "")
         return time.monotonic()
 
     def _say(self, link: Link) -> None:
-        """Put on its way what the device has to say of itself; a camera that left is in none of it."""
-        self._board.release(self._is_sent)
-        while self._has_room(link) and (notice := self._notices.take()) is not None:
-            kind, message = notice
-            if link.fits(kind, message):
-                self._publish(link, kind, message)
-            else:
-                self.last_error = f"a {kind} of {len(message.payload)} bytes {_TOO_LARGE}"
+        """Put on its way what the device has to say of itself."""
+        while self._has_room(link) and self._say_next(link):
+            pass
+
+    def _say_next(self, link: Link) -> bool:
+        notice = self._notices.take()
+        if notice is None:
+            return False
+        kind, message = notice
+        if link.fits(kind, message):
+            self._publish(link, kind, message)
+        else:
+            self.last_error = f"a {kind} of {len(message.payload)} bytes {_TOO_LARGE}"
+        return True
 
     def _is_sent(self, camera: str) -> bool:
         return not self._outbox.of_camera(camera).queued
@@ -225,7 +226,8 @@ class Delivery:
         if link.phase != "up":
             return not len(self._outbox)
         if self._farewell is None:
-            if (len(self._outbox) or self._in_flight) and now < self._farewell_at:
+            is_done = not (len(self._outbox) or self._in_flight or self._notices.wait_s() <= 0)
+            if not is_done and now < self._farewell_at:
                 return False
             farewell = Message(self._status_topic, self._board.offline("shutdown"))
             self._farewell = self._publish(link, "status", farewell)
@@ -252,15 +254,7 @@ class Delivery:
                 self._report(self.state, f"the broker did not take a message: {complaint}")
             if message is not None:
                 for counts in (self.total, self.of_camera(message.camera)):
-                    self._count(counts, link, complaint)
-
-    @staticmethod
-    def _count(counts: Sent, link: Link, complaint: str) -> None:
-        counts.sent += 1
-        if complaint:
-            counts.rejected += 1
-        elif link.is_acknowledging:
-            counts.acknowledged += 1
+                    counts.count(is_answer=link.is_acknowledging, complaint=complaint)
 
     def _wait(self, link: Link) -> None:
         if self._in_flight and time.monotonic() - self._progress_at > self._stall_s:

@@ -183,6 +183,4 @@ def test_every_start_of_the_program_has_its_own_run_id() -> None:
 
 
 def test_boot_id_is_one_of_this_boot() -> None:
-    assert uuid.UUID(read_boot_id())
-    if Path("/proc/sys/kernel/random/boot_id").exists():
-        assert read_boot_id() == read_boot_id()
+    assert str(uuid.UUID(read_boot_id())) == read_boot_id() or not Path("/proc/sys/kernel/random/boot_id").exists()

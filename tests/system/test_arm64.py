@@ -240,4 +240,4 @@ def _on_host(*arguments: str) -> str:
 
 
 def _statuses(messages: list[Received]) -> list[str]:
-    return [json.loads(message.payload)["status"] for message in messages if "/status/" in message.topic]
+    return [json.loads(message.payload)["status"] for message in messages if message.topic.endswith("/status")]
