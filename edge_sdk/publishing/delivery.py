@@ -77,7 +77,6 @@ class Delivery:
         self.state: State = "connecting"
         self.last_error = ""
         self.connects = 0
-        self.total = Sent()
 
     def notify(self) -> None:
         """Say that a message was put; nearly free, and a system call only while answers are awaited."""
@@ -98,6 +97,13 @@ class Delivery:
     def of_camera(self, camera: str) -> Sent:
         """The counts of one camera, which go on."""
         return self._cameras.get(camera) or self._cameras.setdefault(camera, Sent())
+
+    def of_all(self) -> Sent:
+        """The counts of all cameras together."""
+        total = Sent()
+        for counts in list(self._cameras.values()):
+            total.add(counts)
+        return total
 
     def finish(self, timeout_s: float) -> None:
         """Make `run` return within `timeout_s` seconds, having sent what it could; the first call counts."""
@@ -242,8 +248,7 @@ class Delivery:
             if link.fits("result", message):
                 self._publish(link, "result", message)
                 continue
-            for counts in (self.total, self.of_camera(message.camera)):
-                counts.too_large += 1
+            self.of_camera(message.camera).too_large += 1
             self.last_error = f"a result of {len(message.payload)} bytes {_TOO_LARGE}"
 
     def _settle(self, link: Link) -> None:
@@ -253,8 +258,7 @@ class Delivery:
             if complaint:
                 self._report(self.state, f"the broker did not take a message: {complaint}")
             if message is not None:
-                for counts in (self.total, self.of_camera(message.camera)):
-                    counts.count(is_answer=link.is_acknowledging, complaint=complaint)
+                self.of_camera(message.camera).count(is_answer=link.is_acknowledging, complaint=complaint)
 
     def _wait(self, link: Link) -> None:
         if self._in_flight and time.monotonic() - self._progress_at > self._stall_s:

@@ -95,7 +95,7 @@ class MqttPublisher:
 
     def stats(self) -> PublisherStats:
         """What happened so far."""
-        outbox, delivery, total = self._outbox, self._delivery, self._delivery.total
+        outbox, delivery, total = self._outbox, self._delivery, self._delivery.of_all()
         return PublisherStats(
             put=outbox.put_count,
             queued=len(outbox),

@@ -24,21 +24,21 @@ class _Retained:
 
     def __init__(self, kind: Kind, topic: str, version: Callable[[], int], encode: Callable[[], bytes]) -> None:
         self._kind, self._topic, self._version, self._encode = kind, topic, version, encode
-        self._said = -1  # the version that was published last on this connection
+        self.said = -1  # the version that was published last on this connection
         self._not_before = 0.0
 
     def forget(self) -> None:
-        self._said, self._not_before = -1, 0.0
+        self.said, self._not_before = -1, 0.0
 
     @property
     def is_unsaid(self) -> bool:
-        return self._said < 0
+        return self.said < 0
 
     def wait_s(self, now: float) -> float:
-        return math.inf if self._version() == self._said else max(0.0, self._not_before - now)
+        return math.inf if self._version() == self.said else max(0.0, self._not_before - now)
 
     def take(self, now: float) -> tuple[Kind, Message]:
-        self._said = self._version()  # first: what changes from here on is news again
+        self.said = self._version()  # first: what changes from here on is news again
         self._not_before = now + _EVERY_S
         return self._kind, Message(self._topic, self._encode())
 
@@ -53,7 +53,7 @@ class Notices:
     """
 
     def __init__(self, board: Board, topics: Topics, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._clock_s = clock_s
+        self._board, self._clock_s = board, clock_s
         self._topic = topics.telemetry
         self._status = _Retained("status", topics.status, lambda: board.models, board.online)
         self._state = _Retained("state", topics.state, lambda: board.states, board.state)
@@ -73,8 +73,16 @@ class Notices:
         """The goodbye comes: what changed goes out at once, and no other word of being online."""
         self._is_ending = True
 
+    @property
+    def _has_news(self) -> bool:
+        """Asked after every message, and nearly always false."""
+        board = self._board
+        return board.states != self._state.said or board.models != self._status.said or bool(self._telemetry)
+
     def wait_s(self) -> float:
         """Seconds until there is something to say; infinity when nothing is known."""
+        if not self._has_news:
+            return math.inf
         if self._is_ending:
             return min(retained.wait_s(math.inf) for retained in self._last())
         now = self._clock_s()
@@ -82,6 +90,8 @@ class Notices:
 
     def take(self) -> tuple[Kind, Message] | None:
         """What is to be said now, the status first; None when there is nothing."""
+        if not self._has_news:
+            return None
         now = self._clock_s()
         for retained in self._last() if self._is_ending else (self._status, self._state):
             if retained.wait_s(math.inf if self._is_ending else now) <= 0:

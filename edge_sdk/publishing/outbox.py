@@ -59,8 +59,6 @@ class MemoryOutbox:
         self._turns: deque[_Lane] = deque()  # those with something in them, the next one first
         self._count = self._bytes = 0
         self._lock = threading.Lock()
-        self.put_count = 0
-        self.dropped_count = 0
 
     def __len__(self) -> int:
         return self._count
@@ -69,6 +67,18 @@ class MemoryOutbox:
     def waiting_bytes(self) -> int:
         """Payload bytes that wait."""
         return self._bytes
+
+    @property
+    def put_count(self) -> int:
+        """How many were put, of all cameras."""
+        with self._lock:
+            return sum(lane.put_count for lane in self._lanes.values())
+
+    @property
+    def dropped_count(self) -> int:
+        """How many were dropped, of all cameras."""
+        with self._lock:
+            return sum(lane.dropped_count for lane in self._lanes.values())
 
     def of_camera(self, camera: str) -> Waiting:
         """The counts of one camera."""
@@ -80,7 +90,6 @@ class MemoryOutbox:
         """Append one message; the oldest of the camera that has most make room for it, and are counted."""
         with self._lock:
             self._append(message)
-            self._shrink()
 
     def offer(self, message: Message) -> bool:
         """Append one message unless another had to make room for it; one above all bounds never waits for room.
@@ -93,7 +102,6 @@ class MemoryOutbox:
             if self._count and not fits:
                 return False
             self._append(message)
-            self._shrink()
             return True
 
     def take(self) -> Message | None:
@@ -101,10 +109,12 @@ class MemoryOutbox:
         with self._lock:
             if not self._turns:
                 return None
-            lane = self._turns.popleft()
+            lane = self._turns[0]
             message = self._pop(lane)
-            if lane.messages:
-                self._turns.append(lane)
+            if not lane.messages:
+                self._turns.popleft()
+            elif len(self._turns) > 1:
+                self._turns.rotate(-1)
             return message
 
     def give_back(self, messages: Sequence[Message]) -> None:
@@ -115,7 +125,7 @@ class MemoryOutbox:
         """
         with self._lock:
             for message in reversed(messages):
-                lane = self._lane_of(message)
+                lane = self._lane_of(message.camera)
                 lane.messages.appendleft(message)
                 lane.bytes += len(message.payload)
                 self._count += 1
@@ -123,20 +133,20 @@ class MemoryOutbox:
             self._shrink()
 
     def _append(self, message: Message) -> None:
-        lane = self._lane_of(message)
-        lane.put_count += 1
-        self.put_count += 1
+        lane, size = self._lane_of(message.camera), len(message.payload)
         lane.messages.append(message)
-        size = len(message.payload)
         lane.bytes += size
+        lane.put_count += 1
         self._count += 1
         self._bytes += size
+        if self._count > self._max_messages or self._bytes > self._max_bytes:
+            self._shrink()
 
-    def _lane_of(self, message: Message) -> _Lane:
-        """Of its camera; something is about to be in it."""
-        lane = self._lanes.get(message.camera)
+    def _lane_of(self, camera: str) -> _Lane:
+        """Of a camera; something is about to be in it."""
+        lane = self._lanes.get(camera)
         if lane is None:
-            lane = self._lanes[message.camera] = _Lane()
+            lane = self._lanes[camera] = _Lane()
         if not lane.messages:
             self._turns.append(lane)
         return lane
@@ -157,6 +167,5 @@ class MemoryOutbox:
                 fullest = max(self._turns, key=lambda lane: lane.bytes)
             self._pop(fullest)
             fullest.dropped_count += 1
-            self.dropped_count += 1
             if not fullest.messages:
                 self._turns.remove(fullest)

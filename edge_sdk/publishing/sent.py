@@ -30,3 +30,10 @@ class Sent:
             self.rejected += 1
         elif is_answer:
             self.acknowledged += 1
+
+    def add(self, other: Sent) -> None:
+        """Count another's messages as well."""
+        self.sent += other.sent
+        self.acknowledged += other.acknowledged
+        self.rejected += other.rejected
+        self.too_large += other.too_large
