@@ -41,6 +41,7 @@ class FakeLink:
         self.published: list[tuple[Kind, Message]] = []
         self.most_unanswered = 0
         self.goodbye: bool | None = None
+        self.pace = 10**9  # messages that are answered at once
         self.may_open = threading.Event()
         self.may_open.set()
 
@@ -76,7 +77,7 @@ class FakeLink:
     def finished(self) -> list[tuple[int, str]]:
         if not self.answers:
             return []
-        answered, self._unanswered = self._unanswered, []
+        answered, self._unanswered = self._unanswered[: self.pace], self._unanswered[self.pace :]
         return [(number, self._complaint) for number in answered]
 
     def close(self, *, politely: bool) -> None:
