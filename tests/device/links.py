@@ -41,7 +41,7 @@ class FakeLink:
         self.published: list[tuple[Kind, Message]] = []
         self.most_unanswered = 0
         self.goodbye: bool | None = None
-        self.pace = 10**9  # messages that are answered at once
+        self.pace, self.pause_s = 10**9, 0.0  # messages that are answered at once, and how long that takes
         self.may_open = threading.Event()
         self.may_open.set()
 
@@ -77,6 +77,7 @@ class FakeLink:
     def finished(self) -> list[tuple[int, str]]:
         if not self.answers:
             return []
+        time.sleep(self.pause_s)
         answered, self._unanswered = self._unanswered[: self.pace], self._unanswered[self.pace :]
         return [(number, self._complaint) for number in answered]
 

@@ -12,7 +12,7 @@ from edge_sdk.publishing import SourceState, Topics
 from edge_sdk.publishing.board import Board
 from edge_sdk.publishing.notices import Notices
 from edge_sdk.publishing.seat import Seat
-from tests.device.delivery import door_over, has_connected, put, until
+from tests.device.delivery import door_over, put, until
 from tests.device.links import FakeLink
 from tests.device.results import IDENTITY, MODEL
 
@@ -69,6 +69,23 @@ def test_status_and_state_change_apart() -> None:
     assert desk.said() == ["status", "state"]
 
 
+def test_a_camera_leaves_when_it_is_done_and_another_stream_keeps_it() -> None:
+    desk = Desk()
+    desk.board.leave(desk.door)
+    desk.board.release(lambda _camera: False)
+    assert b"door" in desk.board.online()
+    desk.board.release(lambda _camera: True)
+    assert b"door" not in desk.board.online() + desk.board.state()
+    again = desk.board.join("door", MODEL)
+    said = desk.board.states
+    assert not desk.board.warn(desk.door, "hot", "of a stream that is over")
+    assert desk.board.states == said
+    desk.board.leave(again)
+    desk.board.join("door", MODEL)
+    desk.board.release(lambda _camera: True)
+    assert b"door" in desk.board.online()
+
+
 def test_after_a_break_all_is_said_at_once() -> None:
     desk = Desk()
     desk.warn("70")
@@ -103,9 +120,10 @@ def test_before_the_goodbye_only_the_state_is_said_and_at_once() -> None:
 
 def test_a_full_outbox_does_not_keep_a_device_from_saying_how_it_does() -> None:
     link = FakeLink(window=3)
-    link.pace = 1
+    link.pace, link.pause_s = 1, 0.001
     publisher, door = door_over(link)
-    until(has_connected(publisher, 1))
+    until(lambda: bool(link.cameras()))
+    put(door, *range(500))
     door.warn("hot", "70")
 
     def has_said_so() -> bool:
@@ -114,7 +132,7 @@ def test_a_full_outbox_does_not_keep_a_device_from_saying_how_it_does() -> None:
 
     until(has_said_so)
     assert publisher.stats().queued > 0
-    link.pace = 10**9
+    link.pace, link.pause_s = 10**9, 0.0
     publisher.close()
 
 
