@@ -109,9 +109,9 @@ class Delivery:
         """Make `run` return within `timeout_s` seconds, having sent what it could; the first call counts."""
         if self._deadline is None:
             now = time.monotonic()
+            self._notices.end()  # first: the goodbye waits for what that makes due
             self._farewell_at = now + timeout_s * _FLUSH_SHARE
             self._deadline = now + timeout_s * _FAREWELL_SHARE
-            self._notices.end()
         self._wakeup.wake()
 
     def run(self) -> None:
