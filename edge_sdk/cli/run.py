@@ -46,7 +46,7 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--check", is_flag=True, help="Say what would run, and all that is wrong; start nothing.")
 @click.option("--source", help="Camera index or /dev path, rtsp:// or http:// URL, video file, images.")
 @click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
-@click.option("--camera", default="camera", show_default=True, help="The source's name; each run needs its own.")
+@click.option("--camera", default="camera", show_default=True, help="The source's name in topics.")
 @click.option("--mqtt", "mqtt_url", help="mqtt://[user@]host[:port] or mqtts://...; without it results go to stdout.")
 @click.option("--mqtt-password-file", type=_PATH, help=f"Or put it into ${_MQTT_PASSWORD_VARIABLE}.")
 @click.option("--mqtt-ca-file", type=_PATH, help="Authorities to trust instead of the system's, PEM.")
@@ -54,7 +54,7 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--mqtt-version", type=click.Choice(["5", "3.1.1"]), default="5", show_default=True)
 @click.option("--mqtt-prefix", default="edge/v1", show_default=True, help="First levels of every topic.")
 @click.option("--site", default="default", show_default=True, help="Where the device stands: one level of the topic.")
-@click.option("--device", help="This device's name: one level of the topic.  [default: the host's name]")
+@click.option("--device", help="Its name in topics; each run needs its own.  [default: the host's name]")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @click.option(

@@ -65,7 +65,6 @@ def _mqtt_settings(options: dict[str, object], device: str, password_variable: s
         prefix=cast("str", options["mqtt_prefix"]),
         site=cast("str", options["site"]),
         device=device,
-        camera=cast("str", options["camera"]),
         qos=cast("Literal[0, 1]", options["mqtt_qos"]),
         protocol=cast('Literal["5", "3.1.1"]', options["mqtt_version"]),
     )

@@ -11,6 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,14 @@ from edge_sdk.errors import SessionError, StoppedError, UsageError
 from edge_sdk.loop import Loop, Supervisor, Tick
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import (
-    JsonLinesSink,
+    Identity,
+    JsonLinesPublisher,
     MqttPublisher,
+    Publisher,
     PublisherStats,
     ResultEncoder,
+    SourceState,
+    Stream,
     load_client,
 )
 from edge_sdk.run_record import RunRecord
@@ -96,15 +101,18 @@ class Daemon:
             if settings.annotate is not None:
                 observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
             self._say(f"source {redact(settings.source)} is open")
-            encoder = ResultEncoder.for_bundle(bundle, self._run_settings.device)
-            sink = self._open_sink(encoder, source)
-            stack.callback(sink.close, _CLOSE_TIMEOUT_S)
-            troubles = Troubles(self._record, self._say, None if isinstance(sink, JsonLinesSink) else sink.warn)
-            loop = Loop(source, steering.take_stages(), sink, budget, observers=observers)
-            self._supervisors += [troubles, *steering.begin(stack, loop, budget, encoder, sink, source)]
-            reason = self._step_until_done(loop, source, troubles)
-            sink.close(_CLOSE_TIMEOUT_S)
-            return self._summary(loop, source, sink, budget, reason)
+            identity = Identity(self._run_settings.device)
+            encoder = ResultEncoder.for_bundle(bundle, identity)
+            publisher = self._open_publisher(identity, source)
+            stack.callback(publisher.close, _CLOSE_TIMEOUT_S)
+            stream = publisher.stream(settings.camera, encoder)
+            _tell_source(stream, source.status)
+            troubles = Troubles(self._record, self._say, stream.warn)
+            loop = Loop(source, steering.take_stages(), stream, budget, observers=observers)
+            self._supervisors += [troubles, *steering.begin(stack, loop, budget, encoder, stream, source)]
+            reason = self._step_until_done(loop, source, stream, troubles)
+            publisher.close(_CLOSE_TIMEOUT_S)
+            return self._summary(loop, source, publisher, budget, reason)
 
     def _open(self, stack: contextlib.ExitStack) -> tuple[Steering, OpenedSource] | None:
         """Open the source and load what speaks MQTT, while the model loads; None when told to stop first.
@@ -135,18 +143,18 @@ class Daemon:
             )
         )
 
-    def _open_sink(self, encoder: ResultEncoder, source: OpenedSource) -> MqttPublisher | JsonLinesSink:
+    def _open_publisher(self, identity: Identity, source: OpenedSource) -> Publisher:
         if self._run_settings.mqtt is None:
             if sys.stdout is None:
                 raise UsageError("standard output is closed; give --mqtt, or something that takes the results")
             # Past Python's buffer: it is flushed when the process ends, and a write that hangs keeps its lock.
             stdout = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
-            return JsonLinesSink(stdout, encoder, keeps_all=not source.paced, is_stopped=self._is_stopped)
+            return JsonLinesPublisher(stdout, keeps_all=not source.paced, is_stopped=self._is_stopped)
         versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
         address = self._run_settings.mqtt.address
         return MqttPublisher(
             self._run_settings.mqtt,
-            encoder,
+            identity,
             versions=versions,
             on_state=lambda state, detail: self._say_broker(address, state, detail),
         )
@@ -154,7 +162,7 @@ class Daemon:
     def _is_stopped(self) -> bool:
         return self._stop.is_asked() or time.monotonic() >= self._deadline
 
-    def _step_until_done(self, loop: Loop, source: OpenedSource, troubles: Troubles) -> str:
+    def _step_until_done(self, loop: Loop, source: OpenedSource, stream: Stream, troubles: Troubles) -> str:
         """Step until there is a reason to stop; returns it."""
         settings = self._settings
         status = source.status
@@ -176,6 +184,7 @@ class Daemon:
             if source.status is not status:
                 status = source.status
                 self._say_status(status)
+                _tell_source(stream, status)
             if time.monotonic_ns() >= next_status_ns:
                 next_status_ns += _STATUS_INTERVAL_NS
                 self._say(self._record.line(loop))
@@ -194,9 +203,9 @@ class Daemon:
         self._say(f"source {redact(self._settings.source)}: {status.value}")
 
     def _summary(
-        self, loop: Loop, source: OpenedSource, sink: MqttPublisher | JsonLinesSink, budget: Budget, reason: str
+        self, loop: Loop, source: OpenedSource, publisher: Publisher, budget: Budget, reason: str
     ) -> RunSummary:
-        record, stats = self._record, sink.stats()
+        record, stats = self._record, publisher.stats()
         return RunSummary(
             results=record.results,
             late=loop.counts[Tick.LATE],
@@ -214,6 +223,10 @@ class Daemon:
             lines=None if isinstance(stats, PublisherStats) else stats,
             ended_by=reason,
         )
+
+
+def _tell_source(stream: Stream, status: SourceStatus) -> None:
+    stream.source(SourceState(status=status.value, since=datetime.now(timezone.utc)))
 
 
 @contextlib.contextmanager

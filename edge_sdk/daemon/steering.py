@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.cores import Cores
-from edge_sdk.daemon.announcing import Announcing, status_of
+from edge_sdk.daemon.announcing import Announcing
 from edge_sdk.daemon.core_watch import CoreWatch
 from edge_sdk.daemon.feasible import choose_start, refusal
 from edge_sdk.daemon.governing import Governing
@@ -20,8 +20,7 @@ from edge_sdk.daemon.say import Say, counted
 from edge_sdk.daemon.self_tuning import SelfTuning
 from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.loop import Loop, Supervisor
-from edge_sdk.protocols import Sink
-from edge_sdk.publishing import ResultEncoder
+from edge_sdk.publishing import ResultEncoder, Stream
 from edge_sdk.room import check_room
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
@@ -133,7 +132,7 @@ class Steering:
         loop: Loop,
         budget: Budget,
         encoder: ResultEncoder,
-        sink: Sink,
+        stream: Stream,
         source: OpenedSource,
     ) -> list[Supervisor]:
         """What steers the loop from here on; images in turn are not steered.
@@ -143,7 +142,7 @@ class Steering:
             loop: with the stages of `take_stages`.
             budget: the loop's.
             encoder: is told which variant the next results are of.
-            sink: is told what runs, where it is a broker.
+            stream: is told what runs.
             source: that the loop reads.
         """
         if not source.paced or not isinstance(loop.stages, Stages):
@@ -155,7 +154,7 @@ class Steering:
         def is_tuning() -> bool:
             return tuner is not None and not tuner.done
 
-        announcing = Announcing(encoder.answers_by, status_of(sink), is_tuning)
+        announcing = Announcing(encoder.answers_by, stream.announce, is_tuning)
         board = BoardWatch()
         stack.callback(board.close)
         watch = self._watch = CoreWatch()

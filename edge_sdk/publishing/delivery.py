@@ -1,27 +1,32 @@
 """Delivery: what the publisher's thread does, from the first connection to the goodbye.
 
-Owns the window of messages on their way, the order of status messages, and the counting; one thread runs all of it.
+Owns the window of messages on their way, the order of the first and the last of them, and the counting; one thread runs
+all of it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from edge_sdk.publishing.backoff import Backoff
-from edge_sdk.publishing.encoder import ResultEncoder
-from edge_sdk.publishing.link import Link
+from edge_sdk.publishing.board import Board
+from edge_sdk.publishing.link import Kind, Link
+from edge_sdk.publishing.notices import Notices
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
-from edge_sdk.publishing.payload import Running
+from edge_sdk.publishing.sent import Sent
 from edge_sdk.publishing.stats import State
+from edge_sdk.publishing.topics import Topics
 from edge_sdk.publishing.wakeup import Wakeup
 
 _TURN_S = 1.0  # longest wait of one turn: the keep-alive is looked at so often
 _HELD_S = 10.0  # a connection that lasted so long was a good one; after a shorter one the back-off goes on growing
 _RIVALRY = 3  # connections in a row that the broker took, and that soon were lost while it stayed there
 _RIVAL = (
-    "; soon after the broker took it, and again and again: does another program have the same site, device and camera?"
+    "; soon after the broker took it, and again and again: does another program have the same site and device? "
+    "give each its own --device"
 )
+_TOO_LARGE = "is above the broker's maximum packet size"
 _FLUSH_SHARE = 0.75  # of the time that closing has: results until here ...
 _FAREWELL_SHARE = 0.95  # ... the offline message until here, and the rest for the thread to end
 
@@ -31,11 +36,10 @@ class Delivery:
 
     Args:
         outbox: where results wait.
-        encoder: makes the status messages.
+        board: what the device says of itself.
+        topics: where its messages go.
         make_link: makes the next connection.
         backoff: how long to wait before it.
-        camera: whose status it is.
-        versions: of the software, for the online status.
         on_state: called with the state and a detail when one of them changes.
         stall_s: seconds without an answer, with messages on their way, after which a connection is given up.
     """
@@ -43,25 +47,24 @@ class Delivery:
     def __init__(
         self,
         outbox: MemoryOutbox,
-        encoder: ResultEncoder,
+        board: Board,
+        topics: Topics,
         make_link: Callable[[], Link],
         backoff: Backoff,
         *,
-        camera: str,
-        versions: Mapping[str, str],
         on_state: Callable[[State, str], None] | None,
         stall_s: float,
     ) -> None:
         self._outbox = outbox
-        self._encoder = encoder
+        self._board = board
+        self._notices = Notices(board, topics)
+        self._status_topic = topics.status
         self._make_link = make_link
         self._backoff = backoff
-        self._camera = camera
-        self._versions = versions
         self._on_state = on_state
         self._stall_s = stall_s
         self._wakeup = Wakeup()
-        self._in_flight: dict[int, Message | None] = {}  # None is a status
+        self._in_flight: dict[int, Message | None] = {}  # None is no result
         self._deadline: float | None = None
         self._farewell_at = 0.0
         self._farewell: int | None = None
@@ -69,13 +72,11 @@ class Delivery:
         self._brief = 0
         self._progress_at = 0.0
         self._is_asleep = self._is_polling = False
-        self._warnings: dict[str, str] = {}
+        self._cameras: dict[str, Sent] = {}
         self._detail = ""
-        self._running: Running | None = None
-        self._has_news = False
         self.state: State = "connecting"
         self.last_error = ""
-        self.sent = self.acknowledged = self.rejected = self.too_large = self.connects = 0
+        self.connects = 0
 
     def notify(self) -> None:
         """Say that a message was put; nearly free, and a system call only while answers are awaited."""
@@ -84,21 +85,31 @@ class Delivery:
         elif self._is_polling:
             self._wakeup.wake()
 
-    def warn(self, name: str, line: str) -> None:
-        """Add a warning to the online status, in place of an older one of that name, and publish it soon."""
-        self._warnings = {**self._warnings, name: line}
-        self._has_news = True
-
-    def announce(self, running: Running) -> None:
-        """Publish what runs, now or as soon as there is a connection, and with every later one; never blocks."""
-        self._running = running
-        self._has_news = True
+    def notice(self) -> None:
+        """Say that there is news on the board; never blocks."""
         self._wakeup.wake()
+
+    def telemetry(self, payload: bytes) -> None:
+        """Have this published in place of an older one that was not yet; never blocks."""
+        self._notices.put_telemetry(payload)
+        self._wakeup.wake()
+
+    def of_camera(self, camera: str) -> Sent:
+        """The counts of one camera, which go on."""
+        return self._cameras.get(camera) or self._cameras.setdefault(camera, Sent())
+
+    def of_all(self) -> Sent:
+        """The counts of all cameras together."""
+        total = Sent()
+        for counts in list(self._cameras.values()):
+            total.add(counts)
+        return total
 
     def finish(self, timeout_s: float) -> None:
         """Make `run` return within `timeout_s` seconds, having sent what it could; the first call counts."""
         if self._deadline is None:
             now = time.monotonic()
+            self._notices.end()  # first: the goodbye waits for what that makes due
             self._farewell_at = now + timeout_s * _FLUSH_SHARE
             self._deadline = now + timeout_s * _FAREWELL_SHARE
         self._wakeup.wake()
@@ -160,15 +171,16 @@ class Delivery:
         """Use one connection to its end; True when all is done and it is time to say goodbye."""
         up_at: float | None = None
         while link.phase in ("opening", "up"):
-            if link.phase == "up" and up_at is None:
+            if up_at is not None:
+                self._say(link)  # before results: a full outbox must not keep the device from saying how it does
+            elif link.phase == "up":
                 up_at = self._greet(link)
             if up_at is not None and time.monotonic() - up_at > _HELD_S:
                 self._backoff.reset()
                 self._brief = 0
-            if self._has_news and self._has_room(link):
-                self._say_online(link)
             self._fill(link)
             self._settle(link)
+            self._board.release(self._is_sent)
             if self._deadline is not None and self._may_leave(link, self._deadline):
                 return True
             self._wait(link)
@@ -178,21 +190,35 @@ class Delivery:
     def _greet(self, link: Link) -> float:
         self.connects += 1
         self._brief += 1
-        self._say_online(link)
+        self._board.release(self._is_sent)
+        self._notices.begin()
+        self._say_next(link)  # and no more: a broker that sends us away at once is heard out first
         self._report("online", "")
         return time.monotonic()
 
-    def _say_online(self, link: Link) -> None:
-        self._has_news = False  # first: what is announced from here on is news again
-        status = self._encoder.encode_status(
-            self._camera, "online", versions=self._versions, running=self._running, warnings=self._warnings
-        )
-        self._send_status(link, status)
+    def _say(self, link: Link) -> None:
+        """Put on its way what the device has to say of itself."""
+        while self._has_room(link) and self._say_next(link):
+            pass
 
-    def _send_status(self, link: Link, payload: bytes) -> int:
+    def _say_next(self, link: Link) -> bool:
+        notice = self._notices.take()
+        if notice is None:
+            return False
+        kind, message = notice
+        if link.fits(kind, message):
+            self._publish(link, kind, message)
+        else:
+            self.last_error = f"a {kind} of {len(message.payload)} bytes {_TOO_LARGE}"
+        return True
+
+    def _is_sent(self, camera: str) -> bool:
+        return not self._outbox.of_camera(camera).queued
+
+    def _publish(self, link: Link, kind: Kind, message: Message) -> int:
         self._mark_progress_if_first()
-        number = link.publish_status(payload)
-        self._in_flight[number] = None
+        number = link.publish(kind, message)
+        self._in_flight[number] = message if kind == "result" else None
         return number
 
     def _mark_progress_if_first(self) -> None:
@@ -206,9 +232,11 @@ class Delivery:
         if link.phase != "up":
             return not len(self._outbox)
         if self._farewell is None:
-            if (len(self._outbox) or self._in_flight) and now < self._farewell_at:
+            is_done = not (len(self._outbox) or self._in_flight or self._notices.wait_s() <= 0)
+            if not is_done and now < self._farewell_at:
                 return False
-            self._farewell = self._send_status(link, self._encoder.encode_status(self._camera, "offline", "shutdown"))
+            farewell = Message(self._status_topic, self._board.offline("shutdown"))
+            self._farewell = self._publish(link, "status", farewell)
         return self._farewell not in self._in_flight
 
     def _has_room(self, link: Link) -> bool:
@@ -217,12 +245,11 @@ class Delivery:
     def _fill(self, link: Link) -> None:
         """Put results on their way, at most one window of them."""
         while self._has_room(link) and (message := self._outbox.take()) is not None:
-            if not link.fits(message):
-                self.too_large += 1
-                self.last_error = f"a result of {len(message.payload)} bytes is above the broker's maximum packet size"
+            if link.fits("result", message):
+                self._publish(link, "result", message)
                 continue
-            self._mark_progress_if_first()
-            self._in_flight[link.publish_result(message)] = message
+            self.of_camera(message.camera).too_large += 1
+            self.last_error = f"a result of {len(message.payload)} bytes {_TOO_LARGE}"
 
     def _settle(self, link: Link) -> None:
         for number, complaint in link.finished():
@@ -231,36 +258,30 @@ class Delivery:
             if complaint:
                 self._report(self.state, f"the broker did not take a message: {complaint}")
             if message is not None:
-                self._count(link, complaint)
-
-    def _count(self, link: Link, complaint: str) -> None:
-        self.sent += 1
-        if complaint:
-            self.rejected += 1
-        elif link.is_acknowledging:
-            self.acknowledged += 1
+                self.of_camera(message.camera).count(is_answer=link.is_acknowledging, complaint=complaint)
 
     def _wait(self, link: Link) -> None:
         if self._in_flight and time.monotonic() - self._progress_at > self._stall_s:
             raise TimeoutError(f"the broker answered nothing for {self._stall_s:.0f} s")
         if self._in_flight or link.phase != "up":
             self._is_polling = self._has_room(link)
-            link.turn(0.0 if self._is_polling and len(self._outbox) else self._turn_s(), self._wakeup)
+            link.turn(0.0 if self._is_polling and len(self._outbox) else self._turn_s(link), self._wakeup)
             self._is_polling = False
             return
         # Nothing is expected from the broker: waiting for an event, and not for the socket, makes `put` cheaper.
         self._is_asleep = True
         if not len(self._outbox):  # looked at after `_is_asleep` is set: what is put in between rings, or is seen here
-            self._wakeup.wait(self._turn_s())
+            self._wakeup.wait(self._turn_s(link))
         self._is_asleep = False
         link.turn(0.0, self._wakeup)
 
-    def _turn_s(self) -> float:
+    def _turn_s(self, link: Link) -> float:
+        wait_s = min(_TURN_S, self._notices.wait_s()) if self._has_room(link) else _TURN_S
         if self._deadline is None:
-            return _TURN_S
+            return wait_s
         now = time.monotonic()
         until = self._deadline if self._farewell is not None or now >= self._farewell_at else self._farewell_at
-        return min(_TURN_S, max(0.0, until - now))
+        return min(wait_s, max(0.0, until - now))
 
     def _report(self, state: State, detail: str) -> None:
         self.last_error = detail or self.last_error

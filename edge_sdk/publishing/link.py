@@ -11,6 +11,8 @@ from edge_sdk.publishing.outbox import Message
 from edge_sdk.publishing.wakeup import Wakeup
 
 Phase: TypeAlias = Literal["opening", "up", "refused", "lost"]
+Kind: TypeAlias = Literal["result", "telemetry", "status", "state"]
+"""Of a message; the last two are retained."""
 
 
 class Link(Protocol):
@@ -51,16 +53,12 @@ class Link(Protocol):
         """Wait for the network or for `wakeup`, then do what there is to do."""
         ...
 
-    def fits(self, message: Message) -> bool:
-        """Whether the broker takes a result of this size."""
+    def fits(self, kind: Kind, message: Message) -> bool:
+        """Whether the broker takes a message of this size."""
         ...
 
-    def publish_result(self, message: Message) -> int:
-        """Hand over a result; the number comes back from `finished`."""
-        ...
-
-    def publish_status(self, payload: bytes) -> int:
-        """Hand over a retained status; the number comes back from `finished`."""
+    def publish(self, kind: Kind, message: Message) -> int:
+        """Hand over a message; the number comes back from `finished`."""
         ...
 
     def finished(self) -> list[tuple[int, str]]:

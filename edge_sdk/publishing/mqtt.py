@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from typing import Any
+from typing import Any, NamedTuple
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -18,7 +18,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from edge_sdk.publishing.link import Phase
+from edge_sdk.publishing.link import Kind, Phase
 from edge_sdk.publishing.outbox import Message
 from edge_sdk.publishing.payload import SCHEMA_VERSION
 from edge_sdk.publishing.settings import MqttSettings
@@ -26,13 +26,22 @@ from edge_sdk.publishing.wakeup import Wakeup
 
 WINDOW = 20  # messages; Mosquitto's default receive maximum. paho queues QoS 0 without a limit: so much and no more
 _CONNECT_TIMEOUT_S = 5.0
-_STATUS_QOS = 1
+_RETAINED_QOS = 1
 # Answers to CONNECT that pass by themselves: unavailable, busy, quota exceeded, rate exceeded. (MQTT 5.0, 3.2.2.2)
 _TRANSIENT_REASONS = frozenset({0x88, 0x89, 0x97, 0x9F})
 _UNSUPPORTED_PROTOCOL = 0x84
 _UNSPECIFIED = 0x80  # what paho says of a connection that ended without a word
 _TAKEN_OVER = 0x8E
-_RIVAL = "another program has the same site, device and camera, give each its own --camera or --device; this is"
+_RIVAL = "another program has the same site and device, give each its own --device; this is"
+
+
+class _Way(NamedTuple):
+    """How messages of one kind travel."""
+
+    qos: int
+    retain: bool
+    properties: Properties | None
+    properties_bytes: int
 
 
 class MqttLink:
@@ -49,20 +58,22 @@ class MqttLink:
         self.detail = ""
         self.window = WINDOW
         self._settings = settings
-        self._qos: int = settings.qos
+        self._max_qos = 1  # of the broker
         self._max_packet: int | None = None
         self._finished: list[tuple[int, str]] = []
         self._is_v5 = settings.protocol == "5"
-        self._status_topic = settings.topics.status(settings.camera)
-        self._result_properties = _properties(PacketTypes.PUBLISH, "result", settings.expiry_s) if self._is_v5 else None
-        self._status_properties = _properties(PacketTypes.PUBLISH, "status") if self._is_v5 else None
-        self._properties_bytes = _packed_bytes(self._result_properties)
+        self._ways: dict[Kind, _Way] = {
+            "result": self._way("result", settings.qos, expiry_s=settings.expiry_s),
+            "telemetry": self._way("telemetry", 0, expiry_s=settings.expiry_s),
+            "status": self._way("status", _RETAINED_QOS, retain=True),
+            "state": self._way("state", _RETAINED_QOS, retain=True),
+        }
         self._client = self._make_client(will, tls)
 
     @property
     def is_acknowledging(self) -> bool:
         """Whether results go at QoS 1; see `Link.is_acknowledging`."""
-        return self._qos > 0
+        return min(self._settings.qos, self._max_qos) > 0
 
     def open(self) -> None:
         """Connect and send CONNECT; see `Link.open`."""
@@ -89,24 +100,21 @@ class MqttLink:
         if self._client.socket() is None:
             self._lose("connection closed")
 
-    def fits(self, message: Message) -> bool:
+    def fits(self, kind: Kind, message: Message) -> bool:
         """Whether the packet stays within the broker's MaximumPacketSize."""
         if self._max_packet is None:
             return True
+        way = self._ways[kind]
         # MQTT 5.0, 3.3: length and bytes of the topic, message id, properties, payload; before them type and length.
-        message_id_bytes = 2 if self._qos else 0
-        remaining = 2 + len(message.topic.encode()) + message_id_bytes + self._properties_bytes + len(message.payload)
+        message_id_bytes = 2 if min(way.qos, self._max_qos) else 0
+        remaining = 2 + len(message.topic.encode()) + message_id_bytes + way.properties_bytes + len(message.payload)
         return 1 + _length_bytes(remaining) + remaining <= self._max_packet
 
-    def publish_result(self, message: Message) -> int:
-        """Hand one result to paho; see `Link.publish_result`."""
-        info = self._client.publish(message.topic, message.payload, self._qos, properties=self._result_properties)
-        return info.mid
-
-    def publish_status(self, payload: bytes) -> int:
-        """Hand one retained status to paho; see `Link.publish_status`."""
-        topic, qos = self._status_topic, _STATUS_QOS
-        return self._client.publish(topic, payload, qos, retain=True, properties=self._status_properties).mid
+    def publish(self, kind: Kind, message: Message) -> int:
+        """Hand one message to paho; see `Link.publish`."""
+        qos, retain, properties, _ = self._ways[kind]
+        qos = min(qos, self._max_qos)
+        return self._client.publish(message.topic, message.payload, qos, retain, properties).mid
 
     def finished(self) -> list[tuple[int, str]]:
         """What left or was answered since the last call; see `Link.finished`."""
@@ -137,11 +145,15 @@ class MqttLink:
         if tls is not None:
             client.tls_set_context(tls)
         properties = _properties(PacketTypes.WILLMESSAGE, "status") if self._is_v5 else None
-        client.will_set(self._status_topic, will, _STATUS_QOS, retain=True, properties=properties)
+        client.will_set(settings.topics.status, will, _RETAINED_QOS, retain=True, properties=properties)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish
         return client
+
+    def _way(self, kind: Kind, qos: int, *, retain: bool = False, expiry_s: int | None = None) -> _Way:
+        properties = _properties(PacketTypes.PUBLISH, kind, expiry_s) if self._is_v5 else None
+        return _Way(qos, retain, properties, _packed_bytes(properties))
 
     def _work(self, ready: int) -> None:
         if ready & ~select.POLLOUT:  # readable, or an error that reading will name
@@ -164,7 +176,7 @@ class MqttLink:
         self.phase = "up"
         self._max_packet = getattr(answer, "MaximumPacketSize", None)
         self.window = min(WINDOW, getattr(answer, "ReceiveMaximum", WINDOW))
-        self._qos = min(self._qos, getattr(answer, "MaximumQoS", self._qos))
+        self._max_qos = getattr(answer, "MaximumQoS", 1)
 
     def _on_disconnect(
         self, _client: object, _data: object, _flags: object, reason: ReasonCode, _answer: object

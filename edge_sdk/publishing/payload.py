@@ -1,4 +1,4 @@
-"""The wire format of results and of a camera's status: what a subscriber reads.
+"""The wire format of results, and of what a device says of itself: what a subscriber reads.
 
 Owns the messages and their JSON Schema, and knows no topics and no broker. docs/payload.md explains every field to
 people who subscribe.
@@ -16,6 +16,10 @@ SCHEMA_VERSION: Literal[1] = 1
 
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 _Count = Annotated[int, Meta(ge=0)]
+_Amount = Annotated[float, Meta(ge=0)]
+_Moment = Annotated[datetime, Meta(tz=True)]
+
+SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "ended"]
 
 
 class ModelRef(msgspec.Struct, frozen=True, gc=False):
@@ -70,9 +74,9 @@ class _Header(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="ta
     boot_id: str
     run_id: str
     seq: _Count
-    captured_at: Annotated[datetime, Meta(tz=True)]
+    captured_at: _Moment
     age_ms: float
-    infer_ms: Annotated[float, Meta(ge=0)]
+    infer_ms: _Amount
     model: ModelRef
     frame: FrameSize
     not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
@@ -114,21 +118,97 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 ResultMessage: TypeAlias = DetectionMessage | ClassificationMessage | SegmentationMessage
 
 
-class StatusMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a camera's results are published; retained, so that a new subscriber reads it at once."""
+class SourceState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a camera's source stands.
 
-    schema: Literal[1]
-    stream: Literal["status"]
-    status: Literal["online", "offline"]
-    reason: Literal["shutdown", "lost"] | msgspec.UnsetType = msgspec.UNSET
+    Attributes:
+        status: `opening` until its first frame, then `opened`; `lost` while none come, `reopened` when they do again;
+            `ended` for a file that is over.
+        trouble: why it is not delivering, one line for people; empty where nothing is wrong.
+        since: when it came to stand there, with a time zone.
+    """
+
+    status: SourceStatus
+    trouble: str = ""
+    since: _Moment
+
+
+class CameraState(msgspec.Struct, frozen=True, kw_only=True):
+    """How one camera does; what is not known, or not wrong, is left out.
+
+    `source`, `trouble` and `since` are a `SourceState`; `warnings` are what is wrong, by name, each a line for people.
+    """
+
+    source: SourceStatus | msgspec.UnsetType = msgspec.UNSET
+    trouble: str | msgspec.UnsetType = msgspec.UNSET
+    since: _Moment | msgspec.UnsetType = msgspec.UNSET
+    running: Running | msgspec.UnsetType = msgspec.UNSET
+    warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Spoken(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream"):
+    schema: Literal[1] = SCHEMA_VERSION
     device: str
-    camera: str
     boot_id: str
     run_id: str
-    model: ModelRef
+
+
+class StatusMessage(_Spoken, frozen=True, kw_only=True, tag="status"):
+    """Whether a device's results are published; retained, so that a new subscriber reads it at once.
+
+    Online it says which cameras there are and which model answers for each; offline, why.
+    """
+
+    status: Literal["online", "offline"]
+    reason: Literal["shutdown", "lost"] | msgspec.UnsetType = msgspec.UNSET
     versions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    running: Running | msgspec.UnsetType = msgspec.UNSET
+    cameras: dict[str, ModelRef] | msgspec.UnsetType = msgspec.UNSET
+
+
+class StateMessage(_Spoken, frozen=True, kw_only=True, tag="state"):
+    """How a device's cameras do; retained, and what was last said stays when the device is gone."""
+
+    cameras: dict[str, CameraState]
+
+
+class CameraHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one camera: `fps` since the last message, `age_p50_ms` of the latest results, the rest since it was added."""
+
+    fps: _Amount | msgspec.UnsetType = msgspec.UNSET
+    age_p50_ms: float | msgspec.UnsetType = msgspec.UNSET
+    results: _Count | msgspec.UnsetType = msgspec.UNSET
+    dropped: _Count | msgspec.UnsetType = msgspec.UNSET
+    reopenings: _Count | msgspec.UnsetType = msgspec.UNSET
+
+
+class TelemetryMessage(_Spoken, frozen=True, kw_only=True, tag="telemetry"):
+    """How the device itself does; what cannot be read there is left out.
+
+    Attributes:
+        at: when, with a time zone.
+        uptime_s: since the machine was started.
+        temperature_c: of the processor, degrees Celsius.
+        throttled: why the processor is held back, such as `under-voltage`; empty when it is not.
+        memory_free_mb: that this program may still take, 10^6 bytes.
+        memory_rss_mb: that the program holds, 10^6 bytes.
+        disk_free_mb: where the program keeps its state, 10^6 bytes.
+        cpu_share: processor time of the program over time since the last message; 1 is one core.
+        load1: the kernel's, of one minute.
+        open_files: descriptors that the program holds.
+        cameras: by name.
+    """
+
+    at: _Moment
+    uptime_s: _Amount | msgspec.UnsetType = msgspec.UNSET
+    temperature_c: float | msgspec.UnsetType = msgspec.UNSET
+    throttled: list[str] | msgspec.UnsetType = msgspec.UNSET
+    memory_free_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
+    memory_rss_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
+    disk_free_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
+    cpu_share: _Amount | msgspec.UnsetType = msgspec.UNSET
+    load1: _Amount | msgspec.UnsetType = msgspec.UNSET
+    open_files: _Count | msgspec.UnsetType = msgspec.UNSET
+    cameras: dict[str, CameraHealth] | msgspec.UnsetType = msgspec.UNSET
 
 
 def result_schema() -> bytes:
@@ -139,6 +219,16 @@ def result_schema() -> bytes:
 def status_schema() -> bytes:
     """The JSON Schema of a status message, indented; docs/status.schema.json is this."""
     return _schema_document("status", StatusMessage)
+
+
+def state_schema() -> bytes:
+    """The JSON Schema of a state message, indented; docs/state.schema.json is this."""
+    return _schema_document("state", StateMessage)
+
+
+def telemetry_schema() -> bytes:
+    """The JSON Schema of a telemetry message, indented; docs/telemetry.schema.json is this."""
+    return _schema_document("telemetry", TelemetryMessage)
 
 
 def _schema_document(stream: str, message: object) -> bytes:

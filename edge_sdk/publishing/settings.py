@@ -48,8 +48,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         ca_file: PEM file of the authorities to trust instead of the system's.
         prefix: first levels of every topic.
         site: one level of the topic: where the device stands.
-        device: one level of the topic: its name.
-        camera: one level of the topic: the stream's name; with site and device it is unique at the broker.
+        device: one level of the topic: its name; with the site it is unique at the broker.
         qos: of results. 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
         expiry_s: seconds after which a broker drops a result that it could not deliver.
         keepalive_s: seconds of silence after which the connection is probed; a dead one is noticed within twice that.
@@ -68,14 +67,13 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = "edge/v1"
     site: str = "default"
     device: str = msgspec.field(default_factory=default_device)
-    camera: str = "camera"
     qos: Literal[0, 1] = 0
     expiry_s: int = 60
     keepalive_s: int = 30
     protocol: Literal["5", "3.1.1"] = "5"
 
     def __post_init__(self) -> None:
-        self.topics.status(self.camera)
+        _ = self.topics  # it checks the names
         _check_range("--mqtt-qos", self.qos, 0, 1)
         _check_range("the expiry of results in seconds", self.expiry_s, 1, 2**32 - 1)
         _check_range("the keep-alive in seconds", self.keepalive_s, 1, 65535)
@@ -92,7 +90,6 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         prefix: str = "edge/v1",
         site: str = "default",
         device: str | None = None,
-        camera: str = "camera",
         qos: Literal[0, 1] = 0,
         protocol: Literal["5", "3.1.1"] = "5",
     ) -> MqttSettings:
@@ -114,7 +111,6 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
             prefix=prefix,
             site=site,
             device=default_device() if device is None else device,
-            camera=camera,
             qos=qos,
             protocol=protocol,
         )
@@ -129,9 +125,9 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         """The same after every restart, so that the broker ends a connection that died unnoticed.
 
         With a random one the last will of the dead connection would come after the new one's birth, and stay. A name
-        holds no slash, so two different cameras never share an id.
+        holds no slash, so two different devices never share an id.
         """
-        return f"edge/{self.site}/{self.device}/{self.camera}"
+        return f"edge/{self.site}/{self.device}"
 
     @property
     def address(self) -> str:

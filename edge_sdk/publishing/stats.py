@@ -1,4 +1,4 @@
-"""What a publisher says of itself."""
+"""What a publisher says of itself, and of one camera."""
 
 from __future__ import annotations
 
@@ -9,8 +9,30 @@ import msgspec
 State: TypeAlias = Literal["connecting", "online", "refused", "closed"]
 
 
+class StreamStats(msgspec.Struct, frozen=True):
+    """What happened to one camera's results so far, those of streams that this one took over from included.
+
+    Attributes:
+        put: given to `put`.
+        queued: waiting.
+        sent: that left: written to the network (QoS 0), answered by the broker (QoS 1), or written as a line.
+        acknowledged: that the broker took (QoS 1 only).
+        rejected: that the broker answered with a complaint (QoS 1 only).
+        dropped: the oldest, when more were waiting than the outbox holds.
+        too_large: above the broker's maximum packet size, not sent.
+    """
+
+    put: int
+    queued: int
+    sent: int
+    acknowledged: int
+    rejected: int
+    dropped: int
+    too_large: int
+
+
 class PublisherStats(msgspec.Struct, frozen=True):
-    """What happened to results so far.
+    """What happened to the results of all cameras so far.
 
     Attributes:
         put: given to `put`.
@@ -35,3 +57,17 @@ class PublisherStats(msgspec.Struct, frozen=True):
     connects: int
     state: State
     last_error: str
+
+
+class LinesStats(msgspec.Struct, frozen=True):
+    """What happened to the lines of all cameras so far.
+
+    Attributes:
+        put: given to `put`.
+        written: written as a whole.
+        dropped: the oldest, when more were waiting than the outbox holds.
+    """
+
+    put: int
+    written: int
+    dropped: int

@@ -37,13 +37,20 @@ class Topics(msgspec.Struct, frozen=True):
         check_name("site", self.site)
         check_name("device", self.device)
 
-    def status(self, camera: str) -> str:
-        """Where the retained status of one camera is.
+    @property
+    def status(self) -> str:
+        """Where it is retained whether the device is online."""
+        return self._of("status")
 
-        Raises:
-            UsageError: the camera's name cannot be part of a topic.
-        """
-        return self._of_camera("status", camera)
+    @property
+    def state(self) -> str:
+        """Where it is retained how its cameras do."""
+        return self._of("state")
+
+    @property
+    def telemetry(self) -> str:
+        """Where its health goes."""
+        return self._of("telemetry")
 
     def result(self, camera: str) -> str:
         """Where the results of one camera go.
@@ -51,11 +58,11 @@ class Topics(msgspec.Struct, frozen=True):
         Raises:
             UsageError: the camera's name cannot be part of a topic.
         """
-        return self._of_camera("result", camera)
-
-    def _of_camera(self, stream: str, camera: str) -> str:
         check_name("camera", camera)
-        return f"{self.prefix}/{self.site}/{self.device}/{stream}/{camera}"
+        return self._of(f"result/{camera}")
+
+    def _of(self, stream: str) -> str:
+        return f"{self.prefix}/{self.site}/{self.device}/{stream}"
 
 
 def check_name(what: str, name: str) -> None:

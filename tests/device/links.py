@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import select
+import threading
 import time
+from typing import Any
 
 import msgspec
 
-from edge_sdk.publishing.link import Phase
+from edge_sdk.publishing.link import Kind, Phase
 from edge_sdk.publishing.outbox import Message
 from edge_sdk.publishing.wakeup import Wakeup
 
@@ -36,11 +38,15 @@ class FakeLink:
         self._complaint = complaint
         self._limit = limit
         self._unanswered: list[int] = []
-        self.published: list[bytes] = []
+        self.published: list[tuple[Kind, Message]] = []
         self.most_unanswered = 0
         self.goodbye: bool | None = None
+        self.pace, self.pause_s = 10**9, 0.0  # messages that are answered at once, and how long that takes
+        self.may_open = threading.Event()
+        self.may_open.set()
 
     def open(self) -> None:
+        self.may_open.wait()
         if self._error is not None:
             raise self._error
 
@@ -59,19 +65,20 @@ class FakeLink:
                 wakeup.clear()
                 return
 
-    def fits(self, message: Message) -> bool:
-        return len(message.payload) <= self._limit
+    def fits(self, kind: Kind, message: Message) -> bool:
+        return kind != "result" or len(message.payload) <= self._limit
 
-    def publish_result(self, message: Message) -> int:
-        return self._publish(message.payload)
-
-    def publish_status(self, payload: bytes) -> int:
-        return self._publish(payload)
+    def publish(self, kind: Kind, message: Message) -> int:
+        self.published.append((kind, message))
+        self._unanswered.append(len(self.published))
+        self.most_unanswered = max(self.most_unanswered, len(self._unanswered))
+        return len(self.published)
 
     def finished(self) -> list[tuple[int, str]]:
         if not self.answers:
             return []
-        answered, self._unanswered = self._unanswered, []
+        time.sleep(self.pause_s)
+        answered, self._unanswered = self._unanswered[: self.pace], self._unanswered[self.pace :]
         return [(number, self._complaint) for number in answered]
 
     def close(self, *, politely: bool) -> None:
@@ -80,13 +87,14 @@ class FakeLink:
     def drop(self, detail: str) -> None:
         self.phase, self.detail = "lost", detail
 
-    def _publish(self, payload: bytes) -> int:
-        self.published.append(payload)
-        self._unanswered.append(len(self.published))
-        self.most_unanswered = max(self.most_unanswered, len(self._unanswered))
-        return len(self.published)
+    def documents(self, *kinds: Kind) -> list[dict[str, Any]]:
+        """What was published of some kinds, in order."""
+        return [msgspec.json.decode(message.payload) for kind, message in list(self.published) if kind in kinds]
 
     def contents(self) -> list[object]:
         """Sequence numbers of results, and words of statuses."""
-        documents = [msgspec.json.decode(p) for p in self.published]
-        return [d.get("seq", d.get("status")) for d in documents]
+        return [d.get("seq", d.get("status")) for d in self.documents("result", "status")]
+
+    def cameras(self) -> list[dict[str, Any]]:
+        """What each state says of the cameras."""
+        return [d["cameras"] for d in self.documents("state")]

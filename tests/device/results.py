@@ -8,8 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from edge_sdk.frame import Classification, Detections, Frame, Geometry, Segmentation
-from edge_sdk.publishing import ModelRef, ResultEncoder
+from edge_sdk.publishing import Identity, ModelRef, ResultEncoder
 
+IDENTITY = Identity("pi")
 MODEL = ModelRef("tiny", 3, "0" * 64)
 
 
@@ -43,10 +44,6 @@ def make_segmentation(shares: list[float], frame: Frame | None = None) -> Segmen
 
 
 def make_encoder(
-    device: str = "pi",
-    *,
-    boot_id: str | None = None,
-    run_id: str | None = None,
-    clock_ns: Callable[[], int] = time.monotonic_ns,
+    identity: Identity = IDENTITY, *, model: ModelRef = MODEL, clock_ns: Callable[[], int] = time.monotonic_ns
 ) -> ResultEncoder:
-    return ResultEncoder(device, ("cat", "dog"), MODEL, boot_id=boot_id, run_id=run_id, clock_ns=clock_ns)
+    return ResultEncoder(identity, ("cat", "dog"), model, clock_ns=clock_ns)

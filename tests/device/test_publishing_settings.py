@@ -9,6 +9,7 @@ import pytest
 
 from edge_sdk.errors import UsageError
 from edge_sdk.publishing import (
+    Identity,
     MqttPublisher,
     MqttSettings,
     Secret,
@@ -18,7 +19,9 @@ from edge_sdk.publishing import (
     default_device,
     read_password,
 )
-from tests.device.results import make_encoder
+from tests.device.delivery import publisher_over
+from tests.device.links import FakeLink
+from tests.device.results import IDENTITY, make_encoder
 
 WORD = "hunter2"
 
@@ -100,8 +103,6 @@ def test_secrets_do_not_show() -> None:
         ({"device": "a+"}, "device name 'a\\+'"),
         ({"device": "#"}, "device name '#'"),
         ({"device": ""}, "device name has 0 characters"),
-        ({"camera": "a/b"}, "camera name 'a/b'"),
-        ({"camera": "\udcff"}, r"camera name '\\udcff'"),
         ({"device": "\udcff"}, r"device name '\\udcff'"),
         ({"prefix": "edge//v1"}, "topic prefix name has 0 characters"),
         ({"prefix": "$SYS/x"}, "topic prefix name"),
@@ -153,7 +154,8 @@ def test_no_password_file(tmp_path: Path) -> None:
 
 def test_topics() -> None:
     topics = Topics("edge/v1", "yard", "pi")
-    assert topics.status("door") == "edge/v1/yard/pi/status/door"
+    assert (topics.status, topics.state) == ("edge/v1/yard/pi/status", "edge/v1/yard/pi/state")
+    assert topics.telemetry == "edge/v1/yard/pi/telemetry"
     assert topics.result("door") == "edge/v1/yard/pi/result/door"
 
 
@@ -174,8 +176,8 @@ def test_names_that_are_refused(name: str) -> None:
 
 
 def test_different_names_never_share_a_client_id() -> None:
-    names = [("a-b", "c", "d"), ("a", "b-c", "d"), ("a", "b", "c-d"), ("a", "b", "c")]
-    ids = {MqttSettings.parse("mqtt://h", site=s, device=d, camera=c).client_id for s, d, c in names}
+    names = [("a-b", "c"), ("a", "b-c"), ("a", "b"), ("b", "a")]
+    ids = {MqttSettings.parse("mqtt://h", site=site, device=device).client_id for site, device in names}
     assert len(ids) == len(names)
 
 
@@ -184,9 +186,18 @@ def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
     for name in ("ca.pem", "none.pem"):
         settings = MqttSettings.parse("mqtts://broker", ca_file=tmp_path / name, device="pi")
         with pytest.raises(UsageError, match="not a PEM file"):
-            MqttPublisher(settings, make_encoder())
+            MqttPublisher(settings, IDENTITY)
 
 
-def test_an_encoder_for_another_device() -> None:
+def test_an_identity_of_another_device() -> None:
     with pytest.raises(UsageError, match="'pi', the MQTT topics of 'other'"):
-        MqttPublisher(MqttSettings.parse("mqtt://broker", device="other"), make_encoder("pi"))
+        MqttPublisher(MqttSettings.parse("mqtt://broker", device="other"), IDENTITY)
+
+
+def test_a_stream_that_cannot_be() -> None:
+    publisher = publisher_over(FakeLink())
+    with pytest.raises(UsageError, match="camera name 'a/b'"):
+        publisher.stream("a/b", make_encoder())
+    with pytest.raises(UsageError, match="give both the same"):
+        publisher.stream("door", make_encoder(Identity("pi")))
+    publisher.close()

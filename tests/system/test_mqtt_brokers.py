@@ -19,7 +19,7 @@ from edge_sdk.publishing import (
     MqttSettings,
     State,
 )
-from tests.device.results import make_encoder
+from tests.device.results import IDENTITY
 from tests.system.broker import WAIT_S, Broker, Subscriber, free_port, wait_until
 from tests.system.publishers import (
     numbers,
@@ -40,7 +40,7 @@ CONNACK = b"\x20\x03\x00\x00\x00"
         (
             CONNACK + b"\xe0\x01\x8e",
             "refused",
-            "Session taken over: another program has the same site, device and camera",
+            "Session taken over: another program has the same site and device, give each its own --device",
         ),
         (CONNACK + b"\xe0\x01\x8b", "connecting", "Server shutting down"),
         (CONNACK, "connecting", "connection lost"),
@@ -59,9 +59,7 @@ def test_what_a_broker_may_answer(answer: bytes, state: State, expected: str) ->
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(WAIT_S)
         settings = MqttSettings(host="127.0.0.1", port=listener.getsockname()[1], device="pi")
-        publisher = MqttPublisher(
-            settings, make_encoder(), on_state=lambda *s: states.append(s), backoff=Backoff(0.01, 0.02)
-        )
+        publisher = MqttPublisher(settings, IDENTITY, on_state=lambda *s: states.append(s), backoff=Backoff(0.01, 0.02))
         for _ in range(2):
             connection, _address = listener.accept()
             with connection:
@@ -75,9 +73,9 @@ def test_what_a_broker_may_answer(answer: bytes, state: State, expected: str) ->
 
 def test_a_broker_of_mqtt_3(broker: Broker) -> None:
     with Subscriber(broker) as subscriber:
-        with publishing_to(broker, qos=1, protocol="3.1.1") as publisher:
-            put(publisher, 1, 2)
-        subscriber.wait_for(lambda messages: len(messages) == 4, "results and statuses")
+        with publishing_to(broker, qos=1, protocol="3.1.1") as (publisher, door):
+            put(door, 1, 2)
+        subscriber.wait_for(lambda messages: len(messages) == 5, "results, statuses and a state")
         assert numbers(subscriber) == [1, 2]
         assert publisher.stats().acknowledged == 2
 
@@ -126,9 +124,9 @@ def test_tls(tmp_path: Path, host: str, trusted: bool, state: State, complaint: 
     with (
         Broker(tmp_path, config=config) as broker,
         Subscriber(broker) as subscriber,
-        publishing_to(broker, **changes) as publisher,
+        publishing_to(broker, **changes) as (publisher, door),
     ):
-        put(publisher, *range(30), count=50)
+        put(door, *range(30), count=50)
         until(publisher, lambda s: s.state == state, state)
         assert complaint in publisher.stats().last_error
         if state == "online":
