@@ -222,7 +222,7 @@ def test_all_mistakes_are_said_at_once(tmp_path: Path, capsys: pytest.CaptureFix
             "mqtt.url is missing, expected mqtt://[user@]host[:port] or mqtts://[user@]host[:port]",
             "defaults.fps: got a string, expected a number of frames a second; leave out the quotes",
             f"{_GATE}: unknown key sorce; did you mean source?",
-            f"{_GATE}: fps is 0, expected more than 0",
+            f"{_GATE}: fps is 0, expected 0.1 or more",
             f"{_GATE}: source is missing, expected a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, a "
             "video file, images",
         )
