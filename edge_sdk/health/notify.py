@@ -23,12 +23,14 @@ class Notifier:
         watchdog_s: seconds after which it ends a process that it did not hear of; None: it does not.
 
     Attributes:
+        has_manager: whether anybody is told.
         interval_s: seconds between two calls of `watchdog`, half of what is allowed; None where none is wanted.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
         # Other kinds of addresses (vsock:) are for whole virtual machines.
         self._address = address if address and address[0] in "/@" else None
+        self.has_manager = self._address is not None
         self.interval_s = None if self._address is None or watchdog_s is None else watchdog_s / 2
         self._owed: list[str] = []
         self._socket: socket.socket | None = None
