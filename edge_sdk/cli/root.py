@@ -117,5 +117,7 @@ def _fail_for_memory() -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    click.echo(f"edge-sdk: {message}", err=True)
+    from edge_sdk.health.journal import Priority, line_for_people
+
+    click.echo(line_for_people(message, Priority.ERROR), err=True)
     return exit_code

@@ -17,6 +17,9 @@ import msgspec
 from edge_sdk.ahead import Ahead
 from edge_sdk.errors import PublishError, UsageError
 from edge_sdk.garbage import no_collection
+from edge_sdk.health.journal import line_for_people
+from edge_sdk.health.notify import Notifier
+from edge_sdk.health.start import Start
 from edge_sdk.heap import share_one_heap
 from edge_sdk.stop import stopping_on_signals
 
@@ -94,6 +97,7 @@ def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
     # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     share_one_heap()
+    start, notifier = Start(), Notifier.from_environment()  # before any child inherits the manager's variables
     with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
@@ -112,7 +116,8 @@ def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
 
         if loading is None:
             return RunSummary.of_nothing(stop, settings.pipelines[0].latency_ms)
-        return Daemon(settings, loading, status, stop).run()
+        start.mark("modules")
+        return Daemon(settings, loading, status, stop, notifier, start).run()
 
 
 def _verifying(options: dict[str, object]) -> Callable[[], Bundle]:
@@ -141,7 +146,7 @@ def _silence(_line: str) -> None:
 
 def say(line: str) -> None:
     """One line for people, on standard error."""
-    click.echo(f"edge-sdk: {line}", err=True)
+    click.echo(line_for_people(line), err=True)
 
 
 def _closing(summary: RunSummary) -> str:
