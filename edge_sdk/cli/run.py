@@ -17,6 +17,7 @@ import msgspec
 from edge_sdk.ahead import Ahead
 from edge_sdk.errors import PublishError, UsageError
 from edge_sdk.garbage import no_collection
+from edge_sdk.health.hangup import hearing_hangups
 from edge_sdk.health.journal import line_for_people
 from edge_sdk.health.notify import Notifier
 from edge_sdk.health.start import Start
@@ -99,6 +100,7 @@ def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
     share_one_heap()
     start, notifier = Start(), Notifier.from_environment()  # before any child inherits the manager's variables
     with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
+        hangup = stack.enter_context(hearing_hangups(has_manager=notifier.has_manager))  # it may come at any moment
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
             verified = stack.enter_context(Ahead(_verifying(options), "edge-verify"))
@@ -117,7 +119,7 @@ def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
         if loading is None:
             return RunSummary.of_nothing(stop, settings.pipelines[0].latency_ms)
         start.mark("modules")
-        return Daemon(settings, loading, status, stop, notifier, start).run()
+        return Daemon(settings, loading, status, stop, notifier, hangup, start).run()
 
 
 def _verifying(options: dict[str, object]) -> Callable[[], Bundle]:

@@ -28,7 +28,7 @@ from edge_sdk.daemon.steering import Steering
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.daemon.troubles import Troubles
 from edge_sdk.errors import SessionError, StoppedError, UsageError
-from edge_sdk.health.hangup import hearing_hangups
+from edge_sdk.health.hangup import Hangup
 from edge_sdk.health.notify import Notifier
 from edge_sdk.health.progress import Progress
 from edge_sdk.health.start import Start
@@ -62,14 +62,22 @@ class Daemon:
         say: takes status lines; never called once a frame.
         stop: ends it.
         notifier: tells the service manager.
+        hangup: asks for the configuration to be read again.
         start: of the process, marked up to the imports.
     """
 
     def __init__(
-        self, settings: RunSettings, loading: Loading, say: Say, stop: Stop, notifier: Notifier, start: Start
+        self,
+        settings: RunSettings,
+        loading: Loading,
+        say: Say,
+        stop: Stop,
+        notifier: Notifier,
+        hangup: Hangup,
+        start: Start,
     ) -> None:
         self._run_settings, self._loading, self._say, self._stop = settings, loading, say, stop
-        self._notifier, self._start = notifier, start
+        self._notifier, self._hangup, self._start = notifier, hangup, start
         self._settings = settings.pipelines[0]
         self._deadline = math.inf
         self._record = RunRecord()
@@ -170,13 +178,13 @@ class Daemon:
     def _step_until_done(self, loop: Loop, source: OpenedSource, troubles: Troubles) -> str:
         """Step until there is a reason to stop; returns it."""
         progress = Progress(self._notifier.interval_s or math.inf)
-        with progress.begin() as beat, hearing_hangups(has_manager=self._notifier.has_manager) as hangup:
+        with progress.begin() as beat:
 
             def after_step() -> None:
                 beat.after_step()
                 if progress.is_due(time.monotonic()) and self._notifier.interval_s is not None:
                     self._notifier.watchdog()
-                if hangup.take():
+                if self._hangup.take():
                     self._notifier.reloading()
                     self._notifier.ready("there is no configuration to read again")
                 if self._start.times is None and self._record.results:

@@ -53,6 +53,8 @@ def test_it_is_not_ready_before_the_camera_is(service: Service) -> None:
         service.control("start", "--no-block")
         caller, _ = silent.accept()
         with caller:
+            service.send("SIGHUP")  # comes when it likes, and ends nothing
+            service.wait_until_said("warning")
             assert service.show("ActiveState") == "activating"
             service.control("stop")
     assert service.show("Result") == "success"
