@@ -51,6 +51,10 @@ class Notifier:
         is_wanted = _is_number(usec) and int(usec) > 0 and pid in ("", str(os.getpid()))
         return cls(address, int(usec) / 1e6 if is_wanted else None)
 
+    def starting(self, seconds: float) -> None:
+        """The start, which systemd would end after TimeoutStartSec, may take so many seconds from now on."""
+        self._send([f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}"])
+
     def ready(self, status: str) -> None:
         """The start, or what `reloading` began, is over; `status` is for people."""
         self._tell("READY=1", f"STATUS={_line(status)}")

@@ -38,6 +38,8 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Ma
 def test_each_message_is_what_systemd_reads(manager: tuple[Manager, str]) -> None:
     other, address = manager
     notifier = Notifier.from_environment({"NOTIFY_SOCKET": address})
+    notifier.starting(60)
+    assert other.hear() == ["EXTEND_TIMEOUT_USEC=60000000"]
     before_us = time.monotonic_ns() // 1000
     notifier.ready("works\nat 10 °C\nREADY=0")
     assert other.hear() == ["READY=1", "STATUS=works at 10 °C READY=0"]

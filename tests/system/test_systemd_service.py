@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.system.broker import free_port
+from tests.system.streams import http_server
 from tests.system.systemd.container import Container, wait_for
 from tests.system.systemd.debian_root import CannotRunError, NotInstalledError, make_root
 from tests.system.systemd.service import Service
@@ -18,6 +22,12 @@ pytestmark = pytest.mark.system
 
 _RUN = "run /srv/test/cells.edge --source"
 _VIDEO = f"{_RUN} /srv/test/cells.avi --no-tune --best-effort"
+
+_READINGS = """
+import msgspec, pathlib
+from edge_sdk.health.readings import Gauges
+print(msgspec.json.encode(Gauges(pathlib.Path("/var/lib/edge-sdk")).read()).decode())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +108,15 @@ def test_it_runs_with_no_rights_that_it_does_not_need(service: Service, containe
     assert "NOTIFY_SOCKET" in container.run("cat", f"/proc/{pid}/environ")  # as it was given
 
 
+def test_with_these_rights_it_reads_how_the_machine_is(service: Service, container: Container) -> None:
+    container.write("/opt/readings.py", _READINGS)
+    service.configure(_VIDEO, ["ExecStartPre=/opt/edge-sdk/bin/python /opt/readings.py"])
+    service.control("start")
+    readings = json.loads(service.said("open_files_limit")[0].message)
+    of_the_board = {"temperature_c", "under_voltage", "cpu_share"}  # not every machine has them; the last is of two
+    assert [name for name, value in readings.items() if value is None and name not in of_the_board] == []
+
+
 def test_a_reload_is_told_and_interrupts_nothing(service: Service) -> None:
     service.configure(_VIDEO)
     service.control("start")
@@ -130,6 +149,34 @@ def test_a_pipeline_that_hangs_is_ended_and_comes_back(signal: str, service: Ser
         assert service.said("step_that_never_ends"), "where it hung is not in the journal"
     service.wait_until_said("s after start", times=2)
     assert service.show("ActiveState") == "active"
+
+
+def test_a_camera_that_is_lost_is_no_hang(service: Service) -> None:
+    with http_server() as camera:
+        service.configure(f"{_RUN} {camera.url()} --no-tune --best-effort", ["WatchdogSec=3"])
+        service.control("start")
+        service.wait_until_said("s after start")
+        camera.pause()
+        service.wait_until_said(": lost")
+        lost = service.said(": lost")[0].monotonic_us
+        wait_for(lambda: time.monotonic_ns() // 1000 > lost + 7_000_000, "twice what the watchdog allows is over")
+        assert (service.show("ActiveState"), service.show("NRestarts")) == ("active", "0")
+        camera.go_on()
+        service.control("stop")
+
+
+def test_the_broker_s_password_is_a_credential(service: Service, container: Container) -> None:
+    broker = f"--mqtt mqtt://user@127.0.0.1:{free_port()} --mqtt-password-file %d/mqtt"
+    service.configure(f"{_VIDEO} {broker}")
+    service.control("start", check=False)
+    service.wait_until("ExecMainStatus", "2")  # the unit starts without the file; the program says what is missing
+    assert service.said("mqtt: the MQTT password cannot be read")
+    container.write("/etc/credstore/mqtt", "secret\n", mode="600")
+    service.configure(f"{_VIDEO} {broker}")
+    service.control("start")
+    service.wait_until_said("not reachable")
+    assert not service.said("secret")
+    assert "secret" not in container.run("cat", f"/proc/{service.show('MainPID')}/environ")
 
 
 def test_what_a_restart_cannot_mend_is_not_restarted(service: Service) -> None:

@@ -23,7 +23,7 @@ PATIENCE_S = 60
 
 CHECKOUT = Path(__file__).parents[3]
 _POWER_OFF = signal.SIGRTMIN + 4  # systemd(1)
-_PROGRAM = "/opt/edge-sdk/bin/edge-sdk"
+_BIN = "/opt/edge-sdk/bin"
 _DOUBLES = "/opt/doubles"
 
 
@@ -94,7 +94,8 @@ class Container:
     def _install(self) -> None:
         """As docs/running-as-a-service.md has it, but that the program is this checkout's."""
         examples = "/opt/edge-sdk/checkout/examples/raspberry_pi"
-        self.write(_PROGRAM, _program(), mode="755")
+        self.write(f"{_BIN}/python", _program('"$@"'), mode="755")
+        self.write(f"{_BIN}/edge-sdk", _program('-m edge_sdk "$@"'), mode="755")
         self.write(f"{_DOUBLES}/sitecustomize.py", (Path(__file__).parent / "hanging.py").read_text())
         self.run("install", "-D", "-m", "644", f"{examples}/edge-sdk.sysusers", "/etc/sysusers.d/edge-sdk.conf")
         self.run("install", "-m", "644", f"{examples}/edge-sdk.service", "/etc/systemd/system/edge-sdk.service")
@@ -153,12 +154,12 @@ def _python_folders() -> Mapping[Path, str]:
     return packages if sys.base_prefix == "/usr" else {Path(sys.base_prefix): "/opt/python", **packages}
 
 
-def _program() -> str:
-    """What an installed edge-sdk would be: the same process, with this checkout's packages."""
+def _program(arguments: str) -> str:
+    """What would be installed: this Python with this checkout's packages, in the same process."""
     home = "/usr" if sys.base_prefix == "/usr" else "/opt/python"
     path = f"{_DOUBLES}:/opt/edge-sdk/checkout:/opt/edge-sdk/packages"
     python = f"{home}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
     return f"""#!/bin/sh
 export PYTHONPATH={path} PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH={home}/lib
-exec {python} -m edge_sdk "$@"
+exec {python} {arguments}
 """
