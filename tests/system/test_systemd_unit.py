@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.system.broker import require_program
+from tests.system.broker import find_program
 
 pytestmark = pytest.mark.system
 
@@ -15,7 +16,12 @@ _UNIT = Path(__file__).parents[2] / "examples/raspberry_pi/edge-sdk.service"
 
 
 def _analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = require_program("systemd-analyze")
+    program = find_program("systemd-analyze")
+    if program is None:
+        reason = "systemd-analyze is not installed; `apt-get install systemd`"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
 
 
