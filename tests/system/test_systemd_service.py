@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.broker import free_port
+from tests.system.program import edge_sdk
 from tests.system.streams import http_server
 from tests.system.systemd.container import Container, wait_for
 from tests.system.systemd.debian_root import CannotRunError, NotInstalledError, make_root
@@ -35,6 +36,8 @@ def container(cell_bundle: Path, long_video: Path, tmp_path_factory: pytest.Temp
     """One system for all tests here."""
     shared = tmp_path_factory.mktemp("shared")
     shutil.copytree(cell_bundle, shared / "cells.edge")
+    assert edge_sdk("keygen", shared / "fleet.key").returncode == 0
+    assert edge_sdk("sign", shared / "cells.edge", "--key", shared / "fleet.key").returncode == 0
     shutil.copy(long_video, shared / "cells.avi")
     for path in (shared, *shared.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -166,7 +169,7 @@ def test_a_camera_that_is_lost_is_no_hang(service: Service) -> None:
 
 
 def test_the_broker_s_password_is_a_credential(service: Service, container: Container) -> None:
-    broker = f"--mqtt mqtt://user@127.0.0.1:{free_port()} --mqtt-password-file %d/mqtt"
+    broker = f"--mqtt mqtt://user@127.0.0.1:{free_port()} --mqtt-password-file %d/mqtt --trust /srv/test/fleet.key.pub"
     service.configure(f"{_VIDEO} {broker}")
     service.control("start", check=False)
     service.wait_until("ExecMainStatus", "2")  # the unit starts without the file; the program says what is missing
@@ -175,7 +178,7 @@ def test_the_broker_s_password_is_a_credential(service: Service, container: Cont
     service.configure(f"{_VIDEO} {broker}")
     service.control("start")
     service.wait_until_said("not reachable")
-    assert not service.said("secret")
+    assert not service.said("secret") + service.said("signature was not checked")
     assert "secret" not in container.run("cat", f"/proc/{service.show('MainPID')}/environ")
 
 

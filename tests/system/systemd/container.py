@@ -87,9 +87,10 @@ class Container:
     def _command(self) -> list[str]:
         bound = {CHECKOUT: "/opt/edge-sdk/checkout", self._shared: "/srv/test", **_python_folders()}
         binds = [f"--bind-ro={here}:{there}" for here, there in bound.items()]
-        # Not registered, and in this process's own control group: there need be no systemd outside.
-        options = ["--quiet", "--register=no", "--keep-unit", "--volatile=overlay", f"--machine=edge-sdk-{os.getpid()}"]
-        return ["systemd-nspawn", f"--directory={self._root}", *options, *binds]
+        options = ["--quiet", "--register=no", "--volatile=overlay", f"--machine=edge-sdk-{os.getpid()}"]
+        # Where no systemd runs outside, nobody else can make a control group for it.
+        keep = [] if Path("/run/systemd/system").is_dir() else ["--keep-unit"]
+        return ["systemd-nspawn", f"--directory={self._root}", *options, *keep, *binds]
 
     def _install(self) -> None:
         """As docs/running-as-a-service.md has it, but that the program is this checkout's."""

@@ -29,7 +29,7 @@ class NotInstalledError(Exception):
 
 
 def make_root() -> Path:
-    """The folder, made once a day and kept in the cache; nobody may change it.
+    """The folder, made once and kept in the cache; nobody may change it.
 
     Raises:
         CannotRunError: these tests cannot run here.
