@@ -117,6 +117,8 @@ def _fail_for_memory() -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
+    from edge_sdk.health.journal import Priority, line_for_people
+
     for line in message.split("\n"):
-        click.echo(f"edge-sdk: {line}", err=True)
+        click.echo(line_for_people(line, Priority.ERROR), err=True)
     return exit_code

@@ -18,6 +18,10 @@ from edge_sdk.ahead import Ahead
 from edge_sdk.cli.run_config import config_file, rereading
 from edge_sdk.errors import PublishError, UsageError
 from edge_sdk.garbage import no_collection
+from edge_sdk.health.hangup import hearing_hangups
+from edge_sdk.health.journal import line_for_people
+from edge_sdk.health.notify import Notifier
+from edge_sdk.health.start import Start
 from edge_sdk.heap import share_one_heap
 from edge_sdk.stop import stopping_on_signals
 
@@ -109,7 +113,9 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> Run
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     share_one_heap()
     status = _silence if quiet else say
+    start, notifier = Start(), Notifier.from_environment()  # before any child inherits the manager's variables
     with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
+        hangup = stack.enter_context(hearing_hangups(has_manager=notifier.has_manager))  # it may come at any moment
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
             reread = None if config is None else rereading(config, status, cast("float | None", options["duration"]))
@@ -129,7 +135,8 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> Run
 
         if loading is None:
             return RunSummary.of_nothing(stop, settings.pipelines[0].latency_ms)
-        return Daemon(settings, loading, status, stop).run()
+        start.mark("modules")
+        return Daemon(settings, loading, status, stop, notifier, hangup, start).run()
 
 
 def _verifying(options: dict[str, object], configured: RunSettings | None) -> Callable[[], Bundle]:
@@ -161,7 +168,7 @@ def _silence(_line: str) -> None:
 
 def say(line: str) -> None:
     """One line for people, on standard error."""
-    click.echo(f"edge-sdk: {line}", err=True)
+    click.echo(line_for_people(line), err=True)
 
 
 def _closing(summary: RunSummary) -> str:

@@ -10,8 +10,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Iterator
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,10 @@ from edge_sdk.daemon.steering import Steering
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.daemon.troubles import Troubles
 from edge_sdk.errors import SessionError, StoppedError, UsageError
+from edge_sdk.health.hangup import Hangup
+from edge_sdk.health.notify import Notifier
+from edge_sdk.health.progress import Progress
+from edge_sdk.health.start import Start
 from edge_sdk.loop import Loop, Supervisor, Tick
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import (
@@ -62,10 +65,23 @@ class Daemon:
         loading: their bundle and its model.
         say: takes status lines; never called once a frame.
         stop: ends it.
+        notifier: tells the service manager.
+        hangup: asks for the configuration to be read again.
+        start: of the process, marked up to the imports.
     """
 
-    def __init__(self, settings: RunSettings, loading: Loading, say: Say, stop: Stop) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        loading: Loading,
+        say: Say,
+        stop: Stop,
+        notifier: Notifier,
+        hangup: Hangup,
+        start: Start,
+    ) -> None:
         self._run_settings, self._loading, self._say, self._stop = settings, loading, say, stop
+        self._notifier, self._hangup, self._start = notifier, hangup, start
         self._settings = settings.pipelines[0]
         self._deadline = math.inf
         self._record = RunRecord()
@@ -100,19 +116,19 @@ class Daemon:
             observers: list[Sink] = [self._record]
             if settings.annotate is not None:
                 observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
+            self._start.mark("source")
             self._say(f"source {redact(settings.source)} is open")
-            identity = Identity(self._run_settings.device)
-            encoder = ResultEncoder.for_bundle(bundle, identity)
-            publisher = self._open_publisher(identity, source)
-            stack.callback(publisher.close, _CLOSE_TIMEOUT_S)
-            stream = publisher.stream(settings.camera, encoder)
-            _tell_source(stream, source.status)
-            troubles = Troubles(self._record, self._say, stream.warn)
-            loop = Loop(source, steering.take_stages(), stream, budget, observers=observers)
-            self._supervisors += [troubles, *steering.begin(stack, loop, budget, encoder, stream, source)]
-            reason = self._step_until_done(loop, source, stream, troubles)
-            publisher.close(_CLOSE_TIMEOUT_S)
-            return self._summary(loop, source, publisher, budget, reason)
+            encoder = ResultEncoder.for_bundle(bundle, self._run_settings.device)
+            sink = self._open_sink(encoder, source)
+            stack.callback(sink.close, _CLOSE_TIMEOUT_S)
+            troubles = Troubles(self._record, self._say, None if isinstance(sink, JsonLinesSink) else sink.warn)
+            loop = Loop(source, steering.take_stages(), sink, budget, observers=observers)
+            self._supervisors += [troubles, *steering.begin(stack, loop, budget, encoder, sink, source)]
+            self._notifier.ready(f"{bundle.manifest.name} runs on {redact(settings.source)}")
+            reason = self._step_until_done(loop, source, troubles)
+            self._notifier.stopping()
+            sink.close(_CLOSE_TIMEOUT_S)
+            return self._summary(loop, source, sink, budget, reason)
 
     def _open(self, stack: contextlib.ExitStack) -> tuple[Steering, OpenedSource] | None:
         """Open the source and load what speaks MQTT, while the model loads; None when told to stop first.
@@ -128,6 +144,7 @@ class Daemon:
         if not model.is_ready(self._stop.is_asked):
             return None
         steering = model.take()
+        self._start.mark("model")
         opening = opening or self._begin_opening(stack)
         return (steering, opening.take()) if opening.is_ready(self._stop.is_asked) else None
 
@@ -164,6 +181,23 @@ class Daemon:
 
     def _step_until_done(self, loop: Loop, source: OpenedSource, stream: Stream, troubles: Troubles) -> str:
         """Step until there is a reason to stop; returns it."""
+        progress = Progress(self._notifier.interval_s or math.inf)
+        with progress.begin() as beat:
+
+            def after_step() -> None:
+                beat.after_step()
+                if progress.is_due(time.monotonic()) and self._notifier.interval_s is not None:
+                    self._notifier.watchdog()
+                if self._hangup.take():
+                    self._notifier.reloading()
+                    self._notifier.ready("there is no configuration to read again")
+                if self._start.times is None and self._record.results:
+                    times = self._start.first_result()
+                    self._say(times.line() if times else "")
+
+            return self._step(loop, source, troubles, after_step)
+
+    def _step(self, loop: Loop, source: OpenedSource, troubles: Troubles, after_step: Callable[[], None]) -> str:
         settings = self._settings
         status = source.status
         if self._run_settings.duration_s is not None:
@@ -173,6 +207,7 @@ class Daemon:
             tick = loop.step(_STEP_TIMEOUT_S)
             for supervisor in self._supervisors:
                 supervisor.after(loop, tick)
+            after_step()
             if troubles.hopeless is not None:
                 raise SessionError(troubles.hopeless)
             if settings.frames is not None and self._record.results >= settings.frames:
