@@ -78,19 +78,27 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 def command(**options: object) -> None:
     """Run BUNDLE on the freshest frames of a source and publish what it sees."""
     quiet = bool(options["quiet"])
-    summary = _run(options, quiet=quiet)
-    if options["as_json"] and not _would_hang(summary):
-        click.echo(msgspec.json.encode(summary))
-    elif not quiet:
-        say(_closing(summary))
-    undelivered = _undelivered(summary)
-    if undelivered and summary.publisher and not summary.publisher.sent and summary.ended_by != "signal":
-        raise PublishError(undelivered)  # a script must see that all was for nothing
-    if undelivered and not quiet:
-        say(f"warning: {undelivered}")
+    summaries = _run(options, quiet=quiet)
+    for camera, summary in summaries.items():
+        if options["as_json"] and not _would_hang(summary):
+            click.echo(msgspec.json.encode(summary))
+        elif not quiet:
+            say((f"{camera}: " if len(summaries) > 1 else "") + _closing(summary))
+        undelivered = _undelivered(summary)
+        is_alone = len(summaries) == 1
+        if (
+            undelivered
+            and is_alone
+            and summary.publisher
+            and not summary.publisher.sent
+            and summary.ended_by != "signal"
+        ):
+            raise PublishError(undelivered)  # a script must see that all was for nothing
+        if undelivered and not quiet:
+            say(f"warning: {undelivered}")
 
 
-def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
+def _run(options: dict[str, object], *, quiet: bool) -> dict[str, RunSummary]:
     # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     share_one_heap()
@@ -103,16 +111,20 @@ def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
 
         settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
         status = _silence if quiet else say
-        loading = begin_loading(settings.pipelines[0], verified, status, stop)
+        (pipeline,) = settings.pipelines
+        loading = begin_loading(pipeline, verified, status, stop)
         if loading is not None:
             stack.enter_context(loading)
         with no_collection():
             from edge_sdk.daemon.daemon import Daemon
+            from edge_sdk.daemon.outlet import open_outlet
             from edge_sdk.daemon.summary import RunSummary
 
         if loading is None:
-            return RunSummary.of_nothing(stop, settings.pipelines[0].latency_ms)
-        return Daemon(settings, loading, status, stop).run()
+            return {
+                pipeline.camera: RunSummary.of_nothing(pipeline.camera, stop.reason or "signal", pipeline.latency_ms)
+            }
+        return Daemon(settings, lambda *_: loading, open_outlet(status, stop), status, stop).run()
 
 
 def _verifying(options: dict[str, object]) -> Callable[[], Bundle]:
