@@ -291,3 +291,11 @@ def _open_regular(path: Path) -> io.FileIO:
         file.close()
         raise BundleError(f"{path}: not a regular file")
     return file
+
+
+def digest_at(path: Path) -> str | None:
+    """The digest that the bundle in a folder has now, verified or not; None where there is none."""
+    try:
+        return hashlib.sha256(_read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)).hexdigest()
+    except BundleError:
+        return None

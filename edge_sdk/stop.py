@@ -1,4 +1,4 @@
-"""Stop: what ends a run from outside, from its first moment on."""
+"""Stop: what ends a run from outside, from its first moment on, and what has it read its configuration again."""
 
 from __future__ import annotations
 
@@ -9,18 +9,32 @@ from types import FrameType
 
 
 class Stop:
-    """Whether a run shall end.
+    """Whether a run, or a part of it, shall end.
+
+    Args:
+        whole: of what this is a part: where that shall end, this shall, too.
 
     Attributes:
-        reason: why; None as long as it shall go on.
+        reload: whether the configuration is to be read again; whoever does it sets it back.
     """
 
-    def __init__(self) -> None:
-        self.reason: str | None = None
+    def __init__(self, whole: Stop | None = None) -> None:
+        self._whole = whole
+        self._reason: str | None = None
+        self.reload = False
+
+    @property
+    def reason(self) -> str | None:
+        """Why; None as long as it shall go on."""
+        return self._reason or (self._whole.reason if self._whole else None)
 
     def ask(self, reason: str = "signal") -> None:
         """Finish what is at hand and leave; safe in a signal handler. The first reason counts."""
-        self.reason = self.reason or reason
+        self._reason = self._reason or reason
+
+    def is_whole_asked(self) -> bool:
+        """Whether that of which this is a part shall end."""
+        return self._whole is not None and self._whole.is_asked()
 
     def is_asked(self) -> bool:
         """Whether it shall end."""
@@ -29,15 +43,22 @@ class Stop:
 
 @contextlib.contextmanager
 def stopping_on_signals() -> Iterator[Stop]:
-    """SIGTERM and SIGINT ask for the end; a second SIGINT interrupts at once."""
+    """SIGTERM and SIGINT ask for the end, SIGHUP for a reload; a second SIGINT interrupts at once."""
     stop = Stop()
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            stop.reload = True
+            return
         stop.ask()
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    # Whoever was started with nohup asked not to hear of a terminal that is closed.
+    heard = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        heard.append(signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in heard}
     try:
         yield stop
     finally:

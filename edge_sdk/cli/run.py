@@ -15,19 +15,13 @@ import click
 import msgspec
 
 from edge_sdk.ahead import Ahead
-from edge_sdk.cli.run_config import config_file, rereading
 from edge_sdk.errors import PublishError, UsageError
 from edge_sdk.garbage import no_collection
-from edge_sdk.health.hangup import hearing_hangups
-from edge_sdk.health.journal import line_for_people
-from edge_sdk.health.notify import Notifier
-from edge_sdk.health.start import Start
 from edge_sdk.heap import share_one_heap
 from edge_sdk.stop import stopping_on_signals
 
 if TYPE_CHECKING:
     from edge_sdk.bundle import Bundle
-    from edge_sdk.daemon.settings import RunSettings
     from edge_sdk.daemon.summary import RunSummary
 
 _MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
@@ -45,12 +39,10 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 
 
 @click.command("run")
-@click.argument("bundle", type=_PATH, required=False)
-@click.option("--config", "config_file", type=_PATH, help="Run what this file says, instead of BUNDLE and flags.")
-@click.option("--check", is_flag=True, help="Say what would run, and all that is wrong; start nothing.")
-@click.option("--source", help="Camera index or /dev path, rtsp:// or http:// URL, video file, images.")
+@click.argument("bundle", type=_PATH)
+@click.option("--source", required=True, help="Camera index or /dev path, rtsp:// or http:// URL, video file, images.")
 @click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
-@click.option("--camera", default="camera", show_default=True, help="The source's name in topics.")
+@click.option("--camera", default="camera", show_default=True, help="The source's name; each run needs its own.")
 @click.option("--mqtt", "mqtt_url", help="mqtt://[user@]host[:port] or mqtts://...; without it results go to stdout.")
 @click.option("--mqtt-password-file", type=_PATH, help=f"Or put it into ${_MQTT_PASSWORD_VARIABLE}.")
 @click.option("--mqtt-ca-file", type=_PATH, help="Authorities to trust instead of the system's, PEM.")
@@ -58,7 +50,7 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--mqtt-version", type=click.Choice(["5", "3.1.1"]), default="5", show_default=True)
 @click.option("--mqtt-prefix", default="edge/v1", show_default=True, help="First levels of every topic.")
 @click.option("--site", default="default", show_default=True, help="Where the device stands: one level of the topic.")
-@click.option("--device", help="Its name in topics; each run needs its own.  [default: the host's name]")
+@click.option("--device", help="This device's name: one level of the topic.  [default: the host's name]")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @click.option(
@@ -83,70 +75,63 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
-@click.pass_context
-def command(context: click.Context, /, **options: object) -> None:
-    """Run BUNDLE on the freshest frames of a source and publish what it sees.
-
-    Without BUNDLE: what the configuration says, /etc/edge-sdk/config.toml or --config.
-    """
+def command(**options: object) -> None:
+    """Run BUNDLE on the freshest frames of a source and publish what it sees."""
     quiet = bool(options["quiet"])
-    config = config_file(context)
-    if options["check"]:
-        from edge_sdk.cli.run_check import check
+    summaries = _run(options, quiet=quiet)
+    for camera, summary in summaries.items():
+        if options["as_json"] and not _would_hang(summary):
+            click.echo(msgspec.json.encode(summary))
+        elif not quiet:
+            say((f"{camera}: " if len(summaries) > 1 else "") + _closing(summary))
+        undelivered = _undelivered(summary)
+        is_alone = len(summaries) == 1
+        if (
+            undelivered
+            and is_alone
+            and summary.publisher
+            and not summary.publisher.sent
+            and summary.ended_by != "signal"
+        ):
+            raise PublishError(undelivered)  # a script must see that all was for nothing
+        if undelivered and not quiet:
+            say(f"warning: {undelivered}")
 
-        check(options, config, _MQTT_PASSWORD_VARIABLE)
-        return
-    summary = _run(options, config, quiet=quiet)
-    if options["as_json"] and not _would_hang(summary):
-        click.echo(msgspec.json.encode(summary))
-    elif not quiet:
-        say(_closing(summary))
-    undelivered = _undelivered(summary)
-    if undelivered and summary.publisher and not summary.publisher.sent and summary.ended_by != "signal":
-        raise PublishError(undelivered)  # a script must see that all was for nothing
-    if undelivered and not quiet:
-        say(f"warning: {undelivered}")
 
-
-def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> RunSummary:
+def _run(options: dict[str, object], *, quiet: bool) -> dict[str, RunSummary]:
     # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     share_one_heap()
-    status = _silence if quiet else say
-    start, notifier = Start(), Notifier.from_environment()  # before any child inherits the manager's variables
     with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
-        hangup = stack.enter_context(hearing_hangups(has_manager=notifier.has_manager))  # it may come at any moment
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
-            reread = None if config is None else rereading(config, status, cast("float | None", options["duration"]))
-            settings = None if reread is None else reread()
-            verified = stack.enter_context(Ahead(_verifying(options, settings), "edge-verify"))
+            verified = stack.enter_context(Ahead(_verifying(options), "edge-verify"))
             from edge_sdk.cli.run_settings import run_settings
             from edge_sdk.daemon.loading import begin_loading
 
-        if settings is None:
-            settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
-        loading = begin_loading(settings.pipelines[0], verified, status, stop)
+        settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
+        status = _silence if quiet else say
+        (pipeline,) = settings.pipelines
+        loading = begin_loading(pipeline, verified, status, stop)
         if loading is not None:
             stack.enter_context(loading)
         with no_collection():
             from edge_sdk.daemon.daemon import Daemon
+            from edge_sdk.daemon.outlet import open_outlet
             from edge_sdk.daemon.summary import RunSummary
 
         if loading is None:
-            return RunSummary.of_nothing(stop, settings.pipelines[0].latency_ms)
-        start.mark("modules")
-        return Daemon(settings, loading, status, stop, notifier, hangup, start).run()
+            return {
+                pipeline.camera: RunSummary.of_nothing(pipeline.camera, stop.reason or "signal", pipeline.latency_ms)
+            }
+        return Daemon(settings, lambda *_: loading, open_outlet(status, stop), status, stop).run()
 
 
-def _verifying(options: dict[str, object], configured: RunSettings | None) -> Callable[[], Bundle]:
+def _verifying(options: dict[str, object]) -> Callable[[], Bundle]:
     from edge_sdk.bundle import Bundle
     from edge_sdk.signing import load_public_key
 
-    if configured is not None:
-        path, key_files = configured.pipelines[0].bundle, configured.pipelines[0].trusted_keys
-    else:
-        path, key_files = cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"])
+    path, key_files = cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"])
     return lambda: Bundle.open(path, [load_public_key(key) for key in key_files], keeps_model=True)
 
 
@@ -168,7 +153,7 @@ def _silence(_line: str) -> None:
 
 def say(line: str) -> None:
     """One line for people, on standard error."""
-    click.echo(line_for_people(line), err=True)
+    click.echo(f"edge-sdk: {line}", err=True)
 
 
 def _closing(summary: RunSummary) -> str:

@@ -52,6 +52,10 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
     trial_s: float = TRIAL_S
     best_effort: bool = False
 
+    def same_source(self, other: PipelineSettings) -> bool:
+        """Whether an opened source of this one can be read by the other as it is."""
+        return _source_of(self) == _source_of(other)
+
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What one process runs.
@@ -69,3 +73,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     pipelines: tuple[PipelineSettings, ...]
     duration_s: float | None = None
     waits: bool = False
+
+
+def _source_of(settings: PipelineSettings) -> tuple[object, ...]:
+    return settings.source, settings.source_password, settings.source_options, settings.camera, settings.every_frame

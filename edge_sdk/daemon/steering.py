@@ -19,6 +19,8 @@ from edge_sdk.daemon.governing import Governing
 from edge_sdk.daemon.say import Say, counted
 from edge_sdk.daemon.self_tuning import SelfTuning
 from edge_sdk.daemon.settings import PipelineSettings
+from edge_sdk.daemon.shared import Shared
+from edge_sdk.daemon.turn import Turn
 from edge_sdk.loop import Loop, Supervisor
 from edge_sdk.publishing import ResultEncoder, Stream
 from edge_sdk.room import check_room
@@ -42,6 +44,7 @@ class Steering:
         budget_ms: capture to outbox.
         say: takes one line for people.
         is_stopped: asked between the steps of the start.
+        shared: what the streams of this process have in common.
 
     Raises:
         EdgeError: when the model cannot be loaded, read or trusted here.
@@ -56,10 +59,13 @@ class Steering:
         budget_ms: float,
         say: Say,
         is_stopped: Callable[[], bool],
+        shared: Shared | None = None,
     ) -> None:
         self._settings, self._budget_ms, self._say, self._is_stopped = settings, budget_ms, say, is_stopped
         self._is_fixed = settings.variant is not None
-        self._tuning = SelfTuning(settings, bundle, session, Limits(budget_ms, settings.cpu_share), say, is_stopped)
+        self._shared = shared or Shared()
+        limits = Limits(budget_ms, settings.cpu_share)
+        self._tuning = SelfTuning(settings, bundle, session, limits, say, is_stopped, self._shared.models)
         stages = self._tuning.open()
         # What was tuned here was measured against this very budget: above it there is nothing to climb to.
         self._led = bundle.led_by(stages.variant)
@@ -149,7 +155,8 @@ class Steering:
             return []
 
         self._tuning.go_live()
-        tuner = self._tuning.supervisor(loop.stages, source, encoder.answers_by)
+        live = self._tuning.supervisor(loop.stages, source, encoder.answers_by)
+        tuner = Turn(live, self._shared.tuning) if live is not None else None
 
         def is_tuning() -> bool:
             return tuner is not None and not tuner.done

@@ -7,13 +7,13 @@ import msgspec
 from edge_sdk.camera import SourceStats
 from edge_sdk.percentiles import Percentiles
 from edge_sdk.publishing import LinesStats, PublisherStats
-from edge_sdk.stop import Stop
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
     """What a run came to; as JSON its `stream` is `summary`, where results have `result`.
 
     Attributes:
+        camera: of which stream.
         results: delivered to the outbox, in time or late.
         late: of them, beyond the budget.
         stale: frames dropped before inference because they could not make it any more.
@@ -30,6 +30,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
         ended_by: `end of source`, `signal`, `frames` or `duration`.
     """
 
+    camera: str
     results: int
     late: int
     stale: int
@@ -47,14 +48,16 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     ended_by: str
 
     @classmethod
-    def of_nothing(cls, stop: Stop, budget_ms: float | None) -> RunSummary:
+    def of_nothing(cls, camera: str, ended_by: str, budget_ms: float | None) -> RunSummary:
         """That of a run which was told to stop before there was a model.
 
         Args:
-            stop: why.
+            camera: of which stream.
+            ended_by: why.
             budget_ms: that was given.
         """
         return cls(
+            camera=camera,
             results=0,
             late=0,
             stale=0,
@@ -69,5 +72,5 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
             source=SourceStats(),
             publisher=None,
             lines=None,
-            ended_by=stop.reason or "signal",
+            ended_by=ended_by,
         )

@@ -31,6 +31,12 @@ class Secret:
     def __repr__(self) -> str:
         return "Secret(...)"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
     def reveal(self) -> str:
         """The text itself, for the one place that sends it."""
         return self._text
