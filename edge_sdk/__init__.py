@@ -1,4 +1,8 @@
-"""edge-sdk on the device: run a verified bundle on the freshest camera frame and publish what it sees."""
+"""edge-sdk on the device: run a verified bundle on the freshest camera frame and publish what it sees.
+
+What `__all__` names here, and the errors of `edge_sdk.errors`, is the library: it keeps working within a major version
+(docs/adr/0043). Everything else may change with any version. A name is loaded when it is first used.
+"""
 
 import os
 
@@ -6,5 +10,86 @@ import os
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # OpenCV reads it when it is loaded: otherwise its threads burn a core for 0.3 ms after every frame, waiting for more.
 os.environ.setdefault("OPENCV_THREAD_POOL_ACTIVE_WAIT_WORKER", "0")
+# A JPEG of a megabyte may claim a gigapixel, and its decoder takes the memory for it; cameras have 64 million at most.
+os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(1 << 26))
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = (
+    False  # type checkers take it for True by its name; to import typing would take far longer than all of this
+)
+if TYPE_CHECKING:
+    from edge_sdk.budget import Budget
+    from edge_sdk.bundle import Bundle
+    from edge_sdk.camera import open_source
+    from edge_sdk.errors import EdgeError
+    from edge_sdk.event import Event
+    from edge_sdk.event_rule import EventRule
+    from edge_sdk.event_watch import EventWatch
+    from edge_sdk.frame import NO_CLASS, Classification, Detections, Frame, Image, Result, Segmentation
+    from edge_sdk.loop import Loop, Tick
+    from edge_sdk.model import Model
+    from edge_sdk.protocols import EventSink, Sink, Source
+    from edge_sdk.session import Session, SessionSettings
+    from edge_sdk.source_options import SourceOptions
+
+__all__ = [
+    "NO_CLASS",
+    "Budget",
+    "Bundle",
+    "Classification",
+    "Detections",
+    "EdgeError",
+    "Event",
+    "EventRule",
+    "EventSink",
+    "EventWatch",
+    "Frame",
+    "Image",
+    "Loop",
+    "Model",
+    "Result",
+    "Segmentation",
+    "Session",
+    "SessionSettings",
+    "Sink",
+    "Source",
+    "SourceOptions",
+    "Tick",
+    "__version__",
+    "open_source",
+]
+
+_NAMES = {
+    "budget": ("Budget",),
+    "bundle": ("Bundle",),
+    "camera": ("open_source",),
+    "errors": ("EdgeError",),
+    "event": ("Event",),
+    "event_rule": ("EventRule",),
+    "event_watch": ("EventWatch",),
+    "frame": ("NO_CLASS", "Classification", "Detections", "Frame", "Image", "Result", "Segmentation"),
+    "loop": ("Loop", "Tick"),
+    "model": ("Model",),
+    "protocols": ("EventSink", "Sink", "Source"),
+    "session": ("Session", "SessionSettings"),
+    "source_options": ("SourceOptions",),
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # else any name would count as one that is there
+
+    def __getattr__(name: str) -> object:
+        """Load a public name from the module that has it."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

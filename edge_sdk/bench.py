@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Frame, Image
 from edge_sdk.percentiles import Percentiles, percentiles_of
-from edge_sdk.publishing import MemoryOutbox, ResultEncoder
+from edge_sdk.publishing import Identity, MemoryOutbox, ResultEncoder
 from edge_sdk.publishing.outbox import Message
 from edge_sdk.session import Session, SessionSettings, onnxruntime_version
 from edge_sdk.stages import Stages
@@ -129,7 +129,7 @@ class _Pipeline:
         self.threads = stages.threads
         self.spinning = options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
         self.prepare, self.session, self._task = stages.prepare, stages.session, stages.task
-        self._encoder = ResultEncoder.for_bundle(bundle, "bench")
+        self._encoder = ResultEncoder.for_bundle(bundle, Identity("bench"))
         self._outbox = MemoryOutbox()
         self._jpeg = cv2.imencode(".jpg", image)[1]
 
@@ -148,7 +148,7 @@ class _Pipeline:
         t4 = clock()
         data = self._encoder.encode(result)
         t5 = clock()
-        self._outbox.put(Message("bench", data))
+        self._outbox.put(Message("bench", data, "bench"))
         t6 = clock()
         self._outbox.take()
         out_ns[:] = (t1 - t0, t2 - t1, t3 - t2, t4 - t3, t5 - t4, t6 - t5)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.frame import Tensor
-from edge_sdk.golden import row_count
+from edge_sdk.golden import output_keys, row_count
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest
-from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any
+from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any, public_keys
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -72,30 +72,29 @@ class Bundle:
 
     @classmethod
     def open(
-        cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey] = (), *, keeps_model: bool = False
+        cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey | Path | str] = (), *, keeps_model: bool = False
     ) -> Bundle:
         """Open a bundle and verify all of it.
 
         Args:
             path: the NAME.edge folder.
-            trusted_keys: when there are any, a signature by one of them is demanded before anything is parsed.
+            trusted_keys: public keys, or files of `edge-sdk keygen`; when there are any, a signature by one of them is
+                demanded before anything is parsed.
             keeps_model: keep the first variant's file in memory until it is read or `forget_kept` is called, so that
                 it is not read and hashed twice.
 
         Raises:
             UsageError: there is no folder of that name.
+            ConfigError: a key's file is missing, or none.
             BundleError: unsigned, wrongly signed, altered, incomplete, or with a file that the manifest does not name.
         """
-        path = Path(path)
-        is_folder = path.is_dir()
-        if not is_folder or (path.suffix != ".edge" and not (path / MANIFEST_FILE).exists()):
-            what = "not a bundle" if is_folder or path.exists() else "no such bundle"
-            raise UsageError(f"{path}: {what}, expected a NAME.edge folder that `edge-sdk build` wrote")
+        path, keys = Path(path), public_keys(trusted_keys)
+        check_place(path)
         data = _read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)
-        if trusted_keys:
-            _check_signature(path, data, trusted_keys)
+        if keys:
+            _check_signature(path, data, keys)
         manifest = decode_manifest(data, str(path / MANIFEST_FILE))
-        bundle = cls(path, manifest, data, signed=bool(trusted_keys))
+        bundle = cls(path, manifest, data, signed=bool(keys))
         bundle._check_folder()
         first = manifest.variants[0].file if keeps_model else None
         for entry in manifest.files:
@@ -192,7 +191,7 @@ class Bundle:
         promise = self.manifest.variants[0].golden
         with self._golden_arrays() as arrays:
             images = [
-                (arrays[f"image_{i}"], tuple(arrays[k] for k in _output_keys(arrays.files, i)))
+                (arrays[f"image_{i}"], tuple(arrays[k] for k in output_keys(arrays.files, i)))
                 for i in range(promise.count if most is None else min(most, promise.count))
             ]
             count = len(images[0][1]) if promise.noise_share else 0
@@ -253,16 +252,15 @@ class Bundle:
             raise BundleError(f"{self.path}: {extra[0]} is not named by the manifest; a bundle holds nothing else")
 
 
-def _output_keys(names: list[str], image: int) -> list[str]:
-    prefix = f"output_{image}_"
-    keys = sorted((n for n in names if n.startswith(prefix)), key=lambda n: int(n.removeprefix(prefix)))
-    if not keys:
-        raise KeyError(prefix)
-    return keys
+def check_place(path: Path) -> None:
+    """Look whether a bundle could be there, reading nothing of it; raises UsageError where none can."""
+    is_folder = path.is_dir()
+    if not is_folder or (path.suffix != ".edge" and not (path / MANIFEST_FILE).exists()):
+        what = "not a bundle" if is_folder or path.exists() else "no such bundle"
+        raise UsageError(f"{path}: {what}, expected a NAME.edge folder that `edge-sdk build` wrote")
 
 
 def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519PublicKey]) -> None:
-
     if not (path / SIGNATURE_FILE).exists():
         raise BundleError(f"{path}: not signed, expected a signature by a trusted key; sign it with `edge-sdk sign`")
     signature = _read_regular(path / SIGNATURE_FILE, limit=SIGNATURE_BYTES)
@@ -290,3 +288,11 @@ def _open_regular(path: Path) -> io.FileIO:
         file.close()
         raise BundleError(f"{path}: not a regular file")
     return file
+
+
+def digest_at(path: Path) -> str | None:
+    """The digest that the bundle in a folder has now, verified or not; None where there is none."""
+    try:
+        return hashlib.sha256(_read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)).hexdigest()
+    except BundleError:
+        return None

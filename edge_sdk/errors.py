@@ -16,6 +16,10 @@ class UsageError(EdgeError):
     exit_code = 2
 
 
+class LabelError(UsageError):
+    """A label that no class of a bundle has: what it is for never happens, and all else runs."""
+
+
 class TargetError(EdgeError):
     """A target file that is missing, unreadable or impossible."""
 
@@ -98,6 +102,10 @@ class PublishError(EdgeError):
 
 class OutputError(EdgeError):
     """A file or folder that cannot be written."""
+
+
+class LinesError(OutputError):
+    """Results that cannot be written as lines any more."""
 
 
 class StoppedError(Exception):

@@ -6,6 +6,7 @@ Owns their shapes and units, and no behaviour but arithmetic on them. Each value
 from __future__ import annotations
 
 import math
+import time
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -13,31 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.errors import CameraError
-
-Image: TypeAlias = NDArray[np.uint8]
-"""uint8 (H, W, 3), BGR, 0-255: what cameras and OpenCV deliver."""
+from edge_sdk.picture import Image as Image
+from edge_sdk.picture import as_picture
 
 Tensor: TypeAlias = NDArray[Any]
 """An input or output of a model; dtype and shape are the model's own."""
-
-
-def check_image(image: object) -> None:
-    """Refuse what is no picture, whoever's source it comes from. Strides may be any: OpenCV copies what it must.
-
-    Raises:
-        CameraError: it is none.
-    """
-    if isinstance(image, np.ndarray):
-        if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size:
-            return
-        found = f"{image.dtype} {image.shape}"
-    else:
-        found = type(image).__name__
-    raise CameraError(
-        f"the source gave a frame whose image is {found}, expected a numpy array of uint8 (height, width, 3), BGR, of "
-        "one pixel at least; convert it in the source"
-    )
 
 
 class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -45,7 +26,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     Attributes:
         image: uint8 (H, W, 3), BGR. Belongs to the source, which overwrites it after the next `latest()`: copy to keep.
-        captured_ns: monotonic nanoseconds, taken right after the grab; for files the time the frame was due.
+        captured_ns: monotonic nanoseconds, taken right after the grab, or by the sensor; for files when it was due.
         captured_at: seconds since the epoch, wall clock, at the same moment.
         seq: 0 and up; counts every frame of the source, those nobody took included. For files the frame's index.
         camera: the stream's name.
@@ -56,6 +37,26 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
     captured_at: float
     seq: int
     camera: str
+
+    @classmethod
+    def of(cls, image: NDArray[Any] | None, *, seq: int = 0, camera: str = "camera") -> Frame:
+        """A frame of a picture of one's own, captured now: to be called right after the grab.
+
+        Args:
+            image: uint8 (H, W, 3), BGR; kept, not copied. Other arrays are refused, and None, which OpenCV gives for
+                what it cannot read.
+            seq: the frame's number, 0 and up; counts every frame of the source.
+            camera: the stream's name.
+
+        Raises:
+            UsageError: it is no such array.
+        """
+        return cls(as_picture(image), time.monotonic_ns(), time.time(), seq, camera)
+
+    def __repr__(self) -> str:
+        """Without the pixels, of which results would be full otherwise."""
+        shape = getattr(self.image, "shape", None)
+        return f"Frame(shape={shape}, seq={self.seq}, camera={self.camera!r}, captured_at={self.captured_at})"
 
     @property
     def size_wh(self) -> tuple[int, int]:

@@ -22,6 +22,19 @@ NOISE_SHARE = 1.0
 _BLOCK = 65_536  # values that are compared at once: an output of a detector takes megabytes, and float64 twice as many
 
 
+def output_keys(names: list[str], image: int) -> list[str]:
+    """Of a golden file's arrays, the outputs of one image, in their order.
+
+    Raises:
+        KeyError: there are none.
+    """
+    prefix = f"output_{image}_"
+    keys = sorted((n for n in names if n.startswith(prefix)), key=lambda n: int(n.removeprefix(prefix)))
+    if not keys:
+        raise KeyError(prefix)
+    return keys
+
+
 def row_count(output: Tensor) -> int:
     """How many rows `judged_rows` makes."""
     values = _of_one(output)

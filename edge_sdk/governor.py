@@ -12,6 +12,8 @@ from statistics import median_low
 import msgspec
 
 from edge_sdk.ladder import Rung, with_steps
+from edge_sdk.peers import Peers, Place
+from edge_sdk.stay import Stay
 
 _S = 1_000_000_000
 _WINDOW_NS = 2 * _S  # a spell that is over in less would be over before another model is loaded
@@ -26,6 +28,7 @@ _ROOM = 0.8  # of the budget: what a step up may be expected to take
 _SHORT_NS = 30 * _S  # before a variant is tried again for which memory was short; each time twice as long
 _HEAT_NS = 5 * _S  # shorter throttling is a peak that the heat sink swallows
 _BELIEF_NS = 1800 * _S  # what was measured of a rung may have been a load that came with it: that costs half an hour
+_BELIEVED_WINDOWS = 2  # that other streams go by what one of them said of its window
 _RECENT = 64  # frames that a prediction looks at, as the drop rule does
 
 
@@ -41,31 +44,6 @@ class Move(msgspec.Struct, frozen=True):
     reason: str
 
 
-class _Stay:
-    """What runs take on a rung that was stepped up to: the best of its windows, since a load may come with any.
-
-    Args:
-        below: the variant that ran before; empty where nothing is to be measured.
-        below_ns: its median run, in the quiet time.
-    """
-
-    def __init__(self, below: str = "", below_ns: int = 0) -> None:
-        self._below, self._below_ns = below, below_ns
-        self._best_ns: int | None = None
-
-    def note(self, runs_ns: list[int]) -> None:
-        """A window's runs."""
-        if runs_ns:
-            found_ns = median_low(runs_ns)
-            self._best_ns = found_ns if self._best_ns is None else min(self._best_ns, found_ns)
-
-    def over(self, variant: str) -> float | None:
-        """A run here over one of the variant below; None where that is not the one, or nothing was measured."""
-        if variant != self._below or not self._below_ns or self._best_ns is None:
-            return None
-        return self._best_ns / self._below_ns
-
-
 class Governor:
     """Which rung a stream stands on.
 
@@ -77,14 +55,25 @@ class Governor:
         period_ns: between two frames of the source, nanoseconds.
         now_ns: monotonic nanoseconds.
         start: the rung that the stream stands on, 0 for the top.
+        place: among the streams that share the machine with it; None: it is alone.
     """
 
-    def __init__(self, ladder: Sequence[Rung], limit_ns: int, period_ns: int, now_ns: int, start: int = 0) -> None:
+    def __init__(
+        self,
+        ladder: Sequence[Rung],
+        limit_ns: int,
+        period_ns: int,
+        now_ns: int,
+        start: int = 0,
+        place: Place | None = None,
+    ) -> None:
+        self._place = place or Peers().join()
+        self._place.stand(start)
         self.ladder = list(ladder)
         self._variants = [rung for rung in ladder if rung.every == 1]
         self._steps = [rung.every for rung in ladder if rung.every > 1]
         self._runs: list[int] = []
-        self._stay = _Stay()
+        self._stay = Stay()
         self._ratios: dict[tuple[str, str], tuple[float, int]] = {}  # run above over run below, and until when it holds
         self._absent: dict[str, int] = {}  # until when, monotonic nanoseconds
         self._absence_ns: dict[str, int] = {}
@@ -146,14 +135,18 @@ class Governor:
         self._window_ns, self._judged, self._missed = now_ns, 0, 0
         self._stay.note(self._runs)
         self._runs.clear()
-        if share > _DOWN_SHARE and missed >= _LEAST_MISSES:
-            text = f"{share:.0%} of {frames} frames in {span_s:.1f} s missed {self._limit_ns / 1e6:g} ms"
-            return self._down(now_ns, text)
-        if self._hot_since_ns is not None:
-            return self._cool(now_ns, throttled)
+        is_asked, until_ns = self._place.take_asked(), now_ns + int(_BELIEVED_WINDOWS * span_s * _S)
+        self._place.note(misses=share > _QUIET_SHARE, rises=False, until_ns=until_ns)
         if share > _QUIET_SHARE:
             self._quiet_ns = now_ns
-        return self._up(now_ns)
+        text = f"{share:.0%} of {frames} frames in {span_s:.1f} s missed {self._limit_ns / 1e6:g} ms"
+        if share > _DOWN_SHARE and missed >= _LEAST_MISSES:
+            return None if self._place.gives_way(now_ns) else self._down(now_ns, text)
+        if share > _QUIET_SHARE and is_asked:
+            return self._down(now_ns, f"{text}, as did a stream that runs less")
+        if self._hot_since_ns is not None:
+            return self._cool(now_ns, throttled)
+        return self._up(now_ns, until_ns)
 
     def rest(self, now_ns: int) -> None:
         """Forget what was noted: it says nothing of what comes."""
@@ -172,7 +165,7 @@ class Governor:
         if ratio is not None:
             self._ratios[left.variant, arrived.variant] = ratio, now_ns + _BELIEF_NS
         is_up = self._target < self._index and arrived.variant != left.variant
-        self._stay = _Stay(left.variant, self._quiet_run_ns) if is_up else _Stay()
+        self._stay = Stay(left.variant, self._quiet_run_ns) if is_up else Stay()
         self._absence_ns.pop(arrived.variant, None)
         self._stand_on(arrived, now_ns)
 
@@ -196,6 +189,7 @@ class Governor:
     def _stand_on(self, here: Rung, now_ns: int) -> None:
         self.ladder = self._ladder_with(here)
         self._index, self._target = self.ladder.index(here), None
+        self._place.stand(self._index)
         self._begin(now_ns)
 
     def _ladder_with(self, here: Rung) -> list[Rung]:
@@ -216,6 +210,7 @@ class Governor:
         here = self.rung
         self.ladder = self._ladder_with(here)
         self._index = self.ladder.index(here)
+        self._place.stand(self._index)
         if here.every == 1 or self.ladder[self._index + 1].every > 1:
             return None
         self._target = self._index + 1
@@ -253,12 +248,15 @@ class Governor:
         self._is_relieved = True
         return self._down(now_ns, f"the board throttles: {throttled}")
 
-    def _up(self, now_ns: int) -> Move | None:
+    def _up(self, now_ns: int, until_ns: int) -> Move | None:
         quiet_ns = now_ns - self._quiet_ns
-        if not self._index or quiet_ns < self._quiet_need_ns or not self._recent:
+        if not self._index or not quiet_ns or not self._recent:
             return None
         expected_ns = self._expected_above_ns(now_ns)
         if expected_ns > _ROOM * self._limit_ns:
+            return None
+        self._place.note(misses=False, rises=True, until_ns=until_ns)
+        if quiet_ns < self._quiet_need_ns or not self._place.may_rise(now_ns):
             return None
         self._target = self._index - 1
         self._quiet_run_ns = median_low(run for _, run in self._recent)

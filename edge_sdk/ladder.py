@@ -12,7 +12,9 @@ import msgspec
 from edge_sdk.manifest import Manifest, Variant
 from edge_sdk.quality import ratings
 
-_EVERY = (2, 3, 4, 6, 8)  # beyond that a camera's stream is single pictures, and less load would not be felt
+# Beyond 8 a stream is single pictures, and less load would not be felt. No rung has less than two thirds of the
+# one above it: several streams that have no room for one step more stand one rung apart.
+_EVERY = (1.5, 2, 3, 4, 6, 8)
 _GAIN = 0.9  # of the time above it: a rung that saves less is noise
 
 
@@ -21,16 +23,19 @@ class Rung(msgspec.Struct, frozen=True):
 
     Attributes:
         variant: which of the bundle's models.
-        every: of the frames every `every`-th runs, 1 and up.
+        every: of the frames every `every`-th runs, 1 and up; 1.5 are two of three.
         cost: of one run of it; only ratios between rungs mean anything.
     """
 
     variant: str
-    every: int
+    every: float
     cost: float
 
     def __str__(self) -> str:
-        return self.variant if self.every == 1 else f"{self.variant}, every {ordinal(self.every)} frame"
+        if self.every == 1:
+            return self.variant
+        of, every = self.every.as_integer_ratio()
+        return f"{self.variant}, " + (f"every {ordinal(of)} frame" if every == 1 else f"{every} of {of} frames")
 
 
 def ladder_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Rung, ...]:
@@ -59,8 +64,8 @@ def ladder_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Rung, ...]:
     return tuple(with_steps([Rung(v.name, 1, costs[v.name]) for v in chosen]))
 
 
-def with_steps(rungs: Sequence[Rung], steps: Sequence[int] = _EVERY) -> list[Rung]:
-    """Variants, at least one, and below them every second, third and further frame of the last."""
+def with_steps(rungs: Sequence[Rung], steps: Sequence[float] = _EVERY) -> list[Rung]:
+    """Variants, at least one, and below them two of three, every second, third and further frame of the last."""
     last = rungs[-1]
     return [*rungs, *(Rung(last.variant, every, last.cost) for every in steps)]
 

@@ -8,21 +8,24 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from threading import Thread
+from threading import Lock, Thread
 
 _threads: list[Thread] = []
+_lock = Lock()
 
 
 def join_or_leave(thread: Thread, timeout_s: float) -> None:
-    """Wait for its end, at most so long; one that goes on is remembered."""
+    """Wait for its end, at most so long; one that goes on is remembered for as long as it does."""
     thread.join(timeout_s)
     if thread.is_alive():
-        _threads.append(thread)
+        with _lock:
+            _threads[:] = [*filter(Thread.is_alive, _threads), thread]
 
 
 def is_any_left() -> bool:
     """Whether one of them still goes on."""
-    return any(thread.is_alive() for thread in _threads)
+    with _lock:
+        return any(thread.is_alive() for thread in _threads)
 
 
 def leave(exit_code: int) -> None:

@@ -8,14 +8,25 @@ from __future__ import annotations
 import re
 from enum import Enum
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+
+import msgspec
 
 from edge_sdk.errors import CameraError, ConfigError
+from edge_sdk.printable import printable
+from edge_sdk.source_options import FASTEST_FPS, LARGEST_SIDE_PX
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 
 _SCHEMES = ("rtsp", "rtsps", "http", "https")
-_KINDS = "a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, a video file, an image or a folder of images"
+_KINDS = (
+    "a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, picamera2, gst:PIPELINE, pattern, a video file, an "
+    "image or a folder of images"
+)
+_INDEX = re.compile(r"[0-9]{1,9}")
+_PICAMERA = re.compile(r"picamera2(?::(\d{1,2}))?")
+_PATTERN = re.compile(r"pattern(?::(?:(\d{1,5})x(\d{1,5}))?(?:@(\d{1,3}(?:\.\d+)?))?)?")
+_PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 # Some cameras take the login as a part of the path: /user=admin_password=…_channel=1.sdp
 _SECRET_IN_PATH = re.compile(r"((?:user|pass|pwd|token|secret|key|auth)\w*?=)[^&;/]*", re.IGNORECASE)
 _LOGIN_WITHOUT_SCHEME = re.compile(r"[^@]*:[^@]*@")
@@ -28,23 +39,52 @@ class Kind(Enum):
     STREAM = "stream"
     VIDEO = "video"
     IMAGES = "images"
+    PICAMERA = "picamera2"
+    GSTREAMER = "gstreamer"
+    PATTERN = "pattern"
 
 
 def kind_of(location: str) -> Kind:
-    """Say what kind of source a location names.
+    """Say what kind of source a location names. A file of such a name is reached by its path: `./pattern`.
 
     Raises:
-        CameraError: a URL that is not RTSP or HTTP, or no file where a file is meant.
+        CameraError: a URL that is not RTSP or HTTP, no file where a file is meant, or a name that OpenCV cannot take.
     """
+    kind = _kind(location)
+    if kind is not Kind.IMAGES and not is_utf8(location):  # images are read from memory
+        raise CameraError(f"{redact(location)}: not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it")
+    return kind
+
+
+def names_file(location: str) -> bool:
+    """Whether it is the path of a file or folder, which may not be there."""
+    return _named_kind(location) is None
+
+
+def _named_kind(location: str) -> Kind | None:
+    """What is no path."""
+    if location.startswith("gst:"):
+        return Kind.GSTREAMER
+    if _PICAMERA.fullmatch(location):
+        return Kind.PICAMERA
+    if location == "pattern" or location.startswith("pattern:"):
+        return Kind.PATTERN
     if "://" in location:
-        if location.partition("://")[0].lower() not in _SCHEMES:
-            raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {_KINDS}")
         return Kind.STREAM
-    if (location.isascii() and location.isdigit()) or location.startswith("/dev/"):
-        return Kind.DEVICE
+    return Kind.DEVICE if _INDEX.fullmatch(location) or location.startswith("/dev/") else None
+
+
+def _kind(location: str) -> Kind:
+    named = _named_kind(location)
+    if named is Kind.STREAM and location.partition("://")[0].lower() not in _SCHEMES:
+        raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {_KINDS}")
+    if named is not None:
+        return named
     path = Path(location)
     if not location or not _exists(path):
         raise CameraError(f"{redact(location) or 'no source'}: no such file or folder, expected {_KINDS}")
+    if not path.is_dir() and not path.is_file():
+        raise CameraError(f"{redact(location)}: neither a file nor a folder, expected {_KINDS}")
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
         return Kind.IMAGES
     return Kind.VIDEO
@@ -56,13 +96,94 @@ def redact(location: str) -> str:
     Rather hides too much than too little: all that stands before the last `@` of a URL goes, because a password that
     was not percent-encoded may hold any character.
     """
-    shown = "".join(c if c.isprintable() else "�" for c in location)
+    shown = printable(location)
+    if _PATTERN.fullmatch(shown):
+        return shown
+    if shown.startswith("gst:"):
+        return "gst:" + _elements(shown.removeprefix("gst:"))
     scheme, mark, rest = shown.partition("://")
     if not mark:
         return _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
     rest = rest[rest.rfind("@") + 1 :].partition("#")[0]
     address, query, _ = rest.partition("?")
     return f"{scheme}://" + _SECRET_IN_PATH.sub(r"\1…", address) + ("?…" if query else "")
+
+
+def holds_password(text: str) -> bool:
+    """Whether there is a password in a URL, percent-encoded or not: it may hold any character, the slash too."""
+    _, mark, rest = text.partition("://")
+    return bool(mark) and ":" in rest.rpartition("@")[0]
+
+
+def names_user(location: str) -> bool:
+    """Whether it is a URL with a user, to whom a password can belong."""
+    _, mark, rest = location.partition("://")
+    return bool(mark) and bool(re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[0])
+
+
+def picamera_number(location: str) -> int:
+    """Which camera of the board `picamera2` or `picamera2:1` names, from 0."""
+    found = _PICAMERA.fullmatch(location)
+    return int(found[1] or 0) if found else 0
+
+
+def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
+    """Size in pixels and frames a second that `pattern:1280x720@30` names; None for what it does not.
+
+    Raises:
+        CameraError: not written like that, or out of range.
+    """
+    found = _PATTERN.fullmatch(location)
+    if found is None:
+        raise CameraError(f"{redact(location)}: expected pattern, pattern:1280x720, pattern:@30 or pattern:1280x720@30")
+    width, height, fps = found.groups()
+    size_wh = None if width is None else (int(width), int(height))
+    if size_wh is not None and not all(1 <= side <= LARGEST_SIDE_PX for side in size_wh):
+        raise CameraError(f"{location}: expected a size of 1x1 to {LARGEST_SIDE_PX}x{LARGEST_SIDE_PX} pixels")
+    if fps is not None and not 1 <= float(fps) <= FASTEST_FPS:
+        raise CameraError(f"{location}: expected 1 to {FASTEST_FPS:g} frames a second")
+    return size_wh, None if fps is None else float(fps)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a URL's server is.
+
+    Attributes:
+        scheme: in lower case.
+        host: without brackets.
+        port: of the scheme where the URL names none.
+        target: path and query; empty where there is none.
+        is_open: whether nothing in `target` looks like a secret.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+    is_open: bool
+
+
+def address_of(url: str) -> Address | None:
+    """Where a URL's server is, its login left out; None where it names no host or no possible port."""
+    scheme, _, rest = url.partition("://")
+    authority, tail = _split_authority(rest.partition("#")[0])
+    bare = f"{scheme.lower()}://{authority.rpartition('@')[2]}{tail}"
+    try:
+        parts = urlsplit(bare)
+        port = parts.port or _PORTS.get(scheme.lower(), 0)
+    except ValueError:
+        return None
+    if not parts.hostname or not port:
+        return None
+    return Address(scheme.lower(), parts.hostname, port, tail, redact(bare) == bare)
+
+
+def is_utf8(location: str) -> bool:
+    """Whether OpenCV can take it: with half a character, as file names may have, its Python binding crashes."""
+    try:
+        return b"\0" not in location.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def add_password(location: str, password: str | None) -> str:
@@ -77,13 +198,25 @@ def add_password(location: str, password: str | None) -> str:
     scheme, mark, rest = location.partition("://")
     if password is None or not mark:
         return location
-    end = re.search(r"[/?#]|$", rest)
-    authority, tail = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
+    authority, tail = _split_authority(rest)
     login, _, host = authority.rpartition("@")
     user = login.partition(":")[0]
     if not user:
         raise ConfigError(f"{redact(location)}: a password, but no user name; write {scheme}://USER@{redact(host)}")
     return f"{scheme}://{user}:{quote(password, safe='')}@{host}{tail}"
+
+
+def _elements(pipeline: str) -> str:
+    """Of a pipeline the names of its elements: any property may be a password, and a quoted one may hold a `!`."""
+    if set(pipeline) & set("'\"\\"):
+        return "…"
+    found = [re.match(r"\s*([A-Za-z][\w-]*)(?=\s|$)", part) for part in re.split(r"\s!(?=\s)", pipeline)]
+    return " ! ".join(name[1] if name else "…" for name in found)
+
+
+def _split_authority(rest: str) -> tuple[str, str]:
+    end = re.search(r"[/?#]|$", rest)
+    return (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
 
 
 def _exists(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from threading import Event, Thread
 
@@ -10,7 +11,7 @@ class Periodic:
     """Calls it every so often, in a thread of its own, until it is closed.
 
     Args:
-        call: what; must not raise.
+        call: what; where it raises it is called again the next time.
         interval_s: seconds between two calls; the first one comes at once.
         name: of the thread.
     """
@@ -26,6 +27,9 @@ class Periodic:
         self._stop.set()
 
     def _run(self) -> None:
-        self._call()
-        while not self._stop.wait(self._interval_s):
-            self._call()
+        is_over = False
+        while not is_over:
+            # What fails now, for want of memory perhaps, may not the next time; nobody hears of it here.
+            with contextlib.suppress(Exception):
+                self._call()
+            is_over = self._stop.wait(self._interval_s)

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError
-from edge_sdk.frame import Frame, Geometry, Image, Prepared, Tensor, check_image
+from edge_sdk.frame import Frame, Geometry, Image, Prepared, Tensor
 from edge_sdk.lookup import float_tables, integer_tables
 from edge_sdk.manifest import InputTensor, Manifest, floats_of
 from edge_sdk.model_spec import InputSpec
+from edge_sdk.picture import check_image
 
 _Region: TypeAlias = tuple[slice, slice]
 _BLOCK_BYTES = 1_000_000  # of floats that are read again at once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
+from edge_sdk.event import Event
 from edge_sdk.frame import Frame, Result
 
 Value = TypeVar("Value", contravariant=True)
@@ -38,6 +39,14 @@ class Stage(Protocol[Value, NextValue]):
 class Sink(Protocol):
     """Takes results."""
 
-    def put(self, result: Result) -> None:
+    def put(self, result: Result, /) -> None:
         """Take one result. Never blocks, never raises for a network's sake."""
+        ...
+
+
+class EventSink(Protocol):
+    """Takes events; what takes results too is a `Sink` as well."""
+
+    def put(self, event: Event, /) -> None:
+        """Take one event. Never blocks, never raises for a network's sake."""
         ...

@@ -6,7 +6,7 @@ Owns the key files and the signed message. Knows manifests only as bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,6 +92,16 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(f"{path}: not an Ed25519 key; make one with `edge-sdk keygen`")
     return key
+
+
+def public_keys(given: Sequence[Ed25519PublicKey | Path | str]) -> list[Ed25519PublicKey]:
+    """Public keys, of which some are named by their files.
+
+    Raises:
+        ConfigError: when a file is missing, or not an Ed25519 public key in PEM.
+    """
+    each = [given] if isinstance(given, str | Path) else given  # a name is a sequence too, of letters
+    return [load_public_key(Path(key)) if isinstance(key, str | Path) else key for key in each]
 
 
 def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:

@@ -5,7 +5,10 @@ Owns the order in which they are made and proved: load, check the outputs, repla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Frame, Result
@@ -25,10 +28,28 @@ class Stages:
         prepare: Frame -> Prepared.
         session: Prepared -> Inferred.
         task: Inferred -> Result.
+        remake: confidence -> the same task with this threshold; None: the bundle's.
+
+    Attributes:
+        confidence: lowest that counts; None: as the bundle has it.
     """
 
-    def __init__(self, variant: str, prepare: Prepare, session: Session, task: Task) -> None:
+    def __init__(
+        self,
+        variant: str,
+        prepare: Prepare,
+        session: Session,
+        task: Task,
+        remake: Callable[[float | None], Task] | None = None,
+    ) -> None:
         self.variant, self.prepare, self.session, self.task = variant, prepare, session, task
+        self._remake = remake
+        self.confidence: float | None = None
+
+    def set_confidence(self, confidence: float | None) -> None:
+        """Have detections count from this confidence on, 0 to 1, or again as the bundle has it; between two frames."""
+        if self._remake is not None:
+            self.task, self.confidence = self._remake(confidence), confidence
 
     @classmethod
     def open(
@@ -52,16 +73,35 @@ class Stages:
             EdgeError: when it cannot be loaded, read or trusted here.
         """
         session = Session.open(bundle, settings) if cache is None else cache.open(bundle, settings)
+        stages = cls._around(session, bundle)
+        if not session.is_proved:
+            session.replay_golden(bundle, stages.prepare, most_golden)
+            give_back_freed()  # the golden pictures and outputs, which are of no more use
+        return stages
+
+    @classmethod
+    def _around(cls, session: Session, bundle: Bundle) -> Stages:
         # They bring OpenCV: at a start another thread loads it while this one loads the model.
         from edge_sdk.prepare import Prepare
         from edge_sdk.tasks import make_task
 
-        prepare = Prepare.of(bundle.manifest)
-        task = make_task(bundle.manifest, len(bundle.labels()), session.output_shapes)
-        if not session.is_proved:
-            session.replay_golden(bundle, prepare, most_golden)
-            give_back_freed()  # the golden pictures and outputs, which are of no more use
-        return cls(bundle.manifest.variants[0].name, prepare, session, task)
+        manifest, label_count, shapes = bundle.manifest, len(bundle.labels()), session.output_shapes
+
+        def remake(confidence: float | None) -> Task:
+            if confidence is None:
+                return make_task(manifest, label_count, shapes)
+            thresholds = msgspec.structs.replace(manifest.thresholds, confidence=confidence)
+            return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), label_count, shapes)
+
+        return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake(None), remake)
+
+    def twin(self, bundle: Bundle) -> Stages:
+        """Others on the same loaded model, with buffers of their own, so that another thread may run them.
+
+        Args:
+            bundle: that they were opened from.
+        """
+        return self._around(self.session.twin(), bundle)
 
     @property
     def threads(self) -> int:

@@ -23,6 +23,8 @@ _FIRMWARE_BITS = {
     2: "the firmware throttles",
     3: "the soft temperature limit is reached",
 }
+_UNDER_VOLTAGE = 0  # the bit
+_VOLTAGE_DRIVER = "rpi_volt"  # what mainline kernels have of a Raspberry Pi's power, beside the temperatures
 _FULL_SPEED = 0.8  # of the highest frequency; where the governor is `performance`, less is not its choice
 _LONGEST_NUMBER = 20  # digits, as 64 bits have
 _SENSIBLE_C = (1.0, 200.0)  # zones without a trip point state 0, or the lowest number there is
@@ -36,11 +38,13 @@ class BoardState(msgspec.Struct, frozen=True):
         temperature_c: of its hottest zone, degrees Celsius; None: unknown.
         speed: lowest frequency of a core now over the highest that it has, 0-1; None: unknown. A core that has
             little to do is slow by choice.
+        under_voltage: whether its power supply is too weak now; None: unknown.
     """
 
     throttled: str = ""
     temperature_c: float | None = None
     speed: float | None = None
+    under_voltage: bool | None = None
 
 
 def read_board(root: Path = _ROOT) -> BoardState:
@@ -50,12 +54,15 @@ def read_board(root: Path = _ROOT) -> BoardState:
         root: where /sys is.
     """
     zones = list(_zones(root))
-    reasons = [*_firmware(root), *_hot(zones), *_cooling(root), *_held_back(root)]
+    voltages = list(_voltages(root))
+    low = [_FIRMWARE_BITS[_UNDER_VOLTAGE]] if any(voltages) else []
+    reasons = [*low, *_firmware(root), *_hot(zones), *_cooling(root), *_held_back(root)]
     speeds = [speed for speed, _ in _cores(root)]
     return BoardState(
         throttled=", ".join(dict.fromkeys(reasons)),
         temperature_c=max((temperature for temperature, _ in zones), default=None),
         speed=min(speeds, default=None),
+        under_voltage=any(voltages) if voltages else None,
     )
 
 
@@ -86,6 +93,18 @@ def _firmware(root: Path) -> Iterator[str]:
     for file in _found(root / "devices/platform", _FIRMWARE):
         bits = _number(file, base=16) or 0
         yield from (text for bit, text in _FIRMWARE_BITS.items() if bits >> bit & 1)
+
+
+def _voltages(root: Path) -> Iterator[bool]:
+    """Whether the power is too low, by each who watches it."""
+    for file in _found(root / "devices/platform", _FIRMWARE):
+        bits = _number(file, base=16)
+        if bits is not None:
+            yield bool(bits >> _UNDER_VOLTAGE & 1)
+    for name in _found(root / "class/hwmon", "hwmon*/name"):
+        alarm = _number(name.with_name("in0_lcrit_alarm")) if _text(name) == _VOLTAGE_DRIVER else None
+        if alarm is not None:
+            yield alarm > 0
 
 
 def _zones(root: Path) -> Iterator[tuple[float, float | None]]:

@@ -13,7 +13,9 @@ case "${1:?venv, demo or test}" in
     wanted="mosquitto mosquitto-clients ffmpeg python3-gi gir1.2-gst-rtsp-server-1.0 gir1.2-gst-plugins-base-1.0
       gstreamer1.0-plugins-base gstreamer1.0-plugins-good gstreamer1.0-plugins-ugly"
     # An arm64 machine needs no emulator: it runs those tests as it is.
-    [ "$(uname -m)" = x86_64 ] && wanted="$wanted qemu-user-static" ;;
+    [ "$(uname -m)" = x86_64 ] && wanted="$wanted qemu-user-static"
+    # A systemd of the tests' own, in a container that root alone can start.
+    [ "$(id -u)" = 0 ] && wanted="$wanted debootstrap systemd systemd-container" ;;
 esac
 
 command -v dpkg-query >/dev/null 2>&1 || { echo "not a Debian system: going on without $wanted" >&2; exit 0; }

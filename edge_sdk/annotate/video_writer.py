@@ -135,7 +135,9 @@ class _Ffmpeg:
         rate = str(Fraction(fps).limit_denominator(1001))
         source = ["-f", "rawvideo", "-pix_fmt", "bgr24", "-video_size", f"{width_px}x{height_px}", "-framerate", rate]
         h264 = ["-c:v", "libx264", "-preset", "veryfast", "-pix_fmt", "yuv420p", "-movflags", "+faststart"]
-        command = [program, "-loglevel", "error", "-y", *source, "-i", "pipe:0", *h264, "-f", "mp4", f"file:{path}"]
+        # Without -xerror a video whose end did not fit on the disk, and that nobody can play, is no failure.
+        how = ["-loglevel", "error", "-xerror", "-y"]
+        command = [program, *how, *source, "-i", "pipe:0", *h264, "-f", "mp4", f"file:{path}"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process; a pipe could fill up
         # A session of its own: Ctrl-C in the terminal must end the daemon, which then ends the video properly.
         self._process = subprocess.Popen(

@@ -1,6 +1,6 @@
 """The true age of the first frames of a network stream.
 
-FFmpeg looks at a stream for about a second before it is open, keeps what came meanwhile and then hands it out at once:
+FFmpeg looks at a stream for a while before it is open, keeps what came meanwhile and then hands it out at once:
 without this the first 28 frames of an RTSP camera were stamped as new while being up to 1.1 s old.
 """
 
@@ -36,3 +36,7 @@ class Backlog:
             self._estimate_ns = None
             return got_ns
         return captured_ns
+
+    def has_newer(self, captured_ns: int, got_ns: int) -> bool:
+        """Whether a newer frame than this one waits already: this one was buffered, and is older than a period."""
+        return self._estimate_ns is not None and got_ns - captured_ns > self._period_ns

@@ -11,11 +11,12 @@ from threading import Thread
 
 import numpy as np
 
-from edge_sdk.camera.capture import OPEN_TIMEOUT_MS
 from edge_sdk.camera.stats import SourceStats, SourceStatus
+from edge_sdk.camera.threaded import PATIENCE_S
 from edge_sdk.camera.video import VideoFile
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame, Image
+from edge_sdk.left_behind import join_or_leave
 
 _BUFFERS = 3  # one with the consumer, one that waits, one that is being written
 
@@ -29,6 +30,8 @@ class EveryFrame:
     """
 
     paced = False
+    trouble = ""
+    remarks: tuple[str, ...] = ()
 
     def __init__(self, video: VideoFile, camera: str) -> None:
         self.fps = video.fps
@@ -88,7 +91,7 @@ class EveryFrame:
         """Stop reading and close the file; may be called twice."""
         self._ended = self._closed = True
         self._free.put(None)
-        self._thread.join(OPEN_TIMEOUT_MS / 1000)
+        join_or_leave(self._thread, PATIENCE_S)
 
     def _run(self) -> None:
         try:
@@ -106,10 +109,10 @@ class EveryFrame:
             buffer = self._free.get() if buffer is None else buffer
             if buffer is None or self._closed:
                 return
-            if not self._video.capture.grab():
+            if not self._video.grab():
                 self._unreadable += self._video.missing(index)
                 return
-            image = self._video.capture.retrieve_into(buffer)
+            image = self._video.retrieve_into(buffer)
             if image is None:
                 self._unreadable += 1
             else:

@@ -10,10 +10,12 @@ import cv2
 import numpy as np
 
 from edge_sdk.camera.capture import silence
+from edge_sdk.camera.rotation import turned
 from edge_sdk.camera.stats import SourceStats, SourceStatus
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame, Image
 from edge_sdk.location import IMAGE_SUFFIXES
+from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 
 
 class ImageFiles:
@@ -22,28 +24,33 @@ class ImageFiles:
     Args:
         path: a folder, or one image.
         camera: the stream's name.
+        options: rotation and repetition.
 
     Raises:
         CameraError: no image there, or none that can be read.
     """
 
-    def __init__(self, path: Path, camera: str) -> None:
+    fps = 1.0
+    paced = False
+    trouble = ""
+    remarks: tuple[str, ...] = ()
+
+    def __init__(self, path: Path, camera: str, options: SourceOptions = AS_IT_COMES) -> None:
         silence()
+        self._options = options
         self._camera = camera
         self._paths = _image_paths(path)
         self._index = 0
+        self._seq = -1
         self._delivered = 0
         self._unreadable = 0
         self._first = self._next_readable()
         if self._first is None:
             raise CameraError(f"{path}: none of {len(self._paths)} images can be read; expected whole JPEG, PNG, …")
 
-    fps = 1.0
-    paced = False
-
     @property
     def ended(self) -> bool:
-        """True once every image was delivered or found unreadable."""
+        """True once every image was delivered or found unreadable, or the source was closed."""
         return self._first is None and self._index >= len(self._paths)
 
     @property
@@ -64,7 +71,12 @@ class ImageFiles:
         if image is None:
             return None
         self._delivered += 1
-        return Frame(image, time.monotonic_ns(), time.time(), self._index - 1, self._camera)
+        seq = self._seq
+        if self._options.repeat and self._index >= len(self._paths):
+            # Looked up now, so that a folder of which nothing can be read any more comes to an end.
+            self._index = 0
+            self._first = self._next_readable()
+        return Frame(image, time.monotonic_ns(), time.time(), seq, self._camera)
 
     def close(self) -> None:
         """Deliver nothing more; may be called twice."""
@@ -75,8 +87,9 @@ class ImageFiles:
         while self._index < len(self._paths):
             image = _read(self._paths[self._index])
             self._index += 1
+            self._seq += 1
             if image is not None:
-                return image
+                return turned(image, self._options.rotate)
             self._unreadable += 1
         return None
 

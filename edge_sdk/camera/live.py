@@ -1,6 +1,6 @@
 """Cameras and network streams: read as fast as they deliver, reopened for ever.
 
-Owns the reopening. After a failed read the same OpenCV capture never recovers, so it is thrown away.
+Owns the opening again. After a failed read the same OpenCV capture never recovers, so it is thrown away.
 """
 
 from __future__ import annotations
@@ -13,81 +13,154 @@ from threading import Event
 
 from edge_sdk.camera.backlog import Backlog
 from edge_sdk.camera.capture import Capture
+from edge_sdk.camera.rate import Rate
 from edge_sdk.camera.slot import Slot
 from edge_sdk.camera.stats import SourceStatus
+from edge_sdk.camera.trouble import want_of_descriptors
+from edge_sdk.errors import CameraError
 
 _FIRST_DELAY_S = 0.5
-_LONGEST_DELAY_S = 10.0
+_LONGEST_DELAY_S = 2.0  # whoever comes back is seen within three seconds: this, and opening
 _UNREADABLE_LIMIT = 50  # in a row, about two seconds: what sends nothing but rubbish is lost, too
+_STUCK_MARGIN_S = 1.0
+_FALLBACK_FPS = 25.0
+_HANGS = "no frame comes, and its driver hangs"  # without seconds: each change is told
 
 
 class LiveFeed:
     """Feeds a slot from a camera.
 
     Args:
-        first: the opened capture.
-        reopen: opens another one, or returns None.
+        first: the opened capture; None: it is opened, however long that takes, by the reading thread.
+        reopen: opens another one, or raises a CameraError that says why not, in a few words.
         uniform: a random number from 0 to 1, for the jitter.
+        read_timeout_s: seconds after which the capture itself gives up; a second later a driver is said to hang.
     """
 
     def __init__(
-        self, first: Capture, reopen: Callable[[], Capture | None], uniform: Callable[[], float] = random.random
+        self,
+        first: Capture | None,
+        reopen: Callable[[], Capture],
+        uniform: Callable[[], float] = random.random,
+        *,
+        read_timeout_s: float = 2.0,
     ) -> None:
-        self.fps = first.fps
+        self._rate = Rate(_FALLBACK_FPS if first is None else first.fps)
+        self.remarks: tuple[str, ...] = () if first is None else first.remarks
         self.reopenings = 0
         self.unreadable = 0
-        self.status = SourceStatus.OPENED
+        self._status = SourceStatus.OPENING if first is None else SourceStatus.OPENED
+        self._trouble = ""
         self._first = first
         self._reopen = reopen
         self._uniform = uniform
+        self._read_timeout_s = read_timeout_s
+        self._stuck_after_ns = int((read_timeout_s + _STUCK_MARGIN_S) * 1e9)
+        self._heard_ns = time.monotonic_ns()
+        self._is_reading = False
         self._attempt = 0
         self._seq = 0
+        self._shape: tuple[int, ...] = ()  # of the last picture
+
+    @property
+    def fps(self) -> float:
+        """Frames a second: what the camera promises, until fifty frames came to something else."""
+        return self._rate.fps
+
+    @property
+    def status(self) -> SourceStatus:
+        """Where it stands; lost, too, while a driver hangs in spite of its time-out."""
+        return SourceStatus.LOST if self._is_stuck() and self._status.is_there else self._status
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not there at present, in a few words; empty when it is, or when that is not known yet."""
+        if self._is_stuck():
+            return _HANGS
+        return self._trouble
 
     def run(self, slot: Slot, stop: Event) -> None:
         """Feed the slot until `stop` is set; reopen whenever the camera is lost, for whatever reason."""
-        capture: Capture | None = self._first
+        capture = self._opened(stop, waits=False) if self._first is None else self._first
         while capture is not None:
+            reason = "no more frames came"
             # Out of memory, or an error of OpenCV's that nobody foresaw: months later it may be over, the thread not.
-            with contextlib.suppress(Exception):
-                self._read(capture, slot, stop)
+            try:
+                reason = self._read(capture, slot, stop)
+            except Exception as cause:  # noqa: BLE001 - for the reason above
+                reason = f"reading failed ({type(cause).__name__})"
             with contextlib.suppress(Exception):
                 capture.release()
-            capture = self._reopened(stop)
+            self._is_reading = False
+            self._trouble = reason
+            if self._status.is_there:
+                self._status = SourceStatus.LOST
+            capture = self._opened(stop)
 
-    def _read(self, capture: Capture, slot: Slot, stop: Event) -> None:
+    def _read(self, capture: Capture, slot: Slot, stop: Event) -> str:
+        """Put every frame into the slot; returns why there is no more."""
+        self._rate, self.remarks = Rate(capture.fps), capture.remarks
         backlog = Backlog(capture.buffered_since_ns, capture.fps)
         unreadable_in_a_row = 0
-        asked_ns = time.monotonic_ns()
+        asked_ns = self._heard_ns = time.monotonic_ns()
+        self._is_reading = True
         while not stop.is_set() and unreadable_in_a_row < _UNREADABLE_LIMIT and capture.grab():
             got_ns, got_at = time.monotonic_ns(), time.time()
-            captured_ns = backlog.captured_ns(asked_ns, got_ns)
+            self._heard_ns = got_ns
+            captured_ns = capture.stamp_ns or backlog.captured_ns(asked_ns, got_ns)
+            seq, self._seq = self._seq, self._seq + 1
+            if backlog.has_newer(captured_ns, got_ns):
+                slot.skip()
+                asked_ns = time.monotonic_ns()
+                continue
+            self._rate.note(got_ns)
             image = capture.retrieve_into(slot.buffer())
             if image is None:
                 unreadable_in_a_row += 1
                 self.unreadable += 1
-                continue
-            unreadable_in_a_row = 0
-            self._note_delivery()
-            slot.put(image, captured_ns, got_at - (got_ns - captured_ns) / 1e9, self._seq)
-            self._seq += 1
+            else:
+                unreadable_in_a_row = 0
+                self._note_delivery()
+                if image.shape != self._shape:
+                    self._note_shape(image.shape, capture.remarks)
+                slot.put(image, captured_ns, got_at - (got_ns - captured_ns) / 1e9, seq)
             asked_ns = time.monotonic_ns()
+        if unreadable_in_a_row >= _UNREADABLE_LIMIT:
+            return f"{_UNREADABLE_LIMIT} frames in a row cannot be decoded"
+        waited_s = (time.monotonic_ns() - asked_ns) / 1e9
+        is_silent = waited_s > self._read_timeout_s * 0.9
+        return f"no frame for {self._read_timeout_s:g} s" if is_silent else "the camera ended the stream"
 
     def _note_delivery(self) -> None:
         self._attempt = 0
-        if self.status is SourceStatus.LOST:
-            self.status = SourceStatus.REOPENED
+        self._trouble = ""
+        if self._status is SourceStatus.OPENING:
+            self._status = SourceStatus.OPENED
+        elif self._status is SourceStatus.LOST:
+            self._status = SourceStatus.REOPENED
             self.reopenings += 1
 
-    def _reopened(self, stop: Event) -> Capture | None:
+    def _note_shape(self, shape: tuple[int, ...], remarks: tuple[str, ...]) -> None:
+        """Whoever set it up meant another size: boxes and zones may not fit any more."""
+        if self._shape:
+            before, now = ("{1}x{0}".format(*each) for each in (self._shape, shape))
+            self.remarks = (*remarks, f"its pictures are {now} now, and were {before}")
+        self._shape = shape
+
+    def _is_stuck(self) -> bool:
+        return self._is_reading and time.monotonic_ns() - self._heard_ns > self._stuck_after_ns
+
+    def _opened(self, stop: Event, *, waits: bool = True) -> Capture | None:
         """Another capture, however long that takes; None once `stop` is set."""
-        self.status = SourceStatus.LOST
-        while not stop.wait(backoff_s(self._attempt, self._uniform())):
-            self._attempt += 1
-            capture: Capture | None = None
-            with contextlib.suppress(Exception):
-                capture = self._reopen()
-            if capture is not None:
-                return capture
+        while not stop.wait(backoff_s(self._attempt, self._uniform()) if waits else 0):
+            self._attempt += waits
+            waits = True
+            try:
+                return self._reopen()
+            except CameraError as cause:
+                self._trouble = want_of_descriptors() or str(cause)
+            except Exception as cause:  # noqa: BLE001 - as above
+                self._trouble = want_of_descriptors() or f"it does not open ({type(cause).__name__})"
         return None
 
 

@@ -11,12 +11,21 @@ from edge_sdk.protocols import Source
 
 
 class SourceStatus(Enum):
-    """Where a source stands."""
+    """Where a source stands.
 
+    OPENING is a camera that was waited for and never came yet, LOST one that delivered before.
+    """
+
+    OPENING = "opening"
     OPENED = "opened"
     LOST = "lost"
     REOPENED = "reopened"
     ENDED = "ended"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether frames come."""
+        return self in (SourceStatus.OPENED, SourceStatus.REOPENED)
 
 
 class SourceStats(msgspec.Struct, frozen=True, gc=False):
@@ -24,7 +33,8 @@ class SourceStats(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         delivered: frames that `latest()` handed out.
-        dropped: frames that nobody took before a newer one came, or that a late video file skipped.
+        dropped: frames that nobody took before a newer one came, that a late video file skipped, or that a stream had
+            kept while it opened.
         reopenings: how often a lost camera delivered again.
         unreadable: images, or frames of a camera, that could not be decoded; for a video file the frames that its
             header promises and that are not there.
@@ -41,7 +51,10 @@ class OpenedSource(Source, Protocol):
 
     @property
     def fps(self) -> float:
-        """Frames a second that the source promises; 25 where it says nothing sensible, 1 for images."""
+        """Frames a second that the source promises; 25 where it says nothing sensible, 1 for images.
+
+        Of a camera that gives clearly more or fewer it is what fifty frames came to, once they did.
+        """
         ...
 
     @property
@@ -57,4 +70,14 @@ class OpenedSource(Source, Protocol):
     @property
     def status(self) -> SourceStatus:
         """Where it stands now; a short loss shows in `stats.reopenings` even when nobody looked in time."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why it is lost, or not there yet: a few words without a secret; empty when all is well."""
+        ...
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was asked of a camera and not got, a line each."""
         ...

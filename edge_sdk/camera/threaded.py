@@ -8,13 +8,13 @@ from __future__ import annotations
 from threading import Event, Thread
 from typing import Protocol
 
-from edge_sdk.camera.capture import OPEN_TIMEOUT_MS
 from edge_sdk.camera.slot import Slot
 from edge_sdk.camera.stats import SourceStats, SourceStatus
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame
+from edge_sdk.left_behind import join_or_leave
 
-_JOIN_TIMEOUT_S = OPEN_TIMEOUT_MS / 1000 + 1  # an opening that just began is the longest thing a reader can be in
+PATIENCE_S = 0.5  # who is told to stop has two seconds for all; an opening, or a driver, may take longer
 
 
 class Feed(Protocol):
@@ -38,6 +38,16 @@ class Feed(Protocol):
     @property
     def status(self) -> SourceStatus:
         """Where it stands."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not there at present; empty when it is."""
+        ...
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was asked for and not got."""
         ...
 
     def run(self, slot: Slot, stop: Event) -> None:
@@ -88,6 +98,16 @@ class ThreadedSource:
         """Where it stands now."""
         return SourceStatus.ENDED if self._slot.ended else self._feed.status
 
+    @property
+    def trouble(self) -> str:
+        """Why it is not there at present; empty when it is."""
+        return "" if self._slot.ended else self._feed.trouble
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was asked for and not got."""
+        return self._feed.remarks
+
     def latest(self, timeout_s: float) -> Frame | None:
         """The newest frame not delivered yet, or None when none came within `timeout_s` seconds.
 
@@ -100,10 +120,13 @@ class ThreadedSource:
         return frame
 
     def close(self) -> None:
-        """Stop the thread and give everything back; may be called twice, and takes at most a few seconds."""
+        """Deliver nothing more and give everything back; may be called twice, and waits for half a second at most.
+
+        A thread that hangs in an opening or in a driver goes on alone, gives back what it holds and then ends.
+        """
         self._stop.set()
         self._slot.finish()
-        self._thread.join(_JOIN_TIMEOUT_S)
+        join_or_leave(self._thread, PATIENCE_S)
 
     def _run(self) -> None:
         try:

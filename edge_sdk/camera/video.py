@@ -12,13 +12,18 @@ from threading import Event
 
 import numpy as np
 
-from edge_sdk.camera.capture import OpenCvCapture, open_file
+from edge_sdk.camera.capture import OpenCvCapture
+from edge_sdk.camera.opencv import open_file
+from edge_sdk.camera.rotation import Rotation
 from edge_sdk.camera.slot import Slot
 from edge_sdk.camera.stats import SourceStatus
+from edge_sdk.camera.trouble import want_of_descriptors
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Image
+from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 
 _LONGEST_SKIP_NS = 500_000_000  # who decodes slower than real time still delivers twice a second
+_LONGEST_GAP_NS = 60_000_000_000  # between two frames; what is longer is a broken time
 _COUNT_TOLERANCE = 0.95  # the frame count in a header is often an estimate
 
 
@@ -27,35 +32,88 @@ class VideoFile:
 
     Args:
         path: the file.
+        options: rotation and repetition.
 
     Attributes:
         capture: stands behind the first frame.
         first: that frame.
-        fps: frames a second; 25 where the file says nothing sensible.
+        fps: frames a second, their mean where it varies; 25 where the file says nothing sensible.
 
     Raises:
         CameraError: not a video, or truncated so that nothing can be decoded.
     """
 
-    def __init__(self, path: Path) -> None:
-        capture = open_file(str(path.absolute()))
-        first = _first_image(capture) if capture else None
+    def __init__(self, path: Path, options: SourceOptions = AS_IT_COMES) -> None:
+        self._path = str(path.absolute())
+        self._rotation, self._repeats = Rotation(options.rotate), options.repeat
+        capture = open_file(self._path)
+        first = self._first_image(capture) if capture else None
         if capture is None or first is None:
             if capture is not None:
                 capture.release()
-            raise CameraError(f"{path}: no frame can be read; expected a complete video file, is it truncated?")
+            wanted = "expected a whole video file (AVI, MP4, MKV, …); is it truncated, or no video at all?"
+            raise CameraError(f"{path}: {want_of_descriptors() or 'no frame can be read'}; {wanted}")
         self.capture: OpenCvCapture = capture
         self.first: Image = first
         self.fps = capture.fps
+
+    def retrieve_into(self, buffer: Image) -> Image | None:
+        """Decode the grabbed frame, turned as is wanted; see `Capture`."""
+        return self._rotation.retrieve_into(self.capture, buffer)
+
+    def grab(self) -> bool:
+        """Go to the next frame; a file that is repeated begins again. False when there is none."""
+        return self.capture.grab() or self._begin_again()
 
     def missing(self, read: int) -> int:
         """Frames that the header promises beyond the `read` ones, where clearly more than an error of estimate."""
         promised = self.capture.frame_count
         return int(promised) - read if math.isfinite(promised) and read < promised * _COUNT_TOLERANCE else 0
 
+    def _begin_again(self) -> bool:
+        if not self._repeats:
+            return False
+        self.capture.release()
+        again = open_file(self._path)
+        if again is None:
+            return False
+        self.capture = again
+        return again.grab()
+
+    def _first_image(self, capture: OpenCvCapture) -> Image | None:
+        return self._rotation.retrieve_into(capture, np.zeros((1, 1, 3), np.uint8)) if capture.grab() else None
+
+
+class FrameTimes:
+    """When the frames of a file are due.
+
+    The file says it of each, because the rate may vary; where it does not, or says that time runs backwards, a frame
+    comes one period after the one before it.
+
+    Args:
+        position_ms: of the first frame.
+        fps: frames a second.
+    """
+
+    def __init__(self, position_ms: float, fps: float) -> None:
+        self._period_ns = round(1e9 / fps)
+        self._base_ms, self._base_ns, self._due_ns = position_ms, 0, 0
+
+    def due_ns(self, position_ms: float) -> int:
+        """Nanoseconds after the first frame at which the next one is due, of which the file says `position_ms`."""
+        due_ns = 0
+        if math.isfinite(position_ms):
+            due_ns = self._base_ns + round((position_ms - self._base_ms) * 1e6)
+        if not self._due_ns < due_ns <= self._due_ns + _LONGEST_GAP_NS:
+            due_ns = self._due_ns + self._period_ns
+            if math.isfinite(position_ms):
+                self._base_ms, self._base_ns = position_ms, due_ns
+        self._due_ns = due_ns
+        return due_ns
+
 
 class VideoFeed:
-    """Feeds a slot from a file in real time: frame i is due at start + i / fps, and that is when it was "captured".
+    """Feeds a slot from a file in real time: a frame is "captured" when it is due.
 
     The clock starts when the first frame is asked for, so that nothing is lost while a model loads. A reader that
     falls behind leaves frames out, but never the last.
@@ -66,6 +124,8 @@ class VideoFeed:
 
     reopenings = 0
     status = SourceStatus.OPENED
+    trouble = ""
+    remarks: tuple[str, ...] = ()
 
     def __init__(self, video: VideoFile) -> None:
         self.unreadable = 0
@@ -82,20 +142,21 @@ class VideoFeed:
             self._video.capture.release()
 
     def _play(self, slot: Slot, stop: Event) -> None:
+        times = FrameTimes(self._video.capture.position_ms, self.fps)
         start_ns, start_at = time.monotonic_ns(), time.time()
         image: Image | None = self._video.first
-        index, last_ns = 0, start_ns
+        index, after_ns, last_ns = 0, 0, start_ns
         while True:
-            after_ns = int(index * self._period_ns)
             if image is not None:
                 if stop.wait(max(0, start_ns + after_ns - time.monotonic_ns()) / 1e9):
                     return
                 last_ns = time.monotonic_ns()
                 slot.put(image, start_ns + after_ns, start_at + after_ns / 1e9, index)
             index += 1
-            if stop.is_set() or not self._video.capture.grab():
+            if stop.is_set() or not self._video.grab():
                 break
-            image = self._retrieve(slot, index, start_ns + int(index * self._period_ns), last_ns)
+            after_ns = times.due_ns(self._video.capture.position_ms)
+            image = self._retrieve(slot, index, start_ns + after_ns, last_ns)
         if not stop.is_set():
             self.unreadable += self._video.missing(index)
 
@@ -106,10 +167,6 @@ class VideoFeed:
         if is_late and index + 1 != self._video.capture.frame_count:
             slot.skip()
             return None
-        image = self._video.capture.retrieve_into(slot.buffer())
+        image = self._video.retrieve_into(slot.buffer())
         self.unreadable += image is None
         return image
-
-
-def _first_image(capture: OpenCvCapture) -> Image | None:
-    return capture.retrieve_into(np.zeros((1, 1, 3), np.uint8)) if capture.grab() else None

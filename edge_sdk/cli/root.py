@@ -6,6 +6,7 @@ Verbs are imported when they are called, so that `edge-sdk --help` does not pay 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib
 import os
 import sys
@@ -27,6 +28,7 @@ _VERBS = {
     "check": "Say whether a device can run a model, what it costs and what is wrong with it.",
     "build": "Turn a model.toml into a bundle for a device.",
     "run": "Run a bundle on a camera and publish what it sees.",
+    "watch": "Show live what devices publish to a broker.",
     "inspect": "Show what a bundle is, and where its time goes.",
     "tune": "Find out which model and which settings run best on this machine.",
     "bench": "Time every stage beside a bare run.",
@@ -117,5 +119,9 @@ def _fail_for_memory() -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    click.echo(f"edge-sdk: {message}", err=True)
+    from edge_sdk.health.journal import Priority, line_for_people
+
+    with contextlib.suppress(OSError):  # the exit code says it all the same
+        for line in message.split("\n"):
+            click.echo(line_for_people(line, Priority.ERROR), err=True)
     return exit_code

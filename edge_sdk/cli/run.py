@@ -15,16 +15,27 @@ import click
 import msgspec
 
 from edge_sdk.ahead import Ahead
+from edge_sdk.cli.mqtt_options import connection_options
+from edge_sdk.cli.run_config import config_file, rereading
+from edge_sdk.cli.standard_error import unhurried
 from edge_sdk.errors import PublishError, UsageError
 from edge_sdk.garbage import no_collection
+from edge_sdk.health.journal import is_journal, line_for_people
+from edge_sdk.health.notify import Notifier
+from edge_sdk.health.progress import Progress
+from edge_sdk.health.start import Start
 from edge_sdk.heap import share_one_heap
-from edge_sdk.stop import stopping_on_signals
+from edge_sdk.stop import Stop, stopping_on_signals
 
 if TYPE_CHECKING:
     from edge_sdk.bundle import Bundle
+    from edge_sdk.daemon.loading import Loading
+    from edge_sdk.daemon.readiness import Begin
+    from edge_sdk.daemon.say import Say
+    from edge_sdk.daemon.settings import PipelineSettings, RunSettings
+    from edge_sdk.daemon.shared import Shared
     from edge_sdk.daemon.summary import RunSummary
 
-_MQTT_PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 _PATH = click.Path(path_type=Path)
 _READER_MS = 300  # a reader that works has taken something by then
 POSITIVE = click.FloatRange(min=0, max=1e9, min_open=True)
@@ -39,18 +50,18 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 
 
 @click.command("run")
-@click.argument("bundle", type=_PATH)
-@click.option("--source", required=True, help="Camera index or /dev path, rtsp:// or http:// URL, video file, images.")
+@click.argument("bundle", type=_PATH, required=False)
+@click.option("--config", "config_file", type=_PATH, help="Run what this file says, instead of BUNDLE and flags.")
+@click.option("--check", is_flag=True, help="Say what would run, and all that is wrong; start nothing.")
+@click.option("--source", help="V4L2 index or /dev path, rtsp:// or http:// URL, picamera2, video, images, pattern.")
 @click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
-@click.option("--camera", default="camera", show_default=True, help="The source's name; each run needs its own.")
-@click.option("--mqtt", "mqtt_url", help="mqtt://[user@]host[:port] or mqtts://...; without it results go to stdout.")
-@click.option("--mqtt-password-file", type=_PATH, help=f"Or put it into ${_MQTT_PASSWORD_VARIABLE}.")
-@click.option("--mqtt-ca-file", type=_PATH, help="Authorities to trust instead of the system's, PEM.")
+@click.option("--camera", default="camera", show_default=True, help="The source's name in topics.")
+@click.option("--mqtt", "mqtt_url", help="mqtt[s]:// or ws[s]://[user@]host[:port]; without it results go to stdout.")
+@connection_options
 @click.option("--mqtt-qos", type=click.IntRange(0, 1), default=0, show_default=True, help="QoS of results.")
-@click.option("--mqtt-version", type=click.Choice(["5", "3.1.1"]), default="5", show_default=True)
 @click.option("--mqtt-prefix", default="edge/v1", show_default=True, help="First levels of every topic.")
 @click.option("--site", default="default", show_default=True, help="Where the device stands: one level of the topic.")
-@click.option("--device", help="This device's name: one level of the topic.  [default: the host's name]")
+@click.option("--device", help="Its name in topics; each run needs its own.  [default: the host's name]")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @click.option(
@@ -75,52 +86,120 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
-def command(**options: object) -> None:
-    """Run BUNDLE on the freshest frames of a source and publish what it sees."""
+@click.pass_context
+def command(context: click.Context, /, **options: object) -> None:
+    """Run BUNDLE on the freshest frames of a source and publish what it sees.
+
+    Without BUNDLE: what the configuration says, /etc/edge-sdk/config.toml or --config.
+    """
     quiet = bool(options["quiet"])
-    summary = _run(options, quiet=quiet)
-    if options["as_json"] and not _would_hang(summary):
-        click.echo(msgspec.json.encode(summary))
-    elif not quiet:
-        say(_closing(summary))
-    undelivered = _undelivered(summary)
-    if undelivered and summary.publisher and not summary.publisher.sent and summary.ended_by != "signal":
+    config = config_file(context)
+    if options["check"]:
+        from edge_sdk.cli.run_check import check
+
+        check(options, config)
+        return
+    is_journal(2)  # remembers the answer: below something else is in its place
+    with unhurried():
+        _end(_run(options, config, quiet=quiet), as_json=bool(options["as_json"]), quiet=quiet)
+
+
+def _end(summaries: list[RunSummary], *, as_json: bool, quiet: bool) -> None:
+    """Say what it came to.
+
+    Raises:
+        PublishError: nothing reached the broker.
+    """
+    is_read = as_json
+    for summary in summaries:
+        is_read = is_read and not _would_hang(summary)  # where one is not read, none after it waits for that
+        if is_read:
+            click.echo(msgspec.json.encode(summary))
+        elif not quiet:
+            say((f"{summary.camera}: " if len(summaries) > 1 else "") + _closing(summary))
+    last = summaries[-1]  # what became of the results is in each, of all streams together
+    undelivered = _undelivered(last)
+    has_time = all(summary.ended_by != "signal" for summary in summaries)
+    if undelivered and last.publisher and last.publisher.sent == last.publisher.rejected and has_time:
         raise PublishError(undelivered)  # a script must see that all was for nothing
     if undelivered and not quiet:
         say(f"warning: {undelivered}")
 
 
-def _run(options: dict[str, object], *, quiet: bool) -> RunSummary:
+def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> list[RunSummary]:
     # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     share_one_heap()
-    with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
+    status = _silence if quiet else say
+    start, notifier = Start(), Notifier.from_environment()  # before any child inherits the manager's variables
+    duration_s = cast("float | None", options["duration"])
+    with (
+        stopping_on_signals(reloads=config is not None or notifier.has_manager) as stop,
+        contextlib.ExitStack() as stack,
+    ):
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
-            verified = stack.enter_context(Ahead(_verifying(options), "edge-verify"))
+            reread = None if config is None else rereading(config, status, duration_s)
+            settings = None if reread is None else reread()
+            verifying = _verifying_first(options, settings)
+            verified = None if verifying is None else stack.enter_context(Ahead(verifying, "edge-verify"))
             from edge_sdk.cli.run_settings import run_settings
             from edge_sdk.daemon.loading import begin_loading
+            from edge_sdk.daemon.shared import Shared
 
-        settings = run_settings(options, _MQTT_PASSWORD_VARIABLE)
-        status = _silence if quiet else say
-        loading = begin_loading(settings.pipelines[0], verified, status, stop)
+        if settings is None:
+            settings = run_settings(options, status)
+        shared = Shared(Progress(notifier.interval_s or math.inf), status)
+        loading = None
+        if verified is not None:
+            loading = begin_loading(settings.pipelines[0], verified, status, stop, shared)
         if loading is not None:
             stack.enter_context(loading)
         with no_collection():
             from edge_sdk.daemon.daemon import Daemon
             from edge_sdk.daemon.summary import RunSummary
 
-        if loading is None:
-            return RunSummary.of_nothing(stop, settings.pipelines[0].latency_ms)
-        return Daemon(settings, loading, status, stop).run()
+        if stop.is_asked():
+            return [RunSummary.of_nothing(each.camera, "signal", each.latency_ms) for each in settings.pipelines]
+        start.mark("modules")
+        begin = _beginning(settings.pipelines[0], loading)
+        daemon = Daemon(settings, begin, shared, status, stop, notifier, start, reread)
+        return list(daemon.run().values())
 
 
-def _verifying(options: dict[str, object]) -> Callable[[], Bundle]:
+def _verifying_first(options: dict[str, object], settings: RunSettings | None) -> Callable[[], Bundle] | None:
+    """What verifies the bundle of a run's only stream; of several each does so in its turn."""
+    if settings is None:
+        return _verifying(cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"]))
+    first, *others = settings.pipelines
+    return None if others else _verifying(first.bundle, first.trusted_keys)
+
+
+def _verifying(path: Path, key_files: tuple[Path, ...]) -> Callable[[], Bundle]:
     from edge_sdk.bundle import Bundle
     from edge_sdk.signing import load_public_key
 
-    path, key_files = cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"])
     return lambda: Bundle.open(path, [load_public_key(key) for key in key_files], keeps_model=True)
+
+
+def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
+    """What begins to load a stream's model.
+
+    Args:
+        first: of the stream whose model loads already.
+        loading: what it finds begun, once; None: nothing.
+    """
+    begun = [] if loading is None else [loading]
+
+    def begin(settings: PipelineSettings, say: Say, stop: Stop, shared: Shared) -> Loading | None:
+        from edge_sdk.daemon.loading import begin_loading
+
+        if begun and settings == first:
+            return begun.pop()
+        with Ahead(_verifying(settings.bundle, settings.trusted_keys), "edge-verify") as verified:
+            return begin_loading(settings, verified, say, stop, shared)
+
+    return begin
 
 
 def _would_hang(summary: RunSummary) -> bool:
@@ -140,18 +219,21 @@ def _silence(_line: str) -> None:
 
 
 def say(line: str) -> None:
-    """One line for people, on standard error."""
-    click.echo(f"edge-sdk: {line}", err=True)
+    """One line for people, on standard error; where nobody takes it, or the disk below is full, results go on."""
+    with contextlib.suppress(OSError):
+        click.echo(line_for_people(line), err=True)
 
 
 def _closing(summary: RunSummary) -> str:
     if summary.age is None or summary.inference is None:
         return f"stopped by {summary.ended_by}; no results, {summary.stale} stale frames"
+    limited = summary.delivery.limited if summary.delivery else 0
     return (
         f"stopped by {summary.ended_by}; {summary.results} results, {summary.fps:.1f} a second; age "
         f"{summary.age.p50_ms:.1f} ms (p99 {summary.age.p99_ms:.1f}) of a budget of {summary.budget_ms:g}; "
         f"{summary.late} late, {summary.stale} dropped as too old, {summary.source.dropped} overtaken by newer frames"
-        + (f", {summary.skipped} left out, as only every n-th ran" if summary.skipped else "")
+        + (f", {summary.skipped} left out on purpose" if summary.skipped else "")
+        + (f", {limited} not published, as max_per_s says" if limited else "")
         + (f"; {summary.hung} runs that came to no end" if summary.hung else "")
         + (f"; {summary.not_finite} results of outputs that were no numbers" if summary.not_finite else "")
     )
@@ -163,7 +245,7 @@ def _undelivered(summary: RunSummary) -> str | None:
         lost = summary.lines.put - summary.lines.written
         return f"{lost} of {summary.lines.put} results were not read from standard output"
     publisher = summary.publisher
-    lost = publisher.put - publisher.sent + publisher.rejected if publisher else 0
+    lost = publisher.put - publisher.limited - publisher.sent + publisher.rejected if publisher else 0
     if publisher is None or lost <= 0:
         return None
     reason = f"; {publisher.last_error}" if publisher.last_error else ""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, cast
 
+from edge_sdk.cli.mqtt_options import mqtt_settings
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.errors import UsageError
+from edge_sdk.location import holds_password
 from edge_sdk.publishing import MqttSettings, Secret, check_name, default_device, read_password
 from edge_sdk.trial import TRIAL_S
 
 
-def run_settings(options: dict[str, object], password_variable: str) -> RunSettings:
+def run_settings(options: dict[str, object], warn: Callable[[str], None]) -> RunSettings:
     """Read the options of `edge-sdk run`.
 
     Args:
         options: by name, as click gives them.
-        password_variable: of the environment, for the broker's password where no file is named.
+        warn: takes one line for people.
 
     Raises:
         UsageError: a value that cannot be used, or a password where others can read it.
@@ -47,40 +49,25 @@ def run_settings(options: dict[str, object], password_variable: str) -> RunSetti
     )
     return RunSettings(
         device=device,
-        mqtt=_mqtt_settings(options, device, password_variable),
+        mqtt=_mqtt_settings(options, device, warn),
         pipelines=(pipeline,),
         duration_s=cast("float | None", options["duration"]),
     )
 
 
-def _mqtt_settings(options: dict[str, object], device: str, password_variable: str) -> MqttSettings | None:
+def _mqtt_settings(options: dict[str, object], device: str, warn: Callable[[str], None]) -> MqttSettings | None:
     url = cast("str | None", options["mqtt_url"])
     if url is None:
         return None
-    return MqttSettings.parse(
+    return mqtt_settings(
+        options,
         url,
-        password=_mqtt_password(cast("Path | None", options["mqtt_password_file"]), password_variable),
-        ca_file=cast("Path | None", options["mqtt_ca_file"]),
+        warn,
         prefix=cast("str", options["mqtt_prefix"]),
         site=cast("str", options["site"]),
         device=device,
-        camera=cast("str", options["camera"]),
         qos=cast("Literal[0, 1]", options["mqtt_qos"]),
-        protocol=cast('Literal["5", "3.1.1"]', options["mqtt_version"]),
     )
-
-
-def _mqtt_password(path: Path | None, variable: str) -> Secret | None:
-    if path is not None:
-        return read_password(path)
-    from_environment = os.environ.get(variable)
-    if not from_environment:
-        return None
-    try:
-        from_environment.encode()
-    except UnicodeEncodeError:  # not repeated, and not chained: it holds the password
-        raise UsageError(f"${variable}: the password is not UTF-8") from None
-    return Secret(from_environment)
 
 
 def _source_password(path: Path | None) -> Secret | None:
@@ -89,10 +76,8 @@ def _source_password(path: Path | None) -> Secret | None:
 
 def _refuse_password(source: str) -> None:
     """A password on the command line is in every process list."""
-    scheme, separator, rest = source.partition("://")
-    # As in `redact`: a password that was not percent-encoded may hold any character, the slash too.
-    user = rest.rpartition("@")[0]
-    if separator and ":" in user:
+    if holds_password(source):
+        scheme = source.partition("://")[0]
         raise UsageError(
             "--source: a password on the command line can be read by every user of this machine; "
             f"write {scheme}://USER@HOST/... and give --source-password-file (an @ in the path is %40)"

@@ -1,4 +1,4 @@
-"""Announcing: who writes results, and who reads the camera's status, is told what runs."""
+"""Announcing: who writes results, and who reads the device's state, is told what runs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Callable
 import msgspec
 
 from edge_sdk.loop import Loop, Tick
-from edge_sdk.protocols import Sink
-from edge_sdk.publishing import MqttPublisher, Running
+from edge_sdk.publishing import Running
 
 
 class Announcing:
-    """A supervisor that renews the status when tuning is over, whatever came of it.
+    """A supervisor that renews the state when tuning is over, whatever came of it.
 
     Args:
         answers_by: takes the variant of the next results.
-        publish: takes what runs, for the status; must not block.
+        publish: takes what runs, for the state; must not block.
         is_tuning: whether models are measured in turn at present.
     """
 
@@ -27,7 +26,7 @@ class Announcing:
         self._running: Running | None = None
 
     def tell(self, running: Running) -> None:
-        """Have results bear its variant, and the status say it."""
+        """Have results bear its variant, and the state say it."""
         self._answers_by(running.variant)
         self._running = msgspec.structs.replace(running, tuning=True if self._is_tuning() else msgspec.UNSET)
         self._publish(self._running)
@@ -37,8 +36,3 @@ class Announcing:
         if self._running is not None and self._running.tuning is True and not self._is_tuning():
             self._running = msgspec.structs.replace(self._running, tuning=msgspec.UNSET)
             self._publish(self._running)
-
-
-def status_of(sink: Sink) -> Callable[[Running], None]:
-    """What takes what runs for the camera's status; without a broker there is none."""
-    return sink.announce if isinstance(sink, MqttPublisher) else lambda _running: None

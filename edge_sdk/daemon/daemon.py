@@ -1,225 +1,211 @@
-"""The daemon: wires source, stages and publisher together and runs them until told to stop.
+"""The daemon: runs the streams of one process, each in a thread of its own, until told to stop.
 
-Owns the order of starting once the model loads (open the source meanwhile, connect) and of stopping (finish the frame,
-say offline, give everything back).
+Owns the order of starting and stopping, and the reloading.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import cv2
 
-import edge_sdk
 from edge_sdk.ahead import Ahead
-from edge_sdk.budget import Budget
-from edge_sdk.bundle import Bundle
-from edge_sdk.camera import Kind, OpenedSource, SourceStatus, kind_of, open_source, redact
-from edge_sdk.daemon.loading import Loading
+from edge_sdk.daemon.desk import Desk
+from edge_sdk.daemon.differences import other_words, outlet_words
+from edge_sdk.daemon.outlet import Outlet
+from edge_sdk.daemon.pipeline import Pipeline
+from edge_sdk.daemon.readiness import Begin
 from edge_sdk.daemon.say import Say
-from edge_sdk.daemon.settings import RunSettings
-from edge_sdk.daemon.steering import Steering
+from edge_sdk.daemon.settings import PipelineSettings, RunSettings
+from edge_sdk.daemon.shared import Gate, Shared
+from edge_sdk.daemon.streams import Streams
 from edge_sdk.daemon.summary import RunSummary
-from edge_sdk.daemon.troubles import Troubles
-from edge_sdk.errors import SessionError, StoppedError, UsageError
-from edge_sdk.loop import Loop, Supervisor, Tick
-from edge_sdk.protocols import Sink
-from edge_sdk.publishing import (
-    JsonLinesSink,
-    MqttPublisher,
-    PublisherStats,
-    ResultEncoder,
-    load_client,
-)
-from edge_sdk.run_record import RunRecord
-from edge_sdk.session import onnxruntime_version
+from edge_sdk.daemon.vitals import Vitals
+from edge_sdk.errors import CameraError, EdgeError
+from edge_sdk.health.notify import Notifier
+from edge_sdk.health.start import Start
 from edge_sdk.stop import Stop
 
-if TYPE_CHECKING:
-    from edge_sdk.annotate import AnnotatedVideo
-
-_STEP_TIMEOUT_S = 0.2  # how soon a signal is seen while no frame comes
-_CLOSE_TIMEOUT_S = 1.5
-_STATUS_INTERVAL_NS = 10_000_000_000
+_LOOK_S = 0.1  # how soon a signal is seen
+_JOIN_S = 0.9  # for the streams together: who is told to stop has two seconds for everything
+_VIDEO_S = 125.0  # where one writes a video: cut off it would be none, and a slow board takes long to finish it
+_CLOSE_TIMEOUT_S = 0.9  # for the results that wait; where the streams took their time,
+_END_S = 1.4  # what is left of this ...
+_SHORTEST_CLOSE_S = 0.4  # ... but so long at least
+_LONGER_S = 1.5  # for them where nobody waits for the end
 
 
 class Daemon:
-    """One bundle on one source.
+    """The streams of one process.
 
     Args:
         settings: what to run.
-        loading: their bundle and its model.
+        begin: what verifies a stream's bundle, and begins to load its model.
+        shared: what its streams have in common.
         say: takes status lines; never called once a frame.
-        stop: ends it.
+        stop: ends it, and asks for a reload.
+        notifier: tells the service manager.
+        start: of the process, marked up to the imports.
+        reread: reads the configuration again; None: there is none.
     """
 
-    def __init__(self, settings: RunSettings, loading: Loading, say: Say, stop: Stop) -> None:
-        self._run_settings, self._loading, self._say, self._stop = settings, loading, say, stop
-        self._settings = settings.pipelines[0]
-        self._deadline = math.inf
-        self._record = RunRecord()
-        self._supervisors: list[Supervisor] = [self._record]
+    def __init__(
+        self,
+        settings: RunSettings,
+        begin: Begin,
+        shared: Shared,
+        say: Say,
+        stop: Stop,
+        notifier: Notifier,
+        start: Start,
+        reread: Callable[[], RunSettings] | None = None,
+    ) -> None:
+        self._settings, self._begin, self._shared = settings, begin, shared
+        self._say, self._stop, self._reread = say, stop, reread
+        self._desk = Desk(
+            settings, shared.controls, say, lambda: self._outlet, self._reload if reread is not None else None
+        )
+        self._outlet = Outlet(settings, say, stop.is_asked, receiver=self._desk.inbox)
+        self._vitals = Vitals(notifier, start, say, self._outlet, shared.progress)
+        self._streams = Streams(self._make, say, is_service=settings.waits)
+        self._threads: dict[str, int] = {}  # of models, by camera
 
-    def run(self) -> RunSummary:
-        """Run until the source ends, a limit is reached or somebody asks for the end.
+    def run(self) -> dict[str, RunSummary]:
+        """Run until the sources end, a limit is reached or somebody asks for the end.
+
+        Returns:
+            What each stream came to, by camera.
 
         Raises:
-            EdgeError: from loading the model or opening the source, of the family that says who can mend it.
+            EdgeError: the failure of a stream, where that is the process's: always where its camera is not waited for.
         """
+        streams, vitals = self._streams, self._vitals
         try:
-            return self._run()
-        except StoppedError:
-            return self._nothing()
+            streams.start(self._settings.pipelines)
+            self._wait()
+            vitals.stopping()
+        finally:
+            for pipeline in streams.all():
+                pipeline.ask(self._stop.reason or "signal")
+            began_s = time.monotonic()
+            draws = any(pipeline.annotate for pipeline in self._settings.pipelines)
+            streams.join(_VIDEO_S if draws else _JOIN_S)
+            vitals.close()
+            rest_s = max(_SHORTEST_CLOSE_S, began_s + _END_S - time.monotonic())
+            self._outlet.close(min(_CLOSE_TIMEOUT_S, rest_s) if self._stop.is_asked() else _LONGER_S)
+        if not self._settings.waits:
+            streams.look()  # what failed only at its end, such as a video that cannot be finished
+        of_all = self._outlet.stats()
+        return {camera: pipeline.summary(of_all) for camera, pipeline in streams.running.items()}
 
-    def _nothing(self) -> RunSummary:
-        return RunSummary.of_nothing(self._stop, self._settings.latency_ms)
+    def _wait(self) -> None:
+        """Wait for a reason to end."""
+        duration_s = self._settings.duration_s
+        deadline = math.inf if duration_s is None else time.monotonic() + duration_s
+        while not self._stop.is_asked():
+            self._streams.look()
+            self._vitals.look(list(self._streams.running.values()), have_begun=self._streams.have_begun)
+            self._desk.look()
+            if self._streams.are_over:
+                return
+            if self._stop.reload:
+                self._stop.reload = False
+                self._reload()
+            if time.monotonic() >= deadline:
+                self._stop.ask("duration")
+            else:
+                time.sleep(_LOOK_S)
 
-    def _run(self) -> RunSummary:
-        settings, bundle, budget_ms = self._settings, self._loading.bundle, self._loading.budget_ms
-        with contextlib.ExitStack() as stack:
-            opened = self._open(stack)
-            if opened is None:
-                return self._nothing()
-            steering, source = opened
-            stack.callback(source.close)
-            # While a frame is resized no model runs, so that its threads' cores are free.
-            cv2.setNumThreads(bundle.manifest.intra_op_num_threads)
-            budget = Budget(budget_ms, drops=source.paced)
-            steering.settle(paced=source.paced)
-            observers: list[Sink] = [self._record]
-            if settings.annotate is not None:
-                observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
-            self._say(f"source {redact(settings.source)} is open")
-            encoder = ResultEncoder.for_bundle(bundle, self._run_settings.device)
-            sink = self._open_sink(encoder, source)
-            stack.callback(sink.close, _CLOSE_TIMEOUT_S)
-            troubles = Troubles(self._record, self._say, None if isinstance(sink, JsonLinesSink) else sink.warn)
-            loop = Loop(source, steering.take_stages(), sink, budget, observers=observers)
-            self._supervisors += [troubles, *steering.begin(stack, loop, budget, encoder, sink, source)]
-            reason = self._step_until_done(loop, source, troubles)
-            sink.close(_CLOSE_TIMEOUT_S)
-            return self._summary(loop, source, sink, budget, reason)
+    def _make(self, settings: PipelineSettings, gate: Gate | None, before: Pipeline | None) -> Pipeline:
+        name = settings.camera
 
-    def _open(self, stack: contextlib.ExitStack) -> tuple[Steering, OpenedSource] | None:
-        """Open the source and load what speaks MQTT, while the model loads; None when told to stop first.
+        def is_alone() -> bool:  # others may come later
+            return len(self._settings.pipelines) == 1
 
-        What is wrong with the model is said rather than what is wrong with the source.
-        """
-        settings, model = self._settings, self._loading.steering
-        # A file that plays in its own time plays from when it is opened: not before there is a model that looks.
-        is_played = kind_of(settings.source) is Kind.VIDEO and not settings.every_frame
-        opening = None if is_played else self._begin_opening(stack)
-        if self._run_settings.mqtt is not None:
-            load_client()
-        if not model.is_ready(self._stop.is_asked):
-            return None
-        steering = model.take()
-        opening = opening or self._begin_opening(stack)
-        return (steering, opening.take()) if opening.is_ready(self._stop.is_asked) else None
-
-    def _begin_opening(self, stack: contextlib.ExitStack) -> Ahead[OpenedSource]:
-        settings = self._settings
-        password = settings.source_password.reveal() if settings.source_password else None
-        realtime = not settings.every_frame
-        return stack.enter_context(
-            Ahead(
-                lambda: open_source(settings.source, camera=settings.camera, password=password, realtime=realtime),
-                "edge-source",
-                undo=lambda source: source.close(),
-            )
+        return Pipeline(
+            settings,
+            self._begin,
+            self._outlet,
+            self._shared,
+            lambda line: self._say(line if is_alone() else _of_camera(name, line)),
+            self._stop,
+            waits=self._settings.waits,
+            gate=gate,
+            before=before,
+            use_threads=lambda threads: self._use_threads(name, threads),
         )
 
-    def _open_sink(self, encoder: ResultEncoder, source: OpenedSource) -> MqttPublisher | JsonLinesSink:
-        if self._run_settings.mqtt is None:
-            if sys.stdout is None:
-                raise UsageError("standard output is closed; give --mqtt, or something that takes the results")
-            # Past Python's buffer: it is flushed when the process ends, and a write that hangs keeps its lock.
-            stdout = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
-            return JsonLinesSink(stdout, encoder, keeps_all=not source.paced, is_stopped=self._is_stopped)
-        versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
-        address = self._run_settings.mqtt.address
-        return MqttPublisher(
-            self._run_settings.mqtt,
-            encoder,
-            versions=versions,
-            on_state=lambda state, detail: self._say_broker(address, state, detail),
-        )
+    def _use_threads(self, camera: str, threads: int) -> None:
+        """A model of that camera has so many threads."""
+        self._threads[camera] = threads
+        self._share_threads()
 
-    def _is_stopped(self) -> bool:
-        return self._stop.is_asked() or time.monotonic() >= self._deadline
+    def _share_threads(self) -> None:
+        """While a frame is resized no model runs, so that its threads' cores are free; not with several streams."""
+        first, *others = self._settings.pipelines
+        cv2.setNumThreads(1 if others else self._threads.get(first.camera, 1))
 
-    def _step_until_done(self, loop: Loop, source: OpenedSource, troubles: Troubles) -> str:
-        """Step until there is a reason to stop; returns it."""
-        settings = self._settings
-        status = source.status
-        if self._run_settings.duration_s is not None:
-            self._deadline = time.monotonic() + self._run_settings.duration_s
-        next_status_ns = time.monotonic_ns() + _STATUS_INTERVAL_NS
-        while self._stop.reason is None:
-            tick = loop.step(_STEP_TIMEOUT_S)
-            for supervisor in self._supervisors:
-                supervisor.after(loop, tick)
-            if troubles.hopeless is not None:
-                raise SessionError(troubles.hopeless)
-            if settings.frames is not None and self._record.results >= settings.frames:
-                return "frames"
-            if source.ended:
-                return "end of source"
-            if time.monotonic() >= self._deadline:
-                return "duration"
-            if source.status is not status:
-                status = source.status
-                self._say_status(status)
-            if time.monotonic_ns() >= next_status_ns:
-                next_status_ns += _STATUS_INTERVAL_NS
-                self._say(self._record.line(loop))
-        return self._stop.reason
+    def _reload(self) -> str:
+        """Take the configuration as it is now; why that cannot be, in lines, or nothing."""
+        if self._reread is None:
+            why = "there is no configuration to read again"
+            self._vitals.reloading(why)
+            self._say(f"{why}: what runs was named on the command line")
+            return why
+        self._vitals.reloading()
+        try:
+            fresh = self._reread()
+        except EdgeError as cause:
+            return self._refuse(str(cause))
+        before = self._settings
+        is_same_outlet = not outlet_words(before, fresh)
+        looking = Ahead(lambda: [] if is_same_outlet else _hindrances(fresh), "edge-reload")
+        if not looking.is_ready(self._stop.is_asked):
+            return "the program ends"
+        hindrances = looking.take()
+        if hindrances:
+            return self._refuse("\n".join(hindrances))
+        self._settings = fresh
+        self._desk.change_to(fresh)
+        self._share_threads()
+        if is_same_outlet:
+            words = [*other_words(before, fresh), self._streams.change_to(fresh.pipelines)]
+            self._say(f"configuration read again: {'; '.join(words)}")
+        else:
+            words = [*outlet_words(before, fresh), *other_words(before, fresh)]
+            self._say(f"configuration read again: {'; '.join(words)}; all streams change")
+            self._change_outlet()
+        return ""
 
-    def _say_broker(self, address: str, state: str, detail: str) -> None:
-        if state == "connecting" and detail:
-            what = detail if detail.startswith("connection lost") else f"not reachable ({detail})"
-            self._say(f"broker {address}: {what}, trying again")
-        elif state == "refused":
-            self._say(f"broker {address}: refused us ({detail}), trying again")
-        elif state == "online":
-            self._say(f"broker {address}: online" + (f", {detail}" if detail else ""))
+    def _change_outlet(self) -> None:
+        """All streams end and leave their sources; what they put is delivered, and others go on with the sources."""
+        before = self._streams.stop_for_others(self._stop.is_asked)
+        self._outlet.close(_CLOSE_TIMEOUT_S)
+        stay = set() if self._stop.is_asked() else {each.camera for each in self._settings.pipelines}
+        for camera in before.keys() - stay:
+            before[camera].handover.close_left()
+            before[camera].leave_outlet()
+        if stay:
+            self._outlet = self._vitals.outlet = self._outlet.successor(self._settings)
+            self._streams.start(self._settings.pipelines, before)
 
-    def _say_status(self, status: SourceStatus) -> None:
-        self._say(f"source {redact(self._settings.source)}: {status.value}")
-
-    def _summary(
-        self, loop: Loop, source: OpenedSource, sink: MqttPublisher | JsonLinesSink, budget: Budget, reason: str
-    ) -> RunSummary:
-        record, stats = self._record, sink.stats()
-        return RunSummary(
-            results=record.results,
-            late=loop.counts[Tick.LATE],
-            stale=loop.counts[Tick.STALE],
-            hung=loop.counts[Tick.HUNG],
-            not_finite=record.not_finite,
-            skipped=loop.counts[Tick.SKIPPED],
-            budget_ms=budget.limit_ns / 1e6,
-            age=record.age(),
-            serial=record.serial(),
-            inference=record.inference(),
-            fps=record.fps(),
-            source=source.stats,
-            publisher=stats if isinstance(stats, PublisherStats) else None,
-            lines=None if isinstance(stats, PublisherStats) else stats,
-            ended_by=reason,
-        )
+    def _refuse(self, why: str) -> str:
+        for line in f"the configuration is not taken, what runs goes on: {why}".splitlines():
+            self._say(line)
+        return why
 
 
-@contextlib.contextmanager
-def _annotated_video(path: Path, bundle: Bundle, fps: float) -> Iterator[AnnotatedVideo]:
-    from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter  # few runs do
+def _hindrances(settings: RunSettings) -> list[str]:
+    """What would keep streams from running, but for cameras that are not there: those are waited for."""
+    from edge_sdk.daemon.checking import check_run  # few reloads need it
 
-    annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
-    with VideoWriter(path, fps) as writer:
-        yield AnnotatedVideo(annotator, writer, fps)
+    problems = [each for each in check_run(settings).all_problems() if each.exit_code != CameraError.exit_code]
+    return [problem.text for problem in problems if problem.keeps_from_running]
+
+
+def _of_camera(name: str, line: str) -> str:
+    """With the camera's name, but what the line's reader goes by in front."""
+    warning = "warning: "
+    return f"{warning}{name}: {line.removeprefix(warning)}" if line.startswith(warning) else f"{name}: {line}"

@@ -16,6 +16,7 @@ from edge_sdk.governor import Governor, Move
 from edge_sdk.ladder import ladder_of
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.manifest import Manifest
+from edge_sdk.peers import Peers, Place
 from edge_sdk.publishing import Running
 from edge_sdk.stages import Stages
 
@@ -39,6 +40,7 @@ class Governing:
         threads_of: the name of a variant -> threads that `open_stages` would give it with these cores.
         prepare: what comes before `open_stages` in that thread and ends by itself; its time does not count.
         load_limit_s: seconds after which `open_stages` is given up.
+        place: among the streams of this process; None: it is alone.
         clock_ns: monotonic nanoseconds.
     """
 
@@ -58,12 +60,14 @@ class Governing:
         threads_of: Callable[[str], int] = lambda _variant: 1,
         prepare: Callable[[str], None] = lambda _variant: None,
         load_limit_s: float = LIMIT_S,
+        place: Place | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._manifest, self._fixed = manifest, fixed
         self._limit_ns, self._period_ns = limit_ns, int(1e9 / fps)
         self._say, self._announce, self._throttled = say, announce, throttled
         self._is_held = is_held
+        self._place = place or Peers().join()
         self._cores, self._threads_of = cores, threads_of
         self._seen_cores = cores()
         self._refit: int | None = None  # threads that what runs is to have
@@ -121,18 +125,19 @@ class Governing:
             self._governor.note_stale()
 
     def close(self) -> None:
-        """Give the thread back."""
+        """Give the thread back, and the place."""
+        self._place.leave()
         self._loader.close(_CLOSE_TIMEOUT_S)
 
     def _fresh(self, start: int = 0) -> Governor:
         rungs = ladder_of(self._manifest, fixed=self._fixed)
-        return Governor(rungs, self._limit_ns, self._period_ns, self._clock_ns(), start)
+        return Governor(rungs, self._limit_ns, self._period_ns, self._clock_ns(), start, self._place)
 
     def _follow(self, loop: Loop, variant: str) -> None:
         """Another supervisor chose: that is the top of the ladder from now on."""
         self._move = None  # what is being loaded for it is given up when it comes
         self._manifest = self._manifest.led_by(variant)
-        self._governor, self._variant, loop.every = self._fresh(), variant, 1
+        self._governor, self._variant, loop.every = self._fresh(), variant, 1.0
         self._tell("chosen by measurement")
 
     def _begin_move(self, loop: Loop, move: Move, now_ns: int) -> None:

@@ -15,11 +15,16 @@ from edge_sdk.ahead import Ahead
 from edge_sdk.bundle import Bundle
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import PipelineSettings
+from edge_sdk.daemon.shared import Shared
 from edge_sdk.daemon.steering import Steering
 from edge_sdk.publishing import check_name
 from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.stop import Stop
 from edge_sdk.trial import prove_here
+
+_UNCHECKED = (
+    "warning: no trusted key is given, so that no bundle's signature is checked (--trust KEY.pub; keys in [trust])"
+)
 
 
 class Loading:
@@ -31,6 +36,7 @@ class Loading:
         session: how a model is run, but for what tuning finds.
         say: takes one line for people.
         stop: ends the loading.
+        shared: what the streams of this process have in common.
 
     Attributes:
         bundle: as given.
@@ -39,15 +45,23 @@ class Loading:
     """
 
     def __init__(
-        self, settings: PipelineSettings, bundle: Bundle, session: SessionSettings, say: Say, stop: Stop
+        self,
+        settings: PipelineSettings,
+        bundle: Bundle,
+        session: SessionSettings,
+        say: Say,
+        stop: Stop,
+        shared: Shared | None = None,
     ) -> None:
         self.bundle = bundle
         self.budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        self.steering = Ahead(lambda: self._steer(settings, session, say, stop), "edge-model")
+        self.steering = Ahead(lambda: self._steer(settings, session, say, stop, shared), "edge-model")
 
-    def _steer(self, settings: PipelineSettings, session: SessionSettings, say: Say, stop: Stop) -> Steering:
+    def _steer(
+        self, settings: PipelineSettings, session: SessionSettings, say: Say, stop: Stop, shared: Shared | None
+    ) -> Steering:
         try:
-            return Steering(settings, self.bundle, session, self.budget_ms, say, stop.is_asked)
+            return Steering(settings, self.bundle, session, self.budget_ms, say, stop.is_asked, shared)
         finally:
             self.bundle.forget_kept()  # another variant may be the first to run
 
@@ -60,7 +74,9 @@ class Loading:
         self.steering.__exit__(kind, error, trace)
 
 
-def begin_loading(settings: PipelineSettings, verified: Ahead[Bundle], say: Say, stop: Stop) -> Loading | None:
+def begin_loading(
+    settings: PipelineSettings, verified: Ahead[Bundle], say: Say, stop: Stop, shared: Shared | None = None
+) -> Loading | None:
     """Check that a run can begin, try its bundle where it is new here, and begin to load its model.
 
     Args:
@@ -68,6 +84,7 @@ def begin_loading(settings: PipelineSettings, verified: Ahead[Bundle], say: Say,
         verified: its bundle, on the way to being verified.
         say: takes one line for people.
         stop: ends it.
+        shared: what the streams of this process have in common.
 
     Returns:
         None when it was told to stop first.
@@ -81,14 +98,16 @@ def begin_loading(settings: PipelineSettings, verified: Ahead[Bundle], say: Say,
         return None
     bundle = verified.take()
     if not settings.trusted_keys:
-        say("warning: no trusted key is given, so the bundle's signature was not checked (--trust KEY.pub)")
+        (say if shared is None else shared.say_once)(_UNCHECKED)
     bundle.check_device(platform.machine(), onnxruntime_version())
     if settings.variant is not None:
         bundle = bundle.led_by(settings.variant)
     session = _session_settings(settings, bundle)
-    if not prove_here(bundle, settings=session, seconds=settings.trial_s, say=say, is_stopped=stop.is_asked):
+    is_beside = shared is not None and shared.progress.is_any  # the trial gives way to frames
+    seconds = settings.trial_s
+    if not prove_here(bundle, settings=session, seconds=seconds, say=say, is_stopped=stop.is_asked, beside=is_beside):
         return None
-    return Loading(settings, bundle, session, say, stop)
+    return Loading(settings, bundle, session, say, stop, shared)
 
 
 def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSettings:

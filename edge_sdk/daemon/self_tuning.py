@@ -11,7 +11,7 @@ from edge_sdk.bundle import Bundle
 from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.errors import StoppedError
 from edge_sdk.location import Kind, kind_of
-from edge_sdk.session import SessionSettings, Shortfalls
+from edge_sdk.session import SessionCache, SessionSettings, Shortfalls
 from edge_sdk.stages import Stages
 from edge_sdk.trial import prove_here
 from edge_sdk.tuning import Candidate, Limits, LiveTuner, Tuned, Tuning
@@ -32,6 +32,7 @@ class SelfTuning:
         limits: what has to be kept.
         say: takes one line for people.
         is_stopped: asked while a model is tried.
+        cache: of models that other streams of this process have loaded.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class SelfTuning:
         limits: Limits,
         say: Callable[[str], None],
         is_stopped: Callable[[], bool],
+        cache: SessionCache | None = None,
     ) -> None:
+        self._cache = cache
         self._bundle, self._session, self._say, self._is_stopped = bundle, session, say, is_stopped
         self._is_live = self._is_over = False
         self._tried: set[str] = set()
@@ -106,7 +109,7 @@ class SelfTuning:
         return self._opened(bundle.led_by(candidate.variant), candidate.settings(self._session))
 
     def _opened(self, bundle: Bundle, settings: SessionSettings) -> Stages:
-        stages = Stages.open(self._proved(bundle), settings, most_golden=1)
+        stages = Stages.open(self._proved(bundle), settings, cache=self._cache, most_golden=1)
         self._shortfalls.tell(stages.variant, stages.session.providers)
         return stages
 
@@ -169,7 +172,7 @@ class SelfTuning:
             on_variant=on_variant,
         )
         self._say(
-            f"tuning for {source.fps:g} frames a second{why}: what runs best is measured while results go out, for "
+            f"tuning for {source.fps:.3g} frames a second{why}: what runs best is measured while results go out, for "
             f"about {tuner.plan.seconds:.0f} s (--no-tune leaves it)"
         )
         return tuner

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.publishing import MqttSettings, Secret
+from edge_sdk.commands import CommandClass
+from edge_sdk.errors import CameraError
+from edge_sdk.event_rule import EventRule
+from edge_sdk.home_assistant import HomeAssistantSettings
+from edge_sdk.location import Kind, kind_of
+from edge_sdk.publishing import MqttSettings, OutboxSettings, Secret
+from edge_sdk.snapshot_settings import SnapshotSettings
 from edge_sdk.source_options import SourceOptions
 from edge_sdk.trial import TRIAL_S
 
@@ -33,6 +39,8 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
         trial_s: how long a bundle that is new on this device may take to load and replay golden, in seconds; 0
             loads it untried.
         best_effort: run although the budget cannot be kept here.
+        events: when a class has appeared or disappeared, which is told.
+        snapshots: when pictures are published; None: never.
     """
 
     camera: str = "camera"
@@ -51,6 +59,21 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
     tune: bool = True
     trial_s: float = TRIAL_S
     best_effort: bool = False
+    events: tuple[EventRule, ...] = ()
+    snapshots: SnapshotSettings | None = None
+
+    @property
+    def paced(self) -> bool:
+        """Whether frames come at their own pace, or a file is not there yet; False: in turn, when asked for."""
+        try:
+            kind = kind_of(self.source)
+        except CameraError:
+            return True
+        return not (kind is Kind.IMAGES or (kind is Kind.VIDEO and self.every_frame))
+
+    def same_source(self, other: PipelineSettings) -> bool:
+        """Whether an opened source of this one can be read by the other as it is."""
+        return _source_of(self) == _source_of(other)
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +82,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         device: this device's name.
         mqtt: the broker; None prints results as lines of JSON to standard output.
+        outbox: where events wait for the broker.
+        commands: classes of commands that are carried out.
+        home_assistant: what Home Assistant is told; None: nothing.
         pipelines: its streams, each with a name of its own; at least one.
         duration_s: stop after so many seconds.
         waits: a camera that is not there yet is waited for, as a service must; otherwise it is an error at the start.
@@ -66,6 +92,13 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     device: str
     mqtt: MqttSettings | None = None
+    outbox: OutboxSettings = OutboxSettings()
+    commands: tuple[CommandClass, ...] = ()
+    home_assistant: HomeAssistantSettings | None = None
     pipelines: tuple[PipelineSettings, ...]
     duration_s: float | None = None
     waits: bool = False
+
+
+def _source_of(settings: PipelineSettings) -> tuple[object, ...]:
+    return settings.source, settings.source_password, settings.source_options, settings.camera, settings.every_frame

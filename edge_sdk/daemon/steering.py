@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 from edge_sdk.budget import Budget
 from edge_sdk.bundle import Bundle
 from edge_sdk.cores import Cores
-from edge_sdk.daemon.announcing import Announcing, status_of
+from edge_sdk.daemon.announcing import Announcing
 from edge_sdk.daemon.core_watch import CoreWatch
 from edge_sdk.daemon.feasible import choose_start, refusal
 from edge_sdk.daemon.governing import Governing
 from edge_sdk.daemon.say import Say, counted
 from edge_sdk.daemon.self_tuning import SelfTuning
 from edge_sdk.daemon.settings import PipelineSettings
+from edge_sdk.daemon.shared import Shared
+from edge_sdk.daemon.turn import Turn
 from edge_sdk.loop import Loop, Supervisor
-from edge_sdk.protocols import Sink
-from edge_sdk.publishing import ResultEncoder
+from edge_sdk.publishing import ResultEncoder, Stream
 from edge_sdk.room import check_room
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
@@ -43,6 +44,7 @@ class Steering:
         budget_ms: capture to outbox.
         say: takes one line for people.
         is_stopped: asked between the steps of the start.
+        shared: what the streams of this process have in common.
 
     Raises:
         EdgeError: when the model cannot be loaded, read or trusted here.
@@ -57,10 +59,13 @@ class Steering:
         budget_ms: float,
         say: Say,
         is_stopped: Callable[[], bool],
+        shared: Shared | None = None,
     ) -> None:
         self._settings, self._budget_ms, self._say, self._is_stopped = settings, budget_ms, say, is_stopped
         self._is_fixed = settings.variant is not None
-        self._tuning = SelfTuning(settings, bundle, session, Limits(budget_ms, settings.cpu_share), say, is_stopped)
+        self._shared = shared or Shared()
+        limits = Limits(budget_ms, settings.cpu_share)
+        self._tuning = SelfTuning(settings, bundle, session, limits, say, is_stopped, self._shared.models)
         stages = self._tuning.open()
         # What was tuned here was measured against this very budget: above it there is nothing to climb to.
         self._led = bundle.led_by(stages.variant)
@@ -133,7 +138,7 @@ class Steering:
         loop: Loop,
         budget: Budget,
         encoder: ResultEncoder,
-        sink: Sink,
+        stream: Stream,
         source: OpenedSource,
     ) -> list[Supervisor]:
         """What steers the loop from here on; images in turn are not steered.
@@ -143,19 +148,20 @@ class Steering:
             loop: with the stages of `take_stages`.
             budget: the loop's.
             encoder: is told which variant the next results are of.
-            sink: is told what runs, where it is a broker.
+            stream: is told what runs.
             source: that the loop reads.
         """
         if not source.paced or not isinstance(loop.stages, Stages):
             return []
 
         self._tuning.go_live()
-        tuner = self._tuning.supervisor(loop.stages, source, encoder.answers_by)
+        live = self._tuning.supervisor(loop.stages, source, encoder.answers_by)
+        tuner = Turn(live, self._shared.tuning) if live is not None else None
 
         def is_tuning() -> bool:
             return tuner is not None and not tuner.done
 
-        announcing = Announcing(encoder.answers_by, status_of(sink), is_tuning)
+        announcing = Announcing(encoder.answers_by, stream.announce, is_tuning)
         board = BoardWatch()
         stack.callback(board.close)
         watch = self._watch = CoreWatch()
@@ -174,6 +180,7 @@ class Steering:
             cores=lambda: watch.cores,
             threads_of=self._threads_of,
             prepare=self._make_ready,
+            place=self._shared.peers.join(),
         )
         stack.callback(governing.close)
         governing.begin(loop, self._why)

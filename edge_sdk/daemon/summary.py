@@ -6,14 +6,14 @@ import msgspec
 
 from edge_sdk.camera import SourceStats
 from edge_sdk.percentiles import Percentiles
-from edge_sdk.publishing import LinesStats, PublisherStats
-from edge_sdk.stop import Stop
+from edge_sdk.publishing import LinesStats, PublisherStats, StreamStats
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
     """What a run came to; as JSON its `stream` is `summary`, where results have `result`.
 
     Attributes:
+        camera: of which stream.
         results: delivered to the outbox, in time or late.
         late: of them, beyond the budget.
         stale: frames dropped before inference because they could not make it any more.
@@ -25,11 +25,13 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
             loop took, from taking the frame; of that the bare run.
         fps: results a second, from the first to the last.
         source: its own counts.
-        publisher: its own counts; None without a broker.
-        lines: of standard output; None with a broker.
-        ended_by: `end of source`, `signal`, `frames` or `duration`.
+        delivery: what became of this stream's results; None where it never ran.
+        publisher: what became of those of all streams; None without a broker.
+        lines: the same of standard output; None with a broker.
+        ended_by: `end of source`, `signal`, `frames`, `duration` or, of a stream beside others, `failure`.
     """
 
+    camera: str
     results: int
     late: int
     stale: int
@@ -42,19 +44,29 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     inference: Percentiles | None
     fps: float
     source: SourceStats
+    delivery: StreamStats | None
     publisher: PublisherStats | None
     lines: LinesStats | None
     ended_by: str
 
     @classmethod
-    def of_nothing(cls, stop: Stop, budget_ms: float | None) -> RunSummary:
-        """That of a run which was told to stop before there was a model.
+    def of_nothing(
+        cls,
+        camera: str,
+        ended_by: str,
+        budget_ms: float | None,
+        of_all: PublisherStats | LinesStats | None = None,
+    ) -> RunSummary:
+        """That of a run which ended before there was a model.
 
         Args:
-            stop: why.
+            camera: of which stream.
+            ended_by: why.
             budget_ms: that was given.
+            of_all: what became of the results of all streams.
         """
         return cls(
+            camera=camera,
             results=0,
             late=0,
             stale=0,
@@ -67,7 +79,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
             inference=None,
             fps=0.0,
             source=SourceStats(),
-            publisher=None,
-            lines=None,
-            ended_by=stop.reason or "signal",
+            delivery=None,
+            publisher=of_all if isinstance(of_all, PublisherStats) else None,
+            lines=of_all if isinstance(of_all, LinesStats) else None,
+            ended_by=ended_by,
         )

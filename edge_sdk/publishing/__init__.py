@@ -1,49 +1,119 @@
 """Results to whoever listens: over MQTT, or as lines of JSON."""
 
 from edge_sdk.publishing.backoff import Backoff
+from edge_sdk.publishing.blame import refusal
+from edge_sdk.publishing.channels import EVENTS, LONGEST_EXPIRY_S, SNAPSHOTS, Channel
+from edge_sdk.publishing.credentials import ExpiredError, check_credentials, own_expiry, valid_until
+from edge_sdk.publishing.durable import EVENTS_LOST, LEAST_MB, EventOutbox, OutboxSettings, lost_in_words
 from edge_sdk.publishing.encoder import ResultEncoder
-from edge_sdk.publishing.json_lines import JsonLinesSink, LinesStats
-from edge_sdk.publishing.outbox import MemoryOutbox
+from edge_sdk.publishing.event_encoder import EventEncoder
+from edge_sdk.publishing.identity import Identity, new_run_id
+from edge_sdk.publishing.incoming import Incoming, Receiver
+from edge_sdk.publishing.json_lines import JsonLinesPublisher
+from edge_sdk.publishing.link import Kind, Link
+from edge_sdk.publishing.listener import Listener
+from edge_sdk.publishing.mqtt_publisher import MqttPublisher, load_client
+from edge_sdk.publishing.outbox import CameraKind, MemoryOutbox, Message
 from edge_sdk.publishing.payload import (
+    CameraHealth,
+    CameraState,
     ClassificationMessage,
+    ControlState,
     DetectionMessage,
+    EventLosses,
+    EventMessage,
+    EventsHealth,
     ModelRef,
     ResultMessage,
     Running,
     SegmentationMessage,
+    SourceState,
+    StateMessage,
     StatusMessage,
-    result_schema,
-    status_schema,
+    TelemetryMessage,
 )
-from edge_sdk.publishing.publisher import MqttPublisher, load_client
-from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
-from edge_sdk.publishing.stats import PublisherStats, State
+from edge_sdk.publishing.publisher import Publisher, Stream
+from edge_sdk.publishing.schemas import (
+    event_schema,
+    result_schema,
+    seen_schema,
+    state_schema,
+    status_schema,
+    telemetry_schema,
+)
+from edge_sdk.publishing.seats import Seats
+from edge_sdk.publishing.secret import Secret, read_password
+from edge_sdk.publishing.seen import SeenMessage
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.stats import LinesStats, PublisherStats, State, StreamStats
 from edge_sdk.publishing.topics import Topics, as_name, check_name, default_device
 
 __all__ = [
+    "EVENTS",
+    "EVENTS_LOST",
+    "LEAST_MB",
+    "LONGEST_EXPIRY_S",
+    "SNAPSHOTS",
     "Backoff",
+    "CameraHealth",
+    "CameraKind",
+    "CameraState",
+    "Channel",
     "ClassificationMessage",
+    "ControlState",
     "DetectionMessage",
-    "JsonLinesSink",
+    "EventEncoder",
+    "EventLosses",
+    "EventMessage",
+    "EventOutbox",
+    "EventsHealth",
+    "ExpiredError",
+    "Identity",
+    "Incoming",
+    "JsonLinesPublisher",
+    "Kind",
     "LinesStats",
+    "Link",
+    "Listener",
     "MemoryOutbox",
+    "Message",
     "ModelRef",
     "MqttPublisher",
     "MqttSettings",
+    "OutboxSettings",
+    "Publisher",
     "PublisherStats",
+    "Receiver",
     "ResultEncoder",
     "ResultMessage",
     "Running",
+    "Seats",
     "Secret",
+    "SeenMessage",
     "SegmentationMessage",
+    "SourceState",
     "State",
+    "StateMessage",
     "StatusMessage",
+    "Stream",
+    "StreamStats",
+    "TelemetryMessage",
     "Topics",
     "as_name",
+    "check_credentials",
     "check_name",
     "default_device",
+    "event_schema",
     "load_client",
+    "lost_in_words",
+    "new_run_id",
+    "own_expiry",
     "read_password",
+    "refusal",
     "result_schema",
+    "seen_schema",
+    "state_schema",
     "status_schema",
+    "telemetry_schema",
+    "valid_until",
 ]

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import math
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.bundle import Bundle
+from edge_sdk.errors import UsageError
 from edge_sdk.frame import Classification, Detections, Result, Segmentation
+from edge_sdk.publishing.identity import Identity
 from edge_sdk.publishing.payload import (
-    SCHEMA_VERSION,
     ClassificationMessage,
     ClassItem,
     DetectionItem,
@@ -28,13 +27,11 @@ from edge_sdk.publishing.payload import (
     FrameSize,
     ModelRef,
     ResultMessage,
-    Running,
     SegmentationMessage,
     SegmentItem,
-    StatusMessage,
 )
+from edge_sdk.wall_clock import WallClock
 
-_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 _STEPS = np.array([10.0, 10.0, 10.0, 10.0, 10_000.0])  # a pixel, four times, and the confidence
 _CHANGING = b'"seq":%d,"captured_at":%b,"age_ms":%r,"infer_ms":%r'  # neighbours in payload.py, in this order
 _UNCHANGED = (0, b'"1970-01-01T00:00:00Z"', 0.0, 0.0)
@@ -44,33 +41,32 @@ _Scored: TypeAlias = Detections | Classification
 
 
 class ResultEncoder:
-    """Turns results into JSON; one for all cameras of a device that run the same bundle.
+    """Turns the results of one stream into JSON, in the stream's thread.
 
     Args:
-        device: the device's name.
+        identity: who speaks.
         labels: lines of labels.txt, in output order.
         model: what answers.
         background_class: line 0 of the labels is the background, and class_id is the output's index - 1.
-        boot_id: what tells this run of the machine from others; read from the kernel by default.
-        run_id: what tells this run of the program from others; a random UUID by default.
         clock_ns: monotonic nanoseconds, the clock of `Frame.captured_ns`.
+        wall_clock: whose times are in the messages; None claims nothing of it.
+
+    Attributes:
+        identity, wall_clock: as given.
+        model: as given; it names no variant.
     """
 
     def __init__(
         self,
-        device: str,
+        identity: Identity,
         labels: Sequence[str],
         model: ModelRef,
         *,
         background_class: bool = False,
-        boot_id: str | None = None,
-        run_id: str | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_clock: WallClock | None = None,
     ) -> None:
-        self.device = device
-        self.boot_id = boot_id or read_boot_id()
-        self.run_id = run_id or str(uuid.uuid4())
-        self._model = model
+        self.identity, self.model, self.wall_clock = identity, model, wall_clock
         self._answering = model
         numbered = enumerate(labels, start=-1 if background_class else 0)
         self._labels = {number: label or f"class_{number}" for number, label in numbered}
@@ -79,10 +75,10 @@ class ResultEncoder:
         self._json = msgspec.json.Encoder()
         # One of each a number, and no broadcasting, is half the time; they grow with the largest result.
         self._values, self._steps = np.empty(0), np.empty(0)
-        self._frames: dict[tuple[str, tuple[int, int], type[Result], bool], tuple[bytes, bytes]] = {}
+        self._frames: dict[tuple[str, tuple[int, int], type[Result], bool, bool], tuple[bytes, bytes]] = {}
 
     @classmethod
-    def for_bundle(cls, bundle: Bundle, device: str) -> ResultEncoder:
+    def for_bundle(cls, bundle: Bundle, identity: Identity, wall_clock: WallClock | None = None) -> ResultEncoder:
         """An encoder for the results of one bundle.
 
         Raises:
@@ -92,50 +88,42 @@ class ResultEncoder:
         model = ModelRef(promise.name, promise.version, bundle.digest)
         # Only class ids of a classifier are counted without the background.
         background = promise.task == "classification" and promise.classification.background_class
-        encoder = cls(device, bundle.labels(), model, background_class=background)
+        encoder = cls(identity, bundle.labels(), model, background_class=background, wall_clock=wall_clock)
         encoder.answers_by(promise.variants[0].name)
         return encoder
 
+    def check(self, identity: Identity) -> None:
+        """Refuse to speak for another device, or another start of the program.
+
+        Raises:
+            UsageError: it is not this encoder's identity.
+        """
+        if identity != self.identity:
+            raise UsageError(f"results are encoded for {self.identity}, published by {identity}; give both the same")
+
     def answers_by(self, variant: str) -> None:
         """From now on results are of this variant; to be called between two results, by whoever encodes them."""
-        self._answering = msgspec.structs.replace(self._model, variant=variant)
+        self._answering = msgspec.structs.replace(self.model, variant=variant)
         self._frames = {}
 
-    def encode(self, result: Result) -> bytes:
-        """One result as one line of JSON; what is not finite is left out, because JSON cannot say it."""
+    def encode(self, result: Result, seq: int | None = None) -> bytes:
+        """One result as one line of JSON; what is not finite is left out, because JSON cannot say it.
+
+        Args:
+            result: what was seen.
+            seq: the number that the message bears; the frame's by default.
+        """
         items = self._items(result)
         front, back = self._frame_of(result)
         age_ms = (self._clock_ns() - result.frame.captured_ns) // 1000 / 1000
         moment = self._json.encode(datetime.fromtimestamp(round(result.frame.captured_at, 3), timezone.utc))
-        changing = (result.frame.seq, moment, age_ms, result.inference_ns // 1000 / 1000)
+        number = result.frame.seq if seq is None else seq
+        changing = (number, moment, age_ms, result.inference_ns // 1000 / 1000)
         return b"%b%b%b%b}" % (front, _CHANGING % changing, back, items)
 
-    def encode_status(
-        self,
-        camera: str,
-        status: Literal["online", "offline"],
-        reason: Literal["shutdown", "lost"] | None = None,
-        versions: Mapping[str, str] | None = None,
-        warnings: Mapping[str, str] | None = None,
-        running: Running | None = None,
-    ) -> bytes:
-        """The status of one camera as one line of JSON."""
-        return self._json.encode(
-            StatusMessage(
-                schema=SCHEMA_VERSION,
-                stream="status",
-                status=status,
-                reason=reason or msgspec.UNSET,
-                device=self.device,
-                camera=camera,
-                boot_id=self.boot_id,
-                run_id=self.run_id,
-                model=self._model,
-                versions=dict(versions) if versions else msgspec.UNSET,
-                warnings=dict(warnings) if warnings else msgspec.UNSET,
-                running=running or msgspec.UNSET,
-            )
-        )
+    def label(self, class_id: int) -> str:
+        """Of one class; `class_N` where it has none."""
+        return self._labels.get(class_id) or f"class_{class_id}"
 
     def _items(self, result: Result) -> bytes:
         """What was seen, as a JSON list."""
@@ -194,27 +182,29 @@ class ResultEncoder:
 
     def _frame_of(self, result: Result) -> tuple[bytes, bytes]:
         """A message up to what changes with every frame, and from there to its list."""
-        key = (result.frame.camera, result.frame.size_wh, type(result), result.is_finite)
+        is_set = self.wall_clock is None or self.wall_clock.is_synchronised
+        key = (result.frame.camera, result.frame.size_wh, type(result), result.is_finite, is_set)
         found = self._frames.get(key)
         if found is None:
             if len(self._frames) >= _MOST_FRAMES:
                 self._frames.clear()
-            front, _, back = self._json.encode(self._empty(result)).partition(_CHANGING % _UNCHANGED)
+            front, _, back = self._json.encode(self._empty(result, is_set=is_set)).partition(_CHANGING % _UNCHANGED)
             found = self._frames[key] = front, back.removesuffix(b"[]}")
         return found
 
-    def _empty(self, result: Result) -> ResultMessage:
+    def _empty(self, result: Result, *, is_set: bool) -> ResultMessage:
         """The message of nothing seen, at the epoch."""
         seq, _, age_ms, infer_ms = _UNCHANGED
         header: dict[str, Any] = {
-            "device": self.device,
+            "device": self.identity.device,
             "camera": result.frame.camera,
-            "boot_id": self.boot_id,
-            "run_id": self.run_id,
+            "boot_id": self.identity.boot_id,
+            "run_id": self.identity.run_id,
             "seq": seq,
             "captured_at": datetime.fromtimestamp(0, timezone.utc),
             "age_ms": age_ms,
             "infer_ms": infer_ms,
+            "clock": msgspec.UNSET if is_set else "unsynchronised",
             "model": self._answering,
             "frame": FrameSize(*result.frame.size_wh),
             "not_finite": msgspec.UNSET if result.is_finite else True,
@@ -224,14 +214,6 @@ class ResultEncoder:
         if isinstance(result, Classification):
             return ClassificationMessage(classes=[], **header)
         return DetectionMessage(detections=[], **header)
-
-
-def read_boot_id() -> str:
-    """The kernel's boot id; where there is none, a random one for this process."""
-    try:
-        return str(uuid.UUID(_BOOT_ID_FILE.read_text(encoding="ascii").strip()))
-    except (OSError, ValueError):
-        return str(uuid.uuid4())
 
 
 def _finite_part(result: _Scored) -> _Scored:

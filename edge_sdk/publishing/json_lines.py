@@ -1,4 +1,4 @@
-"""JsonLinesSink: results as lines of JSON, the same bytes that MQTT would carry.
+"""JsonLinesPublisher: results as lines of JSON, the same bytes that MQTT would carry.
 
 For a terminal, a pipe or a file. Owns the thread that writes: a reader that stops reading would hold up the loop, and
 no signal ends a write that waits.
@@ -6,88 +6,110 @@ no signal ends a write that waits.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable
 from io import RawIOBase
 from typing import BinaryIO
 
-import msgspec
-
-from edge_sdk.errors import OutputError
+from edge_sdk.errors import LinesError
+from edge_sdk.event import Event
 from edge_sdk.frame import Result
 from edge_sdk.publishing.encoder import ResultEncoder
+from edge_sdk.publishing.event_encoder import EventEncoder
 from edge_sdk.publishing.outbox import MemoryOutbox, Message
+from edge_sdk.publishing.payload import ControlState, Running, SourceState, TelemetryMessage
+from edge_sdk.publishing.seat import Seat
+from edge_sdk.publishing.seats import Seats
+from edge_sdk.publishing.stats import LinesStats, StreamStats
+from edge_sdk.publishing.topics import check_name
 
 _LOOK_S = 0.05  # how often who waits looks whether it still should
 _RETRY_S = 0.01  # until a file that does not block is tried again
 
 
-class LinesStats(msgspec.Struct, frozen=True):
-    """What happened to results so far.
-
-    Attributes:
-        put: given to `put`.
-        written: written as a whole.
-        dropped: the oldest, when more were waiting than the outbox holds.
-    """
-
-    put: int
-    written: int
-    dropped: int
-
-
-class JsonLinesSink:
-    """Writes one line a result, from a thread of its own, which starts at once.
+class JsonLinesPublisher:
+    """Writes one line a result, from a thread of its own, which starts at once; see `Publisher`.
 
     Args:
         file: open for writing bytes and best without a buffer, whose lock a write that hangs would keep for ever; stays
             its owner's.
-        encoder: makes the lines.
         outbox: where lines wait for a slow reader; the newest are kept.
-        keeps_all: no line is dropped: `put` waits for room, and `close` for the reader, for as long as it takes.
+        keeps_all: no line of any camera is dropped: `put` waits for room, and `close` for the reader, for as long as it
+            takes.
         is_stopped: asked while waiting; once True, nothing waits for the reader any more.
+        seats: of the cameras, where another publisher had them before.
     """
 
     def __init__(
         self,
         file: BinaryIO | RawIOBase,
-        encoder: ResultEncoder,
         *,
         outbox: MemoryOutbox | None = None,
         keeps_all: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
+        seats: Seats | None = None,
     ) -> None:
-        self._file, self._encoder = file, encoder
+        self._file = file
         self._outbox = MemoryOutbox() if outbox is None else outbox
         self._keeps_all, self._is_stopped = keeps_all, is_stopped
+        self._seats = Seats() if seats is None else seats
         self._news, self._closing = threading.Event(), False
-        self._written = 0
+        self._count = 0  # lines that were written
+        self._written: dict[str, int] = {}  # of them, each camera's
         self._failure: OSError | None = None
         self._is_told = False
         # A daemon thread: one that hangs in a write must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="edge-lines", daemon=True)
         self._thread.start()
 
-    def put(self, result: Result) -> None:
-        """Encode one result and leave it to the thread.
+    def stream(self, camera: str, encoder: ResultEncoder) -> JsonLinesStream:
+        """Add a camera, or take one over; see `Publisher.stream`.
+
+        Raises:
+            UsageError: the name could not be part of a topic.
+        """
+        check_name("camera", camera)
+        return JsonLinesStream(self, camera, encoder, self._seats.of(camera))
+
+    def warn(self, name: str, line: str) -> None:
+        """Nothing; see `Publisher.warn`."""
+
+    def telemetry(self, message: TelemetryMessage) -> None:
+        """Lines are results and nothing else: it goes to nobody."""
+
+    def put_line(self, message: Message) -> None:
+        """Leave one line to the thread; for this publisher's streams.
 
         Raises:
             BrokenPipeError: nobody reads any more.
-            OutputError: an earlier line could not be written, for instance because the disk is full.
+            LinesError: an earlier line could not be written, for instance because the disk is full.
         """
-        message = Message("", self._encoder.encode(result) + b"\n")
-        while self._keeps_all and not self._outbox.has_room(message) and self._thread.is_alive():
-            if self._is_stopped():
+        is_taken = False
+        while self._keeps_all and self._thread.is_alive() and not self._is_stopped():
+            is_taken = self._outbox.offer(message)
+            if is_taken:
                 break
             self._thread.join(_LOOK_S)
         self._complain()
-        self._outbox.put(message)
+        if not is_taken:
+            self._outbox.put(message)
         self._news.set()
 
+    def of_camera(self, camera: str) -> StreamStats:
+        """What happened to one camera's lines so far."""
+        put, queued, dropped = self._outbox.of_camera(camera)
+        written = self._written.get(camera, 0)
+        return StreamStats(
+            put=put, queued=queued, sent=written, acknowledged=0, rejected=0, dropped=dropped, too_large=0
+        )
+
     def stats(self) -> LinesStats:
-        """What happened so far."""
-        return LinesStats(self._outbox.put_count, self._written, self._outbox.dropped_count)
+        """What happened to all lines so far."""
+        return LinesStats(self._outbox.put_count, self._count, self._outbox.dropped_count)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write what waits; may be called twice, and only the first call waits.
@@ -97,15 +119,15 @@ class JsonLinesSink:
 
         Raises:
             BrokenPipeError: nobody reads any more; both only where `put` has not said so.
-            OutputError: a line could not be written.
+            LinesError: a line could not be written.
         """
-        written, deadline = self._written, time.monotonic() + (0.0 if self._closing else timeout_s)
+        written, deadline = self._count, time.monotonic() + (0.0 if self._closing else timeout_s)
         self._closing = True
         self._news.set()
         while self._thread.is_alive() and time.monotonic() < deadline:
             self._thread.join(_LOOK_S)
-            if not self._is_stopped() and (self._keeps_all or self._written != written):
-                written, deadline = self._written, time.monotonic() + timeout_s
+            if not self._is_stopped() and (self._keeps_all or self._count != written):
+                written, deadline = self._count, time.monotonic() + timeout_s
         if not self._is_told:
             self._complain()
 
@@ -116,15 +138,18 @@ class JsonLinesSink:
         if isinstance(self._failure, BrokenPipeError):
             raise self._failure
         reason = self._failure.strerror or self._failure
-        raise OutputError(f"results cannot be written: {reason}") from self._failure
+        raise LinesError(f"results cannot be written: {reason}") from self._failure
 
     def _run(self) -> None:
         try:
             while (message := self._next()) is not None:
                 self._write(message.payload)
-                self._written += 1
+                self._count += 1
+                self._written[message.camera] = self._written.get(message.camera, 0) + 1
         except OSError as cause:
             self._failure = cause
+        except ValueError:  # its owner closed it
+            self._failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def _next(self) -> Message | None:
         """The next line, once there is one; None when there will be none."""
@@ -138,8 +163,73 @@ class JsonLinesSink:
 
     def _write(self, line: bytes) -> None:
         rest = memoryview(line)
-        while rest:
-            count = self._file.write(rest)
-            if not count:
-                time.sleep(_RETRY_S)
-            rest = rest[count or 0 :]
+        try:
+            while rest:
+                count = self._file.write(rest)
+                if not count:
+                    time.sleep(_RETRY_S)
+                rest = rest[count or 0 :]
+        except OSError:
+            self._take_back(len(line) - len(rest))
+            raise
+
+    def _take_back(self, count: int) -> None:
+        """Leave no half line in a file whose disk is full; what a pipe has taken is gone."""
+        with contextlib.suppress(OSError, ValueError):  # no file, or its owner closed it
+            end = self._file.tell()
+            if count and end == os.fstat(self._file.fileno()).st_size:
+                self._file.truncate(end - count)
+
+
+class JsonLinesStream:
+    """The lines of one camera; see `Stream`. What only a broker's subscribers would read goes to nobody.
+
+    Args:
+        publisher: writes them.
+        camera: whose results.
+        encoder: makes their JSON.
+        seat: the camera's; taken here.
+    """
+
+    def __init__(self, publisher: JsonLinesPublisher, camera: str, encoder: ResultEncoder, seat: Seat) -> None:
+        self.camera = camera
+        self._publisher, self._encoder, self._seat = publisher, encoder, seat
+        self._events = EventEncoder.beside(encoder, camera)
+        seat.take(self)
+
+    def put(self, value: Result | Event) -> None:
+        """Encode one result, or event, and leave it to the thread; see `Stream.put`."""
+        if isinstance(value, Event):
+            seq = self._seat.event_number(self)
+            if seq is not None:
+                self._publisher.put_line(Message("", self._events.encode(value, seq) + b"\n", self.camera))
+            return
+        seq = self._seat.number(self, value.frame.seq)
+        if seq is not None:
+            self._publisher.put_line(Message("", self._encoder.encode(value, seq) + b"\n", self.camera))
+
+    def put_snapshot(self, jpeg: bytes, seq: int) -> None:
+        """Nothing; see `Stream.put_snapshot`."""
+
+    def warn(self, name: str, line: str) -> None:
+        """Nothing; see `Stream.warn`."""
+
+    def announce(self, running: Running) -> None:
+        """Nothing; see `Stream.announce`."""
+
+    def source(self, state: SourceState) -> None:
+        """Nothing; see `Stream.source`."""
+
+    def controls(self, state: ControlState) -> None:
+        """Nothing; see `Stream.controls`."""
+
+    def see(self, result: Result) -> None:
+        """Nothing; see `Stream.see`."""
+
+    def stats(self) -> StreamStats:
+        """What happened so far; see `Stream.stats`."""
+        return self._publisher.of_camera(self.camera)
+
+    def close(self) -> None:
+        """Leave; see `Stream.close`."""
+        self._seat.leave(self)

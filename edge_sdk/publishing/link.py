@@ -5,12 +5,38 @@ Owns no behaviour; `mqtt` has the real one, and tests bring their own.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from edge_sdk.publishing.outbox import Message
 from edge_sdk.publishing.wakeup import Wakeup
 
+if TYPE_CHECKING:
+    from edge_sdk.publishing.incoming import Incoming
+
 Phase: TypeAlias = Literal["opening", "up", "refused", "lost"]
+Kind: TypeAlias = Literal[
+    "result", "event", "snapshot", "telemetry", "response", "status", "state", "seen", "discovery"
+]
+"""Of a message; the last four are retained."""
+
+
+NOT_AUTHORIZED = 0x87
+"""MQTT's reason code."""
+
+
+class Answer(NamedTuple):
+    """What became of one message.
+
+    Attributes:
+        number: that `publish` gave.
+        complaint: what the broker said against it, for people; empty when it took the message, or only left (QoS 0).
+        code: MQTT's reason code.
+    """
+
+    number: int
+    complaint: str = ""
+    code: int = 0
 
 
 class Link(Protocol):
@@ -34,16 +60,15 @@ class Link(Protocol):
         """How many messages may be on their way at once."""
         ...
 
-    @property
-    def is_acknowledging(self) -> bool:
-        """Whether results are answered (QoS 1), or only sent (QoS 0)."""
+    def acknowledges(self, kind: Kind) -> bool:
+        """Whether messages of a kind are answered (QoS 1), or only sent (QoS 0)."""
         ...
 
     def open(self) -> None:
-        """Connect; blocks for a few seconds at most.
+        """Connect; blocks for a few seconds at most. Where one of the two does not trust the other, it is refused.
 
         Raises:
-            OSError: nobody answers, or no certificate to trust.
+            OSError: nobody answers.
         """
         ...
 
@@ -51,20 +76,32 @@ class Link(Protocol):
         """Wait for the network or for `wakeup`, then do what there is to do."""
         ...
 
-    def fits(self, message: Message) -> bool:
-        """Whether the broker takes a result of this size."""
+    def fits(self, kind: Kind, message: Message) -> bool:
+        """Whether the broker takes a message of this size."""
         ...
 
-    def publish_result(self, message: Message) -> int:
-        """Hand over a result; the number comes back from `finished`."""
+    def publish(self, kind: Kind, message: Message) -> int:
+        """Hand over a message; the number comes back from `finished`."""
         ...
 
-    def publish_status(self, payload: bytes) -> int:
-        """Hand over a retained status; the number comes back from `finished`."""
+    def finished(self) -> list[Answer]:
+        """Messages that left (QoS 0) or were answered (QoS 1) since the last call."""
         ...
 
-    def finished(self) -> list[tuple[int, str]]:
-        """Messages that left (QoS 0) or were answered (QoS 1) since the last call; each with the complaint, if any."""
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Ask for what is published on these topics from now on, and what is retained there."""
+        ...
+
+    def received(self) -> list[Incoming]:
+        """What came since the last call."""
+        ...
+
+    def refusals(self) -> list[str]:
+        """Answers to `subscribe` since the last call: what the broker refused, for people; empty where it took all."""
+        ...
+
+    def doubts(self) -> dict[str, str]:
+        """What is not wrong yet with this connection, by name, each a line for people; empty where nothing is."""
         ...
 
     def close(self, *, politely: bool) -> None:

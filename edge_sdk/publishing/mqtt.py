@@ -1,38 +1,46 @@
-"""MqttLink: one connection to an MQTT broker. The only file that imports paho.
+"""MqttLink: one connection to an MQTT broker, for the messages of a device.
 
-Owns paho's traps. A client is made for every connection, because paho keeps what it could not send: a message above the
-new broker's limit would be sent again and again, and cost the connection each time. The publisher's thread does the
-network's work itself, without paho's thread, whose back-off has no jitter and which an exception would end unnoticed.
+Owns paho's traps around messages. A client is made for every connection, because paho keeps what it could not send: a
+message above the new broker's limit would be sent again and again, and cost the connection each time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import select
-import socket
-import ssl
-from typing import Any
+from collections.abc import Sequence
+from datetime import datetime, timezone
 
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from edge_sdk.publishing.link import Phase
+from edge_sdk.publishing.credentials import expiry_line, own_expiry
+from edge_sdk.publishing.dialect import Dialect
+from edge_sdk.publishing.dialing import Dialing, RefusedError, turned_away
+from edge_sdk.publishing.incoming import Incoming
+from edge_sdk.publishing.link import NOT_AUTHORIZED, Answer, Kind, Phase
 from edge_sdk.publishing.outbox import Message
-from edge_sdk.publishing.payload import SCHEMA_VERSION
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.wakeup import Wakeup
+from edge_sdk.publishing.ways import (
+    RETAINED_QOS,
+    answer_properties,
+    connect_properties,
+    length_bytes,
+    ways_of,
+    will_properties,
+)
 
 WINDOW = 20  # messages; Mosquitto's default receive maximum. paho queues QoS 0 without a limit: so much and no more
-_CONNECT_TIMEOUT_S = 5.0
-_STATUS_QOS = 1
-# Answers to CONNECT that pass by themselves: unavailable, busy, quota exceeded, rate exceeded. (MQTT 5.0, 3.2.2.2)
-_TRANSIENT_REASONS = frozenset({0x88, 0x89, 0x97, 0x9F})
-_UNSUPPORTED_PROTOCOL = 0x84
+_MOST_RECEIVED = 64  # messages that wait to be handed over, and that one turn reads
 _UNSPECIFIED = 0x80  # what paho says of a connection that ended without a word
 _TAKEN_OVER = 0x8E
-_RIVAL = "another program has the same site, device and camera, give each its own --camera or --device; this is"
+_BAD_IDENTIFIER, _BAD_PASSWORD = 0x85, 0x86
+_RIVAL = (
+    "another program has the same site and device, give each its own name (--device, or [device] in a file); this is"
+)
 
 
 class MqttLink:
@@ -41,130 +49,161 @@ class MqttLink:
     Args:
         settings: which broker, and who we are there.
         will: JSON of the status that the broker publishes when the connection breaks.
-        tls: made once for all connections, by `tls_context`.
+        dialect: what the broker was found to understand; by default what the settings say.
     """
 
-    def __init__(self, settings: MqttSettings, will: bytes, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, settings: MqttSettings, will: bytes, dialect: Dialect | None = None) -> None:
         self.phase: Phase = "opening"
         self.detail = ""
         self.window = WINDOW
         self._settings = settings
-        self._qos: int = settings.qos
+        self._max_qos = 1  # of the broker
         self._max_packet: int | None = None
-        self._finished: list[tuple[int, str]] = []
-        self._is_v5 = settings.protocol == "5"
-        self._status_topic = settings.topics.status(settings.camera)
-        self._result_properties = _properties(PacketTypes.PUBLISH, "result", settings.expiry_s) if self._is_v5 else None
-        self._status_properties = _properties(PacketTypes.PUBLISH, "status") if self._is_v5 else None
-        self._properties_bytes = _packed_bytes(self._result_properties)
-        self._client = self._make_client(will, tls)
+        self._finished: list[Answer] = []
+        self._received: list[Incoming] = []
+        self._wanted: frozenset[str] = frozenset()
+        self._has_old_mail = False
+        self._subscribed: dict[int | None, tuple[str, ...]] = {}
+        self._refusals: list[str] = []
+        self._dialect = dialect or Dialect(settings.protocol)
+        self._is_v5 = self._dialect.is_v5
+        self._ways = ways_of(settings, is_v5=self._is_v5)
+        self._dialing = Dialing(settings, settings.client_id, self._dialect.protocol)
+        self._client = self._dialing.client
+        self._prepare(self._client, will)
 
-    @property
-    def is_acknowledging(self) -> bool:
-        """Whether results go at QoS 1; see `Link.is_acknowledging`."""
-        return self._qos > 0
+    def acknowledges(self, kind: Kind) -> bool:
+        """Whether messages of a kind go at QoS 1; see `Link.acknowledges`."""
+        return min(self._ways[kind].qos, self._max_qos) > 0
 
     def open(self) -> None:
         """Connect and send CONNECT; see `Link.open`."""
-        self._client.connect(self._settings.host, self._settings.port, self._settings.keepalive_s)
-        connection = self._client.socket()
-        if isinstance(connection, socket.socket):
-            # Otherwise a small message waits for the acknowledgement of the one before, 40 ms on many systems.
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            # What the broker remembers is the delayed will, which a device that comes back takes away.
+            properties = connect_properties(self._settings.will_delay_s) if self._is_v5 else None
+            self._dialing.open(properties, keeps_session=True)
+        except RefusedError as cause:
+            self.phase, self.detail = "refused", str(cause)
 
     def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
         """Wait, then read, write and probe; see `Link.turn`."""
-        connection = self._client.socket()
-        if connection is not None:
-            poll = select.poll()
-            poll.register(wakeup.fileno(), select.POLLIN)
-            writes = select.POLLOUT if self._client.want_write() else 0
-            poll.register(connection.fileno(), select.POLLIN | writes)
-            # What TLS has decrypted already does not show on the socket.
-            is_pending = isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
-            ready = dict(poll.poll(0 if is_pending else timeout_s * 1000))
-            if wakeup.fileno() in ready:
-                wakeup.clear()
-            self._work(ready.get(connection.fileno(), 0) | (select.POLLIN if is_pending else 0))
-        if self._client.socket() is None:
+        if not self._dialing.turn(timeout_s, wakeup) or not self._read_on():
             self._lose("connection closed")
 
-    def fits(self, message: Message) -> bool:
+    def fits(self, kind: Kind, message: Message) -> bool:
         """Whether the packet stays within the broker's MaximumPacketSize."""
         if self._max_packet is None:
             return True
+        way = self._ways[kind]
         # MQTT 5.0, 3.3: length and bytes of the topic, message id, properties, payload; before them type and length.
-        message_id_bytes = 2 if self._qos else 0
-        remaining = 2 + len(message.topic.encode()) + message_id_bytes + self._properties_bytes + len(message.payload)
-        return 1 + _length_bytes(remaining) + remaining <= self._max_packet
+        message_id_bytes = 2 if min(way.qos, self._max_qos) else 0
+        packed = way.properties.of(message.seq).pack() if way.properties is not None else b""
+        properties_bytes = len(packed) + (len(message.correlation) + 3 if message.correlation else 0)
+        remaining = 2 + len(message.topic.encode()) + message_id_bytes + properties_bytes + len(message.payload)
+        return 1 + length_bytes(remaining) + remaining <= self._max_packet
 
-    def publish_result(self, message: Message) -> int:
-        """Hand one result to paho; see `Link.publish_result`."""
-        info = self._client.publish(message.topic, message.payload, self._qos, properties=self._result_properties)
-        return info.mid
+    def publish(self, kind: Kind, message: Message) -> int:
+        """Hand one message to paho; see `Link.publish`."""
+        qos, retain, properties = self._ways[kind]
+        qos = min(qos, self._max_qos)
+        if properties is not None:  # paho packs them at once: it is never given more than it may send
+            properties.of(message.seq)
+        wanted = answer_properties(message.correlation) if message.correlation and self._is_v5 else properties
+        return self._client.publish(message.topic, message.payload, qos, retain, wanted).mid
 
-    def publish_status(self, payload: bytes) -> int:
-        """Hand one retained status to paho; see `Link.publish_status`."""
-        topic, qos = self._status_topic, _STATUS_QOS
-        return self._client.publish(topic, payload, qos, retain=True, properties=self._status_properties).mid
-
-    def finished(self) -> list[tuple[int, str]]:
+    def finished(self) -> list[Answer]:
         """What left or was answered since the last call; see `Link.finished`."""
         finished, self._finished = self._finished, []
         return finished
 
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Ask for messages; what was published as a retained one is known by its flag, with MQTT 5. See `Link`."""
+        self._wanted = frozenset(topics)
+        if self._is_v5:
+            options = SubscribeOptions(qos=1, noLocal=True, retainAsPublished=True)
+            _, mid = self._client.subscribe([(topic, options) for topic in topics])
+        else:
+            _, mid = self._client.subscribe([(topic, 1) for topic in topics])
+        self._subscribed[mid] = tuple(topics)
+
+    def received(self) -> list[Incoming]:
+        """What came since the last call; see `Link.received`."""
+        received, self._received = self._received, []
+        return received
+
+    def refusals(self) -> list[str]:
+        """Subscriptions that were refused since the last call; see `Link.refusals`."""
+        refusals, self._refusals = self._refusals, []
+        return refusals
+
+    def doubts(self) -> dict[str, str]:
+        """What is not wrong yet; see `Link.doubts`."""
+        now, ends = datetime.now(timezone.utc), self._dialing.broker_expiry()
+        return {
+            "mqtt_version": self._dialect.doubt,
+            "client_certificate": own_expiry(self._settings, now),
+            "broker_certificate": expiry_line("the broker's certificate", ends, now, "renew it there") if ends else "",
+        }
+
     def close(self, *, politely: bool) -> None:
         """End the connection; see `Link.close`."""
-        if politely and self.phase == "up":
-            self._client.disconnect()
-        self._lose("closed")
-        connection = self._client.socket()
-        if connection is not None:  # DISCONNECT could not be written, or was not meant to be
-            connection.close()
+        with contextlib.suppress(Exception):  # the next connection does not depend on how this one ends
+            is_up = self.phase == "up"
+            self._lose("closed")
+            self._dialing.close(politely=politely and is_up)
 
-    def _make_client(self, will: bytes, tls: ssl.SSLContext | None) -> mqtt.Client:
+    def _prepare(self, client: mqtt.Client, will: bytes) -> None:
         settings = self._settings
-        client = mqtt.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=settings.client_id,
-            protocol=MQTTProtocolVersion.MQTTv5 if self._is_v5 else MQTTProtocolVersion.MQTTv311,
-            reconnect_on_failure=False,
-        )
-        client.suppress_exceptions = True
-        client.connect_timeout = _CONNECT_TIMEOUT_S
-        if settings.username:
-            client.username_pw_set(settings.username, settings.password.reveal() if settings.password else None)
-        if tls is not None:
-            client.tls_set_context(tls)
-        properties = _properties(PacketTypes.WILLMESSAGE, "status") if self._is_v5 else None
-        client.will_set(self._status_topic, will, _STATUS_QOS, retain=True, properties=properties)
+        properties = will_properties(settings.will_delay_s) if self._is_v5 else None
+        client.will_set(settings.topics.status, will, RETAINED_QOS, retain=True, properties=properties)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish
-        return client
+        client.on_message = self._on_message
+        client.on_subscribe = self._on_subscribe
 
-    def _work(self, ready: int) -> None:
-        if ready & ~select.POLLOUT:  # readable, or an error that reading will name
+    def _read_on(self) -> bool:
+        """Messages that wait behind the one that came: paho reads one a call, and a turn may be long.
+
+        Returns:
+            False when the connection is gone.
+        """
+        poll = select.poll()
+        connection = self._client.socket()
+        while self._received and len(self._received) < _MOST_RECEIVED and connection is not None:
+            poll.register(connection.fileno(), select.POLLIN)
+            if not poll.poll(0):
+                return True
             self._client.loop_read()
-        if ready & select.POLLOUT:
-            self._client.loop_write()
-        self._client.loop_misc()
+            connection = self._client.socket()
+        return connection is not None
 
     def _lose(self, detail: str) -> None:
         if self.phase in ("opening", "up"):
             self.phase, self.detail = "lost", self.detail or detail
 
     def _on_connect(
-        self, _client: object, _data: object, _flags: object, reason: ReasonCode, answer: Properties | None
+        self, _client: object, _data: object, flags: mqtt.ConnectFlags, reason: ReasonCode, answer: Properties | None
     ) -> None:
         if reason.is_failure:
-            self.phase = "lost" if reason.value in _TRANSIENT_REASONS else "refused"
-            self.detail = _refusal(reason)
+            self.phase, detail = turned_away(reason, self._dialect)
+            self.detail = self._refusal(reason) if self.phase == "refused" else detail
             return
         self.phase = "up"
+        self._has_old_mail = flags.session_present
         self._max_packet = getattr(answer, "MaximumPacketSize", None)
         self.window = min(WINDOW, getattr(answer, "ReceiveMaximum", WINDOW))
-        self._qos = min(self._qos, getattr(answer, "MaximumQoS", self._qos))
+        self._max_qos = getattr(answer, "MaximumQoS", 1)
+
+    def _refusal(self, reason: ReasonCode) -> str:
+        said = f"{reason} (reason code {reason.value})"
+        if reason.value == _BAD_IDENTIFIER:
+            return f"{said}: it wants another name than {self._settings.client_id} (--device, or [device] in a file)"
+        if reason.value not in (_BAD_PASSWORD, NOT_AUTHORIZED):
+            return said
+        topic = self._settings.topics.status
+        login = self._settings.login
+        return f"{said}, {login}: give the right user and password, and its ACL must let this device write {topic}"
 
     def _on_disconnect(
         self, _client: object, _data: object, _flags: object, reason: ReasonCode, _answer: object
@@ -172,45 +211,33 @@ class MqttLink:
         if reason.value == _TAKEN_OVER and self.phase == "up":
             # Refused, and not lost: the two would push each other out every second.
             self.phase, self.detail = "refused", f"{reason}: {_RIVAL} {self._settings.client_id}"
-        self._lose("connection lost" if reason.value == _UNSPECIFIED else str(reason))
+        complaint = self._dialing.complaint()
+        if complaint and self.phase == "opening":
+            self.phase, self.detail = "refused", complaint
+        suspicion = self._dialing.suspicion() if self.phase == "opening" else ""
+        self._lose(f"connection lost{suspicion}" if reason.value == _UNSPECIFIED else str(reason))
 
     def _on_publish(self, _client: object, _data: object, mid: int, reason: ReasonCode, _answer: object) -> None:
-        self._finished.append((mid, str(reason) if reason.is_failure else ""))
+        self._finished.append(Answer(mid, str(reason) if reason.is_failure else "", reason.value))
 
+    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        if self._has_old_mail or message.topic not in self._wanted:
+            return  # for the connection before, whose session this one took over: a command is done now or never
+        properties = message.properties
+        self._received.append(
+            Incoming(
+                message.topic,
+                bytes(message.payload),
+                retain=message.retain,
+                response_topic=getattr(properties, "ResponseTopic", ""),
+                correlation=getattr(properties, "CorrelationData", b""),
+            )
+        )
 
-def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
-    """A context that verifies the broker's certificate and host name; None where the settings want no encryption.
-
-    Raises:
-        OSError: the CA file is missing or holds no certificates.
-    """
-    if not settings.tls:
-        return None
-    return ssl.create_default_context(cafile=str(settings.ca_file) if settings.ca_file else None)
-
-
-def _properties(packet_type: int, stream: str, expiry_s: int | None = None) -> Properties:
-    # paho writes no types for this class, and takes its fields by __setattr__: no type could name them.
-    properties: Any = Properties(packet_type)  # type: ignore[no-untyped-call]
-    properties.PayloadFormatIndicator = 1
-    properties.ContentType = "application/json"
-    properties.UserProperty = [("schema", str(SCHEMA_VERSION)), ("stream", stream)]
-    if expiry_s is not None:
-        properties.MessageExpiryInterval = expiry_s
-    packed: Properties = properties
-    return packed
-
-
-# Any for `Properties | None`: `pack` has no types, and mypy would refuse the call.
-def _packed_bytes(properties: Any) -> int:
-    return len(properties.pack()) if properties is not None else 0
-
-
-def _length_bytes(length: int) -> int:
-    """Bytes of a variable byte integer, seven bits each (MQTT 5.0, 1.5.5)."""
-    return max(1, -(-length.bit_length() // 7))
-
-
-def _refusal(reason: ReasonCode) -> str:
-    hint = "; the broker knows no MQTT 5" if reason.value == _UNSUPPORTED_PROTOCOL else ""
-    return f"{reason} (reason code {reason.value}){hint}"
+    def _on_subscribe(
+        self, _client: object, _data: object, mid: int, reasons: list[ReasonCode], _answer: object
+    ) -> None:
+        self._has_old_mail = False
+        answers = zip(self._subscribed.pop(mid, ()), reasons, strict=False)
+        refused = [f"{topic}: {reason}" for topic, reason in answers if reason.is_failure]
+        self._refusals.append(f"the broker does not let this device read {', '.join(refused)}" if refused else "")

@@ -1,4 +1,4 @@
-"""The wire format of results and of a camera's status: what a subscriber reads.
+"""The wire format of results, and of what a device says of itself: what a subscriber reads.
 
 Owns the messages and their JSON Schema, and knows no topics and no broker. docs/payload.md explains every field to
 people who subscribe.
@@ -16,6 +16,12 @@ SCHEMA_VERSION: Literal[1] = 1
 
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 _Count = Annotated[int, Meta(ge=0)]
+_Amount = Annotated[float, Meta(ge=0)]
+_Moment = Annotated[datetime, Meta(tz=True)]
+_Clock: TypeAlias = Literal["unsynchronised"] | msgspec.UnsetType
+"""`unsynchronised` while no time server has set the device's clock, and then its times may be wrong by any amount."""
+
+SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "ended"]
 
 
 class ModelRef(msgspec.Struct, frozen=True, gc=False):
@@ -38,12 +44,17 @@ class FrameSize(msgspec.Struct, frozen=True, gc=False):
 
 
 class DetectionItem(msgspec.Struct, frozen=True, gc=False):
-    """One object; box_xyxy is left, top, right, bottom in pixels of the original frame, to 0.1."""
+    """One object; box_xyxy is left, top, right, bottom in pixels of the original frame, to 0.1.
+
+    `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn.
+    """
 
     label: str
     class_id: int
     confidence: _Unit
     box_xyxy: tuple[float, float, float, float]
+    track_id: int | msgspec.UnsetType = msgspec.UNSET
+    zones: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ClassItem(msgspec.Struct, frozen=True, gc=False):
@@ -70,9 +81,10 @@ class _Header(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="ta
     boot_id: str
     run_id: str
     seq: _Count
-    captured_at: Annotated[datetime, Meta(tz=True)]
+    captured_at: _Moment
     age_ms: float
-    infer_ms: Annotated[float, Meta(ge=0)]
+    infer_ms: _Amount
+    clock: _Clock = msgspec.UNSET
     model: ModelRef
     frame: FrameSize
     not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
@@ -104,7 +116,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     variant: str
-    every: Annotated[int, Meta(ge=1)]
+    every: Annotated[float, Meta(ge=1)]
     rung: _Count
     rungs: Annotated[int, Meta(ge=1)]
     reason: str
@@ -114,37 +126,173 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 ResultMessage: TypeAlias = DetectionMessage | ClassificationMessage | SegmentationMessage
 
 
-class StatusMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a camera's results are published; retained, so that a new subscriber reads it at once."""
+class SourceState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a camera's source stands.
 
-    schema: Literal[1]
-    stream: Literal["status"]
-    status: Literal["online", "offline"]
-    reason: Literal["shutdown", "lost"] | msgspec.UnsetType = msgspec.UNSET
+    Attributes:
+        status: `opening` until its first frame, then `opened`; `lost` while none come, `reopened` when they do again;
+            `ended` for a file that is over.
+        trouble: why it is not delivering, one line for people; empty where nothing is wrong.
+        since: when it came to stand there, with a time zone.
+    """
+
+    status: SourceStatus
+    trouble: str = ""
+    since: _Moment
+
+
+class ControlState(msgspec.Struct, frozen=True, kw_only=True):
+    """What commands have set of one camera.
+
+    Attributes:
+        paused: whether its frames are left alone.
+        confidence: from which detections count; not there for what is no detector.
+        max_fps: frames a second that run at most; 0: as many as come.
+    """
+
+    paused: bool
+    confidence: _Unit | msgspec.UnsetType = msgspec.UNSET
+    max_fps: _Amount
+
+
+class CameraState(msgspec.Struct, frozen=True, kw_only=True):
+    """How one camera does; what is not known, or not wrong, is left out.
+
+    `source`, `trouble` and `since` are a `SourceState`; `warnings` are what is wrong, by name, each a line for people.
+    `controls` is there where commands are allowed.
+    """
+
+    source: SourceStatus | msgspec.UnsetType = msgspec.UNSET
+    trouble: str | msgspec.UnsetType = msgspec.UNSET
+    since: _Moment | msgspec.UnsetType = msgspec.UNSET
+    running: Running | msgspec.UnsetType = msgspec.UNSET
+    controls: ControlState | msgspec.UnsetType = msgspec.UNSET
+    warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Spoken(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream"):
+    schema: Literal[1] = SCHEMA_VERSION
     device: str
-    camera: str
     boot_id: str
     run_id: str
-    model: ModelRef
+
+
+class StatusMessage(_Spoken, frozen=True, kw_only=True, tag="status"):
+    """Whether a device's results are published; retained, so that a new subscriber reads it at once.
+
+    Online it says which cameras there are and which model answers for each; offline, why.
+    """
+
+    status: Literal["online", "offline"]
+    reason: Literal["shutdown", "lost"] | msgspec.UnsetType = msgspec.UNSET
     versions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    cameras: dict[str, ModelRef] | msgspec.UnsetType = msgspec.UNSET
+
+
+class StateMessage(_Spoken, frozen=True, kw_only=True, tag="state"):
+    """How a device and its cameras do; retained, and what was last said stays when the device is gone.
+
+    `warnings` are what is wrong with the device itself, by name, each a line for people.
+    """
+
+    cameras: dict[str, CameraState]
     warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    running: Running | msgspec.UnsetType = msgspec.UNSET
 
 
-def result_schema() -> bytes:
-    """The JSON Schema of every result message, indented; docs/result.schema.json is this."""
-    return _schema_document("result", ResultMessage)
+class EventMessage(_Spoken, frozen=True, kw_only=True, tag="event"):
+    """Something that happened on a camera; what is not known, or does not belong to it, is left out.
+
+    Attributes:
+        camera: where.
+        seq: of the events of that camera, from 0.
+        kind: `appeared`, `disappeared`, or what a program of the user's calls it.
+        at: when; `clock` says where that is not to be trusted.
+        label, class_id, confidence: of the class that it is about.
+        box_xyxy: left, top, right, bottom in pixels of the original frame, to 0.1.
+        frame, frame_seq: the frame's size and number, as in results.
+        model: what answers on that camera; without the variant.
+        detail: whatever else there is to say, by name.
+    """
+
+    camera: str
+    seq: _Count
+    kind: str
+    at: _Moment
+    clock: _Clock = msgspec.UNSET
+    label: str | msgspec.UnsetType = msgspec.UNSET
+    class_id: int | msgspec.UnsetType = msgspec.UNSET
+    confidence: _Unit | msgspec.UnsetType = msgspec.UNSET
+    box_xyxy: tuple[float, float, float, float] | msgspec.UnsetType = msgspec.UNSET
+    frame: FrameSize | msgspec.UnsetType = msgspec.UNSET
+    frame_seq: _Count | msgspec.UnsetType = msgspec.UNSET
+    model: ModelRef | msgspec.UnsetType = msgspec.UNSET
+    detail: dict[str, str | int | float | bool] | msgspec.UnsetType = msgspec.UNSET
 
 
-def status_schema() -> bytes:
-    """The JSON Schema of a status message, indented; docs/status.schema.json is this."""
-    return _schema_document("status", StatusMessage)
+class CameraHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one camera: `fps` since the last message, `age_p50_ms` of the latest results, the rest since it was added."""
+
+    fps: _Amount | msgspec.UnsetType = msgspec.UNSET
+    age_p50_ms: float | msgspec.UnsetType = msgspec.UNSET
+    results: _Count | msgspec.UnsetType = msgspec.UNSET
+    dropped: _Count | msgspec.UnsetType = msgspec.UNSET
+    reopenings: _Count | msgspec.UnsetType = msgspec.UNSET
 
 
-def _schema_document(stream: str, message: object) -> bytes:
-    document = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"edge-sdk {stream}, schema {SCHEMA_VERSION}",
-        **msgspec.json.schema(message),
-    }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+class EventLosses(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that never reach the broker since the program began, by why; docs/payload.md explains each."""
+
+    overflow: _Count
+    age: _Count
+    quarantine: _Count
+    memory: _Count
+    disk: _Count
+
+
+class EventsHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the events of all cameras: `waiting` is now, `durable` whether they wait on disk, the rest since the start.
+
+    What a rate leaves out (`limited`) is in none of the other numbers.
+    """
+
+    put: _Count
+    delivered: _Count
+    waiting: _Count
+    durable: bool
+    lost: EventLosses
+    limited: _Count = 0
+
+
+class TelemetryMessage(_Spoken, frozen=True, kw_only=True, tag="telemetry"):
+    """How the device itself does; what cannot be read there is left out.
+
+    Attributes:
+        at: when, with a time zone; `clock` says where that is not to be trusted.
+        uptime_s: since the machine was started.
+        temperature_c: of the processor, degrees Celsius.
+        throttled: why the processor is held back, such as `under-voltage`; empty when it is not.
+        memory_free_mb: that this program may still take, 10^6 bytes.
+        memory_rss_mb: that the program holds, 10^6 bytes.
+        disk_free_mb: where the program keeps its state, 10^6 bytes.
+        cpu_share: processor time of the program over time since the last message; 1 is one core.
+        load1: the kernel's, of one minute.
+        open_files: descriptors that the program holds.
+        events: of all cameras; left out while there were none.
+        snapshots_lost: pictures of all cameras that were made and that the broker will never have; left out while none.
+        cameras: by name.
+    """
+
+    at: _Moment
+    clock: _Clock = msgspec.UNSET
+    uptime_s: _Amount | msgspec.UnsetType = msgspec.UNSET
+    temperature_c: float | msgspec.UnsetType = msgspec.UNSET
+    throttled: list[str] | msgspec.UnsetType = msgspec.UNSET
+    memory_free_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
+    memory_rss_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
+    disk_free_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
+    cpu_share: _Amount | msgspec.UnsetType = msgspec.UNSET
+    load1: _Amount | msgspec.UnsetType = msgspec.UNSET
+    open_files: _Count | msgspec.UnsetType = msgspec.UNSET
+    events: EventsHealth | msgspec.UnsetType = msgspec.UNSET
+    snapshots_lost: _Count | msgspec.UnsetType = msgspec.UNSET
+    cameras: dict[str, CameraHealth] | msgspec.UnsetType = msgspec.UNSET

@@ -1,59 +1,48 @@
 """MqttSettings: which broker, who we are there, and how results are sent.
 
-Owns the reading of a broker's URL and of a password file. A secret is in no repr, no message and no log; for that
-reason no error here repeats the URL.
+Owns their ranges, and what goes with what. Files that are named here are looked at by `credentials`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
-from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
 from edge_sdk.errors import UsageError
+from edge_sdk.publishing.broker_url import EXPECTED, BrokerUrl
+from edge_sdk.publishing.channels import EVENTS, SNAPSHOTS, Channel
+from edge_sdk.publishing.outbox import CameraKind
+from edge_sdk.publishing.secret import Secret
 from edge_sdk.publishing.topics import Topics, default_device
-
-_EXPECTED = "expected mqtt://[user@]host[:port] or mqtts://[user@]host[:port]"
-_PASSWORD_LIMIT = 65535  # bytes, MQTT's own
-_DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
-
-
-class Secret:
-    """A text that does not show itself by accident."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return "Secret(...)"
-
-    def reveal(self) -> str:
-        """The text itself, for the one place that sends it."""
-        return self._text
 
 
 class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker, and one camera of this device there.
+    """One broker, and how this device publishes there.
 
     Attributes:
         host: name or address.
         port: TCP port.
         tls: encrypt, verify the broker's certificate and its host name.
+        websocket_path: where on an HTTP server MQTT is spoken over a websocket; None for MQTT on a port of its own.
         username: None for an anonymous connection.
         password: only with a user name.
         ca_file: PEM file of the authorities to trust instead of the system's.
+        cert_file: PEM file of this device's own certificate, and of those between it and the broker's authority.
+        key_file: PEM file of its private key; None where it stands in `cert_file`.
+        key_password: of an encrypted private key.
         prefix: first levels of every topic.
         site: one level of the topic: where the device stands.
-        device: one level of the topic: its name.
-        camera: one level of the topic: the stream's name; with site and device it is unique at the broker.
+        device: one level of the topic: its name; with the site it is unique at the broker.
         qos: of results. 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
         expiry_s: seconds after which a broker drops a result that it could not deliver.
+        max_per_s: results a second of one camera; of what is more the newest is kept. None: no limit.
+        events: how events travel.
+        snapshots: how pictures travel.
         keepalive_s: seconds of silence after which the connection is probed; a dead one is noticed within twice that.
-        protocol: MQTT version; 3.1.1 for a broker that knows no other, without properties and reasons.
+        will_delay_s: seconds that the broker waits for us to come back before it says that we are lost; MQTT 5 only.
+        protocol: MQTT version. A broker that knows no 5 is spoken to in 3.1.1, without properties and reasons.
 
     Raises:
         UsageError: a name cannot be part of a topic, or a number is outside its range.
@@ -62,25 +51,34 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     tls: bool = False
+    websocket_path: str | None = None
     username: str | None = None
     password: Secret | None = None
     ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    key_password: Secret | None = None
     prefix: str = "edge/v1"
     site: str = "default"
     device: str = msgspec.field(default_factory=default_device)
-    camera: str = "camera"
     qos: Literal[0, 1] = 0
     expiry_s: int = 60
+    max_per_s: float | None = None
+    events: Channel = EVENTS
+    snapshots: Channel = SNAPSHOTS
     keepalive_s: int = 30
+    will_delay_s: int = 5
     protocol: Literal["5", "3.1.1"] = "5"
 
     def __post_init__(self) -> None:
-        self.topics.status(self.camera)
+        _ = self.topics  # it checks the names
         _check_range("--mqtt-qos", self.qos, 0, 1)
-        _check_range("the expiry of results in seconds", self.expiry_s, 1, 2**32 - 1)
+        _ = self.channels  # they check the other numbers
         _check_range("the keep-alive in seconds", self.keepalive_s, 1, 65535)
+        _check_range("the delay of the last will in seconds", self.will_delay_s, 0, 3600)
         if self.password is not None and not self.username:
-            raise UsageError(f"there is an MQTT password but no user in the URL; {_EXPECTED}")
+            raise UsageError(f"there is an MQTT password but no user in the URL; {EXPECTED}")
+        self._check_files()
 
     @classmethod
     def parse(
@@ -89,35 +87,50 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         *,
         password: Secret | None = None,
         ca_file: Path | None = None,
+        cert_file: Path | None = None,
+        key_file: Path | None = None,
+        key_password: Secret | None = None,
         prefix: str = "edge/v1",
         site: str = "default",
         device: str | None = None,
-        camera: str = "camera",
         qos: Literal[0, 1] = 0,
         protocol: Literal["5", "3.1.1"] = "5",
     ) -> MqttSettings:
-        """Settings from `mqtt://[user@]host[:port]` or `mqtts://...`; the attributes say what the rest is.
+        """Settings from a URL as `BrokerUrl` reads it; the attributes say what the rest is.
 
         Raises:
             UsageError: not such a URL, with a password inside, or one of the names or numbers is impossible.
         """
-        parts = _split(url)
-        if ca_file is not None and parts.scheme != "mqtts":
-            raise UsageError("a CA file is for mqtts:// only; write mqtts:// to encrypt the connection")
         return cls(
-            host=_host(parts),
-            port=_port(parts),
-            tls=parts.scheme == "mqtts",
-            username=unquote(parts.username) if parts.username else None,
+            **msgspec.structs.asdict(BrokerUrl.parse(url)),
             password=password,
             ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            key_password=key_password,
             prefix=prefix,
             site=site,
             device=default_device() if device is None else device,
-            camera=camera,
             qos=qos,
             protocol=protocol,
         )
+
+    def _check_files(self) -> None:
+        """Whether what is given of TLS is of use."""
+        given = (("CA", self.ca_file), ("certificate", self.cert_file), ("key", self.key_file))
+        for what, file in given:
+            if file is not None and not self.tls:
+                raise UsageError(f"a {what} file is for mqtts:// and wss:// only; write one of them to encrypt")
+        if self.cert_file is None and self.key_file is not None:
+            raise UsageError("there is a private key but no certificate; give its file too (--mqtt-cert-file)")
+        if self.cert_file is None and self.key_password is not None:
+            raise UsageError("there is a private key's password but no certificate (--mqtt-cert-file)")
+
+    @property
+    def channels(self) -> dict[CameraKind, Channel]:
+        """How what is of a camera travels, by kind."""
+        results = Channel(qos=self.qos, expiry_s=self.expiry_s, max_per_s=self.max_per_s)
+        return {"event": self.events, "result": results, "snapshot": self.snapshots}
 
     @property
     def topics(self) -> Topics:
@@ -125,81 +138,29 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         return Topics(self.prefix, self.site, self.device)
 
     @property
+    def login(self) -> str:
+        """Who logs in, and with what, for people; nothing secret."""
+        if not self.username:
+            return "without a user" + (f", with the certificate in {self.cert_file}" if self.cert_file else "")
+        if self.password is None:
+            return f"as {self.username!r} without a password"
+        place = f" in {self.password.place}" if self.password.place else ""
+        return f"as {self.username!r} with the password{place}"
+
+    @property
     def client_id(self) -> str:
         """The same after every restart, so that the broker ends a connection that died unnoticed.
 
         With a random one the last will of the dead connection would come after the new one's birth, and stay. A name
-        holds no slash, so two different cameras never share an id.
+        holds no slash, so two different devices never share an id.
         """
-        return f"edge/{self.site}/{self.device}/{self.camera}"
+        return f"edge/{self.site}/{self.device}"
 
     @property
     def address(self) -> str:
-        """host:port, for people."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def read_password(path: Path, what: str = "the MQTT password") -> Secret:
-    """The first line of a file.
-
-    Args:
-        path: the file.
-        what: what to call its content in an error.
-
-    Raises:
-        UsageError: the file cannot be read, or its first line is no password.
-    """
-    try:
-        with path.open("rb") as file:
-            line = file.readline(_PASSWORD_LIMIT + 2).rstrip(b"\r\n")
-    except OSError as cause:
-        raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from cause
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: {what} is not UTF-8") from None
-    if not text or len(line) > _PASSWORD_LIMIT:
-        raise UsageError(f"{path}: {what} has {len(line)} bytes, expected 1 to {_PASSWORD_LIMIT} in the first line")
-    return Secret(text)
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}") from None
-    if parts.scheme not in _DEFAULT_PORTS or not url.isprintable() or " " in url:
-        raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}")
-    if parts.password is not None:
-        raise UsageError(
-            "--mqtt: the URL holds a password, which others on this machine can see; "
-            "leave it out, and give the name of a file that holds it with --mqtt-password-file"
-        )
-    # A password with / ? or # in it ends up here: nothing of the URL is repeated.
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise UsageError(f"--mqtt: the URL goes on after the host, a topic is no part of it; {_EXPECTED}")
-    return parts
-
-
-def _host(parts: SplitResult) -> str:
-    host = parts.hostname or ""
-    try:
-        host.encode("idna")  # the socket does the same, and its UnicodeError would come in another thread
-    except UnicodeError:
-        host = ""
-    if not host:
-        raise UsageError(f"--mqtt: the URL names no host that could exist; {_EXPECTED}")
-    return host
-
-
-def _port(parts: SplitResult) -> int:
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port == 0:
-        raise UsageError(f"--mqtt: the URL's port is not a number from 1 to 65535; {_EXPECTED}")
-    return port or _DEFAULT_PORTS[parts.scheme]
+        """host:port, and the path of a websocket, for people."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}{self.websocket_path or ''}"
 
 
 def _check_range(what: str, value: int, low: int, high: int) -> None:

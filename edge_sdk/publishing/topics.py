@@ -37,13 +37,39 @@ class Topics(msgspec.Struct, frozen=True):
         check_name("site", self.site)
         check_name("device", self.device)
 
-    def status(self, camera: str) -> str:
-        """Where the retained status of one camera is.
+    @property
+    def own(self) -> str:
+        """What all topics of the device begin with; a slash is its end."""
+        return self._of("")
 
-        Raises:
-            UsageError: the camera's name cannot be part of a topic.
-        """
-        return self._of_camera("status", camera)
+    @property
+    def status(self) -> str:
+        """Where it is retained whether the device is online."""
+        return self._of("status")
+
+    @property
+    def state(self) -> str:
+        """Where it is retained how its cameras do."""
+        return self._of("state")
+
+    @property
+    def telemetry(self) -> str:
+        """Where its health goes."""
+        return self._of("telemetry")
+
+    @property
+    def command(self) -> str:
+        """Where it is told what to do."""
+        return self._of("cmd")
+
+    @property
+    def response(self) -> str:
+        """Where it answers, and below which its requesters may want the answer."""
+        return self._of("res")
+
+    def seen(self, camera: str) -> str:
+        """Where it is retained how many objects a camera sees."""
+        return self._of_camera("seen", camera)
 
     def result(self, camera: str) -> str:
         """Where the results of one camera go.
@@ -53,9 +79,20 @@ class Topics(msgspec.Struct, frozen=True):
         """
         return self._of_camera("result", camera)
 
+    def event(self, camera: str) -> str:
+        """Where the events of one camera go; raises as `result`."""
+        return self._of_camera("event", camera)
+
+    def snapshot(self, camera: str) -> str:
+        """Where pictures of one camera go; raises as `result`."""
+        return self._of_camera("snapshot", camera)
+
     def _of_camera(self, stream: str, camera: str) -> str:
         check_name("camera", camera)
-        return f"{self.prefix}/{self.site}/{self.device}/{stream}/{camera}"
+        return self._of(f"{stream}/{camera}")
+
+    def _of(self, stream: str) -> str:
+        return f"{self.prefix}/{self.site}/{self.device}/{stream}"
 
 
 def check_name(what: str, name: str) -> None:

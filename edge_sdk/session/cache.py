@@ -1,4 +1,4 @@
-"""SessionCache: loaded models that are not loaded again while somebody may come back to them."""
+"""SessionCache: loaded models that are not loaded again while somebody has them or may come back to them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class SessionCache:
     """Hands out sessions on models that it keeps; for several threads, which load different models at the same time.
 
     Args:
-        most: how many models are kept. The least recently used one goes, but never one that is in use, so that there
-            may be more for a while.
+        most: how many models are kept that nobody has; the least recently used one goes. With 0 a model lives as long
+            as somebody has it.
     """
 
     def __init__(self, most: int = 3) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._loading: weakref.WeakValueDictionary[_Key, threading.Lock] = weakref.WeakValueDictionary()
-        self._loaded: OrderedDict[_Key, Session] = OrderedDict()
-        self._handed_out: dict[_Key, weakref.WeakSet[Session]] = {}
+        self._alive: weakref.WeakValueDictionary[_Key, Session] = weakref.WeakValueDictionary()
+        self._kept: OrderedDict[_Key, Session] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._loaded)
+        return len(self._alive)
 
     def open(self, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
         """A session of its own on the variant that runs; loaded only if it is not there.
@@ -47,22 +47,15 @@ class SessionCache:
         with self._lock:
             loading = self._loading.setdefault(key, threading.Lock())
         with loading:  # who wants another model need not wait
+            found = self._alive.get(key)
+            loaded = found or Session.open(bundle, chosen)
             with self._lock:
-                if key in self._loaded:
-                    return self._hand_out(key)
-            loaded = Session.open(bundle, chosen)
-            with self._lock:
-                self._loaded[key], self._handed_out[key] = loaded, weakref.WeakSet()
-                return self._hand_out(key)
+                self._alive[key] = loaded
+                self._keep(key, loaded)
+            return loaded.twin() if found else loaded
 
-    def _hand_out(self, key: _Key) -> Session:
-        self._loaded.move_to_end(key)
-        session = self._loaded[key].twin()
-        self._handed_out[key].add(session)
-        self._drop_unused()
-        return session
-
-    def _drop_unused(self) -> None:
-        unused = [key for key in self._loaded if not self._handed_out[key]]
-        for key in unused[: max(0, len(self._loaded) - self._most)]:
-            del self._loaded[key], self._handed_out[key]
+    def _keep(self, key: _Key, loaded: Session) -> None:
+        self._kept[key] = loaded
+        self._kept.move_to_end(key)
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)

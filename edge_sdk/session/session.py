@@ -77,6 +77,7 @@ class Session:
         self._names = [output.name for output in self.inference.get_outputs()]
         self._outputs = self._bind_outputs()
         self._bound: object = _NOTHING
+        self._origin: Session | None = None
         self.replay_ns = 0
 
     @classmethod
@@ -108,6 +109,7 @@ class Session:
     def twin(self) -> Session:
         """Another session on the same loaded model, with buffers of its own, so that another thread may run it."""
         other = copy.copy(self)
+        other._origin = self._origin or self  # as long as one of them lives, a cache finds the model
         other._binding = self.inference.io_binding()
         other._outputs = other._bind_outputs()
         other._bound = _NOTHING

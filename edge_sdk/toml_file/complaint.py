@@ -1,19 +1,20 @@
 """Complaints: turns what msgspec says of a document into what its writer needs to know.
 
 Owns the words about what is there; what is expected comes from `expectation`. Unknown keys get the nearest known name,
-or the table that they belong to.
+or the table that they belong to. A table in a list is called by its `name` too, where it has one.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
 from edge_sdk.toml_file.expectation import (
     WORDS,
+    advice_for,
     description_of,
     example_of,
     expectation,
@@ -22,7 +23,9 @@ from edge_sdk.toml_file.expectation import (
     literals_of,
     one_of,
     options_of,
+    required_of,
     shown,
+    table_in_list,
     type_inside,
 )
 
@@ -30,6 +33,8 @@ _LOCATION = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
 _STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 _WITHOUT_QUOTES = re.compile(r"true|false|[+-]?\d+(\.\d+)?")
 _NUMBER = re.compile(r"\d+")
+_WITH_UNIT = re.compile(r"[+-]?\d+(\.\d+)?\s*[A-Za-z%]+")
+_LONGEST_NAME = 100  # characters: what is longer, or holds other characters than a line may, is no name to call it by
 
 _BOUND = {">=": "{} or more", "<=": "{} or less", ">": "more than {}", "<": "less than {}"}
 _LENGTH = {"at least ": "{} or more", ">= ": "{} or more", "at most ": "{} or less", "<= ": "{} or less", "": "{}"}
@@ -41,8 +46,17 @@ class _Absent:
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a complaint points: the dotted key, the type wanted there (None: not known), the value, the schema."""
+    """Where a complaint points.
 
+    Attributes:
+        entry: the table in a list that it is in, such as `cameras[1] ("gate")`; empty where it is in none with a name.
+        where: the dotted key, in that table.
+        kind: the type wanted there; None: not known.
+        value: what is there.
+        schema: of the whole document.
+    """
+
+    entry: str
     where: str
     kind: object
     value: object
@@ -67,6 +81,11 @@ def explain(message: str, schema: type, document: object) -> str:
     location = _LOCATION.search(message)
     what = message[: location.start()] if location else message
     place = _find(location["path"] if location else "", schema, document)
+    words = _words(place, what)
+    return f"{place.entry}: {words}" if place.entry else words
+
+
+def _words(place: _Place, what: str) -> str:
     for pattern, words in _EXPLANATIONS:
         match = pattern.match(what)
         explained = match and place.kind is not None and words(place, match)
@@ -77,11 +96,11 @@ def explain(message: str, schema: type, document: object) -> str:
 
 
 def _unknown_key(place: _Place, match: re.Match[str]) -> str:
-    known = list(fields_of(place.kind))
+    known = list(dict.fromkeys([*required_of(place.kind), *fields_of(place.kind)]))
     near = difflib.get_close_matches(match[1], known, n=1)
     homes = list(_homes(match[1], place.schema))
     if homes:
-        hint = f"belongs {' or '.join(homes)}"
+        hint = f"belongs {' or '.join(homes)}" + (f"; known here: {', '.join(known)}" if place.entry else "")
     else:
         hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
     return f"unknown key {place.key(match[1])}; {hint}"
@@ -96,6 +115,8 @@ def _homes(name: str, table: object, path: str = "") -> Iterator[str]:
         elif key == name:
             yield f"under [{path}]" if path else "at the top, above the first [table]"
         yield from _homes(name, kind, inner)
+        if table_in_list(kind) is not None and name in fields_of(table_in_list(kind)):
+            yield f"under [[{inner}]]"
 
 
 def _missing_key(place: _Place, match: re.Match[str]) -> str:
@@ -104,6 +125,8 @@ def _missing_key(place: _Place, match: re.Match[str]) -> str:
         expected = f"one of {one_of(literals_of(kind))}"
     elif any(map(is_table, options_of(kind))):
         expected = f"a table [{place.key(match[1])}]"
+    elif table_in_list(kind) is not None:
+        expected = f"a table [[{place.key(match[1])}]]"
     else:
         expected = description_of(kind) or expectation(kind)
     return f"{place.key(match[1])} is missing, expected {expected}"
@@ -113,17 +136,28 @@ def _wrong_type(place: _Place, _match: re.Match[str]) -> str:
     if isinstance(place.value, _Absent):
         return ""
     got = WORDS.get(type(place.value), "a date or a time")
-    quoted = isinstance(place.value, str) and _WITHOUT_QUOTES.fullmatch(place.value)
-    hint = "; leave out the quotes" if quoted and {bool, int, float} & set(options_of(place.kind)) else ""
-    return f"{place.where}: got {got}, expected {expectation(place.kind)}{hint}"
+    return f"{place.where}: got {got}, expected {expectation(place.kind)}{_type_hint(place)}"
+
+
+def _type_hint(place: _Place) -> str:
+    value = place.value
+    if isinstance(value, str) and {bool, int, float} & set(options_of(place.kind)):
+        if _WITHOUT_QUOTES.fullmatch(value):
+            return "; leave out the quotes"
+        return "; leave out the unit" if _WITH_UNIT.fullmatch(value) else ""
+    if isinstance(value, dict) and table_in_list(place.kind) is not None:
+        return f"; write [[{place.where}]]"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return "; put it in quotes" if is_number and str in map(type, literals_of(place.kind)) else ""
 
 
 def _wrong_choice(place: _Place, _match: re.Match[str]) -> str:
     choices = literals_of(place.kind)
     if isinstance(place.value, _Absent) or not choices:
         return ""
-    near = _nearest(str(place.value), [str(c) for c in choices])
-    hint = f"; did you mean {near}?" if near else ""
+    near = nearest(str(place.value), [str(c) for c in choices])
+    advice = advice_for(place.kind, place.value)
+    hint = f"; {advice}" if advice else f"; did you mean {near}?" if near else ""
     return f"{place.where}: {shown(place.value)}, expected {one_of(choices)}{hint}"
 
 
@@ -173,12 +207,23 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], Callable[[_Place, re.Match[str]], st
 
 def _find(path: str, schema: object, document: object) -> _Place:
     """Follow msgspec's path (`.input.size_wh[1]`) through the type and through the document."""
-    kind, value = schema, document
+    kind, value, entry, start = schema, document, "", 0
     for step in _STEP.finditer(path):
         key = step["key"] or step["index"]
         kind = type_inside(kind, key)
         value = _value_inside(value, key)
-    return _Place(path.removeprefix("."), kind, value, schema)
+        if step["index"] and isinstance(value, dict):
+            place = path[: step.end()].removeprefix(".")
+            label = entry_label(place, value.get("name"))
+            entry, start = (label, step.end()) if label != place else (entry, start)
+    return _Place(entry, path[start:].removeprefix("."), kind, value, schema)
+
+
+def entry_label(place: str, name: object) -> str:
+    """What to call a table in a list: `cameras[1] ("gate")`, or its place where its name is none to call it by."""
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        return place
+    return f'{place} ("{shown(name)[1:-1]}")'
 
 
 def _value_inside(value: object, key: str) -> object:
@@ -189,7 +234,8 @@ def _value_inside(value: object, key: str) -> object:
     return _Absent()
 
 
-def _nearest(given: str, choices: list[str]) -> str:
+def nearest(given: str, choices: Collection[str]) -> str:
+    """The choice that was probably meant, where none is the one that was given; empty where none is like it."""
     # Another number means another thing: yolov7 is no misspelt yolov8.
     alike = {c.casefold(): c for c in choices if _NUMBER.findall(c) == _NUMBER.findall(given)}
     near = difflib.get_close_matches(given.casefold(), alike, n=1)

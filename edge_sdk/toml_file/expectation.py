@@ -2,6 +2,8 @@
 
 They are read from the type itself: the values of a `Literal`, and the `description` and `examples` of its `Meta`, which
 are therefore written as what a user should give: "letters and digits, at most 100".
+`Meta(extra={"unit": "seconds"})` says what a number counts, `Meta(extra={"advice": {"a": "write b"}})` what is meant
+by a value that is none of them.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ WORDS: dict[type, str] = {
     float: "a number",
     list: "a list",
     dict: "a table",
+    type(None): "null",
 }
-"""What values in a TOML document are called; beside these there are only dates and times."""
+"""What values in a document are called; beside these TOML has dates and times only, and JSON alone has null."""
 
 _PLURAL: dict[object, str] = {str: "strings", bool: "true or false values", int: "whole numbers", float: "numbers"}
 
@@ -46,21 +49,21 @@ def type_inside(kind: object, key: str) -> object:
 
 
 def options_of(kind: object) -> Iterator[object]:
-    """The types that `kind` allows, without `Annotated`, unions and None, which TOML does not have."""
+    """The types that `kind` allows, without `Annotated`, unions, and what TOML does not have: None and `UNSET`."""
     origin = get_origin(kind)
     if origin is Annotated:
         yield from options_of(get_args(kind)[0])
     elif origin in (Union, types.UnionType):
         for option in get_args(kind):
             yield from options_of(option)
-    elif kind is not type(None):
+    elif kind not in (type(None), msgspec.UnsetType):
         yield kind
 
 
 def _metas(kind: object) -> Iterator[Meta]:
     origin = get_origin(kind)
     if origin is Annotated:
-        yield from (m for m in get_args(kind)[1:] if isinstance(m, Meta))
+        yield from (m for m in reversed(get_args(kind)[1:]) if isinstance(m, Meta))  # the outermost says most
         yield from _metas(get_args(kind)[0])
     elif origin in (Union, types.UnionType):
         for option in get_args(kind):
@@ -77,6 +80,12 @@ def example_of(kind: object) -> str:
     return next((shown(m.examples[0]) for m in _metas(kind) if m.examples), "")
 
 
+def advice_for(kind: object, value: object) -> str:
+    """What its `Meta(extra={"advice": {...}})` has for whoever writes this value, or nothing."""
+    advices = (m.extra["advice"] for m in _metas(kind) if m.extra and "advice" in m.extra)
+    return next((advice[value] for advice in advices if isinstance(value, str) and value in advice), "")
+
+
 def literals_of(kind: object) -> list[object]:
     """The values of its `Literal`, in the order in which they were declared."""
     return [value for option in options_of(kind) if get_origin(option) is Literal for value in get_args(option)]
@@ -85,6 +94,25 @@ def literals_of(kind: object) -> list[object]:
 def is_table(kind: object) -> TypeGuard[type[msgspec.Struct]]:
     """Whether it is a Struct, which is a table in TOML."""
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def table_in_list(kind: object) -> type[msgspec.Struct] | None:
+    """The Struct of which it is a list, [[so]] in TOML; None where it is none."""
+    lists = [get_args(option) for option in options_of(kind) if get_origin(option) in (list, tuple)]
+    return next((entry for entries in lists for entry in options_of(entries[0]) if is_table(entry)), None)
+
+
+def entry_of_list(kind: object) -> object | None:
+    """The type of the entries of a list of any length; None where it is none."""
+    lists = (option for option in options_of(kind) if get_origin(option) in (list, tuple))
+    entries = (get_args(option) for option in lists)
+    return next((each[0] for each in entries if len(each) == 1 or each[-1] is Ellipsis), None)
+
+
+def required_of(kind: object) -> list[str]:
+    """Keys without which its tables are incomplete."""
+    structs = [option for option in options_of(kind) if is_table(option)]
+    return [f.encode_name for struct in structs for f in msgspec.structs.fields(struct) if f.required]
 
 
 def fields_of(kind: object) -> dict[str, object]:
@@ -96,7 +124,10 @@ def fields_of(kind: object) -> dict[str, object]:
 def expectation(kind: object) -> str:
     """What a value of this type looks like: `a list of 2 whole numbers such as [416, 416]`."""
     words = " or ".join(dict.fromkeys(map(_kind_words, options_of(kind))))
-    example, description = example_of(kind), description_of(kind)
+    unit = next((m.extra["unit"] for m in _metas(kind) if m.extra and "unit" in m.extra), "")
+    if unit:
+        return f"{words} of {unit}"
+    example, description = example_of(kind), "" if literals_of(kind) else description_of(kind)
     return words + (f" such as {example}" if example else f": {description}" if description else "")
 
 

@@ -5,10 +5,11 @@ Owns no schema: the caller brings the msgspec type.
 
 from __future__ import annotations
 
+import codecs
 import re
 import sys
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +23,7 @@ else:
 
 T = TypeVar("T")
 
+_SIZE_LIMIT = 4 << 20  # bytes; a target's has one kB, and a device that never ends is no file
 _SYNTAX_AT = re.compile(r"\(at line (?P<line>\d+), column (?P<column>\d+)\)$")
 _BARE_WORD = re.compile(r"[\w./~-]*[A-Za-z]")
 
@@ -40,20 +42,54 @@ def read_toml(path: Path, schema: type[T], error: type[EdgeError]) -> T:
     Raises:
         EdgeError: of type `error`, when the file is missing, not TOML, or does not fit.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise error(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as cause:
-        raise error(f"{path}: cannot be read: {cause}") from cause
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as cause:
-        raise error(f"{path}: not valid TOML: {cause}{_syntax_hint(str(cause), text)}") from cause
+    document = read_document(path, error)
     try:
         return msgspec.convert(document, schema)
     except msgspec.ValidationError as cause:
         raise error(f"{path}: {explain(str(cause), schema, document)}") from cause
+
+
+def read_document(path: Path, error: type[EdgeError]) -> dict[str, Any]:
+    """Read `path` as TOML, whatever it holds.
+
+    A mark in front that says UTF-8, as some editors write it, is passed over.
+
+    Raises:
+        EdgeError: of type `error`, when the file is missing or not TOML.
+    """
+    text = _read_text(path, error)
+    try:
+        document: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as cause:
+        raise error(f"{path}: not valid TOML: {_one_line(cause)}{_syntax_hint(str(cause), text)}") from cause
+    except RecursionError as cause:
+        raise error(f"{path}: not valid TOML: lists in lists without end") from cause
+    except ValueError as cause:  # a whole number of thousands of digits
+        raise error(f"{path}: not valid TOML: {_one_line(cause)}") from cause
+    return document
+
+
+def _read_text(path: Path, error: type[EdgeError]) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_SIZE_LIMIT + 1)
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise error(f"{path}: cannot be read: it is a folder, expected a TOML file") from None
+    except (OSError, ValueError) as cause:
+        raise error(f"{path}: cannot be read: {getattr(cause, 'strerror', None) or cause}") from cause
+    if len(data) > _SIZE_LIMIT:
+        raise error(f"{path}: cannot be read: more than {_SIZE_LIMIT >> 20} MiB, expected a TOML file")
+    try:
+        return data.removeprefix(codecs.BOM_UTF8).decode()
+    except UnicodeDecodeError as cause:
+        line = cause.object.count(b"\n", 0, cause.start) + 1
+        raise error(f"{path}: cannot be read: line {line} is not UTF-8; save it as UTF-8") from cause
+
+
+def _one_line(cause: Exception) -> str:
+    return " ".join(str(cause).split())
 
 
 def _syntax_hint(message: str, text: str) -> str:

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import BundleError, EdgeError, IncompatibleError, MissingDependencyError, ModelError, OutputError
+from edge_sdk.errors import (
+    BundleError,
+    EdgeError,
+    IncompatibleError,
+    MissingDependencyError,
+    ModelError,
+    OutputError,
+    SessionError,
+)
 from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.trial.job import Job, Verdict
 from edge_sdk.trial.limits import TrialLimits
@@ -75,6 +83,7 @@ def prove_here(
         BundleError: the bundle was changed since it was opened, or its golden file is none.
         ModelError: the model's outputs are not those of its labels and decoder.
         MissingDependencyError: it needs operators of a package that is not installed.
+        SessionError: no process can be started at present.
         UsageError: it has no such variant.
     """
     if seconds == 0:
@@ -102,26 +111,25 @@ def prove_here(
 
 def _run(job: Job, where: str, is_stopped: Callable[[], bool], *, beside: bool) -> Verdict | None:
     """The verdict of a process; None when it was not waited for."""
-    import subprocess  # once a bundle and a device: other starts do without these imports
-    import tempfile
+    import subprocess  # once a bundle and a device: other starts do without this import
 
     # Not in the terminal's group, so that Ctrl-C reaches who waits and not the process; and from /, so that no file
     # beside the user is found as a module.
     with contextlib.ExitStack() as stack:
+        folder = _folder_of_its_own(stack)
         try:
-            # What it unpacks is removed here: a process that crashes removes nothing.
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-trial-"))
             process = subprocess.Popen(
                 [sys.executable, "-m", "edge_sdk.trial"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 cwd="/",
-                env=_environment() | {"TMPDIR": folder},
+                env=_environment() | folder,
                 start_new_session=True,
             )
         except OSError as cause:
-            raise IncompatibleError(
+            # Of files, processes or memory there are too few at present, which says nothing of the model.
+            raise SessionError(
                 f"{where}: cannot be tried, no process can be started: {cause.strerror}; --trial-seconds 0 loads it "
                 "untried"
             ) from cause
@@ -135,6 +143,20 @@ def _run(job: Job, where: str, is_stopped: Callable[[], bool], *, beside: bool) 
         finally:
             with contextlib.suppress(OSError):
                 process.kill()
+
+
+def _folder_of_its_own(stack: contextlib.ExitStack) -> dict[str, str]:
+    """The variable that names it. What it unpacks is removed here: a process that crashes removes nothing.
+
+    Where the disk is full, or nothing may be written, it has none: most bundles unpack nothing, and others say so.
+    """
+    import tempfile
+
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="edge-trial-", ignore_cleanup_errors=True)
+    except OSError:
+        return {}
+    return {"TMPDIR": stack.enter_context(folder)}
 
 
 def _verdict(process: subprocess.Popen[bytes], job: Job, where: str, is_stopped: Callable[[], bool]) -> Verdict | None:

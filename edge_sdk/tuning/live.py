@@ -138,7 +138,8 @@ class LiveTuner:
         for job in (self._loading, self._ending):
             if job is not None:
                 job.join(_JOIN_S)
-        if self._phase not in (_Phase.DONE, _Phase.WAITING):
+        # At its end there is something, and it is kept by whoever writes it, however long that takes.
+        if self._phase in (_Phase.LOADING, _Phase.MEASURING):
             self._say("tuning was not finished: nothing is remembered")
         self._phase = _Phase.DONE
 

@@ -64,6 +64,11 @@ class Timed:
         self._on_fallback()
         return fallback(frame)
 
+    @property
+    def stages(self) -> Stage[Frame, Result] | None:
+        """As given; None after `give_up`."""
+        return self._stages
+
     def durations_ns(self) -> NDArray[np.int64]:
         """Those so far, int64 (count,)."""
         return self._durations_ns[: self.count]

@@ -8,8 +8,10 @@ from collections.abc import Callable
 import numpy as np
 
 from edge_sdk.frame import Classification, Detections, Frame, Geometry, Segmentation
-from edge_sdk.publishing import ModelRef, ResultEncoder
+from edge_sdk.publishing import Identity, ModelRef, ResultEncoder
+from edge_sdk.wall_clock import WallClock
 
+IDENTITY = Identity("pi")
 MODEL = ModelRef("tiny", 3, "0" * 64)
 
 
@@ -43,10 +45,10 @@ def make_segmentation(shares: list[float], frame: Frame | None = None) -> Segmen
 
 
 def make_encoder(
-    device: str = "pi",
+    identity: Identity = IDENTITY,
     *,
-    boot_id: str | None = None,
-    run_id: str | None = None,
+    model: ModelRef = MODEL,
     clock_ns: Callable[[], int] = time.monotonic_ns,
+    wall_clock: WallClock | None = None,
 ) -> ResultEncoder:
-    return ResultEncoder(device, ("cat", "dog"), MODEL, boot_id=boot_id, run_id=run_id, clock_ns=clock_ns)
+    return ResultEncoder(identity, ("cat", "dog"), model, clock_ns=clock_ns, wall_clock=wall_clock)

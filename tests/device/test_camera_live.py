@@ -18,6 +18,7 @@ from edge_sdk.camera.stats import OpenedSource, SourceStatus
 from edge_sdk.camera.threaded import ThreadedSource
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Image
+from tests.device.delivery import until
 
 MS = 1_000_000
 
@@ -27,6 +28,8 @@ class FakeCapture:
 
     buffered_since_ns: int | None = None
     fps = 25.0
+    stamp_ns: int | None = None
+    remarks: tuple[str, ...] = ()
 
     def __init__(self, pictures: str, *, paced: bool = True, error: Exception | None = None) -> None:
         self._error = error
@@ -43,7 +46,8 @@ class FakeCapture:
         return self._picture != "lost"
 
     def retrieve_into(self, buffer: Image) -> Image | None:
-        return None if self._picture == "x" else np.full((2, 2, 3), ord(self._picture), np.uint8)
+        height = 4 if self._picture == "h" else 2
+        return None if self._picture == "x" else np.full((height, 2, 3), ord(self._picture), np.uint8)
 
     def release(self) -> None:
         self.released += 1
@@ -51,11 +55,17 @@ class FakeCapture:
             raise self._error
 
 
+def _found(capture: FakeCapture | None) -> FakeCapture:
+    if capture is None:
+        raise CameraError("connection refused")
+    return capture
+
+
 def _camera(first: FakeCapture, others: list[FakeCapture | None]) -> tuple[OpenedSource, Iterator[FakeCapture | None]]:
     left = iter(others)
 
-    def reopen() -> Capture | None:
-        return next(left, None)
+    def reopen() -> Capture:
+        return _found(next(left, None))
 
     return ThreadedSource(LiveFeed(first, reopen, uniform=lambda: 0.001), "door"), left
 
@@ -116,6 +126,7 @@ class _BrokenFeed:
     """Puts one frame, then fails."""
 
     fps, reopenings, unreadable, status = 25.0, 0, 0, SourceStatus.OPENED
+    trouble, remarks = "", ()
 
     def run(self, slot: Slot, stop: threading.Event) -> None:
         slot.put(np.zeros((2, 2, 3), np.uint8), 1, 1.0, 0)
@@ -165,6 +176,13 @@ def test_frames_are_numbered_through_and_stamped() -> None:
     assert seqs[-1] + 1 <= stats.delivered + stats.dropped + 1
 
 
+def test_pictures_of_another_size_are_remarked_also_after_a_loss() -> None:
+    source, _ = _camera(FakeCapture("aaa"), [FakeCapture("h" * 10_000)])
+    assert source.remarks == ()
+    until(lambda: source.remarks == ("its pictures are 2x4 now, and were 2x2",))
+    source.close()
+
+
 def test_unreadable_frames_are_counted_and_left_out() -> None:
     source, _ = _camera(FakeCapture("xxax" + "b" * 10_000), [])
     assert "x" not in _taken(source, 3)
@@ -182,7 +200,7 @@ def test_a_camera_that_sends_only_rubbish_is_lost() -> None:
 
 
 def test_close_does_not_wait_for_the_back_off() -> None:
-    feed = LiveFeed(FakeCapture(""), lambda: None, uniform=lambda: 1000.0)
+    feed = LiveFeed(FakeCapture(""), lambda: _found(None), uniform=lambda: 1000.0)
     source = ThreadedSource(feed, "c")
     _wait_until(lambda: source.status is SourceStatus.LOST)
     closer = threading.Thread(target=source.close)
@@ -192,10 +210,10 @@ def test_close_does_not_wait_for_the_back_off() -> None:
     assert not any(t.name == "camera c" for t in threading.enumerate())
 
 
-def test_the_back_off_doubles_up_to_ten_seconds_with_full_jitter() -> None:
-    assert [backoff_s(n, 1.0) for n in range(7)] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-    assert backoff_s(100_000, 1.0) == 10.0
-    assert backoff_s(3, 0.25) == 1.0
+def test_the_back_off_doubles_up_to_two_seconds_with_full_jitter() -> None:
+    assert [backoff_s(n, 1.0) for n in range(5)] == [0.5, 1.0, 2.0, 2.0, 2.0]
+    assert backoff_s(100_000, 1.0) == 2.0
+    assert backoff_s(3, 0.25) == 0.5
     assert backoff_s(3, 0.0) == 0.0
 
 
@@ -207,7 +225,7 @@ def test_attempts_back_off_until_a_frame_came() -> None:
         return 0.0001
 
     others: Iterator[FakeCapture | None] = iter([None, None, FakeCapture(""), FakeCapture("a"), None])
-    feed = LiveFeed(FakeCapture("a"), lambda: next(others, None), uniform)
+    feed = LiveFeed(FakeCapture("a"), lambda: _found(next(others, None)), uniform)
     source = ThreadedSource(feed, "c")
     _wait_until(lambda: len(attempts) >= 6)
     source.close()

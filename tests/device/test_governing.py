@@ -27,12 +27,12 @@ def scene(folder: Path) -> Iterator[Scene]:
 
 
 def test_down_and_up_again_with_at_most_two_models_loaded(scene: Scene) -> None:
-    assert scene.announced == [Running(variant=LARGE, every=1, rung=0, rungs=7, reason="start")]
+    assert scene.announced == [Running(variant=LARGE, every=1, rung=0, rungs=8, reason="start")]
     scene.until(lambda: scene.variant == SMALL)
     assert scene.said[-1].startswith(f"from {LARGE} to {SMALL}: ")
     assert "missed 100 ms" in scene.said[-1]
     assert scene.announced[-1] == Running(
-        variant=SMALL, every=1, rung=1, rungs=7, reason=scene.said[-1].partition(": ")[2]
+        variant=SMALL, every=1, rung=1, rungs=8, reason=scene.said[-1].partition(": ")[2]
     )
     scene.until(lambda: scene.alive == 1)
     scene.costs_ms[LARGE] = 10.0
@@ -48,7 +48,7 @@ def test_down_and_up_again_with_at_most_two_models_loaded(scene: Scene) -> None:
 def test_a_fixed_variant_only_leaves_out_frames_and_stops_doing_so(folder: Path) -> None:
     scene = Scene(folder, fixed=True)
     scene.until(lambda: scene.loop.every == 3)
-    assert scene.announced[-1].rung == 2
+    assert scene.announced[-1].rung == 3
     assert scene.said[-1].startswith(f"from {LARGE}, every 2nd frame to {LARGE}, every 3rd frame: ")
     scene.costs_ms[LARGE] = 10.0
     scene.until(lambda: scene.loop.every == 1)
@@ -67,7 +67,7 @@ def test_a_stream_that_starts_below_the_top_steps_up_when_there_is_room(folder: 
 def test_what_another_supervisor_chose_is_the_top_from_then_on(scene: Scene) -> None:
     scene.loop.stages = scene.open(SMALL)
     scene.step()
-    assert scene.announced[-1] == Running(variant=SMALL, every=1, rung=0, rungs=6, reason="chosen by measurement")
+    assert scene.announced[-1] == Running(variant=SMALL, every=1, rung=0, rungs=7, reason="chosen by measurement")
     scene.costs_ms[LARGE] = 10.0
     scene.run(300)
     assert scene.variant == SMALL

@@ -41,7 +41,7 @@ def _names(manifest: Manifest) -> list[str]:
 
 def test_one_model_can_only_leave_out_frames() -> None:
     assert [str(rung) for rung in ladder_of(make_manifest())] == [
-        *("int8", "int8, every 2nd frame", "int8, every 3rd frame"),
+        *("int8", "int8, 2 of 3 frames", "int8, every 2nd frame", "int8, every 3rd frame"),
         *("int8, every 4th frame", "int8, every 6th frame", "int8, every 8th frame"),
     ]
 
@@ -82,7 +82,7 @@ def test_variants_stand_by_time_and_none_is_beaten(variants: list[Variant], expe
 
 def test_frames_are_left_out_of_the_fastest_only() -> None:
     rungs = ladder_of(_manifest(_variant("int8", 10, 0.8), _variant("a", 3, 0.6)))
-    assert rungs[:3] == (Rung("int8", 1, 10), Rung("a", 1, 3), Rung("a", 2, 3))
+    assert rungs[:3] == (Rung("int8", 1, 10), Rung("a", 1, 3), Rung("a", 1.5, 3))
     assert {rung.variant for rung in rungs[1:]} == {"a"}
 
 

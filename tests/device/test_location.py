@@ -8,7 +8,8 @@ import pytest
 
 from edge_sdk.camera import open_source, redact
 from edge_sdk.errors import CameraError, ConfigError
-from edge_sdk.location import Kind, add_password, kind_of
+from edge_sdk.location import Kind, add_password, address_of, kind_of
+from tests.device.numbered import write_video
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,15 @@ from edge_sdk.location import Kind, add_password, kind_of
         ("rtsp:/bob:s3cret@cam/live", "…@cam/live"),
         ("bob:s3cret@cam/live", "…@cam/live"),
         ("rtsp://cam/a\nERROR forged", "rtsp://cam/a�ERROR forged"),
+        ("gst:rtspsrc location=rtsp://bob:s3cret@cam user-pw=s3!cret ! appsink", "gst:rtspsrc ! appsink"),
+        ("gst:rtspsrc user-pw='s3 ! cret word' ! appsink", "gst:…"),
+        (r"gst:rtspsrc user-pw=s3\ ! cret\ word ! appsink", "gst:…"),
+        ("gst:videotestsrc!appsink", "gst:…"),
+        ("gst:rtsp://bob:s3cret@cam", "gst:…"),
+        ("gst:user-pw=s3cret", "gst:…"),
+        ("gst:videotestsrc ! video/x-raw,width=320", "gst:videotestsrc ! …"),
+        ("picamera2:1", "picamera2:1"),
+        ("pattern:64x48@30", "pattern:64x48@30"),
         ("0", "0"),
         ("/videos/walk@2x.mp4", "/videos/walk@2x.mp4"),
     ],
@@ -61,6 +71,12 @@ def test_a_password_needs_a_user() -> None:
         ("12", Kind.DEVICE),
         ("/dev/video0", Kind.DEVICE),
         ("/dev/v4l/by-id/usb-camera", Kind.DEVICE),
+        ("picamera2", Kind.PICAMERA),
+        ("picamera2:1", Kind.PICAMERA),
+        ("gst:videotestsrc", Kind.GSTREAMER),
+        ("gst:rtspsrc location=rtsp://cam", Kind.GSTREAMER),
+        ("pattern", Kind.PATTERN),
+        ("pattern:nonsense", Kind.PATTERN),
         ("rtsp://cam/live", Kind.STREAM),
         ("RTSPS://cam/live", Kind.STREAM),
         ("http://cam", Kind.STREAM),
@@ -69,6 +85,38 @@ def test_a_password_needs_a_user() -> None:
 )
 def test_kinds(location: str, kind: Kind) -> None:
     assert kind_of(location) is kind
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "target", "is_open"),
+    [
+        ("rtsp://cam/live?x", "cam", 554, "/live?x", False),  # a query is never shown
+        ("rtsp://bob:s3@cret@cam:8554/live", "cam", 8554, "/live", True),
+        ("HTTPS://[::1]/v", "::1", 443, "/v", True),
+        ("rtsps://cam", "cam", 322, "", True),
+        ("http://cam/password=x/v", "cam", 80, "/password=x/v", False),
+    ],
+)
+def test_where_a_server_is(url: str, host: str, port: int, target: str, is_open: bool) -> None:
+    address = address_of(url)
+    assert address is not None
+    assert (address.host, address.port, address.target, address.is_open) == (host, port, target, is_open)
+
+
+@pytest.mark.parametrize("url", ["rtsp://", "rtsp:///live", "http://cam:port/v", "http://cam:70000/v", "http://[::1/v"])
+def test_what_names_no_server(url: str) -> None:
+    assert address_of(url) is None
+
+
+def test_a_file_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV's Python binding crashes on it."""
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    with pytest.raises(CameraError, match="not valid UTF-8"):
+        open_source(str(write_video(tmp_path / "a.avi", range(2)).rename(folder / "a.avi")))
+    monkeypatch.chdir(folder)  # so that it stands before the name
+    with pytest.raises(CameraError, match="no frame can be read"):
+        open_source("a.avi")
 
 
 def test_kinds_of_files(tmp_path: Path) -> None:
@@ -86,11 +134,16 @@ def test_kinds_of_files(tmp_path: Path) -> None:
         ("", "no source: no such file or folder, expected a V4L2 index"),
         ("nowhere.mp4", "nowhere.mp4: no such file or folder"),
         ("a\0b", "a�b: no such file"),
+        ("9" * 5000, "no such file"),
+        ("rtsp://ca\udcffm/x", "rtsp://ca�m/x: not valid UTF-8"),
+        ("http://a\0b/", "not valid UTF-8, or with a NUL, which OpenCV cannot take"),
+        ("/dev/vid\udcffeo", "not valid UTF-8"),
+        ("pattern:\udcff", "not valid UTF-8"),
         ("x" * 5000, "no such file"),
         ("ftp://bob:s3cret@cam/x", "ftp://cam/x: this kind of URL is not supported, expected a V4L2 index"),
-        ("97", "/dev/video97: no such device; is the camera connected?"),
+        ("97", "/dev/video97: no such device; see `v4l2-ctl --list-devices`"),
         ("/dev/nothing", "/dev/nothing: no such device"),
-        ("/dev/null", "/dev/null: not a camera, or in use"),
+        ("/dev/null", "/dev/null: not a camera; see"),
     ],
 )
 def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:

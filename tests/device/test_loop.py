@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from edge_sdk.budget import Budget
 from edge_sdk.frame import Classification, Frame, Result
@@ -119,6 +120,42 @@ def test_frames_that_were_overtaken_count_among_those_left_out() -> None:
     _steps(loop, camera)
     assert [r.frame.seq for r in sink.results] == list(range(0, 300, 4))
     assert loop.last_age_ns == loop.last_serial_ns == 25 * MS  # each is taken fresh
+
+
+def test_two_of_three_frames() -> None:
+    clock, sink = Clock(), Collector()
+    camera = Camera(clock, period_ms=10, count=12)
+    loop = _loop(camera, clock, work_ms=1, budget_ms=100, sink=sink)
+    loop.every = 1.5
+    _steps(loop, camera)
+    assert [r.frame.seq for r in sink.results] == [0, 2, 3, 5, 6, 8, 9, 11]
+
+
+@pytest.mark.parametrize(
+    ("period_ms", "most_fps", "expected"), [(50, 4, 40), (33, 10, 100), (100, 25, 100), (50, 0, 200)]
+)
+def test_no_more_frames_run_than_are_wanted_a_second(period_ms: int, most_fps: int, expected: int) -> None:
+    clock, sink = Clock(), Collector()
+    camera = Camera(clock, period_ms=period_ms, count=10_000 // period_ms)
+    loop = _loop(camera, clock, work_ms=1, budget_ms=100, sink=sink)
+    loop.least_gap_ns = 1_000_000_000 // most_fps if most_fps else 0
+    _steps(loop, camera)
+    assert abs(len(sink.results) - expected) <= 1  # of ten seconds, also where the periods do not go into each other
+    assert loop.counts[Tick.SKIPPED] == 10_000 // period_ms - len(sink.results)
+
+
+def test_a_faster_rate_holds_at_once_after_a_very_slow_one() -> None:
+    clock, sink = Clock(), Collector()
+    camera = Camera(clock, period_ms=50, count=200)
+    loop = _loop(camera, clock, work_ms=1, budget_ms=100, sink=sink)
+    loop.least_gap_ns = 3600 * 10**9
+    for _ in range(10):
+        loop.step()
+    assert len(sink.results) == 1
+    loop.least_gap_ns = 100 * MS
+    for _ in range(10):
+        loop.step()
+    assert len(sink.results) == 6
 
 
 def test_numbers_that_begin_again_do_not_stop_the_stream() -> None:

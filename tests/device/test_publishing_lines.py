@@ -8,14 +8,23 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import pytest
 
 from edge_sdk.errors import OutputError
-from edge_sdk.publishing import JsonLinesSink, LinesStats, MemoryOutbox
+from edge_sdk.publishing import (
+    JsonLinesPublisher,
+    LinesStats,
+    MemoryOutbox,
+    Running,
+    SourceState,
+    TelemetryMessage,
+)
+from edge_sdk.publishing.json_lines import JsonLinesStream
 from tests.device.results import make_classification, make_detections, make_encoder, make_frame
 
 WAIT_S = 30.0
@@ -44,9 +53,21 @@ def pipe() -> Iterator[Pipe]:
     made.writer.close()
 
 
-def _put(sink: JsonLinesSink, *numbers: int) -> None:
+class Door(NamedTuple):
+    """A publisher with one camera."""
+
+    publisher: JsonLinesPublisher
+    stream: JsonLinesStream
+
+
+def _door(file: BinaryIO, **options: Any) -> Door:
+    publisher = JsonLinesPublisher(file, **options)
+    return Door(publisher, publisher.stream("door", make_encoder()))
+
+
+def _put(door: Door, *numbers: int) -> None:
     for number in numbers:
-        sink.put(make_detections(20, make_frame(number)))
+        door.stream.put(make_detections(20, make_frame(number)))
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -59,10 +80,10 @@ def _until(condition: Callable[[], bool]) -> None:
 _WRITTEN = 3
 
 
-def _fill(pipe: Pipe, sink: JsonLinesSink, outbox: MemoryOutbox, count: int) -> None:
+def _fill(pipe: Pipe, door: Door, outbox: MemoryOutbox, count: int) -> None:
     """Put so many, of which the first three are written; then the pipe is full, and the writer hangs in it."""
-    _put(sink, *range(_WRITTEN))
-    _until(lambda: sink.stats().written == _WRITTEN)
+    _put(door, *range(_WRITTEN))
+    _until(lambda: door.publisher.stats().written == _WRITTEN)
     blocks = os.get_blocking(pipe.writer.fileno())
     os.set_blocking(pipe.writer.fileno(), False)
     for size in (4096, 1):  # by single bytes at the end: no line finds room in the last page
@@ -70,18 +91,18 @@ def _fill(pipe: Pipe, sink: JsonLinesSink, outbox: MemoryOutbox, count: int) -> 
             while os.write(pipe.writer.fileno(), b"\n" * size):
                 pass
     os.set_blocking(pipe.writer.fileno(), blocks)
-    _put(sink, _WRITTEN)
+    _put(door, _WRITTEN)
     _until(lambda: len(outbox) == 0)
-    _put(sink, *range(_WRITTEN + 1, count))
+    _put(door, *range(_WRITTEN + 1, count))
 
 
 def test_one_line_a_result() -> None:
     file = io.BytesIO()
-    sink = JsonLinesSink(file, make_encoder())
-    sink.put(make_detections(2))
-    sink.put(make_classification([0]))
-    sink.close()
-    sink.close()
+    door = _door(file)
+    door.stream.put(make_detections(2))
+    door.stream.put(make_classification([0]))
+    door.publisher.close()
+    door.publisher.close()
     lines = file.getvalue().splitlines(keepends=True)
     assert [msgspec.json.decode(line)["task"] for line in lines] == ["detection", "classification"]
     assert all(line.endswith(b"\n") for line in lines)
@@ -89,35 +110,35 @@ def test_one_line_a_result() -> None:
 
 def test_a_buffered_file_is_flushed_when_nothing_follows(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    with path.open("wb") as file, contextlib.closing(JsonLinesSink(file, make_encoder())) as sink:
-        _put(sink, 1)
+    with path.open("wb") as file, contextlib.closing(JsonLinesPublisher(file)) as publisher:
+        _put(Door(publisher, publisher.stream("door", make_encoder())), 1)
         _until(lambda: path.read_bytes().endswith(b"\n"))
 
 
 def test_put_does_not_wait_for_a_reader_and_keeps_the_newest(pipe: Pipe) -> None:
     outbox = MemoryOutbox(max_messages=10)
-    sink = JsonLinesSink(pipe.writer, make_encoder(), outbox=outbox)
-    _fill(pipe, sink, outbox, 500)
+    door = _door(pipe.writer, outbox=outbox)
+    _fill(pipe, door, outbox, 500)
     # Ten wait, and one is being written.
-    assert sink.stats() == LinesStats(put=500, written=_WRITTEN, dropped=500 - _WRITTEN - 10 - 1)
+    assert door.publisher.stats() == LinesStats(put=500, written=_WRITTEN, dropped=500 - _WRITTEN - 10 - 1)
     found: list[int] = []
     reader = threading.Thread(target=lambda: found.extend(pipe.numbers()))
     reader.start()
-    sink.close(WAIT_S)
+    door.publisher.close(WAIT_S)
     pipe.writer.close()
     reader.join(WAIT_S)
     assert found == [*range(_WRITTEN + 1), *range(490, 500)]
-    assert len(found) == sink.stats().written == 500 - sink.stats().dropped
+    assert len(found) == door.publisher.stats().written == 500 - door.publisher.stats().dropped
 
 
 @pytest.mark.parametrize("room", [3, 1000], ids=["put waits", "close waits"])
 def test_nothing_is_lost_where_all_is_wanted_and_the_reader_is_slow(pipe: Pipe, room: int) -> None:
     outbox = MemoryOutbox(max_messages=room)
-    sink = JsonLinesSink(pipe.writer, make_encoder(), outbox=outbox, keeps_all=True)
+    door = _door(pipe.writer, outbox=outbox, keeps_all=True)
 
     def produce() -> None:
-        _put(sink, *range(200))
-        sink.close(0.01)  # reading pauses for longer than that
+        _put(door, *range(200))
+        door.publisher.close(0.01)  # reading pauses for longer than that
         pipe.writer.close()
 
     producer = threading.Thread(target=produce)
@@ -126,48 +147,48 @@ def test_nothing_is_lost_where_all_is_wanted_and_the_reader_is_slow(pipe: Pipe, 
     time.sleep(0.3)
     assert pipe.numbers() == list(range(200))
     producer.join(WAIT_S)
-    assert (sink.stats().written, sink.stats().dropped) == (200, 0)
+    assert (door.publisher.stats().written, door.publisher.stats().dropped) == (200, 0)
 
 
 def test_being_stopped_ends_the_wait_for_room(pipe: Pipe) -> None:
     stopped = threading.Event()
     outbox = MemoryOutbox(max_messages=3)
-    sink = JsonLinesSink(pipe.writer, make_encoder(), outbox=outbox, keeps_all=True, is_stopped=stopped.is_set)
+    door = _door(pipe.writer, outbox=outbox, keeps_all=True, is_stopped=stopped.is_set)
 
     def produce() -> None:
         while not stopped.is_set():
-            _put(sink, 1)
-        sink.close(0.01)
+            _put(door, 1)
+        door.publisher.close(0.01)
 
     producer = threading.Thread(target=produce)
     producer.start()
 
     def is_stuck() -> bool:  # the outbox is full for a moment now and then while the pipe still takes lines
-        before = sink.stats()
+        before = door.publisher.stats()
         time.sleep(0.2)
-        return len(outbox) == 3 and sink.stats() == before
+        return len(outbox) == 3 and door.publisher.stats() == before
 
     _until(is_stuck)
     stopped.set()
     producer.join(WAIT_S)
     assert not producer.is_alive()
-    assert sink.stats().written < sink.stats().put
+    assert door.publisher.stats().written < door.publisher.stats().put
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_close_gives_up_when_nobody_reads(pipe: Pipe, is_stopped: bool) -> None:
     outbox = MemoryOutbox()
-    sink = JsonLinesSink(pipe.writer, make_encoder(), outbox=outbox, is_stopped=lambda: is_stopped)
-    _fill(pipe, sink, outbox, 500)
-    sink.close(0.05)
-    assert sink.stats().written == _WRITTEN
-    sink.close(1000.0)  # does not begin to wait again
+    door = _door(pipe.writer, outbox=outbox, is_stopped=lambda: is_stopped)
+    _fill(pipe, door, outbox, 500)
+    door.publisher.close(0.05)
+    assert door.publisher.stats().written == _WRITTEN
+    door.publisher.close(1000.0)  # does not begin to wait again
 
 
 def test_close_waits_as_long_as_somebody_reads(pipe: Pipe) -> None:
     outbox = MemoryOutbox()
-    sink = JsonLinesSink(pipe.writer, make_encoder(), outbox=outbox)
-    _fill(pipe, sink, outbox, 900)
+    door = _door(pipe.writer, outbox=outbox)
+    _fill(pipe, door, outbox, 900)
 
     def read_slowly() -> None:
         while pipe.reader.read(20_000):
@@ -175,41 +196,102 @@ def test_close_waits_as_long_as_somebody_reads(pipe: Pipe) -> None:
 
     reader = threading.Thread(target=read_slowly)
     reader.start()
-    sink.close(1.0)  # less than reading takes in all; each pause is far shorter
-    assert sink.stats().written == 900
+    door.publisher.close(1.0)  # less than reading takes in all; each pause is far shorter
+    assert door.publisher.stats().written == 900
     pipe.writer.close()
     reader.join(WAIT_S)
 
 
 def test_a_reader_that_goes_away(pipe: Pipe) -> None:
-    sink = JsonLinesSink(pipe.writer, make_encoder())
+    door = _door(pipe.writer)
     pipe.reader.close()
-    _put(sink, 1)
-    _until(lambda: not sink._thread.is_alive())
+    _put(door, 1)
+    _until(lambda: not door.publisher._thread.is_alive())
     with pytest.raises(BrokenPipeError):
-        _put(sink, 2)
-    sink.close()  # it was said
+        _put(door, 2)
+    door.publisher.close()  # it was said
 
 
-@pytest.mark.parametrize("ask", [lambda sink: _put(sink, 2), JsonLinesSink.close])
-def test_a_full_disk(ask: Callable[[JsonLinesSink], None]) -> None:
+@pytest.mark.parametrize("ask", [lambda door: _put(door, 2), lambda door: door.publisher.close()])
+def test_a_full_disk(ask: Callable[[Door], None]) -> None:
     with Path("/dev/full").open("wb", buffering=0) as full:
-        sink = JsonLinesSink(full, make_encoder())
-        _put(sink, 1)
-        _until(lambda: not sink._thread.is_alive())
+        door = _door(full)
+        _put(door, 1)
+        _until(lambda: not door.publisher._thread.is_alive())
         with pytest.raises(OutputError, match="results cannot be written: No space left on device"):
-            ask(sink)
+            ask(door)
 
 
 def test_a_pipe_that_does_not_block(pipe: Pipe) -> None:
     os.set_blocking(pipe.writer.fileno(), False)
     outbox = MemoryOutbox()
-    sink = JsonLinesSink(pipe.writer, make_encoder(), outbox=outbox)
-    _fill(pipe, sink, outbox, 500)
+    door = _door(pipe.writer, outbox=outbox)
+    _fill(pipe, door, outbox, 500)
     found: list[int] = []
     reader = threading.Thread(target=lambda: found.extend(pipe.numbers()))
     reader.start()
-    sink.close(WAIT_S)
+    door.publisher.close(WAIT_S)
     pipe.writer.close()
     reader.join(WAIT_S)
     assert found == list(range(500))
+
+
+@pytest.mark.parametrize("keeps_all", [False, True])
+def test_lines_of_several_cameras_never_mix(pipe: Pipe, keeps_all: bool) -> None:
+    publisher = JsonLinesPublisher(pipe.writer, outbox=MemoryOutbox(max_messages=50), keeps_all=keeps_all)
+    cameras = ("door", "gate", "yard")
+    found: dict[str, list[int]] = {camera: [] for camera in cameras}
+
+    def read() -> None:
+        for line in pipe.reader:
+            document = msgspec.json.decode(line)
+            found[document["camera"]].append(document["seq"])
+
+    def produce(camera: str) -> None:
+        stream = publisher.stream(camera, make_encoder())
+        for number in range(300):
+            stream.put(make_detections(20, make_frame(number, camera)))
+        stream.close()
+
+    reader, *producers = [
+        threading.Thread(target=read),
+        *(threading.Thread(target=produce, args=(camera,)) for camera in cameras),
+    ]
+    for thread in (reader, *producers):
+        thread.start()
+    for thread in producers:
+        thread.join(WAIT_S)
+    publisher.close(WAIT_S)
+    pipe.writer.close()
+    reader.join(WAIT_S)
+    for camera, numbers in found.items():
+        stats = publisher.of_camera(camera)
+        assert numbers == sorted(set(numbers))
+        assert (stats.put, stats.sent, stats.queued) == (300, len(numbers), 0)
+        assert stats.dropped == 300 - len(numbers)
+        assert not keeps_all or numbers == list(range(300))
+
+
+def test_another_stream_takes_a_camera_over() -> None:
+    file = io.BytesIO()
+    door = _door(file)
+    _put(door, 4, 5)
+    after = Door(door.publisher, door.publisher.stream("door", make_encoder()))
+    _put(door, 6)
+    _put(after, 0, 1)
+    after.stream.close()
+    _put(after, 2)
+    door.publisher.close()
+    assert [msgspec.json.decode(line)["seq"] for line in file.getvalue().splitlines()] == [4, 5, 6, 7]
+    assert after.stream.stats().sent == 4
+
+
+def test_what_only_subscribers_read_goes_to_nobody() -> None:
+    file = io.BytesIO()
+    door = _door(file)
+    door.stream.warn("hung", "a run came to no end")
+    door.stream.announce(Running(variant="int8", every=1, rung=0, rungs=1, reason="start"))
+    door.stream.source(SourceState(status="opened", since=datetime.now(timezone.utc)))
+    door.publisher.telemetry(TelemetryMessage(device="pi", boot_id="b", run_id="r", at=datetime.now(timezone.utc)))
+    door.publisher.close()
+    assert file.getvalue() == b""

@@ -61,6 +61,83 @@ def test_what_is_given_back_does_not_push_out_newer_ones(max_messages: int, max_
     assert outbox.dropped_count == 2
 
 
+def _of(camera: str, number: int, size: int = 10) -> Message:
+    return Message(f"{camera}/{number}", bytes(size), camera)
+
+
+def _names(outbox: MemoryOutbox) -> list[str]:
+    return [message.topic for message in iter(outbox.take, None)]
+
+
+@pytest.mark.parametrize(
+    ("max_messages", "max_bytes", "loud_bytes"),
+    [(6, 10_000, 10), (1000, 60, 10), (1000, 60, 30)],
+    ids=["messages", "bytes", "large ones"],
+)
+def test_a_loud_camera_never_pushes_out_what_is_a_quiet_ones_share(
+    max_messages: int, max_bytes: int, loud_bytes: int
+) -> None:
+    outbox = MemoryOutbox(max_messages, max_bytes)
+    outbox.put(_of("quiet", 0))
+    for number in range(100):
+        outbox.put(_of("loud", number, loud_bytes))
+        if number % 40 == 30:
+            outbox.put(_of("quiet", number))
+        assert len(outbox) <= max_messages
+        assert outbox.waiting_bytes <= max_bytes
+    assert outbox.of_camera("quiet") == (3, 3, 0)
+    put, queued, dropped = outbox.of_camera("loud")
+    assert (put, dropped) == (100, 100 - queued)
+    assert outbox.dropped_count == dropped
+    names = _names(outbox)
+    assert [n for n in names if n.startswith("loud")] == [f"loud/{n}" for n in range(100 - queued, 100)]
+    assert [n for n in names if n.startswith("quiet")] == ["quiet/0", "quiet/30", "quiet/70"]
+    assert (len(outbox), outbox.waiting_bytes) == (0, 0)
+
+
+def test_one_camera_alone_may_have_it_all_until_another_comes() -> None:
+    outbox = MemoryOutbox(max_messages=6)
+    for number in range(6):
+        outbox.put(_of("first", number))
+    assert outbox.of_camera("first").queued == 6
+    for number in range(6):
+        outbox.put(_of("second", number))
+    assert outbox.of_camera("first") == (6, 3, 3)
+    assert outbox.of_camera("second") == (6, 3, 3)
+
+
+def test_cameras_take_turns_each_in_its_own_order() -> None:
+    outbox = MemoryOutbox()
+    for number in range(4):
+        outbox.put(_of("a", number))
+    for camera in ("b", "c"):
+        outbox.put(_of(camera, 0))
+    assert _names(outbox) == ["a/0", "b/0", "c/0", "a/1", "a/2", "a/3"]
+
+
+def test_what_is_given_back_goes_to_its_own_camera_and_pushes_out_no_others_share() -> None:
+    outbox = MemoryOutbox(max_messages=4)
+    for message in (_of("a", 0), _of("b", 0)):
+        outbox.put(message)
+    taken = [m for m in (outbox.take(), outbox.take()) if m is not None]
+    for number in range(1, 5):
+        outbox.put(_of("a", number))
+    outbox.give_back(taken)
+    assert sorted(_names(outbox)) == ["a/2", "a/3", "a/4", "b/0"]
+    assert (outbox.of_camera("a").dropped, outbox.of_camera("b").dropped) == (2, 0)
+
+
+def test_what_is_offered_takes_nobodys_room() -> None:
+    outbox = MemoryOutbox(max_messages=2, max_bytes=100)
+    assert outbox.offer(_of("a", 0))
+    assert not outbox.offer(_of("b", 0, 95))
+    assert outbox.offer(_of("b", 1))
+    assert not outbox.offer(_of("a", 1))
+    assert _names(outbox) == ["a/0", "b/1"]
+    assert outbox.offer(_of("a", 2, 101)), "above all bounds: there is no room to wait for"
+    assert (outbox.put_count, outbox.dropped_count, len(outbox)) == (3, 1, 0)
+
+
 def test_back_off_doubles_up_to_its_longest_and_begins_again() -> None:
     backoff = Backoff(1, 10, uniform=lambda _low, high: high)
     assert [backoff.next_s() for _ in range(6)] == [1, 2, 4, 8, 10, 10]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,17 @@ import pytest
 from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Classification, Detections
 from edge_sdk.model_spec import ClassificationSpec
-from edge_sdk.publishing import ResultEncoder, ResultMessage, StatusMessage, result_schema, status_schema
-from edge_sdk.publishing.encoder import read_boot_id
+from edge_sdk.publishing import Identity, ResultEncoder, ResultMessage
 from tests.device.bundles import make_manifest, write_bundle
-from tests.device.results import make_classification, make_detections, make_encoder, make_frame, make_segmentation
+from tests.device.results import (
+    IDENTITY,
+    MODEL,
+    make_classification,
+    make_detections,
+    make_encoder,
+    make_frame,
+    make_segmentation,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -35,7 +40,7 @@ def _boxes(*rows: tuple[float, float, float, float, float, int]) -> Detections:
 
 
 def test_every_field_of_a_detection_message() -> None:
-    encoder = make_encoder(boot_id="boot", run_id="run", clock_ns=lambda: 5_041_237_999)
+    encoder = make_encoder(Identity("pi", "boot", "run"), clock_ns=lambda: 5_041_237_999)
     frame = make_frame(seq=7, captured_ns=5_000_000_000, captured_at=1_700_000_000.1234)
     result = Detections(
         frame,
@@ -104,7 +109,7 @@ def test_equal_shares_come_in_the_order_of_the_labels() -> None:
     ],
 )
 def test_labels(background_class: bool, labels: tuple[str, ...], class_id: int, expected: str) -> None:
-    encoder = ResultEncoder("pi", labels, make_encoder()._model, background_class=background_class)
+    encoder = ResultEncoder(Identity("pi"), labels, MODEL, background_class=background_class)
     [item] = _decode(encoder.encode(make_classification([class_id])))["classes"]
     assert (item["label"], item["class_id"]) == (expected, class_id)
 
@@ -152,26 +157,12 @@ def test_the_result_is_not_changed_by_encoding() -> None:
     np.testing.assert_array_equal(result.confidences, confidences)
 
 
-@pytest.mark.parametrize(("name", "schema"), [("result", result_schema), ("status", status_schema)])
-def test_schema_files_are_up_to_date(name: str, schema: Callable[[], bytes]) -> None:
-    assert (DOCS / f"{name}.schema.json").read_bytes() == schema(), (
-        f"write it again: python -c 'import pathlib; from edge_sdk.publishing import {name}_schema; "
-        f'pathlib.Path("docs/{name}.schema.json").write_bytes({name}_schema())\''
-    )
-
-
-def _validator(name: str) -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(msgspec.json.decode((DOCS / f"{name}.schema.json").read_bytes()))
+def _validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(msgspec.json.decode((DOCS / "result.schema.json").read_bytes()))
 
 
 def _example() -> bytes:
     return (DOCS / "payload.md").read_bytes().split(b"```json\n")[1].split(b"```")[0]
-
-
-def _status_examples() -> list[bytes]:
-    text = (DOCS / "payload.md").read_bytes().split(b"```text\n")[1].split(b"```")[0]
-    model = msgspec.json.encode(make_encoder()._model)
-    return [line.replace(b"{...}", model) for line in text.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +178,7 @@ def _status_examples() -> list[bytes]:
     ],
 )
 def test_messages_keep_to_the_schema_and_are_read_back(data: bytes) -> None:
-    assert [e.message for e in _validator("result").iter_errors(_decode(data))] == []
+    assert [e.message for e in _validator().iter_errors(_decode(data))] == []
     assert msgspec.json.decode(data, type=ResultMessage).schema == 1
 
 
@@ -204,63 +195,26 @@ def test_messages_keep_to_the_schema_and_are_read_back(data: bytes) -> None:
 )
 def test_the_schema_refuses_other_messages(key: str, value: object) -> None:
     document = _decode(make_encoder().encode(make_detections(1))) | {key: value}
-    assert not _validator("result").is_valid(document)
+    assert not _validator().is_valid(document)
 
 
-def test_status_messages() -> None:
-    encoder = make_encoder(boot_id="boot", run_id="run")
-    common = {
-        "schema": 1,
-        "stream": "status",
-        "device": "pi",
-        "camera": "door",
-        "boot_id": "boot",
-        "run_id": "run",
-        "model": {"name": "tiny", "version": 3, "sha256": "0" * 64},
-    }
-    online = _decode(encoder.encode_status("door", "online", versions={"edge_sdk": "1.2"}))
-    assert online == {**common, "status": "online", "versions": {"edge_sdk": "1.2"}}
-    lost = encoder.encode_status("door", "offline", "lost")
-    assert _decode(lost) == {**common, "status": "offline", "reason": "lost"}
+def test_results_name_the_variant_that_made_them() -> None:
+    encoder = make_encoder()
+    assert "variant" not in _decode(encoder.encode(make_detections(1)))["model"]
+    for variant in ("int8.320x320", "int8"):
+        encoder.answers_by(variant)
+        assert _decode(encoder.encode(make_detections(1)))["model"]["variant"] == variant
+    assert encoder.model.variant is msgspec.UNSET
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        make_encoder().encode_status("door", "online", versions={"edge_sdk": "1.2"}),
-        make_encoder().encode_status("door", "online", warnings={"hung": "a run did not finish"}),
-        make_encoder().encode_status("door", "offline", "shutdown"),
-        *_status_examples(),
-    ],
-)
-def test_statuses_keep_to_the_schema_and_are_read_back(data: bytes) -> None:
-    assert [e.message for e in _validator("status").iter_errors(_decode(data))] == []
-    assert msgspec.json.decode(data, type=StatusMessage).camera in ("door", "gate")
-
-
-@pytest.mark.parametrize(("key", "value"), [("schema", 2), ("stream", "result"), ("status", "?"), ("reason", None)])
-def test_the_schema_refuses_other_statuses(key: str, value: object) -> None:
-    document = _decode(make_encoder().encode_status("door", "offline", "lost")) | {key: value}
-    assert not _validator("status").is_valid(document)
-
-
-def test_every_start_of_the_program_has_its_own_run_id() -> None:
-    first, second = make_encoder(), make_encoder()
-    assert uuid.UUID(first.run_id) != uuid.UUID(second.run_id)
-    assert first.boot_id == second.boot_id or not Path("/proc/sys/kernel/random/boot_id").exists()
-    results = [_decode(first.encode(make_detections(0)))["run_id"] for _ in range(2)]
-    assert results == [first.run_id] * 2
-
-
-def test_boot_id_is_one_of_this_boot() -> None:
-    assert uuid.UUID(read_boot_id())
-    if Path("/proc/sys/kernel/random/boot_id").exists():
-        assert read_boot_id() == read_boot_id()
+def test_a_message_may_bear_another_number_than_its_frame() -> None:
+    result = make_detections(1, make_frame(7))
+    assert [_decode(make_encoder().encode(result, seq))["seq"] for seq in (None, 0, 41)] == [7, 0, 41]
 
 
 def test_encoder_for_a_bundle(tmp_path: Path) -> None:
     bundle = Bundle.open(write_bundle(tmp_path / "tiny.edge"))
-    document = _decode(ResultEncoder.for_bundle(bundle, "pi").encode(make_classification([1])))
+    document = _decode(ResultEncoder.for_bundle(bundle, Identity("pi")).encode(make_classification([1])))
     assert document["model"] == {"name": "tiny", "version": 1, "sha256": bundle.digest, "variant": "int8"}
     assert document["classes"][0]["label"] == "dog"
 
@@ -274,7 +228,7 @@ def test_only_a_classifiers_ids_are_counted_without_the_background(
     manifest = msgspec.structs.replace(
         make_manifest(), task=task, decoder=decoder, classification=ClassificationSpec(background_class=True)
     )
-    encoder = ResultEncoder.for_bundle(Bundle.open(write_bundle(tmp_path / "tiny.edge", manifest)), "pi")
+    encoder = ResultEncoder.for_bundle(Bundle.open(write_bundle(tmp_path / "tiny.edge", manifest)), IDENTITY)
     result = make_segmentation([0.0, 1.0]) if task == "segmentation" else make_classification([-1])
     document = _decode(encoder.encode(result))
     assert (document.get("segments") or document["classes"])[0]["label"] == expected

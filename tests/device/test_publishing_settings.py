@@ -9,6 +9,7 @@ import pytest
 
 from edge_sdk.errors import UsageError
 from edge_sdk.publishing import (
+    Identity,
     MqttPublisher,
     MqttSettings,
     Secret,
@@ -18,7 +19,9 @@ from edge_sdk.publishing import (
     default_device,
     read_password,
 )
-from tests.device.results import make_encoder
+from tests.device.delivery import publisher_over
+from tests.device.links import FakeLink
+from tests.device.results import IDENTITY, make_encoder
 
 WORD = "hunter2"
 
@@ -53,6 +56,8 @@ def test_urls(url: str, host: str, port: int, tls: bool, username: str | None) -
         (f"mqtt://:{WORD}@broker", "--mqtt-password-file"),
         ("mqtt://camera:@broker", "--mqtt-password-file"),
         (f"mqtt://camera:{WORD}/x@broker", "goes on after the host"),
+        ("mqtts://berlin/pi-01@broker:8883", "the user SITE/DEVICE is SITE%2FDEVICE@"),
+        ("wss://berlin/pi-01@broker/mqtt", "the user SITE/DEVICE is SITE%2FDEVICE@"),
         (f"mqtt://camera:{WORD}#x@broker", "goes on after the host"),
         (f"mqtt://camera:{WORD}?x@broker", "goes on after the host"),
         (f"camera:{WORD}@broker", "cannot be read"),
@@ -62,7 +67,6 @@ def test_urls(url: str, host: str, port: int, tls: bool, username: str | None) -
         ("broker", "cannot be read"),
         ("broker:1883", "cannot be read"),
         ("http://broker", "cannot be read"),
-        ("ws://broker", "cannot be read"),
         ("mqtt://", "names no host"),
         ("mqtt://camera@", "names no host"),
         ("mqtt://a..b", "names no host"),
@@ -100,14 +104,12 @@ def test_secrets_do_not_show() -> None:
         ({"device": "a+"}, "device name 'a\\+'"),
         ({"device": "#"}, "device name '#'"),
         ({"device": ""}, "device name has 0 characters"),
-        ({"camera": "a/b"}, "camera name 'a/b'"),
-        ({"camera": "\udcff"}, r"camera name '\\udcff'"),
         ({"device": "\udcff"}, r"device name '\\udcff'"),
         ({"prefix": "edge//v1"}, "topic prefix name has 0 characters"),
         ({"prefix": "$SYS/x"}, "topic prefix name"),
         ({"qos": 2}, "--mqtt-qos is 2, expected 0 to 1"),
         ({"password": Secret("x")}, "password but no user"),
-        ({"ca_file": Path("ca.pem")}, "mqtts:// only"),
+        ({"ca_file": Path("ca.pem")}, "mqtts:// and wss:// only"),
     ],
 )
 def test_other_settings_that_are_refused(changes: Changes, expected: str) -> None:
@@ -153,7 +155,8 @@ def test_no_password_file(tmp_path: Path) -> None:
 
 def test_topics() -> None:
     topics = Topics("edge/v1", "yard", "pi")
-    assert topics.status("door") == "edge/v1/yard/pi/status/door"
+    assert (topics.status, topics.state) == ("edge/v1/yard/pi/status", "edge/v1/yard/pi/state")
+    assert topics.telemetry == "edge/v1/yard/pi/telemetry"
     assert topics.result("door") == "edge/v1/yard/pi/result/door"
 
 
@@ -174,19 +177,28 @@ def test_names_that_are_refused(name: str) -> None:
 
 
 def test_different_names_never_share_a_client_id() -> None:
-    names = [("a-b", "c", "d"), ("a", "b-c", "d"), ("a", "b", "c-d"), ("a", "b", "c")]
-    ids = {MqttSettings.parse("mqtt://h", site=s, device=d, camera=c).client_id for s, d, c in names}
+    names = [("a-b", "c"), ("a", "b-c"), ("a", "b"), ("b", "a")]
+    ids = {MqttSettings.parse("mqtt://h", site=site, device=device).client_id for site, device in names}
     assert len(ids) == len(names)
 
 
 def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("hello")
-    for name in ("ca.pem", "none.pem"):
+    for name, said in (("ca.pem", "not a PEM file"), ("none.pem", "certificates cannot be read: No such file")):
         settings = MqttSettings.parse("mqtts://broker", ca_file=tmp_path / name, device="pi")
-        with pytest.raises(UsageError, match="not a PEM file"):
-            MqttPublisher(settings, make_encoder())
+        with pytest.raises(UsageError, match=said):
+            MqttPublisher(settings, IDENTITY)
 
 
-def test_an_encoder_for_another_device() -> None:
+def test_an_identity_of_another_device() -> None:
     with pytest.raises(UsageError, match="'pi', the MQTT topics of 'other'"):
-        MqttPublisher(MqttSettings.parse("mqtt://broker", device="other"), make_encoder("pi"))
+        MqttPublisher(MqttSettings.parse("mqtt://broker", device="other"), IDENTITY)
+
+
+def test_a_stream_that_cannot_be() -> None:
+    publisher = publisher_over(FakeLink())
+    with pytest.raises(UsageError, match="camera name 'a/b'"):
+        publisher.stream("a/b", make_encoder())
+    with pytest.raises(UsageError, match="give both the same"):
+        publisher.stream("door", make_encoder(Identity("pi")))
+    publisher.close()

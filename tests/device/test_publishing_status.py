@@ -1,51 +1,248 @@
-"""The status of a publisher: the latest warning and what runs are in it, after a break too."""
+"""What a device says of itself: the status of the connection, and the state of its cameras, after a break too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any, Literal
 
-import msgspec
+import pytest
 
-from edge_sdk.publishing import Running
-from tests.device.delivery import has_connected, publisher_over, until
+from edge_sdk.publishing import ModelRef, Running, SourceState
+from tests.device.delivery import door_over, has_connected, publisher_over, put, until
 from tests.device.links import FakeLink
+from tests.device.results import make_encoder
 
-
-def test_a_warning_goes_out_with_the_status_now_and_after_a_break() -> None:
-    first, second = FakeLink(), FakeLink()
-    publisher = publisher_over(first, second)
-    until(has_connected(publisher, 1))
-    publisher.warn("not_finite", "nothing is known")
-    until(lambda: len(first.published) == 2)
-    first.drop("gone")
-    until(lambda: len(second.published) == 1)
-    publisher.close()
-    for payload in (first.published[1], second.published[0]):
-        status = msgspec.json.decode(payload)
-        assert (status["status"], status["warnings"]) == ("online", {"not_finite": "nothing is known"})
-    assert "warnings" not in msgspec.json.decode(first.published[0])
-    assert second.contents() == ["online", "offline"]
-
-
-def test_what_runs_is_in_every_status_of_being_online_the_latest_of_it() -> None:
-    first, second = FakeLink(answers=False), FakeLink()
-    publisher = publisher_over(first, second)
-    until(lambda: publisher.stats().state == "online")
-    for number, reason in enumerate(("start", "slow"), start=2):
-        publisher.announce(_running(reason))
-        until(_has_published(first, number))
-    first.drop("pulled out")
-    until(has_connected(publisher, 2))
-    publisher.close()
-    said = [msgspec.json.decode(payload).get("running", {}).get("reason") for payload in first.published]
-    assert said == [None, "start", "slow"]
-    assert msgspec.json.decode(second.published[0])["running"]["reason"] == "slow"
-    assert second.contents() == ["online", "offline"]
+OTHER = ModelRef("other", 1, "1" * 64)
+SINCE = datetime(2026, 3, 2, 10, 15, 4, tzinfo=timezone(timedelta(hours=1)))
+MODEL_JSON = {"name": "tiny", "version": 3, "sha256": "0" * 64}
 
 
 def _running(reason: str) -> Running:
     return Running(variant="int8", every=1, rung=0, rungs=2, reason=reason)
 
 
-def _has_published(link: FakeLink, times: int) -> Callable[[], bool]:
-    return lambda: len(link.published) == times
+def _last(link: FakeLink) -> dict[str, Any]:
+    return link.cameras()[-1] if link.cameras() else {}
+
+
+def _says(link: FakeLink, key: str, value: object, camera: str = "door") -> Callable[[], bool]:
+    return lambda: _last(link).get(camera, {}).get(key) == value
+
+
+def test_a_birth_names_the_cameras_and_their_models_and_a_goodbye_does_not() -> None:
+    link = FakeLink()
+    publisher, _ = door_over(link)
+    until(has_connected(publisher, 1))
+    publisher.stream("gate", make_encoder(model=OTHER))
+    until(lambda: len(link.documents("status")) == 2)
+    publisher.close()
+    first, second, farewell = link.documents("status")
+    assert first["cameras"] == {"door": MODEL_JSON}
+    assert second["cameras"] == {"door": MODEL_JSON, "gate": {"name": "other", "version": 1, "sha256": "1" * 64}}
+    assert (farewell["status"], farewell["reason"]) == ("offline", "shutdown")
+    assert "cameras" not in farewell
+
+
+def test_what_is_said_of_a_camera_is_in_the_state_now_and_after_a_break() -> None:
+    first, second = FakeLink(), FakeLink()
+    publisher, door = door_over(first, second)
+    until(lambda: bool(first.cameras()))
+    door.warn("not_finite", "nothing is known")
+    door.announce(_running("start"))
+    door.source(SourceState(status="lost", trouble="connection refused", since=SINCE))
+    until(_says(first, "source", "lost"))
+    first.drop("gone")
+    until(lambda: bool(second.cameras()))
+    publisher.close()
+    expected = {
+        "source": "lost",
+        "trouble": "connection refused",
+        "since": "2026-03-02T09:15:04Z",
+        "running": {"variant": "int8", "every": 1, "rung": 0, "rungs": 2, "reason": "start"},
+        "warnings": {"not_finite": "nothing is known"},
+    }
+    assert first.cameras()[0] == {"door": {}}
+    assert first.cameras()[-1] == second.cameras()[0] == {"door": expected}
+    assert [kind for kind, _ in second.published] == ["status", "state", "status"]
+    assert second.contents() == ["online", "offline"]
+
+
+def test_a_burst_is_said_in_few_words_and_the_last_always() -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    until(has_connected(publisher, 1))
+    for number in range(500):
+        door.announce(_running(str(number)))
+    until(lambda: _last(link).get("door", {}).get("running", {}).get("reason") == "499")
+    publisher.close()
+    # One when it came up, one or two of the burst, one of its end; how long the burst took is the machine's matter.
+    assert len(link.cameras()) < 10
+    assert link.contents() == ["online", "offline"]
+
+
+def test_what_is_said_right_before_the_goodbye_is_said() -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    until(lambda: bool(link.cameras()))
+    door.announce(_running("first"))
+    door.announce(_running("last"))
+    publisher.close()
+    assert _last(link)["door"]["running"]["reason"] == "last"
+    assert link.published[-1][0] == "status"
+    assert link.contents() == ["online", "offline"]
+
+
+def test_a_camera_that_leaves_right_before_the_goodbye_is_gone() -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    until(lambda: link.cameras() == [{"door": {}}])
+    door.close()
+    publisher.close()
+    assert link.cameras() == [{"door": {}}, {}]
+    assert link.contents() == ["online", "offline"]
+
+
+def test_what_is_no_news_is_not_said_again() -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    until(has_connected(publisher, 1))
+    door.warn("hung", "a run came to no end")
+    until(_says(link, "warnings", {"hung": "a run came to no end"}))
+    said = len(link.cameras())
+    for _ in range(3):
+        door.warn("hung", "a run came to no end")
+    publisher.close()
+    assert len(link.cameras()) == said
+
+
+def test_a_warning_that_is_over_is_taken_back() -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    for name in ("hot", "slow"):
+        door.warn(name, f"it is {name}")
+    until(_says(link, "warnings", {"hot": "it is hot", "slow": "it is slow"}))
+    for name in ("hot", "slow"):
+        door.warn(name, "")
+    until(lambda: _last(link) == {"door": {}})
+    publisher.close()
+
+
+def test_a_camera_that_leaves_is_gone_once_its_results_are_on_their_way() -> None:
+    link = FakeLink(window=4, answers=False)
+    publisher, door = door_over(link)
+    gate = publisher.stream("gate", make_encoder())
+    until(has_connected(publisher, 1))
+    put(gate, *range(10))
+    gate.close()
+    gate.close()
+    put(gate, 10)
+    until(lambda: len(link.published) == 4)
+    assert "gate" in link.documents("status")[-1]["cameras"]
+    link.answers = True
+    until(lambda: _last(link) == {"door": {}})
+    until(lambda: link.documents("status")[-1]["cameras"] == {"door": MODEL_JSON})
+    kinds = [kind for kind, _ in link.published]
+    assert kinds.index("state", 2) > len(kinds) - 1 - kinds[::-1].index("result")
+    put(door, 1)
+    publisher.close()
+    assert [d["seq"] for d in link.documents("result")] == [*range(10), 1]
+
+
+@pytest.mark.parametrize("how", ["another model", "close and again"])
+def test_another_stream_takes_a_camera_over_and_nothing_is_lost_or_doubled(
+    how: Literal["another model", "close and again"],
+) -> None:
+    link = FakeLink(answers=False)
+    publisher, before = door_over(link)
+    before.source(SourceState(status="opened", since=SINCE))
+    before.warn("hung", "of the old model")
+    put(before, *range(5))
+    if how == "close and again":
+        before.close()
+    after = publisher.stream("door", make_encoder(model=OTHER))
+    put(before, 90)
+    before.warn("late", "nobody listens")
+    before.close()
+    put(after, *range(5))  # its source counts from 0
+    link.answers = True
+    until(lambda: publisher.stats().sent == 10)
+    until(lambda: link.documents("status")[-1]["cameras"]["door"]["name"] == "other")
+    until(lambda: _last(link) != {} and "warnings" not in _last(link)["door"])
+    assert _last(link)["door"].get("source") == ("opened" if how == "another model" else None)
+    publisher.close()
+    results = link.documents("result")
+    assert [(d["seq"], d["model"]["name"]) for d in results] == [
+        *[(number, "tiny") for number in range(5)],
+        *[(number, "other") for number in range(5, 10)],
+    ]
+    assert len({d["run_id"] for d in results}) == 1
+    assert (after.stats().put, after.stats().sent) == (10, 10)
+
+
+def test_numbers_go_on_where_the_source_stays() -> None:
+    link = FakeLink()
+    publisher, before = door_over(link)
+    put(before, 7, 9)
+    after = publisher.stream("door", make_encoder(model=OTHER))
+    put(after, 12, 13)
+    publisher.close()
+    assert [d["seq"] for d in link.documents("result")] == [7, 9, 12, 13]
+
+
+def test_a_device_without_cameras_says_so() -> None:
+    link = FakeLink()
+    publisher = publisher_over(link)
+    until(lambda: bool(link.cameras()))
+    publisher.close()
+    assert link.documents("status")[0]["cameras"] == {}
+    assert link.cameras() == [{}]
+
+
+def _of_device(link: FakeLink) -> list[dict[str, str]]:
+    """The device's own warnings, of each state; none where there are none, which is left out."""
+    return [d.get("warnings", {}) for d in link.documents("state")]
+
+
+def test_what_is_wrong_with_the_device_is_in_its_state_until_it_is_over() -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    until(lambda: _of_device(link) == [{}])
+    publisher.warn("hot", "82 degrees")
+    until(lambda: _of_device(link)[-1] == {"hot": "82 degrees"})
+    door.warn("hung", "a run came to no end")
+    publisher.warn("disk", "12 MB are free")
+    publisher.warn("hot", "84 degrees")
+    until(lambda: _of_device(link)[-1] == {"hot": "84 degrees", "disk": "12 MB are free"})
+    until(lambda: _last(link)["door"].get("warnings") == {"hung": "a run came to no end"})  # the camera's own
+    publisher.warn("hot", "")
+    publisher.warn("disk", "")
+    until(lambda: "warnings" not in link.documents("state")[-1])
+    publisher.close()
+    assert _last(link)["door"]["warnings"] == {"hung": "a run came to no end"}
+
+
+def test_a_device_s_warning_that_is_no_news_is_not_said_again() -> None:
+    link = FakeLink()
+    publisher, _ = door_over(link)
+    until(lambda: len(link.documents("state")) == 1)
+    publisher.warn("disk", "")  # never was
+    publisher.warn("disk", "12 MB are free")
+    until(lambda: len(link.documents("state")) == 2)
+    for _ in range(3):
+        publisher.warn("disk", "12 MB are free")
+    publisher.close()
+    assert _of_device(link) == [{}, {"disk": "12 MB are free"}]
+
+
+def test_a_device_s_warnings_are_said_again_to_a_broker_that_came_back_and_outlive_its_cameras() -> None:
+    first, second = FakeLink(), FakeLink()
+    publisher, door = door_over(first, second)
+    until(lambda: bool(first.cameras()))
+    publisher.warn("disk", "12 MB are free")
+    door.close()
+    until(lambda: _last(first) == {} and _of_device(first)[-1] == {"disk": "12 MB are free"})
+    first.drop("gone")
+    until(lambda: bool(second.documents("state")))
+    publisher.close()
+    assert _of_device(second) == [{"disk": "12 MB are free"}]

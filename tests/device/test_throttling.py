@@ -111,3 +111,28 @@ def test_it_is_read_in_a_thread_of_its_own_and_a_file_that_hangs_holds_up_nobody
     assert watch.state.throttled == "the firmware throttles"
     watch.close()
     os.close(writer)
+
+
+_SENSOR = "class/hwmon/hwmon1"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({_PI: "0"}, False),
+        ({_PI: "50000"}, False),
+        ({_PI: "1"}, True),
+        ({_PI: "nonsense"}, None),
+        ({f"{_SENSOR}/name": "rpi_volt", f"{_SENSOR}/in0_lcrit_alarm": "1"}, True),
+        ({f"{_SENSOR}/name": "rpi_volt", f"{_SENSOR}/in0_lcrit_alarm": "0"}, False),
+        ({f"{_SENSOR}/name": "coretemp", f"{_SENSOR}/in0_lcrit_alarm": "1"}, None),
+        ({f"{_SENSOR}/name": "rpi_volt"}, None),
+        ({_PI: "0", f"{_SENSOR}/name": "rpi_volt", f"{_SENSOR}/in0_lcrit_alarm": "1"}, True),
+    ],
+)
+def test_a_power_supply_that_is_too_weak_is_told_by_either_who_watches_it(
+    files: dict[str, str], expected: bool | None, tmp_path: Path
+) -> None:
+    state = read_board(_write(tmp_path, files))
+    assert state.under_voltage is expected
+    assert state.throttled == ("under-voltage" if expected else "")

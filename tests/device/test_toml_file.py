@@ -10,7 +10,7 @@ import pytest
 from msgspec import Meta
 
 from edge_sdk.errors import ConfigError
-from edge_sdk.toml_file import explain, read_toml
+from edge_sdk.toml_file import explain, problems, read_toml
 
 
 class Camera(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,3 +194,67 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "device.toml"
     path.write_text(GOOD + '[[cameras]]\nurl = "rtsp://x"\n')
     assert read_toml(path, Device, ConfigError).cameras == [Camera("rtsp://x")]
+
+
+class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table in a list that has a name."""
+
+    name: str
+    wait: Annotated[float, Meta(gt=0, extra={"unit": "seconds"})] | msgspec.UnsetType = msgspec.UNSET
+    protocol: Literal["5", "3"] = "5"
+    inner: Camera | None = None
+
+
+class House(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A list of tables that is required."""
+
+    gates: Annotated[tuple[Gate, ...], Meta(min_length=1)]
+    size: Annotated[int, Meta(le=10)] = 0
+
+    def __post_init__(self) -> None:
+        if self.size == len(self.gates):
+            raise ValueError("size: expected another number")
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({}, ["gates is missing, expected a table [[gates]]"]),
+        ({"gates": {}}, ["gates: got a table, expected a list of tables; write [[gates]]"]),
+        ({"gates": []}, ["gates has 0 entries, expected 1 or more"]),
+        ({"gates": [{"name": "a"}]}, []),
+        ({"gates": [{"name": "a"}], "size": 1}, ["size: expected another number"]),
+        ({"gates": [{}, 3]}, ["gates[0].name is missing, expected a string", "gates[1]: got a whole number, expected"]),
+        ({"gates": [{"name": 3}]}, ["gates[0].name: got a whole number, expected a string"]),
+        (
+            {"gates": [{"name": ""}, {"name": "a\nb", "x": 1}]},
+            ["unknown key gates[1].x; known keys: name, wait, proto"],
+        ),
+        (
+            {"gates": [{"name": "a", "wait": "2 s"}, {"name": "b", "wait": 0, "protocol": 5, "wiat": 1}], "siz": 3},
+            [
+                'gates[0] ("a"): wait: got a string, expected a number of seconds; leave out the unit',
+                'gates[1] ("b"): wait is 0, expected more than 0',
+                'gates[1] ("b"): protocol: got a whole number, expected 5 or 3; put it in quotes',
+                'gates[1] ("b"): unknown key wiat; did you mean wait?',
+                "unknown key siz; did you mean size?",
+            ],
+        ),
+        (
+            {"gates": [{"name": "a", "inner": {"url": "x", "fps": 0}}], "wait": 3},
+            [
+                "gates[0] (\"a\"): inner.url: 'x', expected an address that begins with rtsp://",
+                'gates[0] ("a"): inner.fps is 0, expected 1 or more',
+                "unknown key wait; belongs under [[gates]]",
+            ],
+        ),
+        (
+            {"gates": [{"name": "a", "size": 3}]},
+            ['gates[0] ("a"): unknown key size; belongs at the top, above the first [table]; known here: name'],
+        ),
+    ],
+)
+def test_all_problems_of_a_document_are_found(document: dict[str, Any], expected: list[str]) -> None:
+    found = problems(document, House)
+    assert len(found) == len(expected)
+    assert all(line.startswith(words) for line, words in zip(found, expected, strict=True)), found

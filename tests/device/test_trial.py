@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -13,10 +14,15 @@ from typing import TypeVar
 
 import pytest
 
+from edge_sdk.ahead import Ahead
 from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
+from edge_sdk.daemon.loading import begin_loading
+from edge_sdk.daemon.settings import PipelineSettings
+from edge_sdk.daemon.shared import Shared
 from edge_sdk.errors import BundleError, IncompatibleError
 from edge_sdk.session import SessionSettings
+from edge_sdk.stop import Stop
 from edge_sdk.trial import TrialLimits, prove_here
 from tests.device.bundles import edit_manifest
 from tests.device.hostile import deep, endless, sound, wants, write_hostile
@@ -152,27 +158,47 @@ def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pyt
 @pytest.mark.parametrize("beside", [False, True])
 def test_beside_a_camera_it_gives_way_and_at_a_start_it_does_not(state: Path, tmp_path: Path, beside: bool) -> None:
     hostile = Bundle.open(write_hostile(tmp_path / "hostile.edge", endless()))
-    stopped = threading.Event()
-    settings = {"is_stopped": stopped.is_set, "beside": beside}
-    thread = threading.Thread(target=prove_here, args=(hostile,), kwargs=settings)
+    stop = Stop()
+    niceness = _niceness_during(lambda: prove_here(hostile, is_stopped=stop.is_asked, beside=beside), stop, beside)
+    assert niceness == (min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0)) if beside else 0)
+
+
+@pytest.mark.parametrize("others_run", [False, True])
+def test_a_stream_that_starts_beside_others_tries_its_bundle_beside_them(
+    state: Path, tmp_path: Path, others_run: bool
+) -> None:
+    path, shared, stop = write_hostile(tmp_path / "hostile.edge", endless()), Shared(), Stop()
+    settings = PipelineSettings(source="pattern", bundle=path)
+    with contextlib.ExitStack() as stack:
+        if others_run:
+            stack.enter_context(shared.progress.begin())
+        verified = stack.enter_context(Ahead(lambda: Bundle.open(path), "edge-verify"))
+        niceness = _niceness_during(lambda: begin_loading(settings, verified, print, stop, shared), stop, others_run)
+    assert niceness == (min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0)) if others_run else 0)
+
+
+def _niceness_during(work: Callable[[], object], stop: Stop, is_nice: bool) -> int:
+    """Of the process of a trial, above this one's; one that shall be nice becomes so soon after its start."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    thread = threading.Thread(target=work)
     thread.start()
     try:
-        child = _wait_for(_the_trial)
-        _wait_for(lambda: int(child.name) if os.getpriority(os.PRIO_PROCESS, int(child.name)) or not beside else None)
-        niceness = os.getpriority(os.PRIO_PROCESS, int(child.name))
+        child = int(_wait_for(_the_trial).name)
+        _wait_for(lambda: True if os.getpriority(os.PRIO_PROCESS, child) > own or not is_nice else None)
+        return os.getpriority(os.PRIO_PROCESS, child) - own
     finally:
-        stopped.set()
+        stop.ask()
         thread.join()
-    assert niceness == os.getpriority(os.PRIO_PROCESS, 0) + (10 if beside else 0)
 
 
 def _the_trial() -> Path | None:
     """The folder in /proc of this process's child."""
     for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
-            folder = Path("/proc") / child
-            if b"edge_sdk.trial" in (folder / "cmdline").read_bytes():
-                return folder
+        with contextlib.suppress(FileNotFoundError):  # a thread that just ended
+            for child in (task / "children").read_text().split():
+                folder = Path("/proc") / child
+                if b"edge_sdk.trial" in (folder / "cmdline").read_bytes():
+                    return folder
     return None
 
 

@@ -24,6 +24,7 @@ BRIGHT = 200.0
 _WEIGHTS = {
     "w": np.array([[1, 0, 0], [0, 0, 1]], np.float32).T / 255,
     "bright": np.float32(BRIGHT).reshape(()),
+    "first_axis": np.array([0], np.int64),
 }
 
 
@@ -49,6 +50,20 @@ def endless() -> onnx.ModelProto:
             helper.make_node("Loop", ["", "goes_on", "means"], ["looped"], body=body),
         ],
         "looped",
+    )
+
+
+def failing() -> onnx.ModelProto:
+    """Two classes, red and blue; on a bright picture it looks where there is nothing, and ONNX Runtime gives up."""
+    return _model(
+        [
+            helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),
+            helper.make_node("Greater", ["brightest", "bright"], ["is_bright"]),
+            helper.make_node("Cast", ["is_bright"], ["row"], to=TensorProto.INT64),
+            helper.make_node("Unsqueeze", ["row", "first_axis"], ["rows"]),
+            helper.make_node("Gather", ["means", "rows"], ["taken"]),
+        ],
+        "taken",
     )
 
 

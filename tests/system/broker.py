@@ -22,6 +22,8 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from tests.system.paho_user import PahoUser
+
 WAIT_S = 60.0
 """Longest wait for something that normally takes milliseconds: machines of a CI are slow at times."""
 
@@ -210,7 +212,7 @@ class Received(NamedTuple):
     expiry_s: int | None
 
 
-class Subscriber:
+class Subscriber(PahoUser):
     """An independent client that collects what it receives; reconnects by itself.
 
     Args:
@@ -237,15 +239,6 @@ class Subscriber:
         self._client.loop_start()
         self.wait_subscribed()
 
-    def __enter__(self) -> Subscriber:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
     def wait_subscribed(self) -> None:
         """Wait for the broker's answer to the latest subscription."""
         if not self._subscribed.wait(WAIT_S):
@@ -255,6 +248,10 @@ class Subscriber:
         """What came so far, on topics with this ending."""
         with self._lock:
             return [m for m in self._messages if m.topic.endswith(ending)]
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publish, and wait until the broker has answered."""
+        self._client.publish(topic, payload, 1).wait_for_publish(WAIT_S)
 
     def wait_for(self, condition: Callable[[list[Received]], bool], what: str) -> list[Received]:
         """Wait until what came so far fulfils a condition."""

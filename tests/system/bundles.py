@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import platform
+import shutil
 from pathlib import Path
 
 import cv2
@@ -19,6 +21,24 @@ def build_cell_detector(folder: Path, target: str = NATIVE_TARGET) -> Path:
     output = folder / f"cells-{target}.edge"
     build(write_detector(folder / f"project-{target}"), target, output, bundle_version=1)
     return output
+
+
+def copy_bundle(path: Path, to: Path, version: int) -> Path:
+    """The same, with another version's number in its manifest."""
+    shutil.copytree(path, to)
+    manifest = to / "manifest.json"
+    changed = {**json.loads(manifest.read_text()), "version": version}
+    manifest.write_text(json.dumps(changed, indent=2))
+    return to
+
+
+def replace_bundle(path: Path, version: int) -> None:
+    """Have another version in a bundle's folder, as whoever deploys one would: at once."""
+    other, before = path.with_suffix(".new"), path.with_suffix(".old")
+    copy_bundle(path, other, version)
+    path.rename(before)
+    other.rename(path)
+    shutil.rmtree(before)
 
 
 def write_cell_pictures(folder: Path, count: int = 4, side: int = 128) -> Path:

@@ -11,8 +11,12 @@ import pytest
 
 from edge_sdk.errors import MissingDependencyError
 from edge_sdk_tools.arm_cost import Counter, set_up
+from tests.system.blinking import write_blinking_video
 from tests.system.broker import Broker
 from tests.system.bundles import build_cell_detector, cell_picture, write_cell_pictures
+from tests.system.systemd.installed import service, systemd_container
+
+__all__ = ["service", "systemd_container"]
 
 _CHECKOUT = Path(__file__).parents[2]
 
@@ -58,6 +62,12 @@ def video(tmp_path: Path) -> Path:
 def long_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two minutes of them, for what has to happen before a video ends."""
     return _write_video(tmp_path_factory.mktemp("long") / "cells.avi", frames=2400)
+
+
+@pytest.fixture(scope="session")
+def blinking_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two minutes in which cells come and go all the time."""
+    return write_blinking_video(tmp_path_factory.mktemp("blinking") / "cells.avi")
 
 
 def _write_video(path: Path, frames: int) -> Path:

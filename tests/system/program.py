@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 PATIENCE_S = 200
 """Until a program is given up: only a guard, what is tested hangs for ever where it fails."""
 
 
-def edge_sdk(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `edge-sdk` to its end, with output captured."""
+def edge_sdk(*arguments: object, before: Sequence[str] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `edge-sdk` to its end, with output captured; `before` is a command that runs it, such as `unshare`."""
     return subprocess.run(
-        [sys.executable, "-m", "edge_sdk", *map(str, arguments)],
+        [*before, sys.executable, "-m", "edge_sdk", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

@@ -26,12 +26,12 @@ import sys, time, gi
 gi.require_version("Gst", "1.0"); gi.require_version("GstRtspServer", "1.0"); gi.require_version("GstApp", "1.0")
 from gi.repository import GLib, Gst, GstApp, GstRtspServer
 Gst.init(None)
-port, password = sys.argv[1:3]
-W, H = 640, 480
+port, password, encoder = sys.argv[1:4]
+W, H = int(sys.argv[4]), int(sys.argv[5])
 LAUNCH = (
     f"( appsrc name=clock is-live=true format=time do-timestamp=true "
     f"caps=video/x-raw,format=GRAY8,width={W},height={H},framerate=25/1 ! videoconvert ! video/x-raw,format=I420 "
-    "! x264enc tune=zerolatency speed-preset=ultrafast key-int-max=25 ! rtph264pay name=pay0 pt=96 )"
+    f"! {encoder} )"
 )
 def picture():
     number = int(time.time() * 1000) % 65536
@@ -77,6 +77,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("WWW-Authenticate", 'Basic realm="camera"')
             return self.end_headers()
         self.send_response(200)
+        if self.path == "/page":
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            return self.wfile.write(b"<html><body>Welcome</body></html>" * 20)
         self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
         self.end_headers()
         count = 0
@@ -101,6 +105,10 @@ server.serve_forever()
 """
 
 
+H264 = "x264enc tune=zerolatency speed-preset=ultrafast key-int-max=25 ! rtph264pay name=pay0 pt=96"
+JPEG = "jpegenc ! rtpjpegpay name=pay0 pt=26"
+
+
 class StreamServer:
     """A running server; as a context manager it is gone at the end.
 
@@ -108,12 +116,12 @@ class StreamServer:
         port: chosen by the OS at the first start, kept at later ones.
     """
 
-    def __init__(self, command: list[str], scheme: str, password: str = "") -> None:
+    def __init__(self, command: list[str], scheme: str, arguments: tuple[str, ...], port: int = 0) -> None:
         self._command = command
         self._scheme = scheme
-        self._password = password
+        self._arguments = arguments
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        self.port = port
         self.start()
 
     def __enter__(self) -> StreamServer:
@@ -128,7 +136,7 @@ class StreamServer:
         return f"{self._scheme}://{login}127.0.0.1:{self.port}{path}"
 
     def start(self) -> None:
-        arguments = [*self._command, str(self.port), self._password]
+        arguments = [*self._command, str(self.port), *self._arguments]
         self._process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, cwd=_ROOT)
         assert self._process.stdout
         line = self._process.stdout.readline()
@@ -153,13 +161,16 @@ class StreamServer:
         self._process.send_signal(signal.SIGCONT)
 
 
-def rtsp_server(password: str = "") -> StreamServer:
+def rtsp_server(
+    password: str = "", *, encoder: str = H264, size_wh: tuple[int, int] = (640, 480), port: int = 0
+) -> StreamServer:
     require_rtsp_server()
-    return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsp", password)
+    arguments = (password, encoder, str(size_wh[0]), str(size_wh[1]))
+    return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsp", arguments, port)
 
 
 def http_server(password: str = "") -> StreamServer:
-    return StreamServer([sys.executable, "-c", _HTTP], "http", password)
+    return StreamServer([sys.executable, "-c", _HTTP], "http", (password,))
 
 
 def require_rtsp_server() -> None:

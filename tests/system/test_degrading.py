@@ -21,6 +21,7 @@ from tests.device.bundles import edit_manifest
 from tests.device.graded import LARGE, SMALL, write_graded
 from tests.system.broker import Broker, Subscriber, wait_until
 from tests.system.program import PATIENCE_S, start_edge_sdk
+from tests.system.publishers import running_in
 
 pytestmark = pytest.mark.system
 
@@ -65,8 +66,7 @@ def _hogs() -> Iterator[None]:
 
 
 def _running(subscriber: Subscriber) -> list[dict[str, Any]]:
-    statuses = [msgspec.json.decode(m.payload) for m in subscriber.messages("/status/gate")]
-    return [status["running"] for status in statuses if "running" in status]
+    return running_in(subscriber, "gate")
 
 
 def _variants(subscriber: Subscriber) -> list[str]:
@@ -87,15 +87,15 @@ def test_a_stream_steps_down_under_a_load_and_up_again_when_it_is_over(
         try:
             wait_until(lambda: bool(_variants(listener)), "results")
             wait_until(lambda: bool(_running(listener)), "the status of the start")
-            assert _running(listener)[0] == {"variant": LARGE, "every": 1, "rung": 0, "rungs": 7, "reason": "start"}
+            assert _running(listener)[0] == {"variant": LARGE, "every": 1, "rung": 0, "rungs": 8, "reason": "start"}
             with _hogs():
                 wait_until(lambda: SMALL in _variants(listener), "the smaller model", _WAIT_S)
             wait_until(lambda: _running(listener)[-1]["rung"] == 0, "the larger model", _WAIT_S)
             seen = len(listener.messages())
             wait_until(lambda: len(listener.messages()) > seen, "its results")
-            with Subscriber(broker, "edge/v1/+/+/status/+") as late:
-                [message] = late.wait_for(lambda messages: len(messages) == 1, "the retained status")
-                assert msgspec.json.decode(message.payload)["running"]["variant"] == LARGE
+            with Subscriber(broker, "edge/v1/+/+/state") as late:
+                late.wait_for(lambda messages: len(messages) == 1, "the retained state")
+                assert [running["variant"] for running in _running(late)] == [LARGE]
             process.send_signal(signal.SIGTERM)
             stdout, stderr = process.communicate(timeout=PATIENCE_S)
         finally:

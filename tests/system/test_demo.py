@@ -51,7 +51,7 @@ class Demo:
         self.shown = done.stderr
         self.summary: Message = json.loads(done.stdout)
         lines = [json.loads(line) for line in (self.output / "messages.jsonl").read_text().splitlines()]
-        self.statuses = [line["payload"]["status"] for line in lines if "/demo/status/" in line["topic"]]
+        self.statuses = [line["payload"]["status"] for line in lines if line["topic"].endswith("/demo/status")]
         self.results: list[Message] = [
             line["payload"] for line in lines if line["topic"].endswith("/demo/result/street")
         ]

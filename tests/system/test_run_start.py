@@ -67,4 +67,4 @@ def test_what_is_wrong_with_the_model_is_said_before_what_is_wrong_with_the_sour
     assert prove_here(Bundle.open(cell_bundle))
     source = edge_sdk("run", cell_bundle, "--source", nobody)
     assert source.returncode == 1
-    assert "no video within" in source.stderr.splitlines()[-1]
+    assert "connection refused" in source.stderr.splitlines()[-1]

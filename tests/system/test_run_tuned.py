@@ -15,6 +15,7 @@ from tests.device.numbered import write_video
 from tests.device.variant_bundles import write_variants
 from tests.system.broker import Broker, Subscriber, wait_until
 from tests.system.program import PATIENCE_S, edge_sdk, start_edge_sdk
+from tests.system.publishers import running_in
 
 pytestmark = pytest.mark.system
 
@@ -102,8 +103,7 @@ def test_the_status_says_that_models_are_measured_and_when_it_is_over(
     with Subscriber(broker) as listener:
 
         def running() -> list[dict[str, object]]:
-            statuses = [msgspec.json.decode(m.payload) for m in listener.messages("/status/gate")]
-            return [status["running"] for status in statuses if "running" in status]
+            return running_in(listener, "gate")
 
         with contextlib.closing(_Run((*command, "--mqtt", broker.url, "--camera", "gate"))) as run:
             wait_until(lambda: bool(running()) and "tuning" not in running()[-1], "the end of tuning")

@@ -1,0 +1,204 @@
+"""`python -m benchmarks.events put|drain|kills|frozen`: what events cost that lose nothing.
+
+put: microseconds of one `put` into the outbox, at a camera's pace and as fast as it goes.
+drain: events a second after an outage, beside paho alone with the same window; rounds alternate.
+kills: 60 s at 200 events a second while broker and device are killed at random.
+frozen: the frame loop's serial time with a broker that is frozen, between two runs with one that is not.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings
+from edge_sdk.publishing.durable import EventOutbox, OutboxSettings
+from edge_sdk.publishing.mqtt import WINDOW
+from tests.device.results import IDENTITY, make_detections, make_encoder, make_frame
+from tests.system.broker import Broker, wait_until
+from tests.system.event_device import encoded
+from tests.system.event_witness import PERSISTENT, KillableDevice, Witness
+
+_EVENTS = 10_000
+_ROUNDS = 5
+_FROZEN_ROUNDS = 12
+
+
+def put(folder: Path) -> None:
+    """The outbox alone, then with a broker that takes what comes."""
+    for pace_s in (0.0, 0.005):
+        spent = []
+        outbox = EventOutbox(OutboxSettings(), folder / "put.sqlite", "boot")
+        for _ in range(_EVENTS if not pace_s else 2000):
+            begun = time.perf_counter_ns()
+            outbox.put("edge/v1/default/pi/event/door", "door", _encoded)
+            spent.append((time.perf_counter_ns() - begun) / 1000)
+            if pace_s:
+                time.sleep(pace_s)
+        outbox.close()
+        print(f"put, {f'every {pace_s * 1000:.0f} ms' if pace_s else 'one after the other'}: {_spread(spent)} us")
+        (folder / "put.sqlite").unlink()
+
+
+def drain(folder: Path) -> None:
+    """After an outage."""
+    ratios = []
+    with Broker(folder) as broker:
+        for _ in range(_ROUNDS):
+            bare, ours = _bare_rate(broker), _outbox_rate(broker, folder)
+            ratios.append(ours / bare)
+            print(f"paho alone {bare:.0f}/s, from disk {ours:.0f}/s, ratio {ratios[-1]:.2f}")
+    print(f"drain: median ratio {statistics.median(ratios):.2f} of paho alone, window {WINDOW}")
+
+
+def kills(folder: Path, seconds: float = 60.0) -> None:
+    """What was acknowledged and did not arrive."""
+    rng = random.Random()
+    until, broker_kills, device_kills = time.monotonic() + seconds, 0, 0
+    with Broker(folder, persistence=True, config=PERSISTENT) as broker, Witness(broker) as witness:
+        device = KillableDevice(broker.port, folder / "outbox")
+        device.start()
+        while time.monotonic() < until:
+            time.sleep(rng.uniform(0.5, 3.0))
+            if rng.random() < 0.5:
+                device.kill()
+                device.start()
+                device_kills += 1
+                continue
+            before = witness.subscriptions
+            broker.kill()
+            broker_kills += 1
+            time.sleep(rng.uniform(0.1, 1.0))
+            broker.start()
+            wait_until(lambda before=before: witness.subscriptions > before, "the witness")
+        device.kill()
+        device.start(rate=0.1)  # it brings the rest
+        acknowledged = set(device.acknowledged)
+        deadline = time.monotonic() + 120
+        while acknowledged - witness.numbers and time.monotonic() < deadline:
+            time.sleep(0.1)
+        device.kill()
+    lost = len(acknowledged - witness.numbers)
+    print(f"kills: {seconds:.0f} s, {broker_kills} of the broker, {device_kills} of the device")
+    print(f"kills: {lost} of {len(acknowledged)} acknowledged events lost, {witness.doubles} came twice")
+    print(f"kills: {len(witness.conflicts)} numbers with two contents")
+
+
+def frozen(folder: Path) -> None:
+    """A loop of 50 frames a second that puts results and events; short runs in turn, of each kind the median run."""
+    p99: dict[str, list[float]] = {"undisturbed": [], "frozen": [], "undisturbed again": []}
+    for _ in range(_FROZEN_ROUNDS):
+        for name, found in p99.items():
+            spent = sorted(_turns_ms(folder, is_frozen=name == "frozen"))
+            found.append(spent[int(len(spent) * 0.99)])
+    typical = {name: statistics.median(found) for name, found in p99.items()}
+    for name, found in p99.items():
+        print(
+            f"{name}: p99 of a turn {typical[name]:.1f} ms, of {len(found)} runs {min(found):.1f} to {max(found):.1f}"
+        )
+    others = (typical["undisturbed"], typical["undisturbed again"])
+    print(f"frozen: {typical['frozen'] / min(others):.2f} and {typical['frozen'] / max(others):.2f} of theirs")
+
+
+def _turns_ms(folder: Path, *, is_frozen: bool, turns: int = 150) -> list[float]:
+    """What turns take: 5 ms of work in place of a model, 20 detections put, and an event."""
+    shutil.rmtree(folder / "loop", ignore_errors=True)
+    (folder / "loop").mkdir()
+    with Broker(folder / "loop") as broker:
+        publisher, _ = _publisher(broker, folder / "loop" / "events.sqlite")
+        stream = publisher.stream("door", make_encoder())
+        wait_until(lambda: publisher.stats().state == "online", "the connection")
+        if is_frozen:
+            broker.freeze()
+        spent = []
+        begun = time.perf_counter()
+        for number in range(turns):
+            result = make_detections(20, make_frame(number))
+            start = time.perf_counter()
+            _work(0.005)
+            stream.put(result)
+            stream.put_event(_encoded)
+            spent.append((time.perf_counter() - start) * 1000)
+            time.sleep(max(0.0, begun + (number + 1) / 50 - time.perf_counter()))
+        broker.thaw()
+        publisher.close(1.0)
+    return spent
+
+
+def _work(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def _publisher(broker: Broker, path: Path) -> tuple[MqttPublisher, EventOutbox]:
+    outbox = EventOutbox(OutboxSettings(), path, IDENTITY.boot_id)
+    settings = MqttSettings(host=broker.host, port=broker.port, device="pi", keepalive_s=60)
+    return MqttPublisher(settings, IDENTITY, events=outbox, backoff=Backoff(0.02, 0.1)), outbox
+
+
+def _outbox_rate(broker: Broker, folder: Path) -> float:
+    path = folder / "drain.sqlite"
+    path.unlink(missing_ok=True)
+    outbox = EventOutbox(OutboxSettings(), path, IDENTITY.boot_id)
+    for _ in range(_EVENTS):
+        outbox.put("edge/v1/default/pi/event/door", "door", _encoded)
+    outbox.close()
+    begun = time.perf_counter()
+    publisher, outbox = _publisher(broker, path)
+    _wait(lambda: outbox.stats().delivered == _EVENTS)
+    spent = time.perf_counter() - begun
+    publisher.close(1.0)
+    return _EVENTS / spent
+
+
+def _bare_rate(broker: Broker) -> float:
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client.max_inflight_messages_set(WINDOW)
+    client.max_queued_messages_set(0)
+    answered = threading.Semaphore(0)
+    client.on_publish = lambda *_: answered.release()
+    connected = threading.Event()
+    client.on_connect = lambda *_: connected.set()
+    begun = time.perf_counter()
+    client.connect(broker.host, broker.port)
+    client.loop_start()
+    connected.wait()
+    for number in range(_EVENTS):
+        client.publish("edge/v1/default/pi/event/door", _encoded(number), 1)
+    for _ in range(_EVENTS):
+        answered.acquire()
+    spent = time.perf_counter() - begun
+    client.disconnect()
+    client.loop_stop()
+    return _EVENTS / spent
+
+
+def _encoded(seq: int) -> bytes:
+    return encoded(IDENTITY, seq)
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.005)
+
+
+def _spread(values: list[float]) -> str:
+    ordered = sorted(values)
+    p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+    return f"p50 {p50:.1f}, p99 {p99:.1f}, largest {ordered[-1]:.0f}"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as work:
+        {"put": put, "drain": drain, "kills": kills, "frozen": frozen}[sys.argv[1]](Path(work))

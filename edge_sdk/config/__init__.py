@@ -1,0 +1,42 @@
+"""A device's configuration file: what may stand in it, reading it, and what is wrong with it in words.
+
+Starts nothing: `edge_sdk.daemon.configured` makes of it what a daemon runs.
+"""
+
+from edge_sdk.config.config import (
+    CommandsConfig,
+    Config,
+    Defaults,
+    DeviceConfig,
+    HomeAssistantConfig,
+    MqttConfig,
+    OutboxConfig,
+    PipelineConfig,
+    TrustConfig,
+)
+from edge_sdk.config.password import PASSWORD_KEYS, read_secret
+from edge_sdk.config.publish import EventConfig, EventsConfig, PublishConfig, ResultsConfig, SnapshotsConfig
+from edge_sdk.config.reading import DEFAULT_PATH, read_config
+from edge_sdk.config.schema import config_schema
+
+__all__ = [
+    "DEFAULT_PATH",
+    "PASSWORD_KEYS",
+    "CommandsConfig",
+    "Config",
+    "Defaults",
+    "DeviceConfig",
+    "EventConfig",
+    "EventsConfig",
+    "HomeAssistantConfig",
+    "MqttConfig",
+    "OutboxConfig",
+    "PipelineConfig",
+    "PublishConfig",
+    "ResultsConfig",
+    "SnapshotsConfig",
+    "TrustConfig",
+    "config_schema",
+    "read_config",
+    "read_secret",
+]

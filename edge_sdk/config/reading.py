@@ -1,0 +1,136 @@
+"""Reading a configuration file: all that is wrong with it at once, a line each, and never a secret."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import UnsetType
+
+from edge_sdk.config.config import VERSION, Config, TrustConfig
+from edge_sdk.config.merging import merged
+from edge_sdk.config.rules import broken_rules
+from edge_sdk.errors import ConfigError
+from edge_sdk.location import holds_password, names_file
+from edge_sdk.toml_file import entry_label, problems, read_document, sound_part
+
+DEFAULT_PATH = Path("/etc/edge-sdk/config.toml")
+"""Where `edge-sdk run` looks when it is told nothing."""
+
+_PATHS = ("bundle", "ca_file", "cert_file", "folder", "key_file", "key_password_file", "password_file")
+"""Keys whose values are relative to the file's folder."""
+
+_Table = TypeVar("_Table", bound=msgspec.Struct)
+
+_WRITTEN = (
+    "a password does not stand in this file; write it into one that only edge-sdk's user can read, and give "
+    'password_file = "FILE" (or password_env, password_credential)'
+)
+_IN_URL = (
+    "there is a password in the URL; leave it out (scheme://USER@HOST/…), and give password_file, password_env or "
+    "password_credential beside it (an @ in the path is %40)"
+)
+
+
+def read_config(path: Path) -> Config:
+    """Read a device's configuration.
+
+    Args:
+        path: the TOML file.
+
+    Returns:
+        Each stream with what [defaults] say for it; paths that were relative to the file's folder are so to the working
+        folder. Passwords are not read.
+
+    Raises:
+        ConfigError: it is missing, not TOML or wrong; one line a problem, each with the file and the key.
+    """
+    with contextlib.suppress(OSError, ValueError):  # what else is wrong with it is said by who reads it
+        if not path.exists():
+            raise ConfigError(
+                f"{path}: no such file; write one, see docs/config.md (its usual place is {DEFAULT_PATH})"
+            )
+    document = read_document(path, ConfigError)
+    _check_version(path, document.get("version"))
+    found: list[str] = []
+    public = _without_secrets(document, "", found)
+    try:
+        config = msgspec.convert(public, Config)
+    except msgspec.ValidationError:
+        found += problems(public, Config)
+        found += _rules_broken_by_the_rest(public)
+    else:
+        found += broken_rules(config)
+    if found:
+        raise ConfigError("\n".join(f"{path}: {line}" for line in dict.fromkeys(found)))
+    return _placed(config, path.parent)
+
+
+def _check_version(path: Path, version: object) -> None:
+    expected = f"expected version = {VERSION} at the top, above the first [table]"
+    if version is None:
+        raise ConfigError(f"{path}: version is missing, {expected}")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ConfigError(f"{path}: version is no number of a format that there is, {expected}")
+    if version > VERSION:
+        raise ConfigError(f"{path}: version is {version}, expected {VERSION}; update edge-sdk on this device")
+
+
+def _rules_broken_by_the_rest(public: object) -> list[str]:
+    """What the keys of right values get wrong together; nothing that is about one whose value is wrong."""
+    config, left_out = sound_part(public, Config) if isinstance(public, dict) else (None, set[str]())
+    if config is None:
+        return []
+    word = re.compile(rf"\b({'|'.join(map(re.escape, left_out))})\b")
+    return [line for line in broken_rules(config) if not word.search(line)]
+
+
+def _without_secrets(value: object, where: str, found: list[str]) -> object:
+    """The document without the passwords in it, so that nothing repeats them.
+
+    Args:
+        value: the document, or a part of it.
+        where: that part.
+        found: gets a line for each password.
+    """
+    if isinstance(value, list):
+        return [_without_secrets(inner, _entry(inner, f"{where}[{i}]"), found) for i, inner in enumerate(value)]
+    if isinstance(value, dict):
+        if "password" in value:
+            found.append(f"{where}.password: {_WRITTEN}".lstrip("."))
+        inside = {key: inner for key, inner in value.items() if key != "password"}
+        return {key: _without_secrets(inner, f"{where}.{key}".lstrip("."), found) for key, inner in inside.items()}
+    if isinstance(value, str) and holds_password(value):
+        found.append(f"{where}: {_IN_URL}")
+        return f"{value.partition('://')[0]}://user@host"
+    return value
+
+
+def _entry(inner: object, where: str) -> str:
+    name = inner.get("name") if isinstance(inner, dict) else None
+    return where if isinstance(name, str) and holds_password(name) else entry_label(where, name)
+
+
+def _placed(config: Config, folder: Path) -> Config:
+    """Streams merged with the defaults, paths relative to the file's folder."""
+    streams = [_with_places(merged(stream, config.defaults), folder) for stream in config.pipelines]
+    return msgspec.structs.replace(
+        config,
+        mqtt=config.mqtt if isinstance(config.mqtt, UnsetType) else _with_places(config.mqtt, folder),
+        outbox=_with_places(config.outbox, folder),
+        trust=TrustConfig(keys=tuple(str(folder / key) for key in config.trust.keys)),
+        defaults=_with_places(config.defaults, folder),
+        pipelines=tuple(msgspec.structs.replace(s, source=_source(s.source, folder)) for s in streams),
+    )
+
+
+def _with_places(table: _Table, folder: Path) -> _Table:
+    paths = ((key, getattr(table, key, None)) for key in _PATHS)
+    return msgspec.structs.replace(table, **{key: str(folder / path) for key, path in paths if isinstance(path, str)})
+
+
+def _source(source: str, folder: Path) -> str:
+    return str(folder / source) if names_file(source) else source

@@ -1,0 +1,113 @@
+"""Rules: what keys of a right type get wrong together, or in the words of a topic or a URL.
+
+Knows nothing of files: what is named need not be there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from msgspec import UNSET, UnsetType
+
+from edge_sdk.config.config import Config, Defaults, MqttConfig, PipelineConfig
+from edge_sdk.config.event_rules import broken_event_rules
+from edge_sdk.config.merging import merged
+from edge_sdk.config.password import PASSWORD_KEYS, password_keys
+from edge_sdk.errors import EdgeError
+from edge_sdk.location import kind_of, names_user
+from edge_sdk.publishing import MqttSettings, Secret, check_name
+from edge_sdk.toml_file import entry_label, shown
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CREDENTIAL = re.compile(r"(?!\.{1,2}$)[^/\x00]{1,255}")
+
+
+def broken_rules(config: Config) -> Iterator[str]:
+    """One line a rule that is broken: the key, what is there, what is expected."""
+    yield from _names(config)
+    yield from _passwords(config.defaults, "defaults.")
+    if not isinstance(config.mqtt, UnsetType):
+        yield from _broker(config.mqtt)
+    else:
+        for table in ("commands", "home_assistant"):
+            if getattr(config, table) is not UNSET:
+                yield f"{table}: there is no broker, expected [mqtt] with the url of one"
+    if not isinstance(config.home_assistant, UnsetType):
+        prefix = config.home_assistant.prefix
+        yield from _said(partial(check_name, "topic prefix", prefix), "home_assistant.prefix: ")
+    for index, pipeline in enumerate(config.pipelines):
+        entry = entry_label(f"pipelines[{index}]", pipeline.name)
+        yield from (f"{entry}: {problem}" for problem in _pipeline(pipeline, config.defaults))
+    yield from broken_event_rules(config)
+
+
+def _names(config: Config) -> Iterator[str]:
+    if not isinstance(config.device.name, UnsetType):
+        yield from _said(lambda: check_name("device", str(config.device.name)), "device.name: ")
+    yield from _said(lambda: check_name("site", config.device.site), "device.site: ")
+    first: dict[str, int] = {}
+    for index, pipeline in enumerate(config.pipelines):
+        before = first.setdefault(pipeline.name, index)
+        if before != index:
+            both = f"pipelines[{before}] and pipelines[{index}] are both named {shown(pipeline.name)}"
+            yield f"{both}, expected a name of its own for each: their results would come on one topic"
+
+
+def _broker(mqtt: MqttConfig) -> Iterator[str]:
+    yield from _passwords(mqtt, "mqtt.")
+    yield from _passwords(mqtt, "mqtt.", "key_")
+    for level in mqtt.prefix.split("/"):
+        yield from _said(partial(check_name, "topic prefix", level), "mqtt.prefix: ")
+    is_given = any(getattr(mqtt, key) is not UNSET for key in PASSWORD_KEYS)
+    password = Secret("-") if is_given else None
+    yield from _said(lambda: MqttSettings.parse(mqtt.url, password=password), "mqtt.url: ")
+    yield from _of_tls(mqtt)
+
+
+def _of_tls(mqtt: MqttConfig) -> Iterator[str]:
+    is_encrypted = mqtt.url.lower().startswith(("mqtts:", "wss:"))
+    for key in ("ca_file", "cert_file", "key_file"):
+        if getattr(mqtt, key) is not UNSET and not is_encrypted:
+            yield f"mqtt.{key}: it is for mqtts:// and wss:// only; write mqtts:// in mqtt.url to encrypt"
+    for key in ("key_file", *password_keys("key_")):
+        is_alone = getattr(mqtt, key) is not UNSET and mqtt.cert_file is UNSET
+        if is_alone and (is_encrypted or key != "key_file"):
+            yield f"mqtt.{key}: there is no certificate that it belongs to, expected cert_file beside it"
+
+
+def _pipeline(pipeline: PipelineConfig, defaults: Defaults) -> Iterator[str]:
+    yield from _said(lambda: check_name("camera", pipeline.name), "name: ")
+    yield from _passwords(pipeline, "")
+    if "://" in pipeline.source:
+        yield from _said(lambda: kind_of(pipeline.source), "source: ")
+    given = [key for key in PASSWORD_KEYS if getattr(pipeline, key) is not UNSET]
+    if given and not names_user(pipeline.source):
+        yield f"{given[0]}: source names no user, expected a URL such as rtsp://USER@HOST/…"
+    whole = merged(pipeline, defaults)
+    if whole.bundle is UNSET:
+        yield "bundle is missing, expected a NAME.edge folder that `edge-sdk build` wrote, here or in [defaults]"
+    if whole.cpu_share is not UNSET and whole.tune is False:
+        yield "cpu_share is a limit that tuning keeps, and tune = false leaves that out; expected one of them"
+
+
+def _passwords(table: MqttConfig | Defaults, prefix: str, of: str = "") -> Iterator[str]:
+    places = {key: getattr(table, key) for key in password_keys(of)}
+    given = [key for key, place in places.items() if place is not UNSET]
+    if len(given) > 1:
+        yield f"{prefix}{given[0]} and {prefix}{given[1]} are both there, expected one of them"
+    # What is there may be the password itself, and is not repeated.
+    _, variable, credential = places
+    if places[variable] is not UNSET and not _VARIABLE.fullmatch(places[variable]):
+        yield f"{prefix}{variable}: expected the name of a variable: letters, digits and _; not the password"
+    if places[credential] is not UNSET and not _CREDENTIAL.fullmatch(places[credential]):
+        yield f"{prefix}{credential}: expected the name of a systemd credential, without a folder"
+
+
+def _said(check: Callable[[], object], prefix: str) -> Iterator[str]:
+    """What a check of somebody else's says, without the name of a flag."""
+    try:
+        check()
+    except EdgeError as cause:
+        yield prefix + str(cause).removeprefix("--mqtt: ")

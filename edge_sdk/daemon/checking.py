@@ -1,0 +1,271 @@
+"""Checking: what a run would do, and all that would keep it from it, found out without a network.
+
+Owns what is looked at: keys, authorities, bundles, files and devices. Neither cameras nor brokers are contacted, and no
+model is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from edge_sdk.bundle import Bundle, check_place
+from edge_sdk.daemon.checked import Checked, CheckedBroker, CheckedBundle, CheckedPipeline, Problem
+from edge_sdk.daemon.labels import unknown_home_labels, unknown_labels
+from edge_sdk.daemon.settings import PipelineSettings, RunSettings
+from edge_sdk.errors import CameraError, EdgeError, LabelError, OutputError, UsageError
+from edge_sdk.home_assistant import Discovery
+from edge_sdk.location import IMAGE_SUFFIXES, Kind, add_password, address_of, kind_of, names_file, redact
+from edge_sdk.publishing import MqttSettings, check_name, valid_until
+from edge_sdk.publishing.tls import check_authorities
+from edge_sdk.session import onnxruntime_version
+from edge_sdk.signing import load_public_key
+from edge_sdk.state_folder import state_folder
+from edge_sdk.tuning import Candidate, Limits, Machine, Records, figures
+from edge_sdk.tuning.record import Record, Request
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+_T = TypeVar("_T")
+
+
+def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warnings: Iterable[str] = ()) -> Checked:
+    """Look at everything that a run needs and that is on this machine.
+
+    Args:
+        settings: of the run; the keys that its first stream trusts are those of all.
+        problems: what is known to be wrong.
+        warnings: what is known to be doubtful.
+    """
+    found, doubts, files = [*problems], [*warnings], settings.pipelines[0].trusted_keys
+    if not files:
+        doubts.append("no trusted key is given, so that no signature is checked")
+    keys = [_noted(found, partial(load_public_key, file)) for file in files]
+    broker = settings.mqtt
+    if broker is not None:
+        with contextlib.suppress(OSError):  # a shortage, and no fault of the file
+            _noted(found, partial(check_authorities, broker))
+        if broker.password is not None and not broker.tls:
+            doubts.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
+    doubts += _shared_cameras(settings.pipelines)
+    bundles = _Bundles([key for key in keys if key is not None], is_blind=None in keys)
+    checked_pipelines = tuple(_pipeline(pipeline, broker, bundles) for pipeline in settings.pipelines)
+    labels = bundles.labels()
+    if labels is not None:
+        found += map(LabelError, unknown_home_labels(settings.home_assistant, labels))
+    return Checked(
+        device=settings.device,
+        broker=None if broker is None else _broker(broker),
+        outbox=_outbox(settings),
+        commands=settings.commands,
+        home_assistant=_home_assistant(settings),
+        trusted_keys=tuple(map(str, files)),
+        pipelines=checked_pipelines,
+        problems=tuple(map(Problem.of, found)),
+        warnings=tuple(doubts),
+    )
+
+
+def _outbox(settings: RunSettings) -> str | None:
+    mqtt = settings.mqtt
+    if mqtt is None or not any(pipeline.events for pipeline in settings.pipelines):
+        return None
+    try:
+        return str(settings.outbox.path_of(mqtt.site, mqtt.device))
+    except OutputError:  # they wait in memory, which a run says
+        return None
+
+
+def _home_assistant(settings: RunSettings) -> str | None:
+    if settings.mqtt is None or settings.home_assistant is None:
+        return None
+    discovery = Discovery(settings.home_assistant, settings.mqtt.topics, settings.commands, "")
+    return discovery.topic if settings.home_assistant.is_enabled else f"{discovery.topic}, taken back"
+
+
+class _Bundles:
+    """Each is verified once, however many streams run it.
+
+    Args:
+        keys: that are trusted.
+        is_blind: a key cannot be read, so that no bundle can be judged; that is said elsewhere.
+    """
+
+    def __init__(self, keys: list[Ed25519PublicKey], *, is_blind: bool) -> None:
+        self._keys, self._is_blind = keys, is_blind
+        self._known: dict[Path, Bundle | EdgeError] = {}
+
+    def open(self, path: Path) -> Bundle | None:
+        """Raises EdgeError: as `Bundle.open`, or a bundle that this device cannot run."""
+        if self._is_blind:
+            check_place(path)
+            return None
+        if path not in self._known:
+            self._known[path] = self._opened(path)
+        found = self._known[path]
+        if isinstance(found, EdgeError):
+            raise found
+        return found
+
+    def labels(self) -> set[str] | None:
+        """Of all bundles together; None where one could not be opened, which may have any."""
+        bundles = [found for found in self._known.values() if isinstance(found, Bundle)]
+        if self._is_blind or len(bundles) < len(self._known):
+            return None
+        return {label for bundle in bundles for label in bundle.labels()}
+
+    def _opened(self, path: Path) -> Bundle | EdgeError:
+        try:
+            bundle = Bundle.open(path, self._keys)
+            bundle.labels()
+            bundle.check_device(platform.machine(), onnxruntime_version())
+        except EdgeError as cause:
+            return cause
+        except OSError as cause:  # a name that no file system takes, say
+            return UsageError(f"{path}: cannot be read: {cause.strerror}")
+        return bundle
+
+
+def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: _Bundles) -> CheckedPipeline:
+    found: list[EdgeError] = []
+    _noted(found, partial(check_name, "camera", settings.camera))
+    kind = _noted(found, partial(_check_source, settings))
+    bundle = _noted(found, partial(bundles.open, settings.bundle))
+    if bundle is not None and settings.variant is not None:
+        bundle = _noted(found, partial(bundle.led_by, settings.variant))
+    if bundle is not None:
+        found += map(LabelError, unknown_labels(settings, bundle))
+    runs, reason = (None, None) if bundle is None else _first_run(settings, bundle, kind)
+    return CheckedPipeline(
+        name=settings.camera,
+        source=redact(settings.source),
+        kind=None if kind is None else kind.value,
+        options=settings.source_options,
+        path=str(settings.bundle),
+        bundle=None if bundle is None else _bundle(bundle),
+        budget_ms=settings.latency_ms or (bundle.manifest.latency_budget_ms if bundle else None),
+        cpu_share=settings.cpu_share,
+        runs=runs,
+        reason=reason,
+        result_topic=None if broker is None else broker.topics.result(settings.camera),
+        event_topic=broker.topics.event(settings.camera) if broker is not None and settings.events else None,
+        snapshot_topic=broker.topics.snapshot(settings.camera) if broker is not None and settings.snapshots else None,
+        events=tuple(label for rule in settings.events for label in rule.labels),
+        problems=tuple(map(Problem.of, found)),
+    )
+
+
+def _check_source(settings: PipelineSettings) -> Kind:
+    """Whether what is on this machine is there and can be read."""
+    location = settings.source
+    kind = kind_of(location)
+    if kind is Kind.STREAM:
+        add_password(location, settings.source_password.reveal() if settings.source_password else None)
+        if address_of(location) is None:
+            raise CameraError(f"{redact(location)}: no host, or no possible port, in this address")
+        return kind
+    if not (names_file(location) or kind is Kind.DEVICE):
+        from edge_sdk.camera import check_location  # OpenCV's import, for the few that need it
+
+        check_location(location)
+        return kind
+    path = _path_of(location)
+    wanted = os.R_OK | os.W_OK if kind is Kind.DEVICE else os.R_OK
+    if not os.access(path, os.F_OK):  # False for a name that no file system takes, too
+        raise CameraError(f"{path}: no such device; is the camera connected? See `v4l2-ctl --list-devices`")
+    if not os.access(path, wanted):
+        hint = "; add this user to the group `video`" if kind is Kind.DEVICE else ""
+        raise CameraError(f"{path}: permission denied{hint}")
+    if path.is_dir() and not any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir()):
+        raise CameraError(f"{path}: no image in this folder, expected {', '.join(IMAGE_SUFFIXES)}")
+    return kind
+
+
+def _path_of(location: str) -> Path:
+    is_index = location.isascii() and location.isdigit()
+    return Path(f"/dev/video{location.lstrip('0') or '0'}" if is_index else location)
+
+
+def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
+    """Two streams of one V4L2 camera; a loopback device bears them."""
+    first: dict[Path, str] = {}
+    for pipeline in pipelines:
+        path = _path_of(pipeline.source)
+        if path.parts[:2] == ("/", "dev") and first.setdefault(path, pipeline.camera) != pipeline.camera:
+            yield f"{first[path]} and {pipeline.camera} both read {path}, and most cameras serve one reader"
+
+
+def _first_run(settings: PipelineSettings, bundle: Bundle, kind: Kind | None) -> tuple[str, str]:
+    """Which model runs first, with which settings, and why."""
+    promised = str(Candidate.promised(bundle.manifest))
+    if not settings.tune:
+        return promised, "as the bundle promises, without tuning"
+    if kind is Kind.IMAGES or settings.every_frame:
+        return promised, "as the bundle promises: what has no pace is not tuned"
+    record = _remembered(settings, bundle)
+    if record is not None:
+        chosen = record.tuned.chosen
+        return str(chosen.candidate), f"as tuned here on {record.at[:10]}: {figures(chosen)}"
+    if settings.variant is not None:
+        return promised, "the only one that may run"
+    return promised, "as the bundle promises; the first start tunes"
+
+
+def _remembered(settings: PipelineSettings, bundle: Bundle) -> Record | None:
+    manifest = bundle.manifest
+    request = Request(
+        digest=bundle.digest,
+        camera=settings.camera,
+        variant=None if settings.variant is None else manifest.variants[0].name,
+        limits=Limits(settings.latency_ms or manifest.latency_budget_ms, settings.cpu_share),
+    )
+    try:
+        record = Records(state_folder() / "tuning").recall(bundle, request, Machine.here())
+    except EdgeError:  # there is no place where it could be
+        return None
+    return record if isinstance(record, Record) else None
+
+
+def _bundle(bundle: Bundle) -> CheckedBundle:
+    manifest = bundle.manifest
+    return CheckedBundle(
+        name=manifest.name,
+        version=manifest.version,
+        target=manifest.target,
+        task=manifest.task,
+        signature="verified" if bundle.signed else "not checked",
+        variants=tuple(variant.name for variant in manifest.variants),
+        labels=len(bundle.labels()),
+        latency_budget_ms=manifest.latency_budget_ms,
+    )
+
+
+def _broker(broker: MqttSettings) -> CheckedBroker:
+    return CheckedBroker(
+        address=broker.address,
+        tls=broker.tls,
+        websockets=broker.websocket_path is not None,
+        username=broker.username,
+        has_password=broker.password is not None,
+        ca_file=None if broker.ca_file is None else str(broker.ca_file),
+        cert_file=None if broker.cert_file is None else str(broker.cert_file),
+        cert_until=valid_until(broker),
+        qos=broker.qos,
+        protocol=broker.protocol,
+        status_topic=broker.topics.status,
+    )
+
+
+def _noted(found: list[EdgeError], check: Callable[[], _T]) -> _T | None:
+    """What a check gives; what is wrong is written down, and the next thing is looked at."""
+    try:
+        return check()
+    except EdgeError as cause:
+        found.append(cause)
+        return None

@@ -1,0 +1,142 @@
+"""Model: a bundle's model, ready for pictures of one's own.
+
+What a program in Python holds: a picture in, what it shows out, or the loop over a source. Owns how the parts are put
+together; the daemon puts them together by itself, beside its supervisors.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edge_sdk.budget import Budget
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import UsageError
+from edge_sdk.frame import Frame, Result
+from edge_sdk.loop import Loop
+from edge_sdk.protocols import Sink, Source
+from edge_sdk.session import Session, SessionSettings, onnxruntime_version
+from edge_sdk.stages import Stages
+
+
+class Model:
+    """A loaded and proved model; not for several threads at once: give each its `twin()`.
+
+    Args:
+        bundle: where it came from, the variant that runs in front.
+        stages: that variant, ready to run.
+
+    Attributes:
+        bundle: as given.
+        labels: of the bundle, in the order of the model's outputs.
+        latency_budget_ms: capture to result, in milliseconds, as the bundle promises.
+    """
+
+    def __init__(self, bundle: Bundle, stages: Stages) -> None:
+        self.bundle, self._stages = bundle, stages
+        self.labels = bundle.labels()
+        self.latency_budget_ms = bundle.manifest.latency_budget_ms
+        promise = bundle.manifest
+        # Only class ids of a classifier are counted without the background.
+        self._background = promise.task == "classification" and promise.classification.background_class
+
+    @classmethod
+    def open(cls, bundle: Bundle, *, variant: str | None = None, settings: SessionSettings | None = None) -> Model:
+        """Load a model of a verified bundle and replay its golden inputs.
+
+        It happens in this process. `edge-sdk run` tries a bundle that is new on a device in another one first, which a
+        model that crashes ONNX Runtime or takes all memory cannot hurt.
+
+        Args:
+            bundle: of `Bundle.open`.
+            variant: which of its models, by name or file, such as `int8.320x320`; its first by default.
+            settings: threads and execution providers; those that the bundle promises by default.
+
+        Raises:
+            UsageError: it has no such variant, or is no bundle.
+            IncompatibleError: built for another machine or ONNX Runtime, or golden gives other results here.
+            BundleError: a file was changed since the bundle was opened.
+            ModelError: the model's outputs are not those of its labels and decoder.
+            MissingDependencyError: it needs operators of a package that is not installed.
+        """
+        if not isinstance(bundle, Bundle):
+            raise UsageError(f"the bundle is {bundle!r}, expected a Bundle; Bundle.open(path) verifies and opens one")
+        bundle.check_device(platform.machine(), onnxruntime_version())
+        chosen = bundle if variant is None else bundle.led_by(variant)
+        return cls(chosen, Stages.open(chosen, settings))
+
+    @property
+    def variant(self) -> str:
+        """Which of the bundle's models it is."""
+        return self._stages.variant
+
+    @property
+    def session(self) -> Session:
+        """The model in ONNX Runtime, without what makes its input and reads its outputs."""
+        return self._stages.session
+
+    def twin(self) -> Model:
+        """The same loaded model for another thread, with buffers of its own: nothing is loaded again."""
+        return Model(self.bundle, self._stages.twin(self.bundle))
+
+    def __call__(self, picture: Frame | NDArray[Any] | None, /) -> Result:
+        """Say what a picture shows.
+
+        Args:
+            picture: uint8 (H, W, 3), BGR, as OpenCV reads it, of any size; or a frame. Other arrays are refused, and
+                None, which OpenCV gives for what it cannot read.
+
+        Returns:
+            Detections, Classification or Segmentation, as the bundle's task is. Its arrays are its own.
+
+        Raises:
+            UsageError: an array of another kind.
+            CameraError: a frame that holds one.
+            HungRunError: the run came to no end within the limit; the next one may.
+            SessionError: ONNX Runtime failed.
+        """
+        return self._stages(picture if isinstance(picture, Frame) else Frame.of(picture))
+
+    def loop(
+        self,
+        source: Source,
+        sink: Sink | None = None,
+        *,
+        latency_ms: float | None = None,
+        observers: Sequence[Sink] = (),
+    ) -> Loop:
+        """The loop over a source: always the freshest frame, within a latency budget.
+
+        Args:
+            source: of `open_source`, or anything with `latest`, `ended` and `close`. One with `paced = False` gives its
+                pictures in turn, when asked for: then none is dropped, however late.
+            sink: anything with `put`; None where results are only iterated over.
+            latency_ms: capture to where `put` returns, in milliseconds, above 0; what the bundle promises by default.
+            observers: further sinks, served after the deadline was judged.
+
+        Raises:
+            UsageError: `latency_ms` is no such number, or a part has not the methods that it needs.
+        """
+        if not hasattr(source, "latest"):
+            raise UsageError(f"the source is {source!r}, expected one with latest(); open_source(location) opens one")
+        for taker in (*observers, *(() if sink is None else (sink,))):
+            if not hasattr(taker, "put"):
+                raise UsageError(f"the sink is {taker!r}, expected an object with put(result)")
+        budget_ms = self.latency_budget_ms if latency_ms is None else latency_ms
+        if not 0 < budget_ms <= _MOST_MS:
+            raise UsageError(f"latency_ms is {latency_ms}, expected milliseconds above 0")
+        budget = Budget(budget_ms, drops=bool(getattr(source, "paced", True)))
+        return Loop(source, self._stages, sink, budget, observers=observers)
+
+    def label_of(self, class_id: int) -> str:
+        """The label of a result's class id; `class_N` for one that has none."""
+        number = int(class_id)
+        line = number + 1 if self._background else number
+        label = self.labels[line] if 0 <= line < len(self.labels) else ""
+        return label or ("background" if number == -1 else f"class_{number}")
+
+
+_MOST_MS = 1e12  # 30 years

@@ -1,0 +1,115 @@
+"""Disk: the file of an outbox while the disk takes it, does not, and does again.
+
+Owns when it is tried again, and what is said. It is opened when it is needed, and begins anew where it is damaged.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from edge_sdk.publishing.backoff import Backoff
+from edge_sdk.publishing.durable.recovery import DiskTroubleError, Opened, disk_trouble, open_store
+from edge_sdk.publishing.durable.store import EventStore
+
+_FIRST_RETRY_S = 2.0
+_LONGEST_RETRY_S = 30.0
+
+
+class Disk:
+    """Used by one thread.
+
+    Args:
+        path: of the file; None: no disk is wanted.
+        max_bytes: that it may take.
+        on_trouble: called with a name and a line; an empty one when the trouble is over.
+        retry: how long to wait before the next attempt.
+
+    Attributes:
+        store: open, though it may take nothing at present; None while it cannot even be opened.
+        set_aside: damaged files that were put aside.
+    """
+
+    def __init__(
+        self, path: Path | None, max_bytes: int, on_trouble: Callable[[str, str], None], retry: Backoff | None = None
+    ) -> None:
+        self.path, self._max_bytes, self._on_trouble = path, max_bytes, on_trouble
+        self.store: EventStore | None = None
+        self.set_aside = 0
+        self._retry = retry or Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
+        self._retry_at: float | None = None
+        self._damage = self._said = ""
+
+    @property
+    def takes(self) -> bool:
+        """Whether it is open and took what it was given last."""
+        return self.store is not None and self._retry_at is None
+
+    @property
+    def due_s(self) -> float:
+        """Seconds until it is to be tried again; infinity while nothing is wrong."""
+        return math.inf if self._retry_at is None else max(0.0, self._retry_at - time.monotonic())
+
+    @property
+    def may_try(self) -> bool:
+        """Whether it is worth giving it something now."""
+        return self.path is not None and (self._retry_at is None or time.monotonic() >= self._retry_at)
+
+    def open(self) -> Opened | None:
+        """Open it, or begin a new file; None where neither is possible now."""
+        if self.path is None:
+            return None
+        try:
+            opened = open_store(self.path, self._max_bytes, self._damage)
+        except DiskTroubleError as trouble:
+            self._be_down(trouble)
+            return None
+        self.store, self._damage = opened.store, ""
+        if opened.set_aside is not None:
+            self.set_aside += 1
+            kept = (
+                f"{opened.salvaged} events were read from it" if opened.salvaged else "no event could be read from it"
+            )
+            line = f"{self.path} was damaged ({opened.complaint}) and is put aside as {opened.set_aside.name}; {kept}"
+            self._on_trouble("outbox_damaged", line)
+        return opened
+
+    def worked(self) -> None:
+        """It took what it was given."""
+        if self._retry_at is not None:
+            self._retry_at, self._said = None, ""
+            self._on_trouble("outbox_disk", "")
+        self._retry.reset()
+
+    def failed(self, cause: sqlite3.Error) -> bool:
+        """It did not.
+
+        Returns:
+            Whether the file itself is damaged: opened again, it is put aside, and a new one begun.
+        """
+        assert self.path is not None
+        trouble = disk_trouble(cause, self.path)
+        if trouble is not None:
+            self._be_down(trouble)
+        else:
+            self._damage = str(cause)
+        # After an error of the device itself SQLite does not know what it has written.
+        if trouble is None or "I/O" in str(cause):
+            self.close()
+        return trouble is None
+
+    def close(self) -> None:
+        """Give the file back, without an orderly end."""
+        if self.store is not None:
+            self.store.close()
+            self.store = None
+
+    def _be_down(self, trouble: DiskTroubleError) -> None:
+        self._retry_at = time.monotonic() + self._retry.next_s()
+        line = f"events wait in memory only: {trouble}"
+        if line != self._said:
+            self._said = line
+            self._on_trouble("outbox_disk", line)

@@ -1,0 +1,299 @@
+"""EventOutbox: events from `put` until the broker has them, over restarts, power cuts and weeks without a broker.
+
+Owns the thread between memory and disk, and when it works. An event is acknowledged once the commit that holds it has
+returned: from then on it is at the broker or on disk.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edge_sdk.publishing.backoff import Backoff
+from edge_sdk.publishing.durable.age_clock import AgeClock, since_boot_s
+from edge_sdk.publishing.durable.complaints import Complaints
+from edge_sdk.publishing.durable.entrance import Entrance
+from edge_sdk.publishing.durable.held import Encode, Held
+from edge_sdk.publishing.durable.numbers import Numbers
+from edge_sdk.publishing.durable.settings import OutboxSettings
+from edge_sdk.publishing.durable.shelf import Shelf
+from edge_sdk.publishing.durable.stats import EventStats
+from edge_sdk.publishing.durable.troubles import Troubles
+from edge_sdk.publishing.shortage import of_descriptors
+
+if TYPE_CHECKING:
+    from edge_sdk.publishing.durable.disk import Disk
+    from edge_sdk.publishing.durable.writer import Writer
+
+_IDLE_S = 60.0
+_FAULT_S = 1.0
+_DOUBT_S = 2.0  # that a connection must last after an answer; its end is noticed within a second
+_FORGET_S = 0.5  # the file learns so soon what the broker has; a kill before that sends it twice
+
+
+class EventOutbox:
+    """Of one device. `put` is called by the cameras' loops, what takes and settles by the thread that publishes.
+
+    Args:
+        settings: bounds.
+        path: of the file, which no other process may use; None: events wait in memory only.
+        boot_id: of the running boot.
+        on_trouble: called with a name and a line for people, empty once it is over; from any thread.
+        wall_s: seconds since 1970, however wrong.
+        now_s: seconds since the machine was started.
+        retry: how long to wait before a disk that takes nothing is tried again.
+        after: an outbox that was closed; where it is still busy with this file, its end is waited for.
+    """
+
+    def __init__(
+        self,
+        settings: OutboxSettings,
+        path: Path | None,
+        boot_id: str,
+        *,
+        on_trouble: Callable[[str, str], None] | None = None,
+        wall_s: Callable[[], float] = time.time,
+        now_s: Callable[[], float] = since_boot_s,
+        retry: Backoff | None = None,
+        after: EventOutbox | None = None,
+    ) -> None:
+        self._settings = settings
+        self._troubles = Troubles(on_trouble)
+        self._path, self._retry = path, retry
+        self._clock = AgeClock(boot_id, now_s)
+        self._shelf = Shelf(Numbers(wall_s), self._clock.seconds, settings.max_memory_bytes)
+        self._before = after if after is not None and after.is_busy_with(path) else None
+        # At once where there is one: it knows the numbers, and has what an earlier process could not send.
+        has_file = path is not None and (self._before is not None or path.exists())
+        self._entrance = Entrance(self._shelf, self._troubles.say_unencoded, is_open=not has_file)
+        self._complaints = Complaints(self._troubles.say)
+        self._was_durable: bool | None = None
+        self._disk: Disk | None = None
+        self._thread: threading.Thread | None = None
+        self._on_ready: Callable[[], None] = lambda: None
+        self._bell, self._closing = threading.Event(), threading.Event()
+        self._is_idle, self._is_hungry = True, False
+        self._forget_at = math.inf
+        self._start_lock = threading.Lock()
+        if has_file:
+            self._start()
+
+    @property
+    def waiting(self) -> int:
+        """Events that are not at the broker yet, and not lost."""
+        return self._entrance.early + self._shelf.waiting
+
+    def limit(self, max_per_s: float | None) -> None:
+        """Take so many of each camera a second, the newest of what is more; to be called before the first `put`."""
+        self._entrance.limit(max_per_s)
+
+    def put(self, topic: str, camera: str, encode: Encode) -> int | None:
+        """Take one event; never waits for a disk or a network.
+
+        Args:
+            topic: where it goes.
+            camera: whose it is.
+            encode: makes its bytes from its number.
+
+        Returns:
+            Its number among the camera's. Numbers grow over restarts, and no two events that anybody saw bear the same.
+            None where it has none yet: it is held, as its rate asks for, or the file is not read yet.
+        """
+        seq = self._entrance.put(topic, camera, encode)
+        if self._is_idle:
+            self._bell.set()
+            if self._thread is None:
+                self._start()
+        return seq
+
+    def committed_seq(self, camera: str) -> int | None:
+        """The newest number of this camera that a commit of this process has written down; None without one."""
+        return self._shelf.committed_seq(camera)
+
+    def wait_committed(self, timeout_s: float) -> bool:
+        """Wait until all that was put before, and no rate holds, is on disk; False where that takes longer."""
+        until = time.monotonic() + timeout_s
+        return self._entrance.wait_open(timeout_s) and self._shelf.wait_committed(max(0.0, until - time.monotonic()))
+
+    def attach(self, on_ready: Callable[[], None]) -> None:
+        """Have something called, from the outbox's thread, when there is something to take."""
+        self._on_ready = on_ready
+        if self._shelf.is_ready:
+            on_ready()
+
+    def listen(self, on_trouble: Callable[[str, str], None]) -> None:
+        """Have something told what is wrong, what is so already first; see `on_trouble`."""
+        self._troubles.listen(on_trouble)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to take."""
+        return self._shelf.is_ready
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is taken for a while, because the broker asked for that."""
+        return self._shelf.is_held
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether what is put goes to disk at present; after the end whether it did so to the last."""
+        return (self._disk is not None and self._disk.takes) if self._was_durable is None else self._was_durable
+
+    def take(self) -> Held | None:
+        """The next event; the caller settles it by one of the next three."""
+        event = self._shelf.take()
+        if self._shelf.is_low and not self._is_hungry:
+            self._is_hungry = True
+            self._bell.set()
+        return event
+
+    def deliver(self, event: Held) -> None:
+        """The broker has it."""
+        self._shelf.deliver(event)
+        self._complaints.delivered(event.topic)
+        self._is_through()
+
+    def refuse(self, event: Held, reason: str) -> None:
+        """The broker never takes it: it is put aside."""
+        self._shelf.refuse(event, reason)
+        self._complaints.refused(event.topic, reason)
+        self._is_through()
+
+    def give_back(self, event: Held, hold_s: float) -> None:
+        """It did not arrive, and is the next again; nothing is taken for `hold_s` seconds."""
+        self._shelf.give_back(event, hold_s)
+
+    def end_connection(self, *, is_orderly: bool) -> None:
+        """The connection is over: what was taken and not settled is the next again.
+
+        Args:
+            is_orderly: the broker took the goodbye. Otherwise what it answered in the last seconds comes again, once: a
+                broker that crashed had acknowledged events which it had not written down.
+        """
+        self._shelf.recall(math.inf if is_orderly else time.monotonic() - _DOUBT_S)
+
+    def stats(self) -> EventStats:
+        """What happened so far."""
+        early, (put, delivered, lost) = self._entrance.early, self._shelf.counts()
+        return EventStats(
+            put=put + early,
+            waiting=self._shelf.waiting + early,
+            delivered=delivered,
+            lost=lost,
+            is_durable=self.is_durable,
+            set_aside=0 if self._disk is None else self._disk.set_aside,
+            limited=self._entrance.limited,
+        )
+
+    def hasten(self) -> None:
+        """Let go what is held for its rate: the end has come."""
+        self._entrance.release(all_of_them=True)
+        self._bell.set()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Write down what there is and end; may be called twice.
+
+        Args:
+            timeout_s: seconds; a thread that is stuck in the disk is left behind, and that is said.
+        """
+        self._was_durable = self.is_durable
+        self._closing.set()
+        self._bell.set()
+        self.join(timeout_s)
+        if self.is_busy_with(self._path):
+            line = f"{self._path}: this disk did not take the last events within {timeout_s:.0f} s; look after it"
+            self._troubles.say("outbox_disk", line)
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the end of its thread, after `close`."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def is_busy_with(self, path: Path | None) -> bool:
+        """Whether its thread may have this file open."""
+        return path == self._path and self._thread is not None and self._thread.is_alive()
+
+    def _start(self) -> None:
+        with self._start_lock:
+            if self._thread is None and not self._closing.is_set():
+                thread = threading.Thread(target=self._run, name="edge-outbox", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as cause:  # tried again with the next event; `_try_writer` takes it back
+                    self._troubles.say_memory_only(f"{cause}; allow this user more threads")
+                    return
+                self._thread = thread
+
+    def _try_writer(self) -> Writer | None:
+        try:
+            from edge_sdk.publishing.durable.disk import Disk  # with SQLite: only where there are events
+            from edge_sdk.publishing.durable.writer import Writer
+
+            self._disk = Disk(self._path, int(self._settings.max_mb * 1e6), self._troubles.say, self._retry)
+            writer = Writer(self._shelf, self._disk, self._clock, self._settings, self._complaints)
+        except Exception as cause:  # noqa: BLE001 - no descriptor is left to load SQLite with; that may pass
+            self._troubles.say_memory_only(of_descriptors() or f"{type(cause).__name__}: {cause}")
+            return None
+        self._troubles.say("outbox_disk", "")
+        return writer
+
+    def _run(self) -> None:
+        if self._before is not None:
+            self._before.join()
+            self._before = None
+        while (writer := self._try_writer()) is None:
+            if self._closing.wait(_FAULT_S):
+                self._entrance.open()
+                self._shelf.count_lost("memory", self._shelf.waiting)
+                self._complaints.lost(self._shelf.counts()[2], is_last=True)
+                return
+        self._try(writer.open)
+        self._entrance.open()
+        self._turn(writer)
+        while not self._closing.is_set():
+            self._wait()
+            if self._shelf.has_new:
+                self._closing.wait(self._settings.commit_s)  # what comes meanwhile goes into the same commit
+            self._turn(writer)
+        self._entrance.release(all_of_them=True)
+        writer.close()
+
+    def _wait(self) -> None:
+        self._is_idle = True  # before the look: what is put in between rings
+        while not (self._shelf.has_new or self._is_hungry or self._closing.is_set()):
+            disk_s = math.inf if self._disk is None else self._disk.due_s
+            wait_s = min(_IDLE_S, self._entrance.wait_s(), disk_s, self._forget_at - time.monotonic())
+            if wait_s <= 0:
+                break
+            is_rung = self._bell.wait(wait_s)
+            self._bell.clear()
+            if not is_rung:
+                break
+        self._is_idle = False
+
+    def _turn(self, writer: Writer) -> None:
+        self._forget_at, self._is_hungry = math.inf, False
+        if self._shelf.settle(time.monotonic() - _DOUBT_S):
+            self._forget_at = time.monotonic() + _FORGET_S
+        self._try(self._entrance.release)
+        self._try(writer.turn)
+        self._complaints.lost(self._shelf.counts()[2])
+        if self._shelf.is_ready:
+            self._on_ready()
+
+    def _try(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as cause:  # noqa: BLE001 - a fault of ours must not end what keeps events for months
+            self._troubles.say_fault(cause)
+            self._closing.wait(_FAULT_S)
+
+    def _is_through(self) -> None:
+        if self._forget_at == math.inf:
+            self._forget_at = time.monotonic() + _FORGET_S
+            self._bell.set()

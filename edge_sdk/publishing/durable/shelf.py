@@ -1,0 +1,299 @@
+"""Shelf: the events of an outbox that are in memory, and the counts of all of them.
+
+Owns the lock. Cameras put here, the publisher's thread takes from here, and the outbox's own thread is between them and
+the disk; none of them ever holds the lock over I/O. In the order of their ids events are on their way, then ready, then
+on disk or with the outbox's thread, then newly put.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from edge_sdk.publishing.durable.answered import Answered
+from edge_sdk.publishing.durable.held import Held
+from edge_sdk.publishing.durable.losses import Losses
+from edge_sdk.publishing.durable.numbers import Numbers
+from edge_sdk.publishing.durable.tally import Tally
+
+_READY = 512  # events that are read from disk ahead of their turn, at most
+_READY_BYTES = 512_000
+_MOST_NEW = 10_000  # events that the outbox's thread has not seen
+_REFUSED = 100  # events that wait to be put aside
+_LOW = 128  # from here on down the next ones are read
+
+
+class Shelf:
+    """Of one outbox; its methods may be called from any thread.
+
+    Args:
+        numbers: of the cameras' events.
+        age_s: the time of the outbox.
+        max_bytes: that may be newly put; of more the oldest are lost.
+    """
+
+    def __init__(self, numbers: Numbers, age_s: Callable[[], float], max_bytes: int) -> None:
+        self._numbers, self._age_s, self._max_bytes = numbers, age_s, max_bytes
+        self._lock = threading.Lock()
+        self._is_committed = threading.Condition(self._lock)
+        self._following = numbers.following
+        self._new: deque[tuple[str, bytes, str, int, int]] = deque()
+        self._new_bytes = self._ready_bytes = 0
+        self._ready: deque[Held] = deque()
+        self._flying: dict[int, Held] = {}
+        self._answered = Answered()
+        self._refused: deque[tuple[Held, str]] = deque(maxlen=_REFUSED)
+        self._last_id = self._put_id = self._fed = self._committed_id = 0
+        self._committed: dict[str, int] = {}
+        self._tally = Tally()
+        self._hold_until = 0.0
+        self._has_more = self._is_still = False
+
+    def put(self, topic: str, camera: str, encode: Callable[[int], bytes]) -> int:
+        """Number one event and take it; returns its number."""
+        with self._lock:  # after a pause each call costs microseconds: what can wait is done by `take_new`
+            seq = self._following.get(camera)
+            if seq is None:
+                seq = self._numbers.first(camera)
+            payload = encode(seq)
+            self._following[camera] = seq + 1  # not before: a number without an event would look like a loss
+            self._last_id = self._put_id = self._last_id + 1
+            self._new.append((topic, payload, camera, seq, self._last_id))
+            self._tally.put += 1
+            self._new_bytes += len(payload)
+            while self._new_bytes > self._max_bytes or len(self._new) > _MOST_NEW:
+                self._new_bytes -= len(self._new.popleft()[1])
+                self._tally.lose("memory", 1)
+        return seq
+
+    def committed_seq(self, camera: str) -> int | None:
+        """The newest number that a commit has written down."""
+        return self._committed.get(camera)
+
+    def wait_committed(self, timeout_s: float) -> bool:
+        """Wait until all that was put before is on disk."""
+        with self._lock:
+            wanted = self._put_id  # and not what came from the disk
+            return self._is_committed.wait_for(lambda: self._committed_id >= wanted, timeout_s)
+
+    # What the publisher's thread does.
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._ready) and not self._is_still and not self.is_held
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is taken for a while."""
+        return time.monotonic() < self._hold_until
+
+    def take(self) -> Held | None:
+        """The next event, which is on its way from now on."""
+        with self._lock:
+            if not self.is_ready:
+                return None
+            event = self._ready.popleft()
+            self._ready_bytes -= event.cost
+            self._flying[event.id] = event
+            return event
+
+    @property
+    def is_low(self) -> bool:
+        """Whether more should be read."""
+        return self._has_more and len(self._ready) < _LOW
+
+    def deliver(self, event: Held) -> None:
+        """The broker says that it has it; `recall` may doubt that for a while."""
+        with self._lock:
+            if self._flying.pop(event.id, None) is not None:
+                self._tally.deliver(event.id)
+                self._answered.add(event)
+
+    def settle(self, before_s: float) -> bool:
+        """Believe what was answered before a moment; whether there is more."""
+        with self._lock:
+            return self._answered.settle(before_s)
+
+    def recall(self, after_s: float) -> None:
+        """The connection is over: what is on its way, or was answered after a moment, is the next again."""
+        with self._lock:
+            doubtful = self._answered.recall(after_s)
+            self._tally.recall(event.id for event in doubtful)
+            self._put_first([*doubtful, *self._flying.values()])
+            self._flying.clear()
+
+    def refuse(self, event: Held, reason: str) -> None:
+        """The broker never takes it."""
+        with self._lock:
+            if self._flying.pop(event.id, None) is not None:
+                self._refused.append((event, reason))
+                self._tally.refuse(event.id)
+
+    def give_back(self, event: Held, hold_s: float) -> None:
+        """It did not arrive, and is the next again; nothing is taken for so many seconds."""
+        with self._lock:
+            if self._flying.pop(event.id, None) is not None:
+                self._put_first([event])
+            self._hold_until = max(self._hold_until, time.monotonic() + hold_s)
+
+    # What the outbox's own thread does.
+
+    @property
+    def has_new(self) -> bool:
+        """Whether something was put that its thread has not seen."""
+        return bool(self._new)
+
+    def take_new(self) -> list[Held]:
+        """What was put since the last call."""
+        with self._lock:
+            new = list(self._new)
+            self._new.clear()
+            self._new_bytes = 0
+        now_s = self._age_s()
+        return [
+            Held(topic, payload, camera, seq=seq, id=number, put_s=now_s) for topic, payload, camera, seq, number in new
+        ]
+
+    def count_waiting(self) -> int:
+        """Events that are not through, without those that were put since `take_new`."""
+        with self._lock:
+            return self._tally.waiting - len(self._new)
+
+    def refused(self) -> list[tuple[Held, str]]:
+        """What the broker refused, and is not put aside yet."""
+        with self._lock:
+            return list(self._refused)
+
+    def set_aside(self, refused: Sequence[tuple[Held, str]]) -> None:
+        """These are put aside."""
+        done = {event.id for event, _ in refused}
+        with self._lock:
+            self._refused = deque((one for one in self._refused if one[0].id not in done), maxlen=_REFUSED)
+
+    @property
+    def fed(self) -> int:
+        """The last id that was given to the publisher's thread: those after it are still to come."""
+        return self._fed
+
+    def room(self) -> tuple[int, int]:
+        """Events and bytes that may be given to the publisher's thread."""
+        return _READY - len(self._ready), _READY_BYTES - self._ready_bytes
+
+    def feed(self, events: Sequence[Held], to: int, *, has_more: bool) -> None:
+        """Give events to the publisher's thread.
+
+        Args:
+            events: by growing ids, all after `fed`.
+            to: the new `fed`.
+            has_more: whether there are others after them.
+        """
+        with self._lock:
+            self._ready.extend(events)
+            self._ready_bytes += sum(event.cost for event in events)
+            self._fed = to
+            self._has_more = has_more
+
+    def done_to(self) -> int:
+        """All events up to this id are through, one way or another."""
+        with self._lock:
+            waiting = [self._ready[0].id] if self._ready else []
+            waiting += self._flying
+            waiting += [event.id for event in self._answered.events()]
+            return min(waiting) - 1 if waiting else self._fed
+
+    @contextmanager
+    def still(self) -> Iterator[int]:
+        """While nothing is taken, what is on disk alone or ready may go; what goes must be told by `lose`.
+
+        Returns:
+            An id; no event up to it may go: it may be on its way, or is to be put aside.
+        """
+        with self._lock:
+            self._is_still = True
+            answered, refused = self._answered.events(), [event for event, _ in self._refused]
+            busy_to = max([*self._flying, *(event.id for event in [*answered, *refused])], default=0)
+        try:
+            yield busy_to
+        finally:
+            self._is_still = False
+
+    def held(self) -> list[Held]:
+        """What is on its way or ready, by growing ids."""
+        with self._lock:
+            return sorted([*self._answered.events(), *self._flying.values(), *self._ready], key=lambda event: event.id)
+
+    def lose(self, why: str, ids: Collection[int]) -> None:
+        """Events are lost that are not on their way, but for those that are through already; none stays ready."""
+        gone = set(ids)
+        with self._lock:
+            if gone and self._ready and self._ready[0].id <= max(gone):
+                kept = [event for event in self._ready if event.id not in gone]
+                self._ready = deque(kept)
+                self._ready_bytes = sum(event.cost for event in kept)
+            self._tally.lose_those(why, gone)
+
+    def forget(self, done_to: int) -> None:
+        """All up to an id are through, and nobody asks for them any more."""
+        with self._lock:
+            self._tally.forget(done_to)
+
+    def count_lost(self, why: str, count: int) -> None:
+        """Some are lost that are not here."""
+        with self._lock:
+            self._tally.lose(why, count)
+
+    def restore(self, count: int, ids: int) -> int:
+        """Make room for the ids of events that come from the disk.
+
+        Returns:
+            What must be added to their ids.
+        """
+        with self._lock:
+            by, self._last_id = self._last_id, self._last_id + ids
+            self._tally.restored += count
+            return by
+
+    def due_bounds(self) -> dict[str, int]:
+        """Bounds of numbers that the next commit must write down."""
+        with self._lock:
+            return self._numbers.due()
+
+    def final_bounds(self) -> dict[str, int]:
+        """The exact next numbers."""
+        with self._lock:
+            return self._numbers.final()
+
+    def restore_bounds(self, bounds: dict[str, int], *, is_orderly: bool) -> None:
+        """Take what the disk knows of numbers."""
+        with self._lock:
+            self._numbers.restore(bounds, is_orderly=is_orderly)
+
+    def keep(self, events: Sequence[Held], bounds: dict[str, int], to: int) -> None:
+        """A commit has written this down, and with it all up to an id is written down or through."""
+        with self._lock:
+            self._numbers.kept(bounds)
+            for event in events:
+                self._committed[event.camera] = event.seq
+            if to > self._committed_id:
+                self._committed_id = to
+                self._is_committed.notify_all()
+
+    def counts(self) -> tuple[int, int, Losses]:
+        """How many were put, how many the broker has, and what is lost."""
+        with self._lock:
+            return self._tally.put, self._tally.delivered, self._tally.lost
+
+    @property
+    def waiting(self) -> int:
+        """Events that are not at the broker yet, and not lost."""
+        with self._lock:
+            return self._tally.waiting
+
+    def _put_first(self, events: Sequence[Held]) -> None:
+        for event in sorted(events, key=lambda event: event.id, reverse=True):
+            self._ready.appendleft(event)
+            self._ready_bytes += event.cost

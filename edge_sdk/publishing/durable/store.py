@@ -1,0 +1,284 @@
+"""EventStore: events in a file of SQLite, there for good once `commit` returned.
+
+Owns the tables, the bound of the file and what makes a commit survive a power cut: a write-ahead log that is synced
+with every commit. Used by one thread at a time, and by one process: the file stays locked while it is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_sdk.publishing.durable.age_clock import AgeMark
+from edge_sdk.publishing.durable.held import Held
+
+_VERSION = 1
+_PAGE_BYTES = 4096
+_LOG_PAGES = 256  # of the write-ahead log, before it is copied into the file
+_FULL_SHARE = 0.9  # of the pages, from where on the oldest make room ...
+_CALM_SHARE = 0.87  # ... down to here: the rest is for the next commit and what SQLite needs
+_QUARANTINE_ROWS = 100
+_TABLES = """
+CREATE TABLE IF NOT EXISTS event (
+    id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, put_s REAL NOT NULL,
+    topic TEXT NOT NULL, payload BLOB NOT NULL, crc INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS event_of_camera ON event (camera);
+CREATE TABLE IF NOT EXISTS quarantine (
+    id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL,
+    reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS camera (name TEXT PRIMARY KEY, bound INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+_TRIM_QUARANTINE = "DELETE FROM quarantine WHERE id NOT IN (SELECT id FROM quarantine ORDER BY id DESC LIMIT ?)"
+READ = "SELECT id, camera, seq, put_s, topic, payload, crc FROM event"
+
+
+class EventStore:
+    """One open file.
+
+    Args:
+        path: of the file, made where it is missing; its folder is there.
+        max_bytes: that it may take.
+
+    Attributes:
+        last_id: the largest id in it; 0 when it is empty.
+        bounds: which numbers were given, by camera, when it was opened.
+        is_orderly: whether the last process that wrote had closed it.
+        owner: who gave the ids.
+        mark: of its time; None where it is new.
+
+    Raises:
+        sqlite3.Error: the disk does not take it, or it is damaged; `trouble` tells which.
+        OSError: the same of the file itself.
+    """
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self._max_pages = max_bytes // _PAGE_BYTES
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # what cameras see is nobody else's
+        self._sql = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
+        self._sql.text_factory = lambda text: text.decode("utf-8", "replace")  # of a damaged file; the checksum tells
+        try:
+            self._prepare()
+            self.bounds: dict[str, int] = dict(self._sql.execute("SELECT name, bound FROM camera"))
+            meta: dict[str, str] = dict(self._sql.execute("SELECT name, value FROM meta"))
+            self.is_orderly = meta.get("is_orderly") == "1"
+            self.mark = msgspec.json.decode(meta["mark"], type=AgeMark) if "mark" in meta else None
+            self.owner = meta.get("owner", "")
+            self.last_id: int = self._number("SELECT coalesce(max(id), 0) FROM event")
+            counted = self._sql.execute("SELECT camera, count(*) FROM event GROUP BY camera")
+            self._counts: dict[str, int] = dict(counted)
+        except msgspec.MsgspecError as cause:
+            self._sql.close()
+            raise sqlite3.DatabaseError(f"what it says of its time cannot be read: {cause}") from cause
+        except BaseException:
+            self._sql.close()
+            raise
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+    def commit(self, events: Sequence[Held], bounds: Mapping[str, int], done_to: int, mark: AgeMark) -> None:
+        """Write all of this down, or nothing; it survives a power cut from when this returns.
+
+        Args:
+            events: that are not in it, by growing ids.
+            bounds: of numbers, by camera.
+            done_to: the broker has all events up to this id, or never gets them.
+            mark: of the time.
+        """
+        with _Transaction(self._sql):
+            gone = self._delete("id <= ?", (done_to,))
+            self._sql.executemany("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, events))
+            self._sql.executemany("INSERT OR REPLACE INTO camera VALUES (?, ?)", bounds.items())
+            self._note(mark, is_orderly=False)
+        self._count_out(gone)
+        for event in events:
+            self._counts[event.camera] = self._counts.get(event.camera, 0) + 1
+            self.last_id = max(self.last_id, event.id)
+
+    def read_after(self, last_id: int, most: int, most_bytes: int) -> tuple[list[Held], int, int]:
+        """The next events.
+
+        Returns:
+            The events, by growing ids; the last id that was looked at; how many were damaged, and are left out.
+        """
+        found: list[Held] = []
+        damaged = 0
+        for row in self._sql.execute(f"{READ} WHERE id > ? ORDER BY id LIMIT ?", (last_id, most)):
+            last_id, event = row[0], event_of(row)
+            if event is None:
+                damaged += 1
+                continue
+            found.append(event)
+            most_bytes -= event.cost
+            if most_bytes <= 0:
+                break
+        return found, last_id, damaged
+
+    def shift(self, after: int, to: int, by: int, put_s_by: float) -> None:
+        """Put events behind those that came in the meantime.
+
+        Args:
+            after: an id; those behind it ...
+            to: ... up to this one are meant.
+            by: what is added to their ids.
+            put_s_by: what is added to their times.
+        """
+        with _Transaction(self._sql):
+            # By way of negative ids: two rows must not have the same one in between.
+            change = "UPDATE event SET id = -(id + ?), put_s = put_s + ? WHERE id > ? AND id <= ?"
+            self._sql.execute(change, (by, put_s_by, after, to))
+            self._sql.execute("UPDATE event SET id = -id WHERE id < 0")
+        self.last_id = self._number("SELECT coalesce(max(id), 0) FROM event")
+
+    def own(self, token: str, mark: AgeMark) -> None:
+        """Say who gives ids from now on, by what clock."""
+        with _Transaction(self._sql):
+            self._sql.execute("INSERT OR REPLACE INTO meta VALUES ('owner', ?)", (token,))
+            self._note(mark, is_orderly=False)
+
+    def ids_to(self, last_id: int) -> set[int]:
+        """The ids of events up to one."""
+        return {row[0] for row in self._sql.execute("SELECT id FROM event WHERE id <= ?", (last_id,))}
+
+    def drop_older(self, put_s: float, after: int) -> list[int]:
+        """Delete events that were put before a time, and come after an id; their ids."""
+        row = self._sql.execute("SELECT put_s FROM event WHERE id > ? ORDER BY id LIMIT 1", (after,)).fetchone()
+        return self._drop("id > ? AND put_s < ?", (after, put_s)) if row is not None and row[0] < put_s else []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the oldest must make room for the next commit."""
+        return self._used_pages() > self._max_pages * _FULL_SHARE
+
+    def shed(self, after: int) -> Iterator[list[int]]:
+        """Delete the oldest events, of the camera that has most, until the next commit has room; their ids."""
+        if not self.is_full:
+            return
+        while self._used_pages() > self._max_pages * _CALM_SHARE and any(self._counts.values()):
+            camera = max(self._counts, key=lambda name: self._counts[name])
+            some = max(1, self._counts[camera] // 64)
+            oldest = "id IN (SELECT id FROM event WHERE camera = ? AND id > ? ORDER BY id LIMIT ?)"
+            gone = self._drop(oldest, (camera, after, some))
+            if not gone:
+                return
+            yield gone
+
+    def quarantine(self, refused: Sequence[tuple[Held, str]]) -> None:
+        """Put events aside that the broker does not take, each with the reason; the newest hundred are kept."""
+        gone: list[tuple[int, str]] = []
+        with _Transaction(self._sql):
+            for event, reason in refused:
+                gone += self._delete("id = ?", (event.id,))
+                columns = (event.camera, event.seq, event.topic, event.payload, reason)
+                self._sql.execute("INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?)", columns)
+            self._sql.execute(_TRIM_QUARANTINE, (_QUARANTINE_ROWS,))
+        self._count_out(gone)
+
+    def close(self, bounds: Mapping[str, int] | None = None, mark: AgeMark | None = None) -> None:
+        """Give the file back; in an orderly way with exact bounds and the time. Never raises."""
+        if bounds is not None and mark is not None:
+            # Where that fails the next start finds the file as after a kill.
+            with contextlib.suppress(sqlite3.Error), _Transaction(self._sql):
+                self._sql.executemany("INSERT OR REPLACE INTO camera VALUES (?, ?)", bounds.items())
+                self._note(mark, is_orderly=True)
+        with contextlib.suppress(sqlite3.Error):
+            self._sql.close()
+
+    def _prepare(self) -> None:
+        run = self._sql.execute
+        run("PRAGMA locking_mode = EXCLUSIVE")  # no second process, and no shared memory that a crash leaves behind
+        run(f"PRAGMA page_size = {_PAGE_BYTES}")
+        run("PRAGMA journal_mode = WAL")
+        run("PRAGMA synchronous = FULL")
+        run(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        run(f"PRAGMA journal_size_limit = {_LOG_PAGES * _PAGE_BYTES}")
+        version = self._number("PRAGMA user_version")
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError(f"its version is {version}, expected {_VERSION}")
+        [found] = run("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(str(found).splitlines()[0])
+        run(f"PRAGMA max_page_count = {self._max_pages}")
+        with _Transaction(self._sql):  # with it the lock is taken, and it shows whether the disk takes anything
+            for statement in _TABLES.split(";"):
+                run(statement)
+            run(f"PRAGMA user_version = {_VERSION}")
+
+    def _note(self, mark: AgeMark, *, is_orderly: bool) -> None:
+        rows = (("mark", msgspec.json.encode(mark).decode()), ("is_orderly", str(int(is_orderly))))
+        self._sql.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+
+    def _drop(self, condition: str, values: tuple[object, ...]) -> list[int]:
+        with _Transaction(self._sql):
+            gone = self._delete(condition, values)
+        self._count_out(gone)
+        return [number for number, _ in gone]
+
+    def _delete(self, condition: str, values: tuple[object, ...]) -> list[tuple[int, str]]:
+        """Ids and cameras of what is gone, once the transaction is through."""
+        found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - our own words
+        gone: list[tuple[int, str]] = found.fetchall()
+        if gone:
+            self._sql.execute(f"DELETE FROM event WHERE {condition}", values)  # noqa: S608 - the same
+        return gone
+
+    def _count_out(self, gone: Sequence[tuple[int, str]]) -> None:
+        for _, camera in gone:
+            self._counts[camera] -= 1
+
+    def _used_pages(self) -> int:
+        return self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count")
+
+    def _number(self, statement: str) -> int:
+        number: int = self._sql.execute(statement).fetchone()[0]
+        return number
+
+
+class _Transaction:
+    """Of a connection that begins none by itself: all of it, or after an error nothing."""
+
+    def __init__(self, sql: sqlite3.Connection) -> None:
+        self._sql = sql
+
+    def __enter__(self) -> None:
+        self._sql.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: object) -> None:
+        if kind is None:
+            try:
+                self._sql.execute("COMMIT")
+                return
+            except sqlite3.Error:
+                self._roll_back()
+                raise
+        self._roll_back()
+
+    def _roll_back(self) -> None:
+        if self._sql.in_transaction:  # SQLite has rolled back by itself after some errors
+            self._sql.execute("ROLLBACK")
+
+
+def _row(event: Held) -> tuple[object, ...]:
+    return (event.id, event.camera, event.seq, event.put_s, event.topic, event.payload, _checksum(event))
+
+
+def event_of(row: tuple[int, Any, Any, Any, Any, Any, Any]) -> Held | None:
+    """The event of a row that `READ` found; None where it is not what was written: SQLite itself would not notice."""
+    number, camera, seq, put_s, topic, payload, checksum = row
+    if not isinstance(payload, bytes) or not isinstance(put_s, float):
+        return None
+    event = Held(topic, payload, camera, seq=seq, id=number, put_s=put_s)
+    return event if _checksum(event) == checksum else None
+
+
+def _checksum(event: Held) -> int:
+    head = f"{event.camera}\0{event.seq}\0{event.topic}"
+    return zlib.crc32(event.payload, zlib.crc32(head.encode("utf-8", "replace")))

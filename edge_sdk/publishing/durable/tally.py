@@ -1,0 +1,61 @@
+"""Tally: how many events came, and what became of them; each is in one of the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from edge_sdk.publishing.durable.losses import Losses
+
+
+class Tally:
+    """Of one outbox; not for several threads at once.
+
+    Attributes:
+        put: that were put since the program began.
+        restored: that earlier programs had left on disk.
+        delivered: that the broker has.
+    """
+
+    def __init__(self) -> None:
+        self.put = self.restored = self.delivered = 0
+        self._lost: dict[str, int] = {}
+        self._through: set[int] = set()  # ids that are counted, and that may still be in the file
+
+    def deliver(self, number: int) -> None:
+        """The broker says that it has the one with this id."""
+        self.delivered += 1
+        self._through.add(number)
+
+    def recall(self, numbers: Iterable[int]) -> None:
+        """It may not have these."""
+        doubtful = set(numbers)
+        self.delivered -= len(doubtful)
+        self._through -= doubtful
+
+    def refuse(self, number: int) -> None:
+        """It never takes this one."""
+        self.lose("quarantine", 1)
+        self._through.add(number)
+
+    def lose_those(self, why: str, numbers: set[int]) -> None:
+        """These are lost, but for those that are counted already."""
+        self.lose(why, len(numbers - self._through))
+
+    def forget(self, done_to: int) -> None:
+        """Nobody asks any more for those up to an id."""
+        if self._through:
+            self._through = {number for number in self._through if number > done_to}
+
+    def lose(self, why: str, count: int) -> None:
+        """Some are lost."""
+        self._lost[why] = self._lost.get(why, 0) + count
+
+    @property
+    def lost(self) -> Losses:
+        """What is lost, by why."""
+        return Losses(**self._lost)
+
+    @property
+    def waiting(self) -> int:
+        """What is neither delivered nor lost."""
+        return self.put + self.restored - self.delivered - sum(self._lost.values())

@@ -1,0 +1,270 @@
+"""Writer: what the outbox's own thread does between the shelf and the disk, one turn after the other.
+
+Owns the order of things. What the disk does not take stays here, bounded, and goes to the publisher's thread from
+memory; as soon as the disk takes something again, all of it goes there.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from itertools import islice
+
+from edge_sdk.publishing.durable.age_clock import AgeClock
+from edge_sdk.publishing.durable.complaints import Complaints
+from edge_sdk.publishing.durable.disk import Disk
+from edge_sdk.publishing.durable.held import Held
+from edge_sdk.publishing.durable.settings import OutboxSettings
+from edge_sdk.publishing.durable.shelf import Shelf
+from edge_sdk.publishing.durable.store import EventStore
+
+_SLICE = 1000  # events of a commit
+_SLICE_SHARE = 1 / 32  # of the bound, for the bytes of a commit: far less than the file keeps free
+_LARGEST_SHARE = 1 / 16  # of the bound, for a single event
+_AGE_EVERY_S = 1.0
+
+
+class Writer:
+    """Used by one thread.
+
+    Args:
+        shelf: what is in memory.
+        disk: where it goes.
+        clock: the time of the outbox.
+        settings: bounds.
+        complaints: is told of what is too large.
+    """
+
+    def __init__(
+        self, shelf: Shelf, disk: Disk, clock: AgeClock, settings: OutboxSettings, complaints: Complaints
+    ) -> None:
+        self._shelf, self._disk, self._clock, self._settings = shelf, disk, clock, settings
+        self._complaints = complaints
+        self._largest_bytes = min(settings.max_mb * 1e6 * _LARGEST_SHARE, settings.max_memory_bytes / 4)
+        self._slice_bytes = int(settings.max_mb * 1e6 * _SLICE_SHARE)
+        self._unsaved: dict[int, Held] = {}  # by growing ids
+        self._unsaved_bytes = self._seen_to = 0
+        self._token = uuid.uuid4().hex
+        self._unread_after = self._unread_to = 0  # of ids: what a file that had to be closed has in between
+        self._has_opened = self._has_left_out = False
+        self._done_to = 0  # what the file knows of
+        self._age_at = -math.inf
+
+    def open(self) -> None:
+        """Open the file where the disk lets us, and find out what it has."""
+        opened = self._disk.open()
+        if opened is None:
+            return
+        try:
+            is_ours = opened.store.owner == self._token or opened.set_aside is not None
+            self._take_over(opened.store, is_ours=self._has_opened and is_ours)
+        except sqlite3.Error as cause:
+            self._disk.failed(cause)
+            self._disk.close()
+
+    def turn(self) -> None:
+        """Write down what is new, forget what is through, and give the publisher's thread more."""
+        for event in self._shelf.take_new():
+            self._seen_to = event.id
+            if event.cost > self._largest_bytes:
+                self._shelf.count_lost("quarantine", 1)
+                self._has_left_out = True
+                self._complaints.too_large(event.topic, len(event.payload))
+                continue
+            self._unsaved[event.id] = event
+            self._unsaved_bytes += event.cost
+        self._forget(self._shelf.done_to())
+        if self._disk.may_try:
+            self._try_disk()
+        if not self._disk.takes:
+            self._bound_memory()
+        self._feed()
+
+    def close(self) -> None:
+        """Write down what there is, and the exact numbers."""
+        self.turn()
+        store, shelf = self._disk.store, self._shelf
+        if store is not None and self._disk.takes:
+            store.close(shelf.final_bounds(), self._clock.mark())
+            self._disk.store = None
+        self._disk.close()
+        self._forget(shelf.done_to())
+        shelf.lose("memory", self._unsaved)
+        self._complaints.lost(shelf.counts()[2], is_last=True)
+
+    def _take_over(self, store: EventStore, *, is_ours: bool) -> None:
+        shelf = self._shelf
+        shelf.restore_bounds(store.bounds, is_orderly=store.is_orderly)
+        behind_s = self._clock.behind_s(store.mark) if store.mark is not None else 0.0
+        if not is_ours:
+            by = shelf.restore(0 if self._has_opened else len(store), store.last_id)
+            if by:
+                store.shift(0, store.last_id, by, -behind_s)
+            else:
+                self._clock.advance(max(0.0, behind_s))
+        elif shelf.fed > self._unread_after:
+            # What was in memory has overtaken what could not be read.
+            by = shelf.restore(0, store.last_id)
+            store.shift(self._unread_after, self._unread_to, by, 0.0)
+        store.own(self._token, self._clock.mark())
+        there = store.ids_to(shelf.fed)
+        for event in shelf.held():
+            if event.id not in there and event.id not in self._unsaved:
+                self._unsaved[event.id] = event
+                self._unsaved_bytes += event.cost
+        self._unsaved = dict(sorted(self._unsaved.items()))
+        if self._has_opened:
+            still_there = len(store) - len(store.ids_to(shelf.done_to())) + len(self._unsaved)
+            shelf.count_lost("disk", max(0, shelf.count_waiting() - still_there))
+        self._has_opened, self._done_to = True, 0
+
+    def _try_disk(self) -> None:
+        if self._disk.store is None:
+            self.open()
+        for _ in range(2):  # a damaged file is put aside, and what is here goes into a new one at once
+            store = self._disk.store
+            if store is None:
+                return
+            try:
+                self._write(store)
+            except sqlite3.Error as cause:
+                if not self._fail(cause):
+                    return
+            else:
+                self._disk.worked()
+                return
+
+    def _fail(self, cause: sqlite3.Error) -> bool:
+        """True where a damaged file is replaced."""
+        store = self._disk.store
+        is_damaged = self._disk.failed(cause)
+        if self._disk.store is None and store is not None:
+            self._unread_after, self._unread_to = self._shelf.fed, store.last_id
+        if is_damaged:
+            self.open()
+        return is_damaged and self._disk.store is not None
+
+    def _write(self, store: EventStore) -> None:
+        shelf = self._shelf
+        done_to, bounds, mark = shelf.done_to(), shelf.due_bounds(), self._clock.mark()
+        refused = shelf.refused()  # after it: what is refused from here on is in the file until it is put aside
+        if refused:
+            store.quarantine(refused)
+            shelf.set_aside(refused)
+        self._keep_bounds(store)
+        slices = list(self._slices())
+        if not slices and (done_to > self._done_to or bounds or self._has_left_out or not self._disk.takes):
+            slices = [[]]
+        self._has_left_out = False
+        for some in slices:
+            was_next = store.last_id <= shelf.fed
+            store.commit(some, bounds, done_to, mark)
+            self._done_to = done_to
+            for event in some:
+                self._remove(event.id)
+            shelf.keep(some, bounds, some[-1].id if self._unsaved else self._seen_to)
+            if was_next:
+                self._hand_over(store, some)
+            self._keep_bounds(store)
+
+    def _hand_over(self, store: EventStore, some: list[Held]) -> None:
+        """Give what was just written to the publisher's thread as far as there is room: it need not be read again."""
+        room, room_bytes = self._shelf.room()
+        fed = self._shelf.fed
+        given: list[Held] = []
+        for event in some:
+            room_bytes -= event.cost
+            if event.id <= fed:
+                continue
+            if len(given) >= room or room_bytes < 0:
+                break
+            given.append(event)
+        if given:
+            self._shelf.feed(given, given[-1].id, has_more=given[-1].id < store.last_id)
+
+    def _keep_bounds(self, store: EventStore) -> None:
+        """Of bytes at once, of age now and then."""
+        shelf, now_s = self._shelf, self._clock.seconds()
+        if store.is_full:  # what the broker has answered, and is doubted, goes before what it has not
+            shelf.settle(math.inf)
+        if store.is_full or now_s >= self._age_at:
+            done_to = shelf.done_to()
+            if done_to > self._done_to:  # first: what is through is not lost
+                store.commit((), {}, done_to, self._clock.mark())
+                self._done_to = done_to
+        if store.is_full:
+            with shelf.still() as busy_to:
+                for gone in store.shed(busy_to):
+                    shelf.lose("overflow", gone)
+        if now_s >= self._age_at:
+            self._age_at = now_s + _AGE_EVERY_S
+            with shelf.still() as busy_to:
+                shelf.lose("age", store.drop_older(now_s - self._settings.max_age_s, busy_to))
+
+    def _slices(self) -> Iterator[list[Held]]:
+        some: list[Held] = []
+        size = 0
+        for event in self._unsaved.values():
+            if some and (len(some) >= _SLICE or size + event.cost > self._slice_bytes):
+                yield some
+                some, size = [], 0
+            some.append(event)
+            size += event.cost
+        if some:
+            yield some
+
+    def _feed(self) -> None:
+        shelf = self._shelf
+        while (store := self._disk.store) is not None and store.last_id > shelf.fed:
+            room, room_bytes = shelf.room()
+            if room <= 0 or room_bytes <= 0:
+                return
+            try:
+                events, to, damaged = store.read_after(shelf.fed, room, room_bytes)
+            except sqlite3.Error as cause:
+                if not self._fail(cause):
+                    break
+                continue
+            shelf.count_lost("disk", damaged)
+            to = to if to > shelf.fed else store.last_id  # nothing there: the last ones were dropped
+            shelf.feed(events, to, has_more=to < store.last_id or bool(self._unsaved))
+        if not self._disk.takes:
+            self._feed_from_memory()
+
+    def _feed_from_memory(self) -> None:
+        shelf = self._shelf
+        room, room_bytes = shelf.room()
+        given: list[Held] = []
+        later = (event for number, event in self._unsaved.items() if number > shelf.fed)
+        for event in islice(later, max(0, room)):
+            room_bytes -= event.cost
+            if room_bytes < 0:
+                break
+            given.append(event)
+        if given:
+            shelf.feed(given, given[-1].id, has_more=given[-1].id < next(reversed(self._unsaved)))
+
+    def _remove(self, number: int) -> None:
+        self._unsaved_bytes -= self._unsaved.pop(number).cost
+
+    def _forget(self, done_to: int) -> None:
+        """What is through need not be written down any more."""
+        while self._unsaved and (first := next(iter(self._unsaved))) <= done_to:
+            self._remove(first)
+        self._shelf.forget(done_to)
+
+    def _bound_memory(self) -> None:
+        """Of what the disk does not take the newest is kept."""
+        too_much = self._unsaved_bytes - self._settings.max_memory_bytes
+        lost: list[int] = []
+        for number, event in self._unsaved.items():
+            if too_much <= 0:
+                break
+            if number > self._shelf.fed:
+                lost.append(number)
+                too_much -= event.cost
+        for number in lost:
+            self._remove(number)
+        self._shelf.lose("memory", lost)

@@ -1,0 +1,185 @@
+"""TLS of a connection to a broker: 1.2 at least, the broker's certificate and its name always verified.
+
+There is no switch that turns any of it off. Files are read for each connection, so that renewed ones need no restart.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+from datetime import datetime, timezone
+from pathlib import Path
+
+from edge_sdk.errors import UsageError
+from edge_sdk.publishing.blame import NO_TLS, OLD_TLS
+from edge_sdk.publishing.settings import MqttSettings
+
+# OpenSSL's numbers of what verifying a certificate found (X509_V_ERR_... in x509_vfy.h).
+_NOT_YET_VALID, _EXPIRED = 9, 10
+_UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
+_OTHER_NAME = frozenset({62, 64})
+_OLD_TLS = frozenset({"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION"})
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
+_WANTS_OURS = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE"})
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_ALERT = "_ALERT_"  # in the name of whatever the other side complained about
+
+
+class BrokerSocket(ssl.SSLSocket):
+    """Remembers why reading failed: paho tells nobody.
+
+    Attributes:
+        trouble: the broker's last word, where it was a complaint.
+    """
+
+    trouble: ssl.SSLError | None = None
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """Read; see `ssl.SSLSocket.recv`."""
+        try:
+            return super().recv(buflen, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as cause:
+            self.trouble = cause
+            raise
+
+
+class BrokerTls(ssl.SSLContext):
+    """For one connection; knows its socket, which paho wraps and, where the handshake fails, forgets to close.
+
+    Attributes:
+        connection: the socket, once there is one.
+    """
+
+    connection: BrokerSocket | None = None
+    sslsocket_class = BrokerSocket
+
+    def wrap_socket(
+        self,
+        sock: socket.socket,
+        server_side: bool = False,
+        do_handshake_on_connect: bool = True,
+        suppress_ragged_eofs: bool = True,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLSocket:
+        """Wrap a socket; see `ssl.SSLContext.wrap_socket`."""
+        wrapped = super().wrap_socket(
+            sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, server_hostname, session
+        )
+        self.connection = wrapped if isinstance(wrapped, BrokerSocket) else None
+        return wrapped
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether something was decrypted already, which does not show on the socket."""
+        connection = self.connection
+        return connection is not None and connection.fileno() >= 0 and connection.pending() > 0
+
+    def broker_expiry(self) -> datetime | None:
+        """When the certificate that the broker showed ends; None before it did."""
+        certificate = self.connection.getpeercert() if self.connection is not None else None
+        ends = (certificate or {}).get("notAfter")
+        if not isinstance(ends, str):
+            return None
+        return datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), timezone.utc)
+
+
+def broker_tls(settings: MqttSettings) -> BrokerTls | None:
+    """What encrypts one connection; None where the settings want no encryption.
+
+    Raises:
+        UsageError: a file cannot be read, or is not what it should be.
+        OSError: the process has no descriptor or memory left; nothing is wrong with the files.
+    """
+    if not settings.tls:
+        return None
+    context = BrokerTls(ssl.PROTOCOL_TLS_CLIENT)  # it verifies certificate and name
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_authorities(context, settings.ca_file)
+    if settings.cert_file is not None:
+        _load_own(context, settings, settings.cert_file)
+    return context
+
+
+def check_authorities(settings: MqttSettings) -> None:
+    """Look at the file of authorities alone; what else a connection needs, `check_credentials` looks at.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if settings.ca_file is not None:
+        _load_authorities(BrokerTls(ssl.PROTOCOL_TLS_CLIENT), settings.ca_file)
+
+
+def explain(error: ssl.SSLError, settings: MqttSettings) -> str:
+    """Why there is no encrypted connection, and what to do, for people."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _mistrust(error, settings)
+    reason = error.reason or str(error)
+    if reason in _OLD_TLS:
+        return f"{OLD_TLS}; update it, an older one is not spoken"
+    if reason in _NO_TLS:
+        return f"{NO_TLS}; is it the right port, or mqtt:// (ws://) without the s?"
+    if reason in _WANTS_OURS and settings.cert_file is None:
+        return f"{WANTS_OURS} ({reason})"
+    if _ALERT in reason and settings.cert_file is not None:
+        return f"the broker does not take the certificate in {settings.cert_file} ({reason}); is it by its authority?"
+    return f"no encrypted connection: {reason}"
+
+
+WANTS_OURS = "the broker wants a certificate of this device; give cert_file and key_file (--mqtt-cert-file)"
+"""For people."""
+
+
+def _mistrust(error: ssl.SSLCertVerificationError, settings: MqttSettings) -> str:
+    code, message = error.verify_code, error.verify_message.rstrip(".")
+    if code == _EXPIRED:
+        return "the broker's certificate, or its authority's, has expired; renew it at the broker"
+    if code == _NOT_YET_VALID:
+        now = datetime.now(timezone.utc)
+        return (
+            f"the broker's certificate is not valid yet; is this device's clock right? It is {now:%Y-%m-%d %H:%M} UTC"
+        )
+    if code in _OTHER_NAME:
+        return f"the broker's certificate is of another name: {message}; write the one that it is for into the URL"
+    if code in _UNKNOWN_AUTHORITY:
+        known = f"the authorities in {settings.ca_file}" if settings.ca_file else "the system's authorities"
+        untrusted = f"the broker's certificate is not trusted ({message})"
+        return f"{untrusted}: by none of {known}; give its own, ca_file (--mqtt-ca-file)"
+    return f"the broker's certificate is not trusted: {message}"
+
+
+def _raise_shortage(cause: OSError | ValueError) -> None:
+    """What passes by itself is no fault of a file."""
+    if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+        raise OSError(cause.errno, cause.strerror) from cause
+
+
+def _load_authorities(context: ssl.SSLContext, file: Path | None) -> None:
+    if file is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return
+    try:
+        context.load_verify_locations(cafile=str(file))
+    except (OSError, ValueError) as cause:
+        _raise_shortage(cause)
+        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError):
+            raise UsageError(f"{file}: the authorities' certificates cannot be read: {cause.strerror}") from cause
+        raise UsageError(f"{file}: not a PEM file of CA certificates: {cause}") from cause
+
+
+def _load_own(context: ssl.SSLContext, settings: MqttSettings, cert_file: Path) -> None:
+    key_file = settings.key_file or cert_file
+    word = settings.key_password.reveal() if settings.key_password is not None else ""
+    try:
+        context.load_cert_chain(cert_file, key_file, password=lambda: word)  # without one OpenSSL asks on the terminal
+    except ssl.SSLError as cause:
+        detail = cause.reason or "its password is wrong, or it is damaged"
+        raise UsageError(f"{cert_file} and {key_file}: not a certificate and its private key: {detail}") from None
+    except (OSError, ValueError) as cause:
+        _raise_shortage(cause)
+        reason = getattr(cause, "strerror", None) or "its password cannot be used"
+        raise UsageError(f"{cert_file} or {key_file}: cannot be read: {reason}") from None

@@ -1,0 +1,163 @@
+"""What is known of a fleet from its messages, and which of it is news."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from edge_sdk.errors import UsageError
+from edge_sdk.fleet import Address, Fleet, filters
+from edge_sdk.fleet.device import MOST_CAMERAS
+from edge_sdk.fleet.fleet import MOST_DEVICES
+from tests.device.fleets import MODEL, NOON, detections, hear, state, status
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("edge/v1/berlin/pi/status", Address("berlin", "pi", "status")),
+        ("edge/v1/berlin/pi/result/gate", Address("berlin", "pi", "result", "gate")),
+        ("edge/v1/berlin/pi/event/gate", Address("berlin", "pi", "event", "gate")),
+        ("edge/v1/berlin/pi/status/gate", None),
+        ("edge/v1/berlin/pi/result", None),
+        ("edge/v1/berlin/pi/result/gate/more", None),
+        ("edge/v1/berlin/pi/cmd", Address("berlin", "pi", "cmd")),
+        ("edge/v1/berlin/pi/res", Address("berlin", "pi", "res")),
+        ("edge/v1/berlin/pi/res/me/and you", Address("berlin", "pi", "res")),
+        ("edge/v1/berlin/pi/seen/gate", Address("berlin", "pi", "seen", "gate")),
+        ("edge/v1/berlin/pi/other", None),
+        ("edge/v1/berlin/pi/seen", None),
+        ("edge/v1//pi/status", None),
+        ("edge/v1/berlin/pi/result/", None),
+        ("edge/v10/berlin/pi/status", None),
+        ("edge/v1", None),
+        ("", None),
+    ],
+)
+def test_what_a_topic_says(topic: str, expected: Address | None) -> None:
+    assert Address.of(topic, "edge/v1") == expected
+
+
+def test_what_is_subscribed_to() -> None:
+    assert filters("edge/v1", None, None) == ["edge/v1/+/+/#"]
+    assert filters("a", "berlin", "pi") == ["a/berlin/pi/#"]
+    for wrong in (("edge/#", None, None), ("edge", "+", None), ("edge", None, "a/b"), ("", None, None)):
+        with pytest.raises(UsageError, match="name"):
+            filters(*wrong)
+
+
+def test_a_device_comes_works_and_is_lost() -> None:
+    fleet = Fleet()
+    birth = status(versions={"edge-sdk": "0.1"}, cameras={"gate": MODEL})
+    assert hear(fleet, "berlin/pi/status", birth) == ["berlin/pi: online, gate: yolo 3; edge-sdk 0.1"]
+    assert hear(fleet, "berlin/pi/status", birth) == []
+    opened = {"gate": {"source": "opened"}}
+    assert hear(fleet, "berlin/pi/state", state(opened)) == ["berlin/pi/gate: source opened"]
+    lost = {"gate": {"source": "lost", "trouble": "refused", "warnings": {"heat": "hot"}}}
+    assert hear(fleet, "berlin/pi/state", state(lost, warnings={"disk": "full"})) == [
+        "berlin/pi: warning: disk: full",
+        "berlin/pi/gate: source lost (refused)",
+        "berlin/pi/gate: warning: heat: hot",
+    ]
+    assert hear(fleet, "berlin/pi/state", state(opened)) == [
+        "berlin/pi: all is well again",
+        "berlin/pi/gate: source opened",
+        "berlin/pi/gate: all is well again",
+    ]
+    later = NOON + timedelta(minutes=5)
+    assert hear(fleet, "berlin/pi/status", status("offline", reason="lost"), later) == ["berlin/pi: offline (lost)"]
+    device = fleet.devices["berlin", "pi"]
+    assert (device.since, device.is_since_before) == (later, False)
+
+
+def test_what_was_retained_has_no_beginning() -> None:
+    fleet = Fleet()
+    hear(fleet, "berlin/pi/status", status(), is_retained=True)
+    assert fleet.devices["berlin", "pi"].is_since_before
+
+
+def test_how_a_device_that_is_gone_did_is_no_news() -> None:
+    fleet, gate = Fleet(), {"gate": {"source": "opened"}}
+    assert hear(fleet, "a/off/status", status("offline"), is_retained=True) == ["a/off: offline"]
+    assert hear(fleet, "a/off/state", state(gate), is_retained=True) == []
+    assert hear(fleet, "a/late/state", state(gate), is_retained=True) == []
+    assert hear(fleet, "a/late/status", status("offline"), is_retained=True) == ["a/late: offline"]
+    assert hear(fleet, "a/on/state", state(gate), is_retained=True) == []
+    assert hear(fleet, "a/on/status", status(cameras={"gate": MODEL}), is_retained=True) == [
+        "a/on: online, gate: yolo 3",
+        "a/on/gate: source opened",
+    ]
+    assert hear(fleet, "a/off/status", status()) == ["a/off: online, gate: ?"]
+    assert hear(fleet, "a/off/state", state(gate)) == ["a/off/gate: source opened"]
+
+
+def test_a_pause_is_news() -> None:
+    fleet = Fleet()
+    hear(fleet, "a/pi/status", status(cameras={"gate": MODEL}))
+    said = [
+        hear(fleet, "a/pi/state", state({"gate": {"controls": {"paused": paused, "max_fps": 0}}}))
+        for paused in (False, True, True, False)
+    ]
+    assert said == [[], ["a/pi/gate: paused"], [], ["a/pi/gate: no more paused"]]
+
+
+def test_results_are_said_when_they_change_and_once_a_second_at_most() -> None:
+    fleet = Fleet()
+    said = [
+        hear(fleet, "a/pi/result/gate", payload, NOON + timedelta(milliseconds=at_ms))
+        for at_ms, payload in [
+            (0, detections(("person", 0.91), ("person", 0.42), ("bicycle", 0.6))),
+            (100, detections(("person", 0.9))),
+            (1100, detections(("person", 0.8))),
+            (2200, detections(("person", 0.7))),
+            (3300, detections()),
+        ]
+    ]
+    assert said == [
+        ["a/pi/gate: 2 person 91%, bicycle 60%"],
+        [],
+        ["a/pi/gate: person 80%"],
+        [],
+        ["a/pi/gate: nothing"],
+    ]
+    camera = fleet.devices["a", "pi"].cameras["gate"]
+    assert camera.age_ms == 17.4
+    assert camera.fps(NOON + timedelta(seconds=3.3)) == pytest.approx(4 / 3.3)
+    assert camera.fps(NOON + timedelta(seconds=30)) is None
+
+
+def test_cameras_that_a_device_does_not_name_any_more_are_gone() -> None:
+    fleet = Fleet()
+    hear(fleet, "a/pi/status", status(cameras={"gate": MODEL, "yard": MODEL}))
+    hear(fleet, "a/pi/status", status(cameras={"yard": MODEL}))
+    assert list(fleet.devices["a", "pi"].cameras) == ["yard"]
+
+
+def test_a_device_whose_status_is_removed_is_gone() -> None:
+    fleet = Fleet()
+    hear(fleet, "a/pi/status", status("offline"))
+    assert hear(fleet, "a/pi/state", b"") == []
+    assert hear(fleet, "a/pi/status", b"") == ["a/pi: removed, its status is no more at the broker"]
+    assert fleet.devices == {}
+    assert hear(fleet, "a/pi/status", status("offline")) == ["a/pi: offline"]
+
+
+def test_events_and_snapshots_are_said_each() -> None:
+    fleet = Fleet()
+    event = b'{"kind": "appeared", "label": "person", "confidence": 0.91, "more": {"later": 1}}'
+    assert hear(fleet, "a/pi/event/gate", event) == ["a/pi/gate: event: person appeared 91%"]
+    assert hear(fleet, "a/pi/event/gate", event) == ["a/pi/gate: event: person appeared 91%"]
+    assert hear(fleet, "a/pi/snapshot/gate", b"\xff\xd8" * 5000) == ["a/pi/gate: snapshot of 10 kB"]
+
+
+def test_whoever_claims_to_be_many_is_bounded() -> None:
+    fleet = Fleet()
+    for number in range(MOST_DEVICES + 5):
+        hear(fleet, f"a/{number}/status", status())
+    for number in range(MOST_CAMERAS + 5):
+        hear(fleet, f"a/0/result/{number}", detections())
+    hear(fleet, "a/1/status", status(cameras={str(n): MODEL for n in range(MOST_CAMERAS + 5)}))
+    assert len(fleet.devices) == MOST_DEVICES
+    assert len(fleet.devices["a", "0"].cameras) == len(fleet.devices["a", "1"].cameras) == MOST_CAMERAS
+    assert fleet.left_out == 10

@@ -1,0 +1,39 @@
+"""The last lines of a run."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from edge_sdk.cli.run import _closing, _undelivered
+from edge_sdk.daemon.summary import RunSummary
+from edge_sdk.percentiles import Percentiles
+from edge_sdk.publishing import PublisherStats, StreamStats
+
+_TIMES = Percentiles(1.0, 2.0, 3.0)
+
+
+def _summary(*, put: int, sent: int, limited: int) -> RunSummary:
+    stream = StreamStats(
+        put=put, queued=0, sent=sent, acknowledged=0, rejected=0, dropped=0, too_large=0, limited=limited
+    )
+    publisher = PublisherStats(**msgspec.structs.asdict(stream), connects=1, state="closed", last_error="gone")
+    nothing = RunSummary.of_nothing("gate", "signal", 50.0)
+    return msgspec.structs.replace(
+        nothing, results=put, age=_TIMES, serial=_TIMES, inference=_TIMES, delivery=stream, publisher=publisher
+    )
+
+
+@pytest.mark.parametrize(
+    ("put", "sent", "limited", "expected"),
+    [
+        (10, 10, 0, None),
+        (10, 2, 8, None),
+        (10, 1, 8, "1 of 10 results did not reach the broker; gone"),
+        (10, 0, 0, "10 of 10 results did not reach the broker; gone"),
+    ],
+)
+def test_what_a_rate_leaves_out_is_not_lost(put: int, sent: int, limited: int, expected: str | None) -> None:
+    summary = _summary(put=put, sent=sent, limited=limited)
+    assert _undelivered(summary) == expected
+    assert (f", {limited} not published, as max_per_s says" in _closing(summary)) is bool(limited)

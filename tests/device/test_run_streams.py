@@ -1,0 +1,146 @@
+"""`edge-sdk run` of several streams: what it prints at the end, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.ahead import Ahead
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli import run as run_module
+from edge_sdk.cli.root import run
+from edge_sdk.cli.run import _beginning, say
+from edge_sdk.daemon.loading import begin_loading
+from edge_sdk.daemon.shared import Shared
+from edge_sdk.daemon.summary import RunSummary
+from edge_sdk.health.journal import is_journal
+from edge_sdk.stop import Stop
+from tests.device.configs import AT_EASE, Table, config_text, write_config
+from tests.device.graded import write_graded
+from tests.device.site import Site
+from tests.system.broker import free_port
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    threads = cv2.getNumThreads()
+    yield
+    cv2.setNumThreads(threads)
+
+
+def _config(folder: Path, *streams: str, mqtt: Table | None = None) -> Path:
+    """Streams of three pictures each; one that ends in ! has no bundle."""
+    write_graded(folder / "graded.edge")
+    (folder / "pictures").mkdir()
+    for index in range(3):
+        cv2.imwrite(str(folder / f"pictures/{index}.png"), np.zeros((8, 8, 3), np.uint8))
+    pipelines = {
+        name.rstrip("!"): {"source": "pictures", "bundle": "none.edge" if name.endswith("!") else "graded.edge"}
+        for name in streams
+    }
+    return write_config(folder, config_text(pipelines, mqtt=mqtt, defaults=AT_EASE))
+
+
+def test_each_camera_has_a_closing_line(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert run(["run", "--config", str(_config(tmp_path, "gate", "yard"))]) == 0
+    out, err = capsysbinary.readouterr()
+    assert len(out.splitlines()) == 6
+    closings = [line for line in err.decode().splitlines() if "stopped by" in line]
+    assert [line.partition(": stopped by ")[0] for line in closings] == ["edge-sdk: gate", "edge-sdk: yard"]
+    assert all("end of source; 3 results" in line for line in closings)
+
+
+def test_each_camera_has_a_document(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    config = _config(tmp_path, "gate", "yard", "hall!")
+    assert run(["run", "--config", str(config), "--json", "-q"]) == 0
+    out, err = capsysbinary.readouterr()
+    documents = [msgspec.json.decode(line) for line in out.splitlines()]
+    assert [d["stream"] for d in documents] == ["result"] * 6 + ["summary"] * 3
+    assert [(d["camera"], d["results"]) for d in documents[6:]] == [("gate", 3), ("yard", 3), ("hall", 0)]
+    assert [d["lines"] for d in documents[6:]] == [{"put": 6, "written": 6, "dropped": 0}] * 3
+    assert err == b""
+
+
+def test_one_camera_alone_is_not_named(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert run(["run", "--config", str(_config(tmp_path, "gate"))]) == 0
+    assert capsysbinary.readouterr().err.splitlines()[-1].startswith(b"edge-sdk: stopped by end of source; 3 results")
+
+
+def test_that_nothing_was_delivered_is_seen_whichever_stream_is_last(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    config = _config(tmp_path, "gate", "yard!", mqtt={"url": f"mqtt://127.0.0.1:{free_port()}"})
+    assert run(["run", "--config", str(config), "-q"]) == 1
+    assert b"3 of 3 results did not reach the broker" in capsysbinary.readouterr().err
+
+
+def test_the_last_stream_that_cannot_run_ends_the_process_with_its_code(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run(["run", "--config", str(_config(tmp_path, "gate!", "yard!"))]) == 2
+    lines = capsysbinary.readouterr().err.decode().splitlines()
+    assert sum("is left out" in line for line in lines) == 1
+    assert "no such bundle" in lines[-1]
+
+
+def test_what_was_loaded_ahead_is_for_the_stream_that_it_was_loaded_for(tmp_path: Path) -> None:
+    """A reload may bring another stream to its turn first."""
+    site, shared, stop = Site(tmp_path), Shared(), Stop()
+    gate, other = site.settings("gate"), site.settings("gate", latency_ms=4000.0)
+    with Ahead(lambda: Bundle.open(site.bundle), "edge-verify") as verified:
+        loading = begin_loading(gate, verified, site.said.append, stop, shared)
+    assert loading is not None
+    with loading:
+        begin = _beginning(gate, loading)
+        loaded = begin(other, site.said.append, stop, shared)
+        assert loaded is not None
+        with loaded:
+            assert loaded is not loading
+            assert loaded.budget_ms == 4000.0
+        assert begin(gate, site.said.append, stop, shared) is loading
+        again = begin(gate, site.said.append, stop, shared)
+        assert again is not None
+        with again:
+            assert again is not loading
+
+
+def test_where_nobody_reads_standard_error_lines_are_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_journal.cache_clear()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", buffering=1) as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        say("a line")
+        say("another")
+        monkeypatch.undo()
+        with pytest.raises(BrokenPipeError):
+            closed.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())
+
+
+def test_after_a_signal_nobody_waits_for_a_reader_of_documents_that_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = _config(tmp_path, "gate", "yard")
+    stopped = [RunSummary.of_nothing(camera, "signal", 5000.0) for camera in ("gate", "yard")]
+    monkeypatch.setattr(run_module, "_run", lambda *_given, **_more: stopped)
+    with contextlib.ExitStack() as stack:
+        reading, writing = (os.fdopen(end, mode, 0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+        stack.enter_context(reading)
+        stack.enter_context(writing)
+        os.set_blocking(writing.fileno(), False)
+        while writing.write(bytes(4096)):
+            pass
+        os.set_blocking(writing.fileno(), True)
+        monkeypatch.setattr(sys, "stdout", writing)
+        assert run(["run", "--config", str(config), "--json"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" stopped by signal")[0] for line in lines] == ["edge-sdk: gate:", "edge-sdk: yard:"]

@@ -1,0 +1,92 @@
+"""A TCP proxy that does to a connection what routers do: passes, swallows, resets, or lets a trickle through."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+import time
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+Mode: TypeAlias = Literal["pass", "swallow", "reset", "trickle"]
+
+_TRICKLE_BYTES = 40
+_TRICKLE_S = 0.02
+
+
+class Proxy:
+    """Between clients and 127.0.0.1:port.
+
+    Args:
+        port: of the server.
+
+    Attributes:
+        mode: `pass` everything; `swallow`: take what comes and pass nothing on, as a dead link does; `reset`: end every
+            connection, and the new ones; `trickle`: a few bytes at a time. May change at any moment.
+        port: where it listens.
+        connections: how many came so far.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.mode: Mode = "pass"
+        self.connections = 0
+        self._server_port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._is_open = True
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while self._is_open:
+            if not select.select([self._listener], [], [], 0.05)[0]:
+                continue
+            client, _ = self._listener.accept()
+            self.connections += 1
+            thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            if self.mode == "reset":
+                _reset(client)
+                return
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._server_port)) as server:
+                while self._is_open and self._pump(client, server):
+                    pass
+
+    def _pump(self, client: socket.socket, server: socket.socket) -> bool:
+        """One turn; False at the end of either side."""
+        mode = self.mode
+        if mode == "reset":
+            _reset(client)
+            return False
+        for source in select.select([client, server], [], [], 0.05)[0]:
+            data = source.recv(_TRICKLE_BYTES if mode == "trickle" else 65536)
+            if not data:
+                return False
+            if mode == "trickle":
+                time.sleep(_TRICKLE_S)
+            if mode != "swallow":
+                (server if source is client else client).sendall(data)
+        return True
+
+
+def _reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()

@@ -1,0 +1,226 @@
+"""Home Assistant over a real broker: found at once, again after its birth, gone when it shall be; its controls act."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from tests.system.broker import Broker, wait_until
+from tests.system.home import Home
+from tests.system.requester import DEVICE, Requester, running, write_config
+
+pytestmark = pytest.mark.system
+
+_TABLE = '[home_assistant]\nlabels = ["red", "blue", "zebra"]\n'
+
+
+@pytest.fixture(scope="module")
+def broker(cell_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("home")
+    with Broker(folder) as found:
+        cameras = {"gate": "pattern:320x240@20", "o'\"d {{x}} ü": "pattern:320x240@5"}
+        text = {name.replace('"', '\\"'): source for name, source in cameras.items()}
+        path = write_config(folder / "config.toml", found, cell_bundle, cameras=text, lines=_TABLE)
+        with running(path), Requester(found) as requester:
+            requester.wait_results()
+            wait_until(lambda: bool(requester.controls("o'\"d {{x}} ü")), "the second camera")
+            yield found
+
+
+@pytest.fixture
+def home(broker: Broker) -> Iterator[Home]:
+    with Requester(broker) as requester:
+        found = Home(requester)
+        found.wait_discovery()
+        wait_until(lambda: bool(requester.documents("/seen/gate")), "what is seen")
+        yield found
+
+
+def test_one_retained_message_tells_of_the_device(home: Home) -> None:
+    latest = home.wait_discovery()
+    assert set(latest) == {"device", "origin", "availability", "components"}
+    # The processor's temperature comes later, where it can be read.
+    kinds = {name.partition("-")[0] for name in latest["components"]} - {"temperature"}
+    expected = {"fps", "age", "connected", "count", "count_red", "count_blue", "occupancy", "snapshot"}
+    assert kinds == expected | {"occupancy_red", "occupancy_blue", "switch", "confidence", "rate", "take_snapshot"}
+    ids = [entity["unique_id"] for entity in latest["components"].values()]
+    assert len(set(ids)) == len(ids) == 2 * len(kinds) + ("temperature" in latest["components"])
+    assert home.is_available("fps-gate")
+    home.wait_state("connected-gate", "ON")
+    home.wait_state("switch-gate", "False")
+
+
+def test_counts_follow_the_results(home: Home) -> None:
+    home.wait_state("occupancy-gate", "ON")
+    wait_until(lambda: home.state("count_red-gate") not in (None, "0"), "something red")
+    assert home.state("count_blue-gate") is not None
+    before = len(home.requester.messages)
+    home.requester.wait_results(60)
+    seconds = [m.timestamp for m in home.requester.messages[before:] if m.topic.endswith("/seen/gate")]
+    assert len(seconds) <= 8  # of 60 results in three seconds or more: once a second, and what came together
+
+
+def test_it_is_said_again_when_home_assistant_is_there(home: Home) -> None:
+    before = len(home.requester.messages)
+    home.birth("offline")
+    home.birth()
+    assert home.wait_discovery(before) == home.discoveries()[0]
+    assert len(home.discoveries(before)) == 1
+
+
+def test_the_switch_and_the_numbers_act_on_results(home: Home) -> None:
+    requester = home.requester
+    home.send("switch-gate", "off")
+    home.wait_state("switch-gate", "True")
+    wait_until(lambda: not home.is_available("count-gate"), "no count of a camera that is off")
+    time.sleep(1)  # what was under way
+    before = len(requester.messages)
+    requester.wait_results(5, "o'\"d {{x}} ü")
+    assert requester.documents("/result/gate", before) == []
+    home.send("switch-gate", "on")
+    requester.wait_results(2)
+    wait_until(lambda: home.is_available("count-gate"), "the count again")
+    home.send("confidence-gate", 0.99)
+    home.wait_state("confidence-gate", "0.99")
+    requester.wait_latest(lambda results: not any(r["detections"] for r in results), "no detections")
+    home.wait_state("occupancy-gate", "OFF")
+    home.send("confidence-gate", 0.25)
+    home.wait_state("occupancy-gate", "ON")
+    home.send("rate-gate", 2)
+    home.wait_state("rate-gate", "2.0")
+    requester.wait_latest(lambda results: np.min(np.diff([r["seq"] for r in results])) >= 8, "every tenth frame")
+    home.send("rate-gate", 0)
+    home.wait_state("rate-gate", "0.0")
+
+
+def test_names_with_everything_in_them_are_names(home: Home) -> None:
+    [switch] = [name for name in home.discoveries()[-1]["components"] if name.startswith("switch-o")]
+    home.send(switch, "off")
+    home.wait_state(switch, "True")
+    confidence = switch.replace("switch", "confidence")
+    home.send(confidence, 0.5)
+    home.wait_state(confidence, "0.5")
+    home.send(switch, "on")
+    home.wait_state(switch, "False")
+
+
+def test_the_last_snapshot_is_a_picture(home: Home) -> None:
+    home.send("take_snapshot-gate", "press")
+    topic = home.entity("snapshot-gate")["image_topic"]
+    wait_until(lambda: any(m.topic == topic for m in home.requester.messages), "the picture")
+    payload = next(m.payload for m in home.requester.messages if m.topic == topic)
+    assert cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR).shape == (240, 320, 3)
+
+
+def test_pictures_that_no_command_asks_for_are_shown_too(cell_bundle: Path, tmp_path: Path) -> None:
+    pictures = '[publish.snapshots]\non = "interval"\ninterval_s = 0.5\n'
+    with Broker(tmp_path) as broker, Requester(broker) as requester:
+        path = write_config(tmp_path / "config.toml", broker, cell_bundle, allow=None, lines=_TABLE + pictures)
+        home = Home(requester)
+        with running(path):
+            wait_until(lambda: "snapshot-gate" in str(home.discoveries()[-1:]), "the camera")
+            topic = home.entity("snapshot-gate")["image_topic"]
+            wait_until(lambda: any(m.topic == topic for m in requester.messages), "a picture")
+            assert "take_snapshot-gate" not in home.discoveries()[-1]["components"]
+
+
+def test_what_appears_is_an_event_there(cell_bundle: Path, tmp_path: Path) -> None:
+    events = '[[events]]\nlabels = ["red"]\ncameras = ["gate"]\n'
+    both = {"gate": "pattern:320x240@10", "yard": "pattern:320x240@10"}
+    with Broker(tmp_path) as broker, Requester(broker) as requester:
+        path = write_config(tmp_path / "config.toml", broker, cell_bundle, cameras=both, lines=_TABLE + events)
+        home = Home(requester)
+        with running(path):
+            wait_until(lambda: "fps-yard" in str(home.discoveries()[-1:]), "both cameras")
+            assert "events-yard" not in home.discoveries()[-1]["components"]
+            wait_until(lambda: home.state("events-gate") is not None, "an event")
+    event = json.loads(str(home.state("events-gate")))
+    assert event["event_type"] in home.entity("events-gate")["event_types"]
+    assert event["label"] == "red"
+
+
+def test_what_is_gone_is_taken_away(cell_bundle: Path, tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        both = {"gate": "pattern:320x240@10", "yard": "pattern:320x240@10"}
+        path = write_config(tmp_path / "config.toml", broker, cell_bundle, cameras=both, lines=_TABLE)
+        with running(path), Requester(broker) as requester:
+            home = Home(requester)
+            wait_until(lambda: "fps-yard" in str(home.discoveries()[-1:]), "both cameras")
+            write_config(path, broker, cell_bundle, cameras={"gate": "pattern:320x240@10"}, lines=_TABLE)
+            requester.do("reload")
+            wait_until(lambda: home.discoveries()[-1]["components"]["fps-yard"] == {"platform": "sensor"}, "one camera")
+            wait_until(lambda: _last(requester, "/seen/yard") == b"", "no count of the other")
+            write_config(path, broker, cell_bundle, allow=("reload",), lines=_TABLE)
+            requester.do("reload")
+            taken = {"platform": "switch"}
+            wait_until(lambda: home.discoveries()[-1]["components"]["switch-gate"] == taken, "fewer controls")
+            assert home.entity("fps-gate")["state_topic"] == f"{DEVICE}/telemetry"
+            write_config(path, broker, cell_bundle, lines="[home_assistant]\nenabled = false\n")
+            requester.do("reload")
+            wait_until(lambda: home.discoveries()[-1] == "", "the device is taken back")
+            wait_until(lambda: _last(requester, "/seen/gate") == b"", "and what it saw")
+
+
+def test_another_prefix_leaves_nothing_behind_under_the_old_one(cell_bundle: Path, tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        path = write_config(tmp_path / "config.toml", broker, cell_bundle, lines=_TABLE)
+        with running(path), Requester(broker) as requester:
+            old, new = Home(requester), Home(requester, "ha")
+            old.wait_discovery()
+            write_config(path, broker, cell_bundle, lines=f'{_TABLE}prefix = "ha"\n')
+            requester.do("reload")
+            assert new.wait_discovery()["components"]["fps-gate"]["platform"] == "sensor"
+            wait_until(lambda: old.discoveries()[-1] == "", "the old message is removed")
+            with Requester(broker) as late:
+                Home(late, "ha").wait_discovery()
+                assert Home(late).discoveries() == []
+            before = len(requester.messages)
+            write_config(path, broker, cell_bundle, lines=_TABLE)  # and back
+            requester.do("reload")
+            wait_until(lambda: new.discoveries()[-1] == "", "the other one is removed")
+            assert old.wait_discovery(before)["components"]["fps-gate"]["platform"] == "sensor"
+
+
+def test_what_an_earlier_run_told_is_taken_away(cell_bundle: Path, tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker, Requester(broker) as requester:
+        both = {"gate": "pattern:320x240@10", "yard": "pattern:320x240@10"}
+        path = write_config(tmp_path / "config.toml", broker, cell_bundle, cameras=both, lines=_TABLE)
+        home = Home(requester)
+        with running(path):
+            wait_until(lambda: "fps-yard" in str(home.discoveries()[-1:]), "both cameras")
+        write_config(path, broker, cell_bundle, lines=_TABLE)
+        before = len(requester.messages)
+        with running(path):
+            expected = {"platform": "sensor"}
+            wait_until(lambda: home.wait_discovery(before)["components"].get("fps-yard") == expected, "one camera")
+            assert home.entity("fps-gate")["state_topic"] == f"{DEVICE}/telemetry"
+
+
+def _last(requester: Requester, ending: str) -> bytes | None:
+    came = [m.payload for m in requester.messages if m.topic.endswith(ending)]
+    return came[-1] if came else None
+
+
+def test_after_an_outage_all_is_as_it_was(cell_bundle: Path, tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        path = write_config(tmp_path / "config.toml", broker, cell_bundle, lines=_TABLE)
+        with running(path) as lines:
+            with Requester(broker) as requester:
+                Home(requester).wait_discovery()
+                requester.do("set_threshold", camera="gate", confidence=0.99)
+            broker.kill()
+            broker.start()  # it has forgotten everything
+            with Requester(broker) as requester:
+                home = Home(requester)
+                home.wait_discovery()
+                home.wait_state("confidence-gate", "0.99")
+                assert requester.do("report_state")["state"]["cameras"]["gate"]["controls"]["confidence"] == 0.99
+                assert f"{DEVICE}/cmd" in home.entity("switch-gate")["command_topic"]
+            assert any("command set_threshold" in line for line in lines)
+            assert len([line for line in lines if "'zebra' is no label of a bundle here" in line]) == 1

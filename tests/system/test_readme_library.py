@@ -1,0 +1,197 @@
+"""The programs in README.md and docs/library.md, as they stand there: run on a real bundle, and type-checked."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import cv2
+import pytest
+
+import edge_sdk
+from tests.system.bundles import cell_picture
+from tests.system.program import PATIENCE_S
+from tests.system.program import edge_sdk as run_edge_sdk
+
+pytestmark = pytest.mark.system
+
+_CHECKOUT = Path(__file__).parents[2]
+
+
+def _programs(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", (_CHECKOUT / page).read_text(encoding="utf-8"), re.M | re.S)
+
+
+_README = _programs("README.md")
+_LIBRARY = _programs("docs/library.md")
+
+
+class _NoFrames:
+    ended = True
+
+    def latest(self, timeout_s: float) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, cell_bundle: Path) -> Path:
+    """What the programs name: a signed bundle and one that was altered, the key, a picture, a second of video."""
+    folder = tmp_path_factory.mktemp("user")
+    shutil.copytree(cell_bundle, folder / "person.edge")
+    assert run_edge_sdk("keygen", folder / "fleet.key").returncode == 0
+    assert run_edge_sdk("sign", folder / "person.edge", "--key", folder / "fleet.key").returncode == 0
+    shutil.copytree(folder / "person.edge", folder / "altered.edge")
+    (folder / "altered.edge" / "labels.txt").write_text("cat\ndog\n")
+    cv2.imwrite(str(folder / "street.jpg"), cell_picture(0))
+    writer = cv2.VideoWriter(str(folder / "street.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 20.0, (128, 128))
+    for index in range(20):
+        writer.write(cell_picture(index))
+    writer.release()
+    return folder
+
+
+def _output_of(program: str, folder: Path, **environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_the_program_of_the_readme_finds_what_is_there(folder: Path) -> None:
+    program, _ = _README
+    picture, *frames = _output_of(program, folder)
+    expected = r"['\w+', '\w+'] \[\[\d+\.0, \d+\.0, \d+\.0, \d+\.0\], \[\d+\.0, \d+\.0, \d+\.0, \d+\.0\]\]"
+    assert re.fullmatch(rf"0 \{expected}", picture)
+    assert "red" in picture
+    assert "blue" in picture
+    assert frames
+    assert all("red" in frame and "blue" in frame for frame in frames)
+
+
+def test_the_program_of_the_readme_with_a_source_and_a_sink_of_its_own_runs(folder: Path) -> None:
+    [line] = _output_of(_README[1], folder)
+    assert re.fullmatch(r"\(640, 480\) \d+\.\d ms of \(1, .+\)", line)
+
+
+@pytest.mark.parametrize(
+    ("number", "pattern"),
+    [
+        (0, r"(red|blue) \d+% at \[.+\]\n(red|blue) \d+% at \[.+\]"),
+        (1, r"(\d+ \d+\.\d ms\n)+\d+ \d+\.\d ms"),
+        (2, r"(2 found, \d+ ms after the shutter\n)+\d+ on time, \d+ late, \d+ dropped as too old"),
+        (4, r"noise 0 \(640, 480\)\n(noise \d \(640, 480\)\n){3}noise 4 \(640, 480\)"),
+        (5, r"((front|back) \d+\n)+(front|back) \d+"),
+        (6, r"not to be trusted: altered\.edge/labels\.txt: (has|altered).*"),
+        (7, r"\w+ \(1, .+\) \[\(1, .+\)\]"),
+    ],
+)
+def test_the_programs_of_the_library_page(folder: Path, number: int, pattern: str) -> None:
+    assert re.fullmatch(pattern, "\n".join(_output_of(_LIBRARY[number], folder)))
+
+
+def test_the_program_about_events_tells_one(folder: Path) -> None:
+    program = _LIBRARY[3]
+    assert program.count('"person"') == 1
+    [line] = _output_of(program.replace('"person"', '"red"'), folder)
+    assert re.fullmatch(r"\d{4}-.+\+00:00 gate red appeared \{'after_s': 0\.\d+\}", line)
+    assert _output_of(program, folder) == []
+
+
+def test_two_cameras_are_both_looked_at(folder: Path) -> None:
+    assert {line.split()[0] for line in _output_of(_LIBRARY[5], folder)} == {"front", "back"}
+
+
+def test_every_program_of_the_library_page_is_tested() -> None:
+    assert len(_LIBRARY) == 8
+
+
+def test_the_library_page_names_what_is_public_and_nothing_else() -> None:
+    table = (_CHECKOUT / "docs/library.md").read_text(encoding="utf-8").partition("## ")[0]
+    first_cells = "".join(re.findall(r"^\| (`.*?) \|", table, re.M))
+    named = set(re.findall(r"`(\w+)`", table)) & (set(re.findall(r"`(\w+)`", first_cells)) | {"Result"})
+    assert named == set(edge_sdk.__all__) - {"__version__"}
+
+
+def test_the_wheel_brings_it(folder: Path, tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(_CHECKOUT)]
+    built = subprocess.run(pip, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    if built.returncode and "hatchling" in built.stderr and os.environ.get("CI") != "true":
+        pytest.skip("pip cannot fetch what builds the wheel")
+    assert built.returncode == 0, built.stderr
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    first = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})"
+    program = f"{first}\n{_README[0]}\nimport edge_sdk; print(edge_sdk.__file__)"
+    # Another copy of the package, of which little is used: the tests' coverage shall not count it.
+    *found, origin = _output_of(program, folder, COVERAGE_PROCESS_CONFIG="")
+    assert found
+    assert Path(origin).is_relative_to(tmp_path)
+
+
+def test_the_attributes_that_the_library_page_promises_are_there(cell_bundle: Path) -> None:
+    bundle = edge_sdk.Bundle.open(cell_bundle)
+    model = edge_sdk.Model.open(bundle)
+    loop = model.loop(_NoFrames())
+    owners = {
+        "Bundle": bundle,
+        "Model": model,
+        "Loop": loop,
+        "Frame": edge_sdk.Frame.of(cell_picture(0)),
+        "Event": edge_sdk.Event(kind="door opened"),
+        "EventRule": edge_sdk.EventRule(labels=("red",)),
+        "Tick": edge_sdk.Tick,
+        "Session": model.session,
+    }
+    table = (_CHECKOUT / "docs/library.md").read_text(encoding="utf-8").partition("## Attributes")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.M)
+    assert {owner for owner, _ in rows} == set(owners)
+    for owner, promised in rows:
+        names = [name for name in re.findall(r"`(\w+)(?:\(\))?`", promised) if name not in edge_sdk.__all__]
+        assert names
+        assert [name for name in names if not hasattr(owners[owner], name)] == []
+
+
+def test_the_programs_are_typed(tmp_path: Path) -> None:
+    paths = []
+    for number, program in enumerate([*_README, *_LIBRARY]):
+        ast.parse(program)
+        paths.append(tmp_path / f"program_{number}.py")
+        paths[-1].write_text(program)
+    # One by one: each has a class or a name of the others.
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", *map(str, paths)],
+        cwd=_CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    paths[0].write_text("from edge_sdk import Daemon, Model\nModel.open('person.edge')\n")
+    refused = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", str(paths[0])],
+        cwd=_CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 'Module "edge_sdk" has no attribute "Daemon"' in refused.stdout
+    assert 'has incompatible type "str"; expected "Bundle"' in refused.stdout

@@ -1,0 +1,79 @@
+"""What `edge-sdk run` tells a service manager, where there is no systemd: a socket that listens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.program import PATIENCE_S
+
+pytestmark = pytest.mark.system
+
+
+class Manager:
+    """Hears what the program says."""
+
+    def __init__(self, path: Path) -> None:
+        self.address = str(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.address)
+        self._socket.settimeout(PATIENCE_S)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def hear(self) -> list[str]:
+        return self._socket.recv(4096).decode().split("\n")
+
+    def hear_until(self, word: str) -> list[str]:
+        """Everything but signs of life, up to a message that begins with the word."""
+        while not (message := self.hear())[0].startswith(word):
+            assert message == ["WATCHDOG=1"]
+        return message
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    listening = Manager(tmp_path / "notify")
+    yield listening
+    listening.close()
+
+
+def test_a_run_from_its_start_to_its_end(manager: Manager, cell_bundle: Path, long_video: Path) -> None:
+    environment = {**os.environ, "NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "400000"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edge_sdk", "run", str(cell_bundle), "--source", str(long_video), "--no-tune"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert manager.hear() == ["READY=1", f"STATUS=cells runs on {long_video}"]
+    for _ in range(3):
+        assert manager.hear() == ["WATCHDOG=1"]
+    process.send_signal(signal.SIGHUP)
+    assert manager.hear_until("RELOADING=1")[1].startswith("MONOTONIC_USEC=")
+    assert manager.hear_until("READY=1")
+    assert manager.hear_until("WATCHDOG=1")
+    process.send_signal(signal.SIGTERM)
+    assert manager.hear_until("STOPPING=1")
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert said.count("s after start (interpreter and command") == 1
+
+
+def test_what_cannot_start_is_never_ready(manager: Manager, cell_bundle: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "NOTIFY_SOCKET": manager.address}
+    command = [sys.executable, "-m", "edge_sdk", "run", str(cell_bundle), "--source", str(tmp_path / "none.avi")]
+    done = subprocess.run(command, capture_output=True, env=environment, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 1
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
+        last.sendto(b"nothing before this", manager.address)
+    assert manager.hear() == ["nothing before this"]
