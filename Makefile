@@ -4,6 +4,7 @@
 # make wheel   the wheel for devices, in dist/
 # make bench   side-by-side measurements, written to docs/benchmarks.md
 # make arm-cost  fetches what `edge-sdk arm-cost count` counts with: an emulated ARM board, into ~/.cache/edge-sdk
+# make home-assistant  a device at Home Assistant itself, which this installs (a Python 3.13, or root on Debian)
 # make lowest  the tests with the lowest versions that pyproject.toml allows
 # Each makes its own .venv and installs what it needs.
 
@@ -15,7 +16,7 @@ PYTEST_ARGS ?=
 TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint wheel bench arm-cost lowest constraints clean
+.PHONY: help demo test check lint wheel bench arm-cost home-assistant lowest constraints clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -52,6 +53,11 @@ $(VENV)-rivals/.ready: benchmarks/rivals/requirements.txt
 
 arm-cost: $(VENV)/.dev
 	$(BIN)/edge-sdk arm-cost setup
+
+home-assistant: $(VENV)/.dev
+	@sh tools/debian-packages.sh test
+	hass=$$(sh tools/home-assistant.sh .cache/home-assistant) && \
+	  EDGE_SDK_HASS=$$hass $(BIN)/python -m pytest tests/system/test_home_assistant_itself.py $(PYTEST_ARGS)
 
 # The other end of the ranges in pyproject.toml: the lowest versions that users may have.
 lowest: $(VENV)/.dev

@@ -238,7 +238,7 @@ class Entities:
                 "rate",
                 number
                 | {
-                    "name": f"{name} most frames a second (0: all)",
+                    "name": f"{name} rate limit",
                     "value_template": field("cameras", name, "controls", "max_fps"),
                     "command_template": ordered_by(SetRate(camera=name, max_fps=0), "max_fps"),
                     "min": 0,
