@@ -9,6 +9,7 @@ import contextlib
 import os
 import sys
 from threading import Lock, Thread
+from typing import TextIO
 
 _threads: list[Thread] = []
 _lock = Lock()
@@ -30,9 +31,22 @@ def is_any_left() -> bool:
 
 def leave(exit_code: int) -> None:
     """End the process; at once, without any clean-up, if a thread was left behind that still goes on."""
+    if not _empty(sys.stdout):
+        exit_code = exit_code or 1
+    _empty(sys.stderr)
     if is_any_left():
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or never there
-                stream.flush()
         os._exit(exit_code)
     sys.exit(exit_code)
+
+
+def _empty(stream: TextIO) -> bool:
+    """Write what waits in it, or lose it: Python would try once more at the end, and make its own exit code of that."""
+    try:
+        stream.flush()
+    except (AttributeError, ValueError):  # closed, or never there
+        pass
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return False
+    return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -39,6 +40,8 @@ _VERBS = {
     "targets": "List the devices that edge-sdk can build for.",
 }
 _MODULES = {"import": "import_model"}  # where the verb is no name that Python allows
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 class _LazyVerbs(click.Group):
@@ -107,6 +110,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         if is_want_of_memory(error):
             return _fail_for_memory()
+        if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
+            return _fail(f"standard output cannot be written: {error.strerror}; check the space on its disk", 1)
         detail = f"{type(error).__name__}: {error}".splitlines()[0]
         return _fail(f"this is a bug in edge-sdk: {detail}; set EDGE_SDK_DEBUG=1 to see where", 1)
     return 0

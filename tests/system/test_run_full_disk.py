@@ -82,7 +82,11 @@ def test_results_in_a_file_end_with_a_whole_line(cell_bundle: Path, tmp_path: Pa
     assert all(line.endswith(b"\n") and msgspec.json.decode(line) for line in lines)
 
 
-def test_words_for_people_that_cannot_be_written_end_nothing(cell_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_words_for_people_that_cannot_be_written_end_nothing(
+    cell_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_buffered: bool
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "" if is_buffered else "1")
     config = write_at_ease(tmp_path, cell_bundle, _STREAMS)
     with Path("/dev/full").open("wb") as full:
         with Device(config, stderr=full.fileno()) as device:
@@ -91,6 +95,15 @@ def test_words_for_people_that_cannot_be_written_end_nothing(cell_bundle: Path, 
             assert device.stop() == 0
         with Device(tmp_path / "none.toml", stderr=full.fileno()) as refused:
             assert refused.end() == 2
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_what_was_asked_for_and_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch, is_buffered: bool) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "" if is_buffered else "1")
+    done = edge_sdk("targets", before=["sh", "-c", 'exec "$@" >/dev/full', "sh"])
+    assert done.returncode == 1, done.stderr
+    expected = f"edge-sdk: standard output cannot be written: {_FULL}; check the space on its disk"
+    assert done.stderr.splitlines() == [expected]
 
 
 @pytest.mark.parametrize("room_kb", [0, 4])
