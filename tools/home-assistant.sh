@@ -1,6 +1,6 @@
 #!/bin/sh
 # home-assistant.sh FOLDER: install Home Assistant below FOLDER, and print the path of a program that is its `hass`.
-# With a python3.13 on PATH in a virtual environment; without one, as root on Debian, in a small system of its own.
+# With a python3.13 (3.13.2 or later) on PATH in a virtual environment; without one, as root on Debian, in a small system of its own.
 set -eu
 
 folder=${1:?where to install it}
@@ -15,7 +15,8 @@ if [ -x "$ready" ] && cmp -s "$wanted" "$folder/installed.txt"; then
   exit 0
 fi
 
-if command -v python3.13 >/dev/null 2>&1; then
+# A shim of a version manager may be there without what it stands for; and 3.13.0 is too old.
+if python3.13 -c 'import sys; sys.exit(sys.version_info < (3, 13, 2))' 2>/dev/null; then
   python3.13 -m venv "$folder/venv"
   "$folder/venv/bin/python" -m pip install --quiet -r "$wanted" >&2
   printf '#!/bin/sh\nexec "%s/venv/bin/hass" "$@"\n' "$folder" >"$ready"
@@ -43,7 +44,7 @@ exec unshare --mount -- sh -c '
 ' hass "\$@"
 EOF
 else
-  echo "Home Assistant needs Python 3.13: put a python3.13 on PATH, or run this as root on Debian with debootstrap" >&2
+  echo "Home Assistant needs Python 3.13.2: put a python3.13 on PATH, or run this as root on Debian with debootstrap" >&2
   exit 1
 fi
 chmod 755 "$ready"
