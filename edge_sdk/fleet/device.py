@@ -16,6 +16,7 @@ from edge_sdk.publishing import CameraState, ModelRef, StateMessage, StatusMessa
 
 _RATE_WINDOW = 30  # results
 _SILENT_S = 5.0
+_EVENTS_KNOWN = 256  # numbers; a connection that breaks has 20 of them under way
 MOST_CAMERAS = 64
 """Of one device; a real one has a handful."""
 
@@ -52,6 +53,16 @@ class CameraView:
         self.told_at: datetime | None = None
         self.said: dict[str, object] = {}
         self._times: deque[float] = deque(maxlen=_RATE_WINDOW)
+        self._events: deque[int] = deque(maxlen=_EVENTS_KNOWN)
+
+    def is_new(self, seq: int | None) -> bool:
+        """Whether an event of this number did not come before: one comes twice where a connection broke."""
+        if seq is None:
+            return True
+        if seq in self._events:
+            return False
+        self._events.append(seq)
+        return True
 
     def saw(self, words: str, age_ms: float, variant: str, now: datetime) -> None:
         """A result came."""

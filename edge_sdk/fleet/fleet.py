@@ -101,6 +101,8 @@ class Fleet:
             return []
         where = f"{device.name}/{camera.name}"
         if isinstance(message, EventNote):
+            if not camera.is_new(message.seq):
+                return []
             camera.note = event_words(message)
             return [f"{where}: event: {camera.note}"]
         if isinstance(message, Snapshot):

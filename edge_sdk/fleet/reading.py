@@ -21,9 +21,10 @@ LARGEST = 1_000_000
 
 
 class EventNote(msgspec.Struct, frozen=True):
-    """What a line says of an event; what else is in it is for whoever reads the JSON."""
+    """What a line says of an event, and its number; what else is in it is for whoever reads the JSON."""
 
     kind: str
+    seq: int | None = None
     label: str = ""
     confidence: float | None = None
 

@@ -148,6 +148,9 @@ def test_events_and_snapshots_are_said_each() -> None:
     event = b'{"kind": "appeared", "label": "person", "confidence": 0.91, "more": {"later": 1}}'
     assert hear(fleet, "a/pi/event/gate", event) == ["a/pi/gate: event: person appeared 91%"]
     assert hear(fleet, "a/pi/event/gate", event) == ["a/pi/gate: event: person appeared 91%"]
+    numbered = b'{"kind": "appeared", "label": "person", "confidence": 0.91, "seq": %d}'
+    assert [len(hear(fleet, "a/pi/event/gate", numbered % seq)) for seq in (7, 8, 7, 8, 9)] == [1, 1, 0, 0, 1]
+    assert len(hear(fleet, "a/pi/event/yard", numbered % 7)) == 1
     assert hear(fleet, "a/pi/snapshot/gate", b"\xff\xd8" * 5000) == ["a/pi/gate: snapshot of 10 kB"]
 
 
