@@ -107,9 +107,9 @@ class Delivery:
         self._notices.put_telemetry(payload)
         self._wakeup.wake()
 
-    def of_camera(self, camera: str, kind: CameraKind = "result") -> Sent:
-        """The counts of one camera, which go on."""
-        return self._supply.of_camera(camera, kind)
+    def of_camera(self, camera: str) -> Sent:
+        """The counts of one camera's results, which go on."""
+        return self._supply.of_camera(camera)
 
     def of_all(self, kind: CameraKind = "result") -> Sent:
         """The counts of all cameras' results, or pictures, together."""
