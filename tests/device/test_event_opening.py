@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -80,3 +81,22 @@ def test_a_successor_waits_for_the_end_of_the_one_before_it(tmp_path: Path, monk
     finally:
         disk.may_go.set()
         third.close(WAIT_S)
+
+
+def test_a_file_that_is_ours_at_the_second_try_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path) as outbox:
+        numbers = put(outbox, 5)
+    failures, real = [sqlite3.OperationalError("database or disk is full")], EventStore.own
+
+    def own(*arguments: object) -> None:
+        if failures:
+            raise failures.pop()
+        real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(EventStore, "own", own)
+    with outbox_at(path) as outbox:
+        numbers += put(outbox, 1)
+        assert sorted(delivered(outbox, 6)) == numbers
+        assert outbox.waiting == 0
+        assert not failures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,3 +100,26 @@ def test_a_window_that_is_refused_is_one_step_of_the_back_off(tmp_path: Path) ->
         assert steps == [3600.0]
         assert events.is_held
         assert events.waiting == 40
+
+
+@pytest.mark.parametrize("pace", [10**9, 5], ids=["at once", "a few at a time"])
+def test_a_window_that_is_refused_stays_on_disk_and_in_order(tmp_path: Path, pace: int) -> None:
+    with _supply(tmp_path, Backoff(0.001, 0.002), set(range(40))) as (supply, events):
+        link = _link(0x97)
+        link.pace = pace
+        for _ in range(3):
+            _round(supply, events, link)
+        while supply._flight.messages():
+            supply.settle(link)
+        events.put(TOPIC + "door", "door", lambda _: b"one more")  # what is through goes with the next commit
+        assert events.wait_committed(WAIT_S)
+        for file in tmp_path.glob("events.sqlite*"):  # as a power cut leaves them
+            shutil.copy(file, tmp_path / f"copy{file.name}")
+        with outbox_at(tmp_path / "copyevents.sqlite") as copy:
+            assert copy.waiting == 41
+        free = FakeLink()
+        while events.waiting:
+            _round(supply, events, free)
+        sent = [message.seq for _, message in free.published]
+        assert sent == sorted(sent)
+        assert len(sent) == 41

@@ -1,7 +1,7 @@
 """Answered: events that the broker says it has, for as long as that is in doubt.
 
-A broker that crashes had acknowledged what it had not written down yet. Each event is doubted once: otherwise a link
-that breaks every second would have the same ones sent for ever.
+A broker that crashes had acknowledged what it had not written down yet. Each event is doubted a few times: otherwise a
+link that breaks every second would have the same ones sent for ever.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import deque
 from edge_sdk.publishing.durable.held import Held
 
 _MOST = 4096  # events; beyond that the oldest are believed
+_MOST_DOUBTS = 5  # of one event: a broker that crashed as often right after its answers has other troubles
 
 
 class Answered:
@@ -19,29 +20,36 @@ class Answered:
 
     def __init__(self) -> None:
         self._events: deque[tuple[float, Held]] = deque()
-        self._doubted_to = 0
+        self._doubts: dict[int, int] = {}
 
     def add(self, event: Held) -> None:
         """The broker has just said that it has this one."""
-        if event.id > self._doubted_to:
+        if self._doubts.get(event.id, 0) < _MOST_DOUBTS:
             self._events.append((time.monotonic(), event))
             if len(self._events) > _MOST:
-                self._events.popleft()
+                self._believe()
 
     def settle(self, before_s: float) -> bool:
         """Believe what was answered before a moment; whether there is more."""
         while self._events and self._events[0][0] < before_s:
-            self._events.popleft()
+            self._believe()
         return bool(self._events)
 
     def recall(self, after_s: float) -> list[Held]:
-        """What was answered after a moment, which it is in doubt no more."""
+        """What was answered after a moment, and is to be sent again."""
         self.settle(after_s)
         events = self.events()
         self._events.clear()
-        self._doubted_to = max([self._doubted_to, *(event.id for event in events)])
+        for event in events:
+            self._doubts[event.id] = self._doubts.pop(event.id, 0) + 1
+        while len(self._doubts) > _MOST:
+            del self._doubts[next(iter(self._doubts))]
         return events
 
     def events(self) -> list[Held]:
         """All that are in doubt."""
         return [event for _, event in self._events]
+
+    def _believe(self) -> None:
+        _, event = self._events.popleft()
+        self._doubts.pop(event.id, None)

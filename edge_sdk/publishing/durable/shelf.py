@@ -294,6 +294,6 @@ class Shelf:
             return self._tally.waiting
 
     def _put_first(self, events: Sequence[Held]) -> None:
-        for event in sorted(events, key=lambda event: event.id, reverse=True):
-            self._ready.appendleft(event)
-            self._ready_bytes += event.cost
+        """In the order of ids, in which all is sent, and written down as through."""
+        self._ready = deque(sorted([*self._ready, *events], key=lambda event: event.id))
+        self._ready_bytes += sum(event.cost for event in events)

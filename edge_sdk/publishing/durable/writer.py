@@ -98,8 +98,9 @@ class Writer:
         shelf = self._shelf
         shelf.restore_bounds(store.bounds, is_orderly=store.is_orderly)
         behind_s = self._clock.behind_s(store.mark) if store.mark is not None else 0.0
+        restored = 0 if is_ours or self._has_opened else len(store)
         if not is_ours:
-            by = shelf.restore(0 if self._has_opened else len(store), store.last_id)
+            by = shelf.restore(0, store.last_id)
             if by:
                 store.shift(0, store.last_id, by, -behind_s)
             else:
@@ -109,6 +110,7 @@ class Writer:
             by = shelf.restore(0, store.last_id)
             store.shift(self._unread_after, self._unread_to, by, 0.0)
         store.own(self._token, self._clock.mark())
+        shelf.restore(restored, 0)  # not before the file is ours: where that fails, all of this is done once more
         there = store.ids_to(shelf.fed)
         for event in shelf.held():
             if event.id not in there and event.id not in self._unsaved:
