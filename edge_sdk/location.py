@@ -28,7 +28,13 @@ _PICAMERA = re.compile(r"picamera2(?::(\d{1,2}))?")
 _PATTERN = re.compile(r"pattern(?::(?:(\d{1,5})x(\d{1,5}))?(?:@(\d{1,3}(?:\.\d+)?))?)?")
 _PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 # Some cameras take the login as a part of the path: /user=admin_password=…_channel=1.sdp
-_SECRET_IN_PATH = re.compile(r"((?:user|pass|pwd|token|secret|key|auth)\w*?=)[^&;/]*", re.IGNORECASE)
+_SECRET_IN_PATH = re.compile(
+    r"((?:(?:user|pass|pwd|pw|psw|psk|token|secret|key|auth|signature)\w*?|sig|code)(?:=|%3D))[^&;/]*", re.IGNORECASE
+)
+# Others have a path that nobody can guess, which is all the login there is: rtsps://host:7441/AbCdEfGhIjKlMnOp
+_LONG_RUN = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Za-z]{16,}")
+# Words are no such secret: streamingchannels101, StreamingSetting.
+_WORDS = re.compile(r"[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*[0-9]{0,4}")
 _LOGIN_WITHOUT_SCHEME = re.compile(r"[^@]*:[^@]*@")
 
 
@@ -94,7 +100,8 @@ def redact(location: str) -> str:
     """Show a location without user, password, query and anything else that may be a secret.
 
     Rather hides too much than too little: all that stands before the last `@` of a URL goes, because a password that
-    was not percent-encoded may hold any character.
+    was not percent-encoded may hold any character; and of a path each run of 16 or more letters and digits that does
+    not look like words. docs/cameras.md says so to users.
     """
     shown = printable(location)
     if _PATTERN.fullmatch(shown):
@@ -106,7 +113,13 @@ def redact(location: str) -> str:
         return _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
     rest = rest[rest.rfind("@") + 1 :].partition("#")[0]
     address, query, _ = rest.partition("?")
-    return f"{scheme}://" + _SECRET_IN_PATH.sub(r"\1…", address) + ("?…" if query else "")
+    host, slash, path = address.partition("/")
+    shown_path = _LONG_RUN.sub(_word_or_dots, _SECRET_IN_PATH.sub(r"\1…", path))
+    return scheme + mark + _SECRET_IN_PATH.sub(r"\1…", host) + slash + shown_path + ("?…" if query else "")
+
+
+def _word_or_dots(run: re.Match[str]) -> str:
+    return run[0] if _WORDS.fullmatch(run[0]) else "…"
 
 
 def holds_password(text: str) -> bool:
