@@ -14,7 +14,7 @@ import msgspec
 
 from edge_sdk.errors import CameraError, ConfigError
 from edge_sdk.printable import printable
-from edge_sdk.source_options import FASTEST_FPS, LARGEST_SIDE_PX
+from edge_sdk.source_options import FASTEST_FPS, LARGEST_SIDE_PX, PATTERN_SLOWEST_FPS
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 
@@ -64,11 +64,11 @@ def kind_of(location: str) -> Kind:
 
 def names_file(location: str) -> bool:
     """Whether it is the path of a file or folder, which may not be there."""
-    return _named_kind(location) is None
+    return named_kind(location) is None
 
 
-def _named_kind(location: str) -> Kind | None:
-    """What is no path."""
+def named_kind(location: str) -> Kind | None:
+    """What kind a location is that is no path; None: the path of a file or folder, which may not be there."""
     if location.startswith("gst:"):
         return Kind.GSTREAMER
     if _PICAMERA.fullmatch(location):
@@ -81,7 +81,7 @@ def _named_kind(location: str) -> Kind | None:
 
 
 def _kind(location: str) -> Kind:
-    named = _named_kind(location)
+    named = named_kind(location)
     if named is Kind.STREAM and location.partition("://")[0].lower() not in _SCHEMES:
         raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {_KINDS}")
     if named is not None:
@@ -153,8 +153,8 @@ def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
     size_wh = None if width is None else (int(width), int(height))
     if size_wh is not None and not all(1 <= side <= LARGEST_SIDE_PX for side in size_wh):
         raise CameraError(f"{location}: expected a size of 1x1 to {LARGEST_SIDE_PX}x{LARGEST_SIDE_PX} pixels")
-    if fps is not None and not 1 <= float(fps) <= FASTEST_FPS:
-        raise CameraError(f"{location}: expected 1 to {FASTEST_FPS:g} frames a second")
+    if fps is not None and not PATTERN_SLOWEST_FPS <= float(fps) <= FASTEST_FPS:
+        raise CameraError(f"{location}: expected {PATTERN_SLOWEST_FPS:g} to {FASTEST_FPS:g} frames a second")
     return size_wh, None if fps is None else float(fps)
 
 

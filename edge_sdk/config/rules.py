@@ -15,6 +15,7 @@ from edge_sdk.config.config import Config, Defaults, MqttConfig, PipelineConfig
 from edge_sdk.config.event_rules import broken_event_rules
 from edge_sdk.config.merging import merged
 from edge_sdk.config.password import PASSWORD_KEYS, password_keys
+from edge_sdk.config.rate_rules import broken_rate_rules
 from edge_sdk.errors import EdgeError
 from edge_sdk.location import kind_of, names_user
 from edge_sdk.publishing import MqttSettings, Secret, check_name
@@ -86,6 +87,7 @@ def _pipeline(pipeline: PipelineConfig, defaults: Defaults) -> Iterator[str]:
     if given and not names_user(pipeline.source):
         yield f"{given[0]}: source names no user, expected a URL such as rtsp://USER@HOST/…"
     whole = merged(pipeline, defaults)
+    yield from broken_rate_rules(whole)
     if whole.bundle is UNSET:
         yield "bundle is missing, expected a NAME.edge folder that `edge-sdk build` wrote, here or in [defaults]"
     if whole.cpu_share is not UNSET and whole.tune is False:

@@ -64,6 +64,16 @@ _BAD = [
     (_with("latency_ms = 1" + "0" * 5000), "not valid TOML: Exceeds the limit"),
     (_with("latency_ms = 2026-01-01"), "got a date or a time, expected a number of milliseconds"),
     (_with("fps = [15]"), f"{_GATE}: fps: got a list, expected a number of frames a second"),
+    (
+        _with("fps = 0.2\nread_timeout_s = 1"),
+        f"{_GATE}: fps is 0.2, one frame in 5 s, and a V4L2 camera is lost after 2 s without one; expected 0.5 or more",
+    ),
+    (
+        _source("picamera2") + "fps = 0.5\nread_timeout_s = 1\n",
+        f"{_GATE}: fps is 0.5, one frame in 2 s, and by read_timeout_s the camera is lost after 1 s without one; "
+        "expected 1 or more, or a read_timeout_s above 2",
+    ),
+    ("[defaults]\nfps = 0.2\n" + _source("pattern:64x48"), f"{_GATE}: fps is 0.2, expected 1 or more: a pattern"),
     (_with("trial_s = -0.1"), f"{_GATE}: trial_s is -0.1, expected 0 or more"),
     (_with("cpu_share = 0"), f"{_GATE}: cpu_share is 0, expected more than 0"),
     (_with("cpu_share = 0.5\ntune = false"), f"{_GATE}: cpu_share is a limit that tuning keeps"),
@@ -154,6 +164,7 @@ def test_each_mistake_is_one_line(
     expected: str,
 ) -> None:
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    monkeypatch.delenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", raising=False)
     path = write_config(tmp_path, text)
     assert run(["run", "--config", str(path)]) == 2
     out, err = capsys.readouterr()
