@@ -211,7 +211,15 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     open_timeout_s: Annotated[float, _timeout("that a stream may take to open")] | UnsetType = UNSET
     read_timeout_s: Annotated[float, _timeout("without a frame, after which a stream is lost")] | UnsetType = UNSET
     latency_ms: (
-        Annotated[float, _counted("milliseconds", "budget in milliseconds, capture to outbox; overrides the bundle's")]
+        Annotated[
+            float,
+            Meta(
+                ge=1,
+                le=MOST,
+                description="budget in milliseconds, capture to outbox; overrides the bundle's",
+                extra={"unit": "milliseconds"},
+            ),
+        ]
         | UnsetType
     ) = UNSET
     variant: Annotated[str, Meta(min_length=1, description="one of the bundle's models, and no other")] | UnsetType = (

@@ -80,6 +80,11 @@ def example_of(kind: object) -> str:
     return next((shown(m.examples[0]) for m in _metas(kind) if m.examples), "")
 
 
+def unit_of(kind: object) -> str:
+    """What its `Meta(extra={"unit": "seconds"})` says that it counts, or nothing."""
+    return next((str(m.extra["unit"]) for m in _metas(kind) if m.extra and "unit" in m.extra), "")
+
+
 def advice_for(kind: object, value: object) -> str:
     """What its `Meta(extra={"advice": {...}})` has for whoever writes this value, or nothing."""
     advices = (m.extra["advice"] for m in _metas(kind) if m.extra and "advice" in m.extra)
@@ -124,9 +129,8 @@ def fields_of(kind: object) -> dict[str, object]:
 def expectation(kind: object) -> str:
     """What a value of this type looks like: `a list of 2 whole numbers such as [416, 416]`."""
     words = " or ".join(dict.fromkeys(map(_kind_words, options_of(kind))))
-    unit = next((m.extra["unit"] for m in _metas(kind) if m.extra and "unit" in m.extra), "")
-    if unit:
-        return f"{words} of {unit}"
+    if unit_of(kind):
+        return f"{words} of {unit_of(kind)}"
     example, description = example_of(kind), "" if literals_of(kind) else description_of(kind)
     return words + (f" such as {example}" if example else f": {description}" if description else "")
 
