@@ -35,6 +35,7 @@ _SECRET_IN_PATH = re.compile(
 _LONG_RUN = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Za-z]{16,}")
 # Words are no such secret: streamingchannels101, StreamingSetting.
 _WORDS = re.compile(r"[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*[0-9]{0,4}")
+_WITHOUT_SLASHES = re.compile(r"(rtsps?|https?):(?!//)", re.IGNORECASE)
 _LOGIN_WITHOUT_SCHEME = re.compile(r"[^@]*:[^@]*@")
 
 
@@ -88,6 +89,9 @@ def _kind(location: str) -> Kind:
         return named
     path = Path(location)
     if not location or not _exists(path):
+        slashes = without_slashes(location)
+        if slashes:
+            raise CameraError(slashes)
         raise CameraError(f"{redact(location) or 'no source'}: no such file or folder, expected {_KINDS}")
     if not path.is_dir() and not path.is_file():
         raise CameraError(f"{redact(location)}: neither a file nor a folder, expected {_KINDS}")
@@ -110,16 +114,30 @@ def redact(location: str) -> str:
         return "gst:" + _elements(shown.removeprefix("gst:"))
     scheme, mark, rest = shown.partition("://")
     if not mark:
-        return _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
-    rest = rest[rest.rfind("@") + 1 :].partition("#")[0]
-    address, query, _ = rest.partition("?")
+        shown_login = _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
+        return _shown_address(shown_login) if _WITHOUT_SLASHES.match(shown) else shown_login
+    rest = rest[rest.rfind("@") + 1 :]
+    return scheme + mark + _shown_address(rest)
+
+
+def _shown_address(rest: str) -> str:
+    """Of a URL what follows the login: host and path."""
+    address, query, _ = rest.partition("#")[0].partition("?")
     host, slash, path = address.partition("/")
     shown_path = _LONG_RUN.sub(_word_or_dots, _SECRET_IN_PATH.sub(r"\1…", path))
-    return scheme + mark + _SECRET_IN_PATH.sub(r"\1…", host) + slash + shown_path + ("?…" if query else "")
+    return _SECRET_IN_PATH.sub(r"\1…", host) + slash + shown_path + ("?…" if query else "")
 
 
 def _word_or_dots(run: re.Match[str]) -> str:
     return run[0] if _WORDS.fullmatch(run[0]) else "…"
+
+
+def without_slashes(location: str) -> str:
+    """What is wrong with `rtsp:/cam/x`, which would be taken for a file; nothing where it is not written like that."""
+    found = _WITHOUT_SLASHES.match(location)
+    if not found:
+        return ""
+    return f"{redact(location)}: `//` is missing behind {found[1]}:, expected {found[1]}://HOST/PATH"
 
 
 def holds_password(text: str) -> bool:

@@ -50,6 +50,7 @@ _Source = Annotated[
     Meta(
         pattern=_ONE_LINE,
         description="a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, picamera2, video, images, pattern",
+        extra={"number": "camera"},
     ),
 ]
 _Pixels = Annotated[int, Meta(ge=16, le=16384)]

@@ -18,7 +18,7 @@ from edge_sdk.config.password import PASSWORD_KEYS, password_keys
 from edge_sdk.config.rate_rules import broken_rate_rules
 from edge_sdk.cores import configured
 from edge_sdk.errors import EdgeError
-from edge_sdk.location import kind_of, names_user
+from edge_sdk.location import kind_of, names_user, without_slashes
 from edge_sdk.publishing import MqttSettings, Secret, check_name
 from edge_sdk.toml_file import entry_label, shown
 
@@ -84,6 +84,7 @@ def _pipeline(pipeline: PipelineConfig, defaults: Defaults) -> Iterator[str]:
     yield from _passwords(pipeline, "")
     if "://" in pipeline.source:
         yield from _said(lambda: kind_of(pipeline.source), "source: ")
+    yield from (f"source: {line}" for line in filter(None, [without_slashes(pipeline.source)]))
     given = [key for key in PASSWORD_KEYS if getattr(pipeline, key) is not UNSET]
     if given and not names_user(pipeline.source):
         yield f"{given[0]}: source names no user, expected a URL such as rtsp://USER@HOST/…"

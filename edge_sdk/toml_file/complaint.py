@@ -22,6 +22,7 @@ from edge_sdk.toml_file.expectation import (
     fields_of,
     is_table,
     literals_of,
+    named_by_number,
     one_of,
     options_of,
     required_of,
@@ -155,6 +156,9 @@ def _type_hint(place: _Place) -> str:
         return "; leave out the unit" if _WITH_UNIT.fullmatch(value) else ""
     if isinstance(value, dict) and table_in_list(place.kind) is not None:
         return f"; write [[{place.where}]]"
+    named = named_by_number(place.kind)
+    if named and type(value) is int and value >= 0:
+        return f'; write "{value}" for {named} {value}'
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return "; put it in quotes" if is_number and str in map(type, literals_of(place.kind)) else ""
 

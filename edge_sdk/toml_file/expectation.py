@@ -2,7 +2,8 @@
 
 They are read from the type itself: the values of a `Literal`, and the `description` and `examples` of its `Meta`, which
 are therefore written as what a user should give: "letters and digits, at most 100".
-`Meta(extra={"unit": "seconds"})` says what a number counts, `Meta(extra={"advice": {"a": "write b"}})` what is meant
+`Meta(extra={"unit": "seconds"})` says what a number counts, `{"number": "camera"}` what a string that is a number
+names, `Meta(extra={"advice": {"a": "write b"}})` what is meant
 by a value that is none of them.
 """
 
@@ -83,6 +84,11 @@ def example_of(kind: object) -> str:
 def unit_of(kind: object) -> str:
     """What its `Meta(extra={"unit": "seconds"})` says that it counts, or nothing."""
     return next((str(m.extra["unit"]) for m in _metas(kind) if m.extra and "unit" in m.extra), "")
+
+
+def named_by_number(kind: object) -> str:
+    """What a number in quotes names, by its `Meta(extra={"number": "camera"})`, or nothing."""
+    return next((str(m.extra["number"]) for m in _metas(kind) if m.extra and "number" in m.extra), "")
 
 
 def advice_for(kind: object, value: object) -> str:

@@ -110,6 +110,13 @@ _BAD = [
     (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
     (_source("rtsp://admin:hunter2@h/x").replace("gate", "rtsp://a:hunter2@h"), "there is a password in the URL"),
     (_source("ftp://h/x"), f"{_GATE}: source: ftp://h/x: this kind of URL is not supported, expected a V4L2 index"),
+    (
+        _source("rtsp:/h/x"),
+        f"{_GATE}: source: rtsp:/h/x: `//` is missing behind rtsp:, expected rtsp://HOST/PATH",
+    ),
+    (_source("rtsp:/admin:hunter2@h/x"), f"{_GATE}: source: …@h/x: `//` is missing behind rtsp:"),
+    (STREAM.replace('"0"', "0"), f"{_GATE}: source: got a whole number, expected a string: a V4L2 index"),
+    (STREAM.replace('"0"', "2"), '; write "2" for camera 2'),
     (_mqtt('ca_file = "ca.pem"'), "mqtt.ca_file: it is for mqtts:// and wss:// only; write mqtts:// in mqtt.url"),
     (_mqtt('cert_file = "pi.pem"'), "mqtt.cert_file: it is for mqtts:// and wss:// only"),
     (_mqtt('key_file = "pi.key"'), "mqtt.key_file: it is for mqtts:// and wss:// only"),

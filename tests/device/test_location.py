@@ -33,6 +33,8 @@ from tests.device.numbered import write_video
         ("rtsp://cam/550e8400-e29b-41d4-a716-446655440000.sdp", "rtsp://cam/….sdp"),
         ("rtsp://cam/t-ABCDEFGHIJKLMNOPQRST", "rtsp://cam/t-…"),
         ("rtsp:/bob:s3cret@cam/live", "…@cam/live"),
+        ("rtsp:/bob:s3cret@cam/live?s3cret", "…@cam/live?…"),
+        ("rtsp:/cam/pw=s3cret/AbCdEfGhIjKlMnOp", "rtsp:/cam/pw=…/…"),
         ("bob:s3cret@cam/live", "…@cam/live"),
         ("rtsp://cam/a\nERROR forged", "rtsp://cam/a�ERROR forged"),
         ("gst:rtspsrc location=rtsp://bob:s3cret@cam user-pw=s3!cret ! appsink", "gst:rtspsrc ! appsink"),
@@ -161,6 +163,8 @@ def test_kinds_of_files(tmp_path: Path) -> None:
     [
         ("", "no source: no such file or folder, expected a V4L2 index"),
         ("nowhere.mp4", "nowhere.mp4: no such file or folder"),
+        ("rtsp:/cam/pw=s3cret", "rtsp:/cam/pw=…: `//` is missing behind rtsp:, expected rtsp://HOST/PATH"),
+        ("HTTP:cam/x", "HTTP:cam/x: `//` is missing behind HTTP:"),
         ("a\0b", "a�b: no such file"),
         ("9" * 5000, "no such file"),
         ("rtsp://ca\udcffm/x", "rtsp://ca�m/x: not valid UTF-8"),
