@@ -55,6 +55,15 @@ class Cores(msgspec.Struct, frozen=True):
         )
 
 
+def configured() -> int | None:
+    """How many logical ones the machine can have online, which does not change while it runs; None: not known."""
+    try:
+        count = os.sysconf("SC_NPROCESSORS_CONF")
+    except (OSError, ValueError):
+        return None
+    return count if count > 0 else None
+
+
 def _physical(cpus: Path, of: set[int]) -> int:
     """Cores that these logical ones are; each is one where nothing is known of its siblings."""
     return len({_siblings(cpus / f"cpu{number}" / "topology") or str(number) for number in of})

@@ -14,7 +14,7 @@ import msgspec
 
 from edge_sdk.errors import CameraError, ConfigError
 from edge_sdk.printable import printable
-from edge_sdk.source_options import FASTEST_FPS, LARGEST_SIDE_PX
+from edge_sdk.source_options import FASTEST_FPS, LARGEST_SIDE_PX, PATTERN_SLOWEST_FPS
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 
@@ -28,7 +28,14 @@ _PICAMERA = re.compile(r"picamera2(?::(\d{1,2}))?")
 _PATTERN = re.compile(r"pattern(?::(?:(\d{1,5})x(\d{1,5}))?(?:@(\d{1,3}(?:\.\d+)?))?)?")
 _PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
 # Some cameras take the login as a part of the path: /user=admin_password=…_channel=1.sdp
-_SECRET_IN_PATH = re.compile(r"((?:user|pass|pwd|token|secret|key|auth)\w*?=)[^&;/]*", re.IGNORECASE)
+_SECRET_IN_PATH = re.compile(
+    r"((?:(?:user|pass|pwd|pw|psw|psk|token|secret|key|auth|signature)\w*?|sig|code)(?:=|%3D))[^&;/]*", re.IGNORECASE
+)
+# Others have a path that nobody can guess, which is all the login there is: rtsps://host:7441/AbCdEfGhIjKlMnOp
+_LONG_RUN = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Za-z]{16,}")
+# Words are no such secret: streamingchannels101, StreamingSetting.
+_WORDS = re.compile(r"[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*[0-9]{0,4}")
+_WITHOUT_SLASHES = re.compile(r"(rtsps?|https?):(?!//)", re.IGNORECASE)
 _LOGIN_WITHOUT_SCHEME = re.compile(r"[^@]*:[^@]*@")
 
 
@@ -58,11 +65,11 @@ def kind_of(location: str) -> Kind:
 
 def names_file(location: str) -> bool:
     """Whether it is the path of a file or folder, which may not be there."""
-    return _named_kind(location) is None
+    return named_kind(location) is None
 
 
-def _named_kind(location: str) -> Kind | None:
-    """What is no path."""
+def named_kind(location: str) -> Kind | None:
+    """What kind a location is that is no path; None: the path of a file or folder, which may not be there."""
     if location.startswith("gst:"):
         return Kind.GSTREAMER
     if _PICAMERA.fullmatch(location):
@@ -75,13 +82,16 @@ def _named_kind(location: str) -> Kind | None:
 
 
 def _kind(location: str) -> Kind:
-    named = _named_kind(location)
+    named = named_kind(location)
     if named is Kind.STREAM and location.partition("://")[0].lower() not in _SCHEMES:
         raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {_KINDS}")
     if named is not None:
         return named
     path = Path(location)
     if not location or not _exists(path):
+        slashes = without_slashes(location)
+        if slashes:
+            raise CameraError(slashes)
         raise CameraError(f"{redact(location) or 'no source'}: no such file or folder, expected {_KINDS}")
     if not path.is_dir() and not path.is_file():
         raise CameraError(f"{redact(location)}: neither a file nor a folder, expected {_KINDS}")
@@ -94,7 +104,8 @@ def redact(location: str) -> str:
     """Show a location without user, password, query and anything else that may be a secret.
 
     Rather hides too much than too little: all that stands before the last `@` of a URL goes, because a password that
-    was not percent-encoded may hold any character.
+    was not percent-encoded may hold any character; and of a path each run of 16 or more letters and digits that does
+    not look like words. docs/cameras.md says so to users.
     """
     shown = printable(location)
     if _PATTERN.fullmatch(shown):
@@ -103,10 +114,30 @@ def redact(location: str) -> str:
         return "gst:" + _elements(shown.removeprefix("gst:"))
     scheme, mark, rest = shown.partition("://")
     if not mark:
-        return _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
-    rest = rest[rest.rfind("@") + 1 :].partition("#")[0]
-    address, query, _ = rest.partition("?")
-    return f"{scheme}://" + _SECRET_IN_PATH.sub(r"\1…", address) + ("?…" if query else "")
+        shown_login = _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
+        return _shown_address(shown_login) if _WITHOUT_SLASHES.match(shown) else shown_login
+    rest = rest[rest.rfind("@") + 1 :]
+    return scheme + mark + _shown_address(rest)
+
+
+def _shown_address(rest: str) -> str:
+    """Of a URL what follows the login: host and path."""
+    address, query, _ = rest.partition("#")[0].partition("?")
+    host, slash, path = address.partition("/")
+    shown_path = _LONG_RUN.sub(_word_or_dots, _SECRET_IN_PATH.sub(r"\1…", path))
+    return _SECRET_IN_PATH.sub(r"\1…", host) + slash + shown_path + ("?…" if query else "")
+
+
+def _word_or_dots(run: re.Match[str]) -> str:
+    return run[0] if _WORDS.fullmatch(run[0]) else "…"
+
+
+def without_slashes(location: str) -> str:
+    """What is wrong with `rtsp:/cam/x`, which would be taken for a file; nothing where it is not written like that."""
+    found = _WITHOUT_SLASHES.match(location)
+    if not found:
+        return ""
+    return f"{redact(location)}: `//` is missing behind {found[1]}:, expected {found[1]}://HOST/PATH"
 
 
 def holds_password(text: str) -> bool:
@@ -140,8 +171,8 @@ def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
     size_wh = None if width is None else (int(width), int(height))
     if size_wh is not None and not all(1 <= side <= LARGEST_SIDE_PX for side in size_wh):
         raise CameraError(f"{location}: expected a size of 1x1 to {LARGEST_SIDE_PX}x{LARGEST_SIDE_PX} pixels")
-    if fps is not None and not 1 <= float(fps) <= FASTEST_FPS:
-        raise CameraError(f"{location}: expected 1 to {FASTEST_FPS:g} frames a second")
+    if fps is not None and not PATTERN_SLOWEST_FPS <= float(fps) <= FASTEST_FPS:
+        raise CameraError(f"{location}: expected {PATTERN_SLOWEST_FPS:g} to {FASTEST_FPS:g} frames a second")
     return size_wh, None if fps is None else float(fps)
 
 

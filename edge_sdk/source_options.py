@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Literal
 
 import msgspec
@@ -11,7 +12,10 @@ from edge_sdk.errors import ConfigError
 
 LARGEST_SIDE_PX = 16384
 SLOWEST_FPS, FASTEST_FPS = 0.1, 240.0
+PATTERN_SLOWEST_FPS = 1.0
 SHORTEST_S, LONGEST_S = 0.1, 60.0  # of a time-out
+DEVICE_TIMEOUT_VARIABLE = "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"
+_DEVICE_TIMEOUT_S = 2  # OpenCV has it for all V4L2 cameras of a process, in whole seconds
 
 _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("pixel_format", (None, "MJPG", "YUYV")),
@@ -30,7 +34,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         size_wh: pixels, 1 to 16384, of a camera that can be asked; None: as it delivers.
-        fps: frames a second, 0.1 to 240, of a camera that can be asked, and of what has no rate of its own.
+        fps: frames a second, 0.1 to 240, of a camera that can be asked, and of what has no rate of its own; of a
+            pattern 1 or more.
         pixel_format: of a V4L2 camera.
         transport: of RTSP. With `tcp` FFmpeg still takes UDP from a server that has nothing else.
         rotate: degrees clockwise by which every picture is turned, after what its own EXIF or display matrix says.
@@ -69,6 +74,13 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) not in choices:
                 expected = " or ".join(str(choice) for choice in choices if choice is not None)
                 raise SourceOptionError(f"{name} is {getattr(self, name)}, expected {expected}")
+
+
+def device_timeout_s() -> int:
+    """Seconds without a frame after which a V4L2 camera is lost; whoever sets OpenCV's variable has another number."""
+    asked = os.environ.get(DEVICE_TIMEOUT_VARIABLE, "")
+    is_number = asked.isascii() and asked.isdigit() and len(asked) < 7
+    return (int(asked) if is_number else 0) or _DEVICE_TIMEOUT_S
 
 
 def _is_within(value: object, least: float, most: float) -> bool:

@@ -13,10 +13,9 @@ from typing import Protocol, cast
 import cv2
 
 from edge_sdk.frame import Image
-from edge_sdk.source_options import FASTEST_FPS, SLOWEST_FPS
+from edge_sdk.source_options import DEVICE_TIMEOUT_VARIABLE, FASTEST_FPS, SLOWEST_FPS, device_timeout_s
 
 _FALLBACK_FPS = 25.0  # where a header says nothing, or 1000 and 90000, which are time bases and no rates
-_DEVICE_TIMEOUT_S = 2  # OpenCV has it for all V4L2 cameras of a process, in whole seconds
 _FFMPEG_QUIET = "-8"  # AV_LOG_QUIET
 _OPENCV_SILENT = 0  # LOG_LEVEL_SILENT
 
@@ -139,7 +138,7 @@ def silence() -> None:
     """Keep OpenCV and FFmpeg off stderr; whoever sets their environment variables gets their log all the same."""
     # Read by OpenCV when it opens its first capture.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", _FFMPEG_QUIET)
-    os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", str(_DEVICE_TIMEOUT_S))
+    os.environ.setdefault(DEVICE_TIMEOUT_VARIABLE, str(device_timeout_s()))
     if "OPENCV_LOG_LEVEL" not in os.environ:
         # OpenCV 5 has it in utils.logging, 4 in cv2 itself.
         set_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel

@@ -20,7 +20,7 @@ from edge_sdk.camera.trouble import device_trouble, opened_device_trouble, strea
 from edge_sdk.camera.video import VideoFeed, VideoFile
 from edge_sdk.errors import CameraError, MissingDependencyError
 from edge_sdk.location import Kind, add_password, kind_of, names_user, pattern_of, picamera_number, redact
-from edge_sdk.source_options import AS_IT_COMES, SourceOptions
+from edge_sdk.source_options import AS_IT_COMES, PATTERN_SLOWEST_FPS, SourceOptions
 
 _PATTERN_SIZE_WH, _PATTERN_FPS = (1280, 720), 30.0
 _ADVICE = {
@@ -102,10 +102,16 @@ def _opener(kind: Kind, location: str, password: str | None, options: SourceOpti
     elif kind is Kind.GSTREAMER:
         open_one = _gstreamer_opener(location, options)
     else:
-        size_wh, fps = pattern_of(location)
-        size_wh, fps = size_wh or options.size_wh or _PATTERN_SIZE_WH, fps or max(1.0, options.fps or _PATTERN_FPS)
-        open_one = partial(Pattern, size_wh, fps)
+        open_one = _pattern_opener(location, options)
     return lambda: rotated(open_one(), options.rotate)
+
+
+def _pattern_opener(location: str, options: SourceOptions) -> Callable[[], Capture]:
+    size_wh, fps = pattern_of(location)
+    fps = fps or options.fps or _PATTERN_FPS
+    if fps < PATTERN_SLOWEST_FPS:
+        raise CameraError(f"{redact(location)}: fps is {fps:g}, expected {PATTERN_SLOWEST_FPS:g} or more of a pattern")
+    return partial(Pattern, size_wh or options.size_wh or _PATTERN_SIZE_WH, fps)
 
 
 def _stream_opener(location: str, password: str | None, options: SourceOptions) -> Callable[[], Capture]:

@@ -50,6 +50,7 @@ _Source = Annotated[
     Meta(
         pattern=_ONE_LINE,
         description="a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, picamera2, video, images, pattern",
+        extra={"number": "camera"},
     ),
 ]
 _Pixels = Annotated[int, Meta(ge=16, le=16384)]
@@ -211,7 +212,15 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     open_timeout_s: Annotated[float, _timeout("that a stream may take to open")] | UnsetType = UNSET
     read_timeout_s: Annotated[float, _timeout("without a frame, after which a stream is lost")] | UnsetType = UNSET
     latency_ms: (
-        Annotated[float, _counted("milliseconds", "budget in milliseconds, capture to outbox; overrides the bundle's")]
+        Annotated[
+            float,
+            Meta(
+                ge=1,
+                le=MOST,
+                description="budget in milliseconds, capture to outbox; overrides the bundle's",
+                extra={"unit": "milliseconds"},
+            ),
+        ]
         | UnsetType
     ) = UNSET
     variant: Annotated[str, Meta(min_length=1, description="one of the bundle's models, and no other")] | UnsetType = (

@@ -53,7 +53,7 @@ def read_config(path: Path) -> Config:
             raise ConfigError(
                 f"{path}: no such file; write one, see docs/config.md (its usual place is {DEFAULT_PATH})"
             )
-    document = read_document(path, ConfigError)
+    document = read_document(path, ConfigError, see="docs/config.md")
     _check_version(path, document.get("version"))
     found: list[str] = []
     public = _without_secrets(document, "", found)

@@ -1,6 +1,6 @@
 """Rules: what keys of a right type get wrong together, or in the words of a topic or a URL.
 
-Knows nothing of files: what is named need not be there.
+Knows nothing of files: what is named need not be there. Of the machine it knows how many cores it has.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from edge_sdk.config.config import Config, Defaults, MqttConfig, PipelineConfig
 from edge_sdk.config.event_rules import broken_event_rules
 from edge_sdk.config.merging import merged
 from edge_sdk.config.password import PASSWORD_KEYS, password_keys
+from edge_sdk.config.rate_rules import broken_rate_rules
+from edge_sdk.cores import configured
 from edge_sdk.errors import EdgeError
-from edge_sdk.location import kind_of, names_user
+from edge_sdk.location import kind_of, names_user, without_slashes
 from edge_sdk.publishing import MqttSettings, Secret, check_name
 from edge_sdk.toml_file import entry_label, shown
 
@@ -82,14 +84,24 @@ def _pipeline(pipeline: PipelineConfig, defaults: Defaults) -> Iterator[str]:
     yield from _passwords(pipeline, "")
     if "://" in pipeline.source:
         yield from _said(lambda: kind_of(pipeline.source), "source: ")
+    yield from (f"source: {line}" for line in filter(None, [without_slashes(pipeline.source)]))
     given = [key for key in PASSWORD_KEYS if getattr(pipeline, key) is not UNSET]
     if given and not names_user(pipeline.source):
         yield f"{given[0]}: source names no user, expected a URL such as rtsp://USER@HOST/…"
     whole = merged(pipeline, defaults)
+    yield from broken_rate_rules(whole)
     if whole.bundle is UNSET:
         yield "bundle is missing, expected a NAME.edge folder that `edge-sdk build` wrote, here or in [defaults]"
+    yield from _share(whole)
     if whole.cpu_share is not UNSET and whole.tune is False:
         yield "cpu_share is a limit that tuning keeps, and tune = false leaves that out; expected one of them"
+
+
+def _share(stream: PipelineConfig) -> Iterator[str]:
+    cores = configured()
+    if cores is not None and not isinstance(stream.cpu_share, UnsetType) and stream.cpu_share > cores:
+        most = "1 core" if cores == 1 else f"{cores} cores"
+        yield f"cpu_share is {stream.cpu_share:g}, expected {most} or less, which this machine has; 0.5 is half a core"
 
 
 def _passwords(table: MqttConfig | Defaults, prefix: str, of: str = "") -> Iterator[str]:

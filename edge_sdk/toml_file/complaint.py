@@ -7,6 +7,7 @@ or the table that they belong to. A table in a list is called by its `name` too,
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Collection, Iterator
 
@@ -21,12 +22,14 @@ from edge_sdk.toml_file.expectation import (
     fields_of,
     is_table,
     literals_of,
+    named_by_number,
     one_of,
     options_of,
     required_of,
     shown,
     table_in_list,
     type_inside,
+    unit_of,
 )
 
 _LOCATION = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
@@ -34,6 +37,8 @@ _STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 _WITHOUT_QUOTES = re.compile(r"true|false|[+-]?\d+(\.\d+)?")
 _NUMBER = re.compile(r"\d+")
 _WITH_UNIT = re.compile(r"[+-]?\d+(\.\d+)?\s*[A-Za-z%]+")
+_PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)\s*%")
+_SUSPICIOUS_S = 100  # from here on a number of seconds that is too large may be one of milliseconds
 _LONGEST_NAME = 100  # characters: what is longer, or holds other characters than a line may, is no name to call it by
 
 _BOUND = {">=": "{} or more", "<=": "{} or less", ">": "more than {}", "<": "less than {}"}
@@ -144,9 +149,16 @@ def _type_hint(place: _Place) -> str:
     if isinstance(value, str) and {bool, int, float} & set(options_of(place.kind)):
         if _WITHOUT_QUOTES.fullmatch(value):
             return "; leave out the quotes"
+        percent = _PERCENT.fullmatch(value)
+        if percent and unit_of(place.kind) in ("", "cores"):
+            of = " of one core" if unit_of(place.kind) else ""
+            return f"; {float(percent[1]) / 100:g} is {value}{of}"
         return "; leave out the unit" if _WITH_UNIT.fullmatch(value) else ""
     if isinstance(value, dict) and table_in_list(place.kind) is not None:
         return f"; write [[{place.where}]]"
+    named = named_by_number(place.kind)
+    if named and type(value) is int and value >= 0:
+        return f'; write "{value}" for {named} {value}'
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return "; put it in quotes" if is_number and str in map(type, literals_of(place.kind)) else ""
 
@@ -171,8 +183,19 @@ def _wrong_text(place: _Place, match: re.Match[str]) -> str:
 def _out_of_bounds(place: _Place, match: re.Match[str]) -> str:
     if isinstance(place.value, _Absent):
         return ""
-    bound = _BOUND[match[1]].format(match[2].removesuffix(".0"))
-    return f"{place.where} is {shown(place.value)}, expected {bound}"
+    number, unit = match[2].removesuffix(".0"), unit_of(place.kind)
+    counted = f"{number} {unit.removesuffix('s') if number == '1' else unit}".rstrip()
+    hint = _other_unit(place.value, unit, match[1])
+    return f"{place.where} is {shown(place.value)}, expected {_BOUND[match[1]].format(counted)}{hint}"
+
+
+def _other_unit(value: object, unit: str, sign: str) -> str:
+    """Seconds that look like milliseconds, and the other way round."""
+    if not isinstance(value, (int, float)):
+        return ""
+    if unit == "seconds" and sign.startswith("<") and _SUSPICIOUS_S <= value < math.inf:
+        return "; was it milliseconds?"
+    return "; was it seconds?" if unit == "milliseconds" and sign.startswith(">") and 0 < value < 1 else ""
 
 
 def _wrong_length(place: _Place, match: re.Match[str]) -> str:

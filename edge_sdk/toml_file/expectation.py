@@ -2,7 +2,8 @@
 
 They are read from the type itself: the values of a `Literal`, and the `description` and `examples` of its `Meta`, which
 are therefore written as what a user should give: "letters and digits, at most 100".
-`Meta(extra={"unit": "seconds"})` says what a number counts, `Meta(extra={"advice": {"a": "write b"}})` what is meant
+`Meta(extra={"unit": "seconds"})` says what a number counts, `{"number": "camera"}` what a string that is a number
+names, `Meta(extra={"advice": {"a": "write b"}})` what is meant
 by a value that is none of them.
 """
 
@@ -80,6 +81,16 @@ def example_of(kind: object) -> str:
     return next((shown(m.examples[0]) for m in _metas(kind) if m.examples), "")
 
 
+def unit_of(kind: object) -> str:
+    """What its `Meta(extra={"unit": "seconds"})` says that it counts, or nothing."""
+    return next((str(m.extra["unit"]) for m in _metas(kind) if m.extra and "unit" in m.extra), "")
+
+
+def named_by_number(kind: object) -> str:
+    """What a number in quotes names, by its `Meta(extra={"number": "camera"})`, or nothing."""
+    return next((str(m.extra["number"]) for m in _metas(kind) if m.extra and "number" in m.extra), "")
+
+
 def advice_for(kind: object, value: object) -> str:
     """What its `Meta(extra={"advice": {...}})` has for whoever writes this value, or nothing."""
     advices = (m.extra["advice"] for m in _metas(kind) if m.extra and "advice" in m.extra)
@@ -124,9 +135,8 @@ def fields_of(kind: object) -> dict[str, object]:
 def expectation(kind: object) -> str:
     """What a value of this type looks like: `a list of 2 whole numbers such as [416, 416]`."""
     words = " or ".join(dict.fromkeys(map(_kind_words, options_of(kind))))
-    unit = next((m.extra["unit"] for m in _metas(kind) if m.extra and "unit" in m.extra), "")
-    if unit:
-        return f"{words} of {unit}"
+    if unit_of(kind):
+        return f"{words} of {unit_of(kind)}"
     example, description = example_of(kind), "" if literals_of(kind) else description_of(kind)
     return words + (f" such as {example}" if example else f": {description}" if description else "")
 

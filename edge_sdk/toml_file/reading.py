@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 _SIZE_LIMIT = 4 << 20  # bytes; a target's has one kB, and a device that never ends is no file
 _SYNTAX_AT = re.compile(r"\(at line (?P<line>\d+), column (?P<column>\d+)\)$")
+_JSON = re.compile(r"\s*(?:\{|\[\s*\{)")
+_YAML_LINE = re.compile(r"""\s*(?:- |---|(?:[\w.-]+|"[^"]*"|'[^']*')\s*:(?:\s|$))""")
+_OPEN_QUOTE = ("Illegal character '\\n'", "Unterminated string", 'Expected "\'" (at end')
 _BARE_WORD = re.compile(r"[\w./~-]*[A-Za-z]")
 
 
@@ -49,10 +52,15 @@ def read_toml(path: Path, schema: type[T], error: type[EdgeError]) -> T:
         raise error(f"{path}: {explain(str(cause), schema, document)}") from cause
 
 
-def read_document(path: Path, error: type[EdgeError]) -> dict[str, Any]:
+def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[str, Any]:
     """Read `path` as TOML, whatever it holds.
 
     A mark in front that says UTF-8, as some editors write it, is passed over.
+
+    Args:
+        path: the TOML file.
+        error: the family to raise.
+        see: the page that says how such a file is written, for whoever wrote another format.
 
     Raises:
         EdgeError: of type `error`, when the file is missing or not TOML.
@@ -61,7 +69,7 @@ def read_document(path: Path, error: type[EdgeError]) -> dict[str, Any]:
     try:
         document: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as cause:
-        raise error(f"{path}: not valid TOML: {_one_line(cause)}{_syntax_hint(str(cause), text)}") from cause
+        raise error(f"{path}: not valid TOML: {_one_line(cause)}{_syntax_hint(str(cause), text, see)}") from cause
     except RecursionError as cause:
         raise error(f"{path}: not valid TOML: lists in lists without end") from cause
     except ValueError as cause:  # a whole number of thousands of digits
@@ -92,12 +100,21 @@ def _one_line(cause: Exception) -> str:
     return " ".join(str(cause).split())
 
 
-def _syntax_hint(message: str, text: str) -> str:
-    """What a value without quotes wants, where it looks like one."""
+def _syntax_hint(message: str, text: str, see: str) -> str:
+    """What to do about it, where it is known: another format, a quote that is open, a value without quotes."""
+    page = f", see {see}" if see else ""
+    if _JSON.match(text):
+        return f"; this looks like JSON; it must be TOML{page}"
+    if message.startswith(_OPEN_QUOTE):
+        return "; is a quote not closed?"
     found = _SYNTAX_AT.search(message)
-    if not found or not message.startswith(("Invalid value", "Expected newline")):
+    if not found:
         return ""
     line = text.split("\n")[int(found["line"]) - 1]
+    if message.startswith("Expected '=' after a key") and _YAML_LINE.match(line):
+        return f"; this looks like YAML; it must be TOML, key = value{page}"
+    if not message.startswith(("Invalid value", "Expected newline")):
+        return ""
     value = line.partition("=")[2].strip()
     if value.startswith(("True", "False")):
         return "; true and false are written in small letters"

@@ -104,6 +104,13 @@ def test_a_pattern_written_otherwise_is_refused(location: str, expected: str | N
         assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_pattern_that_is_asked_to_be_slower_than_it_can_is_refused(waits: bool) -> None:
+    with pytest.raises(CameraError, match=r"pattern:64x48: fps is 0\.2, expected 1 or more of a pattern"):
+        open_source("pattern:64x48", options=SourceOptions(fps=0.2), waits=waits)
+    open_source("pattern:64x48@50", options=SourceOptions(fps=0.2), waits=waits).close()
+
+
 def test_a_file_of_such_a_name_is_reached_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("pattern", "picamera2"):

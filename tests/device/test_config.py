@@ -128,6 +128,27 @@ def test_defaults_are_for_streams_that_say_nothing_else(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("source", "timeout_s", "keys"),
+    [
+        ("0", None, "fps = 0.5"),
+        ("/dev/video0", "6", "fps = 0.2"),
+        ("picamera2", None, "fps = 0.2\nread_timeout_s = 6"),
+        ("pattern:@5", None, "fps = 0.2"),
+        ("rtsp://h/x", None, "fps = 0.2"),
+        ("walk.mp4", None, "fps = 0.2"),
+    ],
+)
+def test_slow_rates_that_a_source_can_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, timeout_s: str | None, keys: str
+) -> None:
+    if timeout_s is None:
+        monkeypatch.delenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", raising=False)
+    else:
+        monkeypatch.setenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", timeout_s)
+    read_config(write_config(tmp_path, STREAM.replace('"0"', f'"{source}"') + keys + "\n"))
+
+
 def test_a_limit_of_tuning_by_default_is_refused_for_a_stream_that_does_not_tune(tmp_path: Path) -> None:
     path = write_config(tmp_path, "[defaults]\ncpu_share = 0.5\n" + STREAM + "tune = false\n")
     with pytest.raises(ConfigError, match="cpu_share is a limit that tuning keeps"):

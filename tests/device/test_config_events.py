@@ -94,7 +94,7 @@ def test_a_table_that_says_one_thing_leaves_the_others(tmp_path: Path) -> None:
         (STREAM + '[[events]]\nlabels = ["cat", "cat"]\n', "events[0].labels: one is there twice"),
         (STREAM + _CAT + "confidence = 60\n", "confidence is 60, expected 1 or less"),
         (STREAM + _CAT + "appear_frames = 0\n", "appear_frames is 0, expected 1 or more"),
-        (STREAM + _CAT + "disappear_s = -1\n", "disappear_s is -1, expected 0 or more"),
+        (STREAM + _CAT + "disappear_s = -1\n", "disappear_s is -1, expected 0 seconds or more"),
         (STREAM + _CAT + "cooldown = 1\n", "unknown key events[0].cooldown; did you mean cooldown_s?"),
         (STREAM + _CAT + 'cameras = ["gat"]\n', "'gat' is no pipeline's name; did you mean 'gate'?"),
         (STREAM + _CAT + 'cameras = ["lane"]\n', "events[0].cameras: 'lane' is no pipeline's name; there are 'gate'"),
@@ -103,7 +103,10 @@ def test_a_table_that_says_one_thing_leaves_the_others(tmp_path: Path) -> None:
         ("[publish.results]\nqos = 1\n" + STREAM, "publish is of what goes to a broker, and none is named"),
         (_MQTT + "[publish.results]\nqos = 2\n" + STREAM, "publish.results.qos: 2, expected 0 or 1"),
         (_MQTT + "[publish.results]\nmax_per_s = 0\n" + STREAM, "publish.results.max_per_s is 0, expected 0.001"),
-        (_MQTT + "[publish.events]\nexpiry_s = 0\n" + STREAM, "publish.events.expiry_s is 0, expected 1 or more"),
+        (
+            _MQTT + "[publish.events]\nexpiry_s = 0\n" + STREAM,
+            "publish.events.expiry_s is 0, expected 1 second or more",
+        ),
         (_MQTT + "[publish.snapshots]\n" + STREAM, "publish.snapshots.on is missing"),
         (_MQTT + '[publish.snapshots]\non = "event"\n' + STREAM, "there are no [[events]]; expected some"),
         (_MQTT + '[publish.snapshots]\non = "interval"\n' + STREAM, "publish.snapshots.interval_s is missing"),
@@ -116,7 +119,10 @@ def test_a_table_that_says_one_thing_leaves_the_others(tmp_path: Path) -> None:
             'publish.snapshots.max_per_s is for on = "event"',
         ),
         (_MQTT + '[publish.snapshots]\non = "events"\n' + STREAM, "did you mean event?"),
-        (_MQTT + '[publish.snapshots]\non = "event"\nwidth = 9\n' + STREAM + _CAT, "width is 9, expected 16 or more"),
+        (
+            _MQTT + '[publish.snapshots]\non = "event"\nwidth = 9\n' + STREAM + _CAT,
+            "width is 9, expected 16 pixels or more",
+        ),
     ],
 )
 def test_each_mistake_is_one_line(tmp_path: Path, text: str, expected: str) -> None:

@@ -55,17 +55,27 @@ _BAD = [
     # values
     (_with('latency_ms = "200 ms"'), "got a string, expected a number of milliseconds; leave out the unit"),
     (_with('latency_ms = "200"'), "got a string, expected a number of milliseconds; leave out the quotes"),
-    (_with("latency_ms = -1"), f"{_GATE}: latency_ms is -1, expected more than 0"),
-    (_with("latency_ms = 0"), f"{_GATE}: latency_ms is 0, expected more than 0"),
-    (_with("latency_ms = nan"), f"{_GATE}: latency_ms is nan, expected more than 0"),
-    (_with("latency_ms = inf"), f"{_GATE}: latency_ms is inf, expected 1000000000 or less"),
+    (_with("latency_ms = -1"), f"{_GATE}: latency_ms is -1, expected 1 millisecond or more"),
+    (_with("latency_ms = 0"), f"{_GATE}: latency_ms is 0, expected 1 millisecond or more"),
+    (_with("latency_ms = nan"), f"{_GATE}: latency_ms is nan, expected 1 millisecond or more"),
+    (_with("latency_ms = inf"), f"{_GATE}: latency_ms is inf, expected 1000000000 milliseconds or less"),
     (_with("latency_ms = true"), "got true or false, expected a number of milliseconds"),
     (_with("latency_ms = 1" + "0" * 400), f"{_GATE}: latency_ms"),
     (_with("latency_ms = 1" + "0" * 5000), "not valid TOML: Exceeds the limit"),
     (_with("latency_ms = 2026-01-01"), "got a date or a time, expected a number of milliseconds"),
     (_with("fps = [15]"), f"{_GATE}: fps: got a list, expected a number of frames a second"),
-    (_with("trial_s = -0.1"), f"{_GATE}: trial_s is -0.1, expected 0 or more"),
-    (_with("cpu_share = 0"), f"{_GATE}: cpu_share is 0, expected more than 0"),
+    (
+        _with("fps = 0.2\nread_timeout_s = 1"),
+        f"{_GATE}: fps is 0.2, one frame in 5 s, and a V4L2 camera is lost after 2 s without one; expected 0.5 or more",
+    ),
+    (
+        _source("picamera2") + "fps = 0.5\nread_timeout_s = 1\n",
+        f"{_GATE}: fps is 0.5, one frame in 2 s, and by read_timeout_s the camera is lost after 1 s without one; "
+        "expected 1 or more, or a read_timeout_s above 2",
+    ),
+    ("[defaults]\nfps = 0.2\n" + _source("pattern:64x48"), f"{_GATE}: fps is 0.2, expected 1 or more: a pattern"),
+    (_with("trial_s = -0.1"), f"{_GATE}: trial_s is -0.1, expected 0 seconds or more"),
+    (_with("cpu_share = 0"), f"{_GATE}: cpu_share is 0, expected more than 0 cores"),
     (_with("cpu_share = 0.5\ntune = false"), f"{_GATE}: cpu_share is a limit that tuning keeps"),
     (_with('tune = "yes"'), f"{_GATE}: tune: got a string, expected true or false"),
     (_with("size_wh = [1280]"), f"{_GATE}: size_wh has 1 entry, expected 2, such as [1280, 720]"),
@@ -100,6 +110,13 @@ _BAD = [
     (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
     (_source("rtsp://admin:hunter2@h/x").replace("gate", "rtsp://a:hunter2@h"), "there is a password in the URL"),
     (_source("ftp://h/x"), f"{_GATE}: source: ftp://h/x: this kind of URL is not supported, expected a V4L2 index"),
+    (
+        _source("rtsp:/h/x"),
+        f"{_GATE}: source: rtsp:/h/x: `//` is missing behind rtsp:, expected rtsp://HOST/PATH",
+    ),
+    (_source("rtsp:/admin:hunter2@h/x"), f"{_GATE}: source: …@h/x: `//` is missing behind rtsp:"),
+    (STREAM.replace('"0"', "0"), f"{_GATE}: source: got a whole number, expected a string: a V4L2 index"),
+    (STREAM.replace('"0"', "2"), '; write "2" for camera 2'),
     (_mqtt('ca_file = "ca.pem"'), "mqtt.ca_file: it is for mqtts:// and wss:// only; write mqtts:// in mqtt.url"),
     (_mqtt('cert_file = "pi.pem"'), "mqtt.cert_file: it is for mqtts:// and wss:// only"),
     (_mqtt('key_file = "pi.key"'), "mqtt.key_file: it is for mqtts:// and wss:// only"),
@@ -154,6 +171,7 @@ def test_each_mistake_is_one_line(
     expected: str,
 ) -> None:
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    monkeypatch.delenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", raising=False)
     path = write_config(tmp_path, text)
     assert run(["run", "--config", str(path)]) == 2
     out, err = capsys.readouterr()
@@ -245,7 +263,7 @@ def test_all_mistakes_are_said_at_once(tmp_path: Path, capsys: pytest.CaptureFix
             "mqtt.url is missing, expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]",
             "defaults.fps: got a string, expected a number of frames a second; leave out the quotes",
             f"{_GATE}: unknown key sorce; did you mean source?",
-            f"{_GATE}: fps is 0, expected 0.1 or more",
+            f"{_GATE}: fps is 0, expected 0.1 frames a second or more",
             f"{_GATE}: source is missing, expected a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, "
             "picamera2, video, images, pattern",
         )

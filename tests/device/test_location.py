@@ -25,7 +25,16 @@ from tests.device.numbered import write_video
         ("http://cam/video#s3cret", "http://cam/video"),
         ("rtsp://cam/user=bob&password=s3cret&channel=1", "rtsp://cam/user=…&password=…&channel=1"),
         ("rtsp://cam/user=bob_password=s3cret_channel=1.sdp", "rtsp://cam/user=…"),
+        ("rtsp://cam/live/pw=s3cret/x", "rtsp://cam/live/pw=…/x"),
+        ("rtsp://cam/psw=s3cret;psk=s3cret/sig=s3cret", "rtsp://cam/psw=…;psk=…/sig=…"),
+        ("rtsp://cam/accesscode=s3cret&PW%3Ds3cret", "rtsp://cam/accesscode=…&PW%3D…"),
+        ("rtsps://host:7441/AbCdEfGhIjKlMnOp?enableSrtp", "rtsps://host:7441/…?…"),
+        ("rtsp://cam/live/aq3kx9zz17mm40bf/main", "rtsp://cam/live/…/main"),
+        ("rtsp://cam/550e8400-e29b-41d4-a716-446655440000.sdp", "rtsp://cam/….sdp"),
+        ("rtsp://cam/t-ABCDEFGHIJKLMNOPQRST", "rtsp://cam/t-…"),
         ("rtsp:/bob:s3cret@cam/live", "…@cam/live"),
+        ("rtsp:/bob:s3cret@cam/live?s3cret", "…@cam/live?…"),
+        ("rtsp:/cam/pw=s3cret/AbCdEfGhIjKlMnOp", "rtsp:/cam/pw=…/…"),
         ("bob:s3cret@cam/live", "…@cam/live"),
         ("rtsp://cam/a\nERROR forged", "rtsp://cam/a�ERROR forged"),
         ("gst:rtspsrc location=rtsp://bob:s3cret@cam user-pw=s3!cret ! appsink", "gst:rtspsrc ! appsink"),
@@ -43,6 +52,27 @@ from tests.device.numbered import write_video
 )
 def test_nothing_secret_is_shown(location: str, shown: str) -> None:
     assert redact(location) == shown
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "h264Preview_01_main",
+        "Streaming/Channels/101",
+        "streamingchannels101",
+        "StreamingSetting",
+        "videoMain",
+        "onvif-media/media.amp",
+        "cam/realmonitor",
+        "axis-cgi/mjpg/video.cgi",
+        "live/codec=h264/signal=1",
+        "camera_of_the_northern_gate",
+        "AbCdEfGhIjKlMnO",  # 15 characters
+    ],
+)
+def test_what_no_secret_is_stays_readable(path: str) -> None:
+    host = "cam0123456789abcdef0123.local:554"
+    assert redact(f"rtsp://{host}/{path}") == f"rtsp://{host}/{path}"
 
 
 @pytest.mark.parametrize(
@@ -133,6 +163,8 @@ def test_kinds_of_files(tmp_path: Path) -> None:
     [
         ("", "no source: no such file or folder, expected a V4L2 index"),
         ("nowhere.mp4", "nowhere.mp4: no such file or folder"),
+        ("rtsp:/cam/pw=s3cret", "rtsp:/cam/pw=…: `//` is missing behind rtsp:, expected rtsp://HOST/PATH"),
+        ("HTTP:cam/x", "HTTP:cam/x: `//` is missing behind HTTP:"),
         ("a\0b", "a�b: no such file"),
         ("9" * 5000, "no such file"),
         ("rtsp://ca\udcffm/x", "rtsp://ca�m/x: not valid UTF-8"),

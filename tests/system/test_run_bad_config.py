@@ -20,7 +20,7 @@ _BAD = {
     "milliseconds for seconds": (
         _GATE,
         f"{_GATE}open_timeout_s = 3000\n",
-        "is 3000, expected 60 or less",
+        "is 3000, expected 60 seconds or less; was it milliseconds?",
     ),
     "two of one name": ('name = "yard"', 'name = "gate"', "pipelines[0] and pipelines[1] are both named 'gate'"),
     "no TOML": ("[device]", "[device", "not valid TOML: "),
