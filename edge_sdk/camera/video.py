@@ -67,7 +67,11 @@ class VideoFile:
         return self._rotation.retrieve_into(self.capture, buffer)
 
     def grab(self) -> bool:
-        """Go to the next frame; a file that is repeated begins again. False when there is none."""
+        """Go to the next frame; a file that is repeated begins again. False when there is none.
+
+        Raises:
+            CameraError: no file can be opened at present, which says nothing of this one.
+        """
         return self.capture.grab() or self._begin_again()
 
     def missing(self, read: int) -> int:
@@ -84,6 +88,9 @@ class VideoFile:
         self.capture.release()
         again = open_file(self._path)
         if again is None:
+            trouble = want_of_descriptors()
+            if trouble:
+                raise CameraError(f"{self._path}: {trouble}; it does not begin again")
             return False
         self.capture = again
         if version != self._version:
