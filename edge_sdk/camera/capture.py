@@ -16,6 +16,7 @@ from edge_sdk.frame import Image
 from edge_sdk.source_options import FASTEST_FPS, SLOWEST_FPS
 
 _FALLBACK_FPS = 25.0  # where a header says nothing, or 1000 and 90000, which are time bases and no rates
+_DEVICE_TIMEOUT = "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"
 _DEVICE_TIMEOUT_S = 2  # OpenCV has it for all V4L2 cameras of a process, in whole seconds
 _FFMPEG_QUIET = "-8"  # AV_LOG_QUIET
 _OPENCV_SILENT = 0  # LOG_LEVEL_SILENT
@@ -142,11 +143,17 @@ def plausible_fps(fps: float) -> float:
     return fps if math.isfinite(fps) and SLOWEST_FPS <= fps <= FASTEST_FPS else _FALLBACK_FPS
 
 
+def device_timeout_s() -> float:
+    """Seconds without a frame after which OpenCV gives a V4L2 camera up: ours, or what the user set."""
+    users = os.environ.get(_DEVICE_TIMEOUT, "")
+    return float(users) if users.isascii() and users.isdigit() else _DEVICE_TIMEOUT_S
+
+
 def silence() -> None:
     """Keep OpenCV and FFmpeg off stderr; whoever sets their environment variables gets their log all the same."""
     # Read by OpenCV when it opens its first capture.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", _FFMPEG_QUIET)
-    os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", str(_DEVICE_TIMEOUT_S))
+    os.environ.setdefault(_DEVICE_TIMEOUT, str(_DEVICE_TIMEOUT_S))
     if "OPENCV_LOG_LEVEL" not in os.environ:
         # OpenCV 5 has it in utils.logging, 4 in cv2 itself.
         set_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel

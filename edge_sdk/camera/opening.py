@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from edge_sdk.camera.capture import Capture
+from edge_sdk.camera.capture import Capture, device_timeout_s
 from edge_sdk.camera.every_frame import EveryFrame
 from edge_sdk.camera.images import ImageFiles
 from edge_sdk.camera.live import LiveFeed
@@ -69,7 +69,8 @@ def open_source(
         return ThreadedSource(VideoFeed(video), camera) if realtime else EveryFrame(video, camera)
     reopen = _opener(kind, location, password, options)
     first = None if waits else _opened(kind, location, reopen)
-    return ThreadedSource(LiveFeed(first, reopen, read_timeout_s=options.read_timeout_s), camera)
+    read_timeout_s = device_timeout_s() if kind is Kind.DEVICE else options.read_timeout_s
+    return ThreadedSource(LiveFeed(first, reopen, read_timeout_s=read_timeout_s), camera)
 
 
 def _opened(kind: Kind, location: str, reopen: Callable[[], Capture]) -> Capture:
