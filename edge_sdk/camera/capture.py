@@ -91,6 +91,13 @@ class OpenCvCapture:
             return None
         return cast("Image", image)
 
+    def rewind(self) -> bool:
+        """Grab the first frame of a file again; False where there is none to be had, True also where it is another."""
+        try:
+            return self._capture.set(cv2.CAP_PROP_POS_FRAMES, 0) and self._capture.grab()
+        except cv2.error:
+            return False
+
     def release(self) -> None:
         """Give everything back."""
         self._capture.release()

@@ -20,7 +20,7 @@ from edge_sdk.camera.trouble import device_trouble, opened_device_trouble, strea
 from edge_sdk.camera.video import VideoFeed, VideoFile
 from edge_sdk.errors import CameraError, MissingDependencyError
 from edge_sdk.location import Kind, add_password, kind_of, names_user, pattern_of, picamera_number, redact
-from edge_sdk.source_options import AS_IT_COMES, PATTERN_SLOWEST_FPS, SourceOptions
+from edge_sdk.source_options import AS_IT_COMES, PATTERN_SLOWEST_FPS, SourceOptions, device_timeout_s
 
 _PATTERN_SIZE_WH, _PATTERN_FPS = (1280, 720), 30.0
 _ADVICE = {
@@ -69,7 +69,8 @@ def open_source(
         return ThreadedSource(VideoFeed(video), camera) if realtime else EveryFrame(video, camera)
     reopen = _opener(kind, location, password, options)
     first = None if waits else _opened(kind, location, reopen)
-    return ThreadedSource(LiveFeed(first, reopen, read_timeout_s=options.read_timeout_s), camera)
+    read_timeout_s = device_timeout_s() if kind is Kind.DEVICE else options.read_timeout_s
+    return ThreadedSource(LiveFeed(first, reopen, read_timeout_s=read_timeout_s), camera)
 
 
 def _opened(kind: Kind, location: str, reopen: Callable[[], Capture]) -> Capture:

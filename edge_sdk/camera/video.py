@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from pathlib import Path
 from threading import Event
 
@@ -46,6 +47,7 @@ class VideoFile:
     def __init__(self, path: Path, options: SourceOptions = AS_IT_COMES) -> None:
         self._path = str(path.absolute())
         self._rotation, self._repeats = Rotation(options.rotate), options.repeat
+        self._version = _version(self._path)
         capture = open_file(self._path)
         first = self._first_image(capture) if capture else None
         if capture is None or first is None:
@@ -56,13 +58,20 @@ class VideoFile:
         self.capture: OpenCvCapture = capture
         self.first: Image = first
         self.fps = capture.fps
+        self._first_ms = capture.position_ms
+        self._first_sum = zlib.crc32(first.data) if self._repeats else 0
+        self._can_rewind: bool | None = None  # until it was tried
 
     def retrieve_into(self, buffer: Image) -> Image | None:
         """Decode the grabbed frame, turned as is wanted; see `Capture`."""
         return self._rotation.retrieve_into(self.capture, buffer)
 
     def grab(self) -> bool:
-        """Go to the next frame; a file that is repeated begins again. False when there is none."""
+        """Go to the next frame; a file that is repeated begins again. False when there is none.
+
+        Raises:
+            CameraError: no file can be opened at present, which says nothing of this one.
+        """
         return self.capture.grab() or self._begin_again()
 
     def missing(self, read: int) -> int:
@@ -73,15 +82,50 @@ class VideoFile:
     def _begin_again(self) -> bool:
         if not self._repeats:
             return False
+        version = _version(self._path)
+        if version == self._version and self._is_rewound():
+            return True
         self.capture.release()
         again = open_file(self._path)
         if again is None:
+            trouble = want_of_descriptors()
+            if trouble:
+                raise CameraError(f"{self._path}: {trouble}; it does not begin again")
             return False
         self.capture = again
+        if version != self._version:
+            self._version, self._can_rewind = version, False  # what its first frame looks like was not noted
         return again.grab()
 
+    def _is_rewound(self) -> bool:
+        """Go back to the first frame without opening anything: an opening waits for cameras that hang in theirs.
+
+        OpenCV says that it went there also of raw streams, which then have no frame, and of MPEG transport and program
+        streams, which may go on in the middle. So the first time the picture is compared.
+        """
+        if self._can_rewind is not False:
+            there = self.capture.rewind() and self.capture.position_ms == self._first_ms
+            self._can_rewind = there and (self._can_rewind or self._shows_first())
+        return self._can_rewind
+
+    def _shows_first(self) -> bool:
+        image = self._new_image(self.capture)
+        return image is not None and zlib.crc32(image.data) == self._first_sum
+
     def _first_image(self, capture: OpenCvCapture) -> Image | None:
-        return self._rotation.retrieve_into(capture, np.zeros((1, 1, 3), np.uint8)) if capture.grab() else None
+        return self._new_image(capture) if capture.grab() else None
+
+    def _new_image(self, capture: OpenCvCapture) -> Image | None:
+        return self._rotation.retrieve_into(capture, np.zeros((1, 1, 3), np.uint8))
+
+
+def _version(path: str) -> tuple[int, ...] | None:
+    """Differs when a file was written or another one took its place; None where there is none."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class FrameTimes:

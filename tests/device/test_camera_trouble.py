@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_sdk.camera import SourceStatus, open_source
+from edge_sdk.camera import SourceOptions, SourceStatus, open_source
 from edge_sdk.camera.backlog import Backlog
 from edge_sdk.camera.capture import Capture
 from edge_sdk.camera.live import LiveFeed
@@ -183,6 +183,28 @@ def test_a_device_that_is_waited_for(tmp_path: Path) -> None:
     with closing(open_source("/dev/no-such-camera", waits=True)) as source:
         _until(lambda: source.trouble == "no such device")
         assert source.status is SourceStatus.OPENING
+
+
+@pytest.mark.parametrize(("users", "expected_s"), [(None, 2), ("1", 1)])
+@pytest.mark.parametrize("asked_s", [0.1, 60.0])
+def test_a_device_is_silent_for_as_long_as_opencv_waits(
+    monkeypatch: pytest.MonkeyPatch, users: str | None, expected_s: int, asked_s: float
+) -> None:
+    """`read_timeout_s` is not for V4L2: with a longer one it "ended the stream", with a shorter one its driver hung."""
+
+    def silent() -> bool:
+        time.sleep(expected_s)
+        return False
+
+    monkeypatch.delenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", raising=False)
+    if users is not None:
+        monkeypatch.setenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", users)
+    cameras = iter([_Camera(3, silent)])
+    monkeypatch.setattr("edge_sdk.camera.opening._open_device", lambda *_: next(cameras, None) or _Camera(0, silent))
+    with closing(open_source("0", options=SourceOptions(read_timeout_s=asked_s))) as source:
+        source.latest(5)
+        _until(lambda: source.trouble != "")
+        assert source.trouble == f"no frame for {expected_s} s"
 
 
 def test_a_device_nobody_may_open(monkeypatch: pytest.MonkeyPatch) -> None:

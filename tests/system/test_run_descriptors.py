@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.device.configs import HEALTHY, write_at_ease
+from tests.device.numbered import write_video
 from tests.system.broker import Broker, Subscriber, wait_until
 from tests.system.device import Device
 from tests.system.program import edge_sdk
@@ -59,6 +60,21 @@ def test_a_camera_a_broker_and_a_stream_that_begins_come_back(
     # The healthy one went on meanwhile; what the broker could not get then it got later, in order.
     assert sum(since < each < until for each in taken) > 20
     assert seqs == sorted(set(seqs))
+    assert not device.lines_with("bug")
+
+
+def test_a_repeated_film_that_must_be_opened_anew_comes_back(cell_bundle: Path, tmp_path: Path) -> None:
+    """As the only stream: its end would be that of the service."""
+    film = write_video(tmp_path / "film.avi", range(20), fps=20.0)
+    config = write_at_ease(tmp_path, cell_bundle, {"gate": {"source": film, "repeat": True}})
+    with Device(config) as device:
+        device.run_on("gate")
+        device.limit_files(_TAKEN)
+        film.touch()  # another version, which is opened anew
+        device.hear("film.avi: too many open files in this process", "begins again")
+        device.limit_files(_MANY)
+        device.run_on("gate")
+        assert device.stop() == 0
     assert not device.lines_with("bug")
 
 

@@ -1,0 +1,118 @@
+"""Files that are repeated: where they begin again, and what it takes of others that they do."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.camera import OpenedSource, SourceOptions, open_source, video
+from edge_sdk.camera.capture import OpenCvCapture
+from edge_sdk.errors import CameraError
+from tests.device.numbered import number_in, write_video
+
+_LENGTH = 20
+_REPEATED = SourceOptions(repeat=True)
+
+needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+
+
+@pytest.fixture
+def openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were opened, one for each time."""
+    opened: list[str] = []
+
+    def counted(path: str) -> OpenCvCapture | None:
+        opened.append(path)
+        return open_file(path)
+
+    open_file = video.open_file
+    monkeypatch.setattr(video, "open_file", counted)
+    return opened
+
+
+def _numbers(source: OpenedSource, wanted: int) -> list[int]:
+    found = []
+    with closing(source):
+        while len(found) < wanted:
+            frame = source.latest(5)
+            assert frame is not None
+            found.append(number_in(frame.image))
+    return found
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize(
+    ("name", "codec", "begins_without_opening"),
+    [
+        ("a.avi", "mjpeg", True),
+        ("a.mp4", "mpeg4 -bf 2", True),
+        ("a.mkv", "mpeg4 -g 5", True),
+        ("a.webm", "libvpx", True),
+        ("a.flv", "flv", True),
+        ("a.gif", "gif", True),
+        ("a.ts", "mpeg2video -g 5", False),  # after OpenCV's seeking it goes on in the middle
+        ("a.m2v", "mpeg2video", False),  # it has no frame then
+    ],
+)
+@pytest.mark.parametrize("rotate", [0, 180])
+def test_each_round_is_the_whole_film(
+    tmp_path: Path, openings: list[str], name: str, codec: str, begins_without_opening: bool, rotate: int
+) -> None:
+    plain = write_video(tmp_path / "in.avi", range(_LENGTH), fps=25.0)
+    turned = ["-vf", "hflip,vflip"] if rotate else []
+    command = ["ffmpeg", "-v", "error", "-i", plain, *turned, "-c:v", *codec.split(), "-q:v", "2", tmp_path / name]
+    subprocess.run(command, check=True)
+    options = SourceOptions(repeat=True, rotate=rotate)
+    found = _numbers(open_source(str(tmp_path / name), realtime=False, options=options), 3 * _LENGTH + 1)
+    assert found == [*range(_LENGTH)] * 3 + [0]
+    assert (len(openings) == 1) == begins_without_opening
+
+
+def test_a_film_that_took_the_place_of_another_is_played(tmp_path: Path, openings: list[str]) -> None:
+    path = write_video(tmp_path / "a.avi", range(_LENGTH))
+    other = write_video(tmp_path / "b.avi", range(100, 100 + _LENGTH))
+    with closing(open_source(str(path), realtime=False, options=_REPEATED)) as source:
+        assert source.latest(5) is not None
+        other.rename(path)
+        found = _numbers(source, 5 * _LENGTH)
+    assert found[-1] >= 100
+    assert len(openings) > 1
+
+
+@pytest.mark.parametrize("realtime", [True, False])
+def test_want_of_descriptors_is_an_error_and_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, realtime: bool
+) -> None:
+    path = write_video(tmp_path / "a.avi", range(3))
+    source = open_source(str(path), realtime=realtime, options=_REPEATED)
+    monkeypatch.setattr(video, "open_file", lambda _: None)
+    monkeypatch.setattr(video, "want_of_descriptors", lambda: "too many open files in this process")
+    path.touch()  # another version, which is opened anew
+    with pytest.raises(CameraError, match=r"a\.avi: too many open files in this process"):
+        _numbers(source, 1000)
+
+
+def _frames_within(source: OpenedSource, seconds: float) -> int:
+    until, found = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        found += source.latest(0.1) is not None
+    return found
+
+
+def test_a_camera_that_hangs_in_its_opening_takes_no_frames_from_a_film(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.avi", range(_LENGTH), fps=100.0)
+    mute_for_long = SourceOptions(open_timeout_s=2.0)
+    with closing(open_source(str(path), options=_REPEATED)) as film:
+        alone = _frames_within(film, 2)
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # the system takes the connection, nobody answers
+            url = f"rtsp://127.0.0.1:{silent.getsockname()[1]}/x"
+            with closing(open_source(url, waits=True, options=mute_for_long)):
+                beside = _frames_within(film, 2)
+    assert alone > 50
+    assert beside > 0.8 * alone
