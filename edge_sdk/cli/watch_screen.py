@@ -160,9 +160,8 @@ def _camera(camera: CameraView, device: DeviceView, width: int, now: datetime, c
     if device.status == "offline":
         last = "no result heard" if camera.heard_at is None else f"last: {camera.words}"
         return click.style(fitted(f"  {name}  {last}", columns), dim=True)
-    source = camera.source + (
-        f" since {_moment(camera.since, now)}" if camera.source == "lost" and camera.since else ""
-    )
+    lost_at = _moment(camera.since, now) if camera.source == "lost" and camera.since else ""
+    source = f"{camera.source} since {lost_at}" if lost_at else camera.source
     trouble = f": {camera.trouble}" if camera.trouble else ""
     is_well = camera.source in ("opened", "reopened")
     words = [
@@ -195,5 +194,9 @@ def _warning(line: str, columns: int, indent: int) -> str:
 
 
 def _moment(moment: datetime, now: datetime) -> str:
-    here = moment.astimezone(now.tzinfo)
+    """As the clock here has it; empty where that is before the year 1 or after 9999: anybody may have written it."""
+    try:
+        here = moment.astimezone(now.tzinfo)
+    except OverflowError:
+        return ""
     return f"{here:%H:%M:%S}" if here.date() == now.date() else f"{here:%Y-%m-%d %H:%M}"

@@ -6,6 +6,8 @@ Carries nothing out: `edge_sdk.daemon.desk` does.
 from edge_sdk.commands.admission import Admission, Request, Turned
 from edge_sdk.commands.command import (
     CLASSES,
+    FASTEST_FPS,
+    SLOWEST_FPS,
     Command,
     CommandClass,
     Pause,
@@ -23,6 +25,8 @@ from edge_sdk.commands.response import Code, Complaint, Picture, RefusedError, R
 
 __all__ = [
     "CLASSES",
+    "FASTEST_FPS",
+    "SLOWEST_FPS",
     "Admission",
     "Code",
     "Command",

@@ -15,6 +15,13 @@ CommandClass: TypeAlias = Literal["pause", "set_threshold", "set_rate", "snapsho
 
 CLASSES: tuple[CommandClass, ...] = get_args(CommandClass)
 
+SLOWEST_FPS = 0.01
+"""A frame in 100 s. Who wants fewer pauses; far below, the nanoseconds are too many for a number."""
+
+FASTEST_FPS = 240
+
+_EXPECTED_FPS = f"0 (as many as come) or {SLOWEST_FPS:g} to {FASTEST_FPS}"
+_RATES = {"minimum": 0, "maximum": FASTEST_FPS, "anyOf": [{"const": 0}, {"minimum": SLOWEST_FPS}]}
 _Camera = Annotated[str, Meta(min_length=1, max_length=100, description="the camera's name")]
 _Id = Annotated[str, Meta(max_length=64, description="comes back in the response")]
 
@@ -46,7 +53,12 @@ class SetRate(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     """So many frames a second of this camera run at most; 0: as many as come."""
 
     camera: _Camera
-    max_fps: Annotated[float, Meta(ge=0, le=240)]
+    max_fps: Annotated[float, Meta(extra_json_schema=_RATES)]
+
+    def __post_init__(self) -> None:
+        """One number beside a range is nothing that a type says; msgspec makes a refusal of the ValueError."""
+        if self.max_fps != 0 and not SLOWEST_FPS <= self.max_fps <= FASTEST_FPS:
+            raise ValueError(f"max_fps is {_in_short(self.max_fps)}, expected {_EXPECTED_FPS}")
 
 
 class Snapshot(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="snapshot"):
@@ -90,6 +102,12 @@ _EXAMPLES: tuple[Command, ...] = (
 def example_of(name: str) -> Command:
     """A command of this name, for people who wrote a wrong one."""
     return next(each for each in _EXAMPLES if each.__struct_config__.tag == name)
+
+
+def _in_short(value: float) -> str:
+    """A number as people write it, where that is the same number."""
+    text = f"{value:g}"
+    return text if float(text) == value else repr(value)
 
 
 def command_schema() -> bytes:

@@ -7,6 +7,7 @@ import time
 import msgspec
 
 from edge_sdk.bundle import Bundle
+from edge_sdk.commands import SLOWEST_FPS
 from edge_sdk.daemon.control import Control, Controls, Known, Shot
 from edge_sdk.frame import Result
 from edge_sdk.loop import Loop
@@ -70,7 +71,7 @@ class Obeying:
 
     def _obey(self, loop: Loop, control: Control) -> None:
         self._version = control.version
-        loop.least_gap_ns = int(1e9 / control.max_fps) if control.max_fps and self._is_paced else 0
+        loop.least_gap_ns = _gap_ns(control.max_fps) if self._is_paced else 0
         if self._controls.are_told:
             lowest = self._lowest if control.confidence is None else control.confidence
             self._stream.controls(
@@ -80,6 +81,11 @@ class Obeying:
                     max_fps=control.max_fps,
                 )
             )
+
+
+def _gap_ns(max_fps: float) -> int:
+    """Between two frames; whatever the number, for what is raised here ends the stream."""
+    return int(1e9 / max(max_fps, SLOWEST_FPS)) if max_fps > 0 else 0
 
 
 def _set_confidence(loop: Loop, confidence: float | None) -> None:

@@ -17,6 +17,10 @@ from edge_sdk.errors import OutputError, UsageError
 from edge_sdk.fleet.address import Address
 from edge_sdk.publishing import DetectionMessage
 
+MOST_CATEGORIES = 10_000
+"""Of labels and their numbers; all are kept until the end, and anybody may publish new ones for ever."""
+
+_LONGEST_LABEL = 200  # characters
 _OTHERS_FROM = 10_000  # category numbers of labels whose class number another model's label has
 
 
@@ -29,6 +33,7 @@ class CocoWriter:
     Attributes:
         results: how many were written.
         images: how many they are of, those with nothing on them too.
+        left_out: detections that are not written: of labels that are too many, or too long.
         images_file: what names them.
 
     Raises:
@@ -37,7 +42,7 @@ class CocoWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self.results = self.images = 0
+        self.results = self.images = self.left_out = 0
         if not path.name:
             raise UsageError(f"{path}: expected the name of a file")
         self.images_file = path.with_suffix(".images.json")
@@ -46,6 +51,8 @@ class CocoWriter:
             if each.exists():
                 raise UsageError(f"{each}: it is there already, and nothing is overwritten; name another file")
         self._categories: dict[tuple[int, str], int] = {}
+        self._taken = set[int]()
+        self._next_other = _OTHERS_FROM
         self._files: list[IO[bytes]] = []
         try:
             for each in self._paths:
@@ -63,9 +70,10 @@ class CocoWriter:
             OutputError: the disk is full, say.
         """
         self.images += 1
+        levels = (address.site, address.device, address.camera, message.run_id)
         image = {
             "id": self.images,
-            "file_name": f"{address.site}/{address.device}/{address.camera}/{message.run_id}/{message.seq}",
+            "file_name": "/".join([*map(_level, levels), str(message.seq)]),
             "width": message.frame.width,
             "height": message.frame.height,
             "date_captured": message.captured_at,
@@ -73,10 +81,14 @@ class CocoWriter:
         try:
             self._write(1, (b",\n" if self.images > 1 else b"\n") + msgspec.json.encode(image))
             for item in message.detections:
+                category = self._category(item.class_id, item.label)
+                if category is None:
+                    self.left_out += 1
+                    continue
                 left, top, right, bottom = item.box_xyxy
                 result = {
                     "image_id": self.images,
-                    "category_id": self._category(item.class_id, item.label),
+                    "category_id": category,
                     "bbox": [left, top, round(right - left, 1), round(bottom - top, 1)],
                     "score": item.confidence,
                 }
@@ -109,13 +121,19 @@ class CocoWriter:
         finally:
             self._files = []
 
-    def _category(self, class_id: int, label: str) -> int:
-        """The class's number, unless another label has it."""
+    def _category(self, class_id: int, label: str) -> int | None:
+        """The class's number, unless another label has it; None where there is no room for one more."""
         known = self._categories.get((class_id, label))
         if known is not None:
             return known
-        taken = set(self._categories.values())
-        number = class_id if class_id not in taken else max(_OTHERS_FROM, *(n + 1 for n in taken))
+        if len(self._categories) >= MOST_CATEGORIES or len(label) > _LONGEST_LABEL:
+            return None
+        number = class_id
+        if number in self._taken:
+            while self._next_other in self._taken:
+                self._next_other += 1
+            number = self._next_other
+        self._taken.add(number)
         self._categories[class_id, label] = number
         return number
 
@@ -130,6 +148,23 @@ class CocoWriter:
         for path in self._paths[: len(self._files)]:
             _partial(path).unlink(missing_ok=True)
         self._files = []
+
+
+def _level(name: str) -> str:
+    """A name from the wire as one level of a path, wherever that is opened: none leads out of its folder.
+
+    Ordinary names stay as they are, and of two different ones never come the same.
+    """
+    inside = name.strip(".")
+    before = name.index(inside) if inside else len(name)
+    after = len(name) - before - len(inside)
+    kept = "".join(c if c.isalnum() or c in "-_." else _quoted(c) for c in inside)
+    return "%2E" * before + kept + "%2E" * after or "%"  # an empty one; no other has `%` alone
+
+
+def _quoted(character: str) -> str:
+    # urllib's leaves `~` as it is.
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "replace"))
 
 
 def _partial(path: Path) -> Path:

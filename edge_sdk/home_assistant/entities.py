@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from edge_sdk.commands import CommandClass, Pause, Resume, SetRate, SetThreshold, Snapshot
+from edge_sdk.commands import FASTEST_FPS, CommandClass, Pause, Resume, SetRate, SetThreshold, Snapshot
 from edge_sdk.home_assistant.template import field, literal, ordered_by, text
 from edge_sdk.presence import Turn
 from edge_sdk.publishing import Topics
@@ -21,7 +21,6 @@ from edge_sdk.publishing import Topics
 PLATFORMS = frozenset({"sensor", "binary_sensor", "switch", "number", "image", "button", "event"})
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9_-]")
 _NOT_IN_A_KIND = re.compile(r"[^A-Za-z0-9_]")  # the hyphen stands between a kind and its camera
-_FASTEST = 240  # frames a second; what is outside these bounds Home Assistant does not show
 _TOLD = ("label", "confidence", "at", "seq")  # of an event; `seq` tells one that comes twice
 
 Entity: TypeAlias = dict[str, Any]
@@ -242,7 +241,7 @@ class Entities:
                     "value_template": field("cameras", name, "controls", "max_fps"),
                     "command_template": ordered_by(SetRate(camera=name, max_fps=0), "max_fps"),
                     "min": 0,
-                    "max": _FASTEST,
+                    "max": FASTEST_FPS,  # what is outside these bounds Home Assistant does not show
                     "step": 0.5,
                     "mode": "box",
                 },

@@ -3,69 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.commands import CLASSES
-from edge_sdk.daemon.control import Controls, Shot
-from edge_sdk.daemon.desk import Desk
-from edge_sdk.daemon.outlet import Outlet
-from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-from edge_sdk.publishing import Incoming, MqttSettings, PublisherStats
+from edge_sdk.daemon.control import Shot
+from edge_sdk.publishing import Incoming, PublisherStats
 from tests.device.delivery import WAIT_S, until
 from tests.device.links import FakeLink
-from tests.device.results import make_encoder
+from tests.device.office import Office
 
 _EVIL = "gate\x1b]0;pwn\x07\x1b[2J\nNov 22 12:00:00 pi edge-sdk: all is well\u202e"
 
 
-class _Office:
-    """A desk with a camera `gate`, whose broker is made by hand."""
-
-    def __init__(self) -> None:
-        mqtt = MqttSettings(host="broker", port=1883, device="pi")
-        pipelines = (PipelineSettings(camera="gate", source="pattern", bundle="a.edge"),)  # type: ignore[arg-type]
-        settings = RunSettings(device="pi", mqtt=mqtt, commands=CLASSES, pipelines=pipelines, waits=True)
-        self.said, self.link, self.controls = list[str](), FakeLink(), Controls()
-        self.topics = mqtt.topics
-        self.now_s = 0.0
-        self.outlet = Outlet(settings, self.said.append, lambda: False, lambda: self.link)
-        self.outlet.stream("gate", make_encoder(self.outlet.identity))
-        self.why_not = ""  # a configuration is not taken
-        self.desk = Desk(
-            settings, self.controls, self.said.append, lambda: self.outlet, lambda: self.why_not, lambda: self.now_s
-        )
-        until(lambda: any("online" in line for line in self.said))
-        self.said.clear()
-
-    def look(self, now_s: float) -> None:
-        """The desk's next look, at a time."""
-        self.now_s = now_s
-        self.desk.look()
-
-    def hear(self, command: str, **fields: Any) -> None:
-        """One message on the `cmd` topic."""
-        self.desk.inbox.receive(Incoming(self.topics.command, msgspec.json.encode({"command": command, **fields})))
-        self.desk.look()
-
-    def answers(self, count: int) -> list[dict[str, Any]]:
-        """What went to `res`, once there is so much."""
-        until(lambda: len(self.link.documents("response")) >= count)
-        return self.link.documents("response")
-
-
 @pytest.fixture
-def office() -> Iterator[_Office]:
-    made = _Office()
+def office() -> Iterator[Office]:
+    made = Office()
     yield made
     made.outlet.close(WAIT_S)
 
 
 @pytest.mark.parametrize("command", ["pause", "snapshot"])
-def test_bytes_from_the_wire_are_shown_and_never_acted_on(office: _Office, command: str) -> None:
+def test_bytes_from_the_wire_are_shown_and_never_acted_on(office: Office, command: str) -> None:
     office.hear(command, camera=_EVIL)
     [answer] = office.answers(1)
     assert answer["error"]["code"] == "unknown_camera"
@@ -74,13 +33,13 @@ def test_bytes_from_the_wire_are_shown_and_never_acted_on(office: _Office, comma
     assert line.startswith(f"command {command} (camera 'gate\\x1b]0;pwn\\x07\\x1b[2J\\nNov 22 ")
 
 
-def test_a_command_that_is_done_is_said(office: _Office) -> None:
+def test_a_command_that_is_done_is_said(office: Office) -> None:
     office.hear("set_rate", camera="gate", max_fps=2.5, id="7")
     assert office.answers(1)[0]["ok"]
     assert office.said == ["command set_rate (camera 'gate', max_fps 2.5)"]
 
 
-def _shoot(office: _Office, number: int) -> None:
+def _shoot(office: Office, number: int) -> None:
     """A command for a picture, and the frame that it waits for."""
     office.now_s += 1  # no more than may be asked for
     office.hear("snapshot", camera="gate", id=str(number), width=64)
@@ -88,11 +47,11 @@ def _shoot(office: _Office, number: int) -> None:
     office.desk.look()
 
 
-def _pictures(office: _Office) -> list[int | None]:
+def _pictures(office: Office) -> list[int | None]:
     return [message.seq for kind, message in list(office.link.published) if kind == "snapshot"]
 
 
-def test_pictures_that_were_promised_wait_for_a_connection_and_are_counted_where_they_are_lost(office: _Office) -> None:
+def test_pictures_that_were_promised_wait_for_a_connection_and_are_counted_where_they_are_lost(office: Office) -> None:
     office.link.answers = False
     _shoot(office, 0)
     until(lambda: _pictures(office) == [0])
@@ -111,7 +70,7 @@ def test_pictures_that_were_promised_wait_for_a_connection_and_are_counted_where
     assert stats.snapshots_lost == 4
 
 
-def test_a_picture_that_has_just_come_is_for_the_next_request_too(office: _Office) -> None:
+def test_a_picture_that_has_just_come_is_for_the_next_request_too(office: Office) -> None:
     office.hear("snapshot", camera="gate", width=64)
     control = office.controls.of("gate")
     control.wants_shot, control.shot = False, Shot(np.zeros((48, 64, 3), np.uint8), 7)  # as the stream does it
@@ -120,7 +79,7 @@ def test_a_picture_that_has_just_come_is_for_the_next_request_too(office: _Offic
     assert (control.wants_shot, control.shot) == (False, None)
 
 
-def test_a_picture_that_came_too_late_is_nobody_s(office: _Office) -> None:
+def test_a_picture_that_came_too_late_is_nobody_s(office: Office) -> None:
     office.hear("snapshot", camera="gate")
     office.now_s += 60
     office.desk.look()
@@ -131,7 +90,7 @@ def test_a_picture_that_came_too_late_is_nobody_s(office: _Office) -> None:
     assert (control.wants_shot, control.shot) == (True, None)
 
 
-def test_a_picture_on_its_way_when_the_connection_breaks_is_sent_again(office: _Office) -> None:
+def test_a_picture_on_its_way_when_the_connection_breaks_is_sent_again(office: Office) -> None:
     office.link.answers = False
     _shoot(office, 7)
     until(lambda: _pictures(office) == [7])
@@ -140,7 +99,7 @@ def test_a_picture_on_its_way_when_the_connection_breaks_is_sent_again(office: _
     until(lambda: _pictures(office) == [7])
 
 
-def test_the_end_of_a_burst_is_told_though_nothing_comes_after_it(office: _Office) -> None:
+def test_the_end_of_a_burst_is_told_though_nothing_comes_after_it(office: Office) -> None:
     def burst() -> None:
         for _ in range(30):
             office.desk.inbox.receive(Incoming(office.topics.command, b'{"command":"report_state"}'))
@@ -154,7 +113,7 @@ def test_the_end_of_a_burst_is_told_though_nothing_comes_after_it(office: _Offic
     assert [line.partition(",")[0] for line in told] == ["10 commands were passed over", "30 commands were passed over"]
 
 
-def test_a_few_refusals_are_said_each_and_of_many_how_many(office: _Office) -> None:
+def test_a_few_refusals_are_said_each_and_of_many_how_many(office: Office) -> None:
     for number in range(5):
         office.hear("set_rate", camera="gate", max_fps=-1 - number)
     for _ in range(7):
@@ -171,7 +130,7 @@ def test_a_few_refusals_are_said_each_and_of_many_how_many(office: _Office) -> N
     ]
 
 
-def test_who_asks_for_a_reload_is_told_why_it_is_not_taken(office: _Office) -> None:
+def test_who_asks_for_a_reload_is_told_why_it_is_not_taken(office: Office) -> None:
     office.why_not = "/etc/edge-sdk/a.toml: gate is missing, see mqtt://h/a/b\n\x1b[2J" + "x" * 1000
     office.hear("reload")
     [answer] = office.answers(1)

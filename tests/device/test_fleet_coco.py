@@ -12,6 +12,7 @@ from pycocotools.coco import COCO
 
 from edge_sdk.errors import OutputError, UsageError
 from edge_sdk.fleet import Address, CocoWriter
+from edge_sdk.fleet.coco import MOST_CATEGORIES
 from edge_sdk.fleet.reading import read
 from edge_sdk.publishing import DetectionMessage
 from tests.device.fleets import detections
@@ -51,6 +52,59 @@ def test_two_models_of_one_class_number_have_two_categories(tmp_path: Path) -> N
     writer.close()
     results = msgspec.json.decode((tmp_path / "seen.json").read_bytes())
     assert [r["category_id"] for r in results] == [3, 10_000, 3, 10_001]
+
+
+def _file_name(folder: Path, address: Address, run_id: str) -> str:
+    writer = CocoWriter(folder / "seen.json")
+    writer.add(address, _message(detections(seq=7, run_id=run_id)))
+    writer.close()
+    document = msgspec.json.decode((folder / "seen.images.json").read_bytes())
+    name: str = document["images"][0]["file_name"]
+    return name
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("pi-01_b.local", "pi-01_b.local"),
+        ("Tür", "Tür"),
+        ("4cf8146a-8128-4b40-9489-aba628ee6243", "4cf8146a-8128-4b40-9489-aba628ee6243"),
+        ("..", "%2E%2E"),
+        (".", "%2E"),
+        ("...", "%2E%2E%2E"),
+        (".ssh", "%2Essh"),
+        ("a..b.", "a..b%2E"),
+        ("a b%2E", "a%20b%252E"),
+        ("~", "%7E"),
+        ("c:\\x", "c%3A%5Cx"),
+        ("\0\n\u202e", "%00%0A%E2%80%AE"),
+    ],
+)
+def test_a_file_name_leads_nowhere(tmp_path: Path, level: str, expected: str) -> None:
+    name = _file_name(tmp_path, Address(level, level, "result", level), level)
+    assert name == f"{expected}/{expected}/{expected}/{expected}/7"
+
+
+@pytest.mark.parametrize(
+    ("run_id", "expected"), [("../../etc", "%2E%2E%2F..%2Fetc"), ("/etc/passwd", "%2Fetc%2Fpasswd"), ("", "%")]
+)
+def test_a_run_id_is_one_level(tmp_path: Path, run_id: str, expected: str) -> None:
+    assert _file_name(tmp_path, _GATE, run_id) == f"berlin/pi/gate/{expected}/7"
+
+
+def test_labels_without_end_are_left_out_and_counted(tmp_path: Path) -> None:
+    writer, box = CocoWriter(tmp_path / "seen.json"), [1.0, 2.0, 11.0, 22.0]
+    for start in range(0, MOST_CATEGORIES + 500, 500):
+        found = [
+            {"label": str(start + n), "class_id": 10_002 if n % 2 else 0, "confidence": 0.5, "box_xyxy": box}
+            for n in range(500)
+        ]
+        writer.add(_GATE, _message(detections(detections=found)))
+    writer.add(_GATE, _message(detections(("x" * 201, 0.5))))
+    writer.close()
+    assert (writer.results, writer.left_out) == (MOST_CATEGORIES, 501)
+    document = msgspec.json.decode((tmp_path / "seen.images.json").read_bytes())
+    assert len({category["id"] for category in document["categories"]}) == MOST_CATEGORIES
 
 
 def test_nothing_seen_is_an_empty_list(tmp_path: Path) -> None:

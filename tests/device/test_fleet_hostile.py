@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import re
-from datetime import timedelta
+from datetime import timedelta, timezone
 
 import click
 import msgspec
@@ -19,6 +19,7 @@ from tests.device.fleets import MODEL, NOON, detections, hear, state, status
 
 _NASTY = "\x1b[31m\x1b]0;owned\x07\r\n\t\x9b2J\u202e\u2028\u200b\x00"
 _KINDS = ("status", "state", "telemetry", "result", "event", "snapshot")
+_TELEMETRY = {"stream": "telemetry", "schema": 1, "device": "d", "boot_id": "b", "run_id": "r"}
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -82,8 +83,7 @@ def _hostile_fleet() -> tuple[Fleet, list[str]]:
         lines += hear(fleet, f"a/{who}/result/{name}", detections((_NASTY, 0.5), *((str(n), 0.5) for n in range(99))))
         lines += hear(fleet, f"a/{who}/event/{name}", msgspec.json.encode({"kind": _NASTY, "label": _NASTY}))
         lines += hear(fleet, f"a/{who}/telemetry", b"\x1b[31m")
-        head = {"stream": "telemetry", "schema": 1, "device": "d", "boot_id": "b", "run_id": "r", "at": NOON}
-        told = msgspec.json.encode({**head, "throttled": [_NASTY] * 99, "temperature_c": 1e300})
+        told = msgspec.json.encode({**_TELEMETRY, "at": NOON, "throttled": [_NASTY] * 99, "temperature_c": 1e300})
         lines += hear(fleet, f"a/{who}/telemetry", told)
     return fleet, lines
 
@@ -92,6 +92,10 @@ def test_lines_are_plain() -> None:
     _, lines = _hostile_fleet()
     assert len(lines) > 20
     assert [line for line in lines if not line.isprintable()] == []
+
+
+def _drawn(fleet: Fleet) -> list[str]:
+    return [click.unstyle(line) for line in view(fleet, "h", "", NOON, 80, 24)]
 
 
 @pytest.mark.parametrize("size", [(20, 3), (33, 7), (80, 24), (200, 100)])
@@ -144,6 +148,21 @@ def test_a_paused_camera_is_shown_as_such() -> None:
     assert line.rstrip() == "  gate  paused  yolo  last: person 90%"
 
 
+@pytest.mark.parametrize("hours", [-12, 0, 1, 14])
+@pytest.mark.parametrize(
+    "since",
+    ["0001-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-23:59"],
+)
+def test_no_moment_breaks_a_line_or_the_view(since: str, hours: int) -> None:
+    fleet, now = Fleet(), NOON.astimezone(timezone(timedelta(hours=hours)))
+    hear(fleet, "a/pi/status", status(cameras={"gate": MODEL}, at=since), now)
+    hear(fleet, "a/pi/state", state({"gate": {"source": "lost", "since": since}}, at=since), now, is_retained=True)
+    hear(fleet, "a/pi/telemetry", msgspec.json.encode({**_TELEMETRY, "at": since}), now)
+    hear(fleet, "a/pi/result/gate", detections(captured_at=since), now)
+    line = click.unstyle(view(fleet, "h", "", now, 80, 12)[2])
+    assert re.match(r"  gate  lost( since (1|0001|9999)-\d\d-\d\d \d\d:\d\d)?  ", line), line
+
+
 def test_where_there_is_no_room_trouble_comes_first() -> None:
     fleet = Fleet()
     for number in range(40):
@@ -155,7 +174,8 @@ def test_where_there_is_no_room_trouble_comes_first() -> None:
 
 def test_random_damage_never_raises() -> None:
     chance = random.Random(7)
-    good = [status(cameras={"gate": MODEL}), state({"gate": {"source": "lost"}}), detections(("person", 0.5))]
+    lost = {"source": "lost", "since": NOON}
+    good = [status(cameras={"gate": MODEL}), state({"gate": lost}), detections(("person", 0.5))]
     fleet = Fleet()
     for _ in range(3000):
         payload = bytearray(chance.choice(good))
@@ -164,7 +184,7 @@ def test_random_damage_never_raises() -> None:
             payload[at : at + chance.randint(0, 3)] = chance.randbytes(chance.randint(0, 3))
         kind = chance.choice(_KINDS)
         topic = f"a/pi/{kind}/gate" if kind in ("result", "event", "snapshot") else f"a/pi/{kind}"
-        assert all(line.isprintable() for line in hear(fleet, topic, bytes(payload)))
+        assert all(line.isprintable() for line in [*hear(fleet, topic, bytes(payload)), *_drawn(fleet)])
 
 
 @pytest.mark.parametrize(
