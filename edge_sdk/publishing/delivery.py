@@ -257,10 +257,10 @@ class Delivery:
         self._look_at_errors()
 
     def _look_at_errors(self) -> None:
-        too_large, error = self._supply.take_errors()
-        if too_large:
-            self._doubts.say("too_large", too_large)
-        self.last_error = error or too_large or self.last_error
+        doubts, error = self._supply.take_errors()
+        for name, line in doubts.items():
+            self._doubts.say(name, line)
+        self.last_error = error or doubts.get("too_large") or self.last_error
 
     def _wait(self, link: Link) -> None:
         self._flight.check_stall()

@@ -40,10 +40,14 @@ class Doubts:
             self._tell(name, line)
 
     def say(self, name: str, line: str) -> None:
-        """Something that was found out meanwhile; the first of its name counts until the next look."""
-        if name not in self._said:
+        """Something found out meanwhile: of a name the first until the next look; an empty line takes it back."""
+        if not line:
+            self._said.discard(name)
+        elif name in self._said:
+            return
+        else:
             self._said.add(name)
-            self._tell(name, line)
+        self._tell(name, line)
 
     def look_daily(self, link: Link) -> None:
         """Look at one where the last look is a day ago."""

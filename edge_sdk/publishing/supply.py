@@ -25,8 +25,13 @@ _POISON = (
 )
 _QUEUED: tuple[CameraKind, ...] = ("result", "snapshot")
 _FOR_RESULTS = 2  # messages of a window
-# Answers that the same message will always get: not authorized, topic name invalid, payload format invalid.
-_FINAL_CODES = frozenset({0x87, 0x90, 0x99})
+_FINAL_CODES = frozenset({0x90, 0x99})  # that the same message will always get: topic name, payload format invalid
+# Not authorized: of one topic where others are taken; else perhaps a slip in an ACL, for which no backlog is given up.
+_DENIED_CODE = 0x87
+_HELD = (
+    "the broker does not take events of {}: {}; they wait and are tried again, allow this device to write it in the "
+    "broker's ACL"
+)
 _QUOTA_CODE = 0x97  # exceeded: says something of the broker's day, and nothing of the message
 _MOST_TRIES = 8  # of one event that the broker refuses without saying that it always will
 _MOST_TRIED = 1000  # events whose tries are counted; a window of them comes again and again, not more
@@ -55,7 +60,9 @@ class Supply:
         self._flying_events = 0
         self._hold = hold or Backoff()
         self._tries: dict[int, int] = {}  # by id, the latest last
-        self._error = self._too_large = ""
+        self._error = ""
+        self._doubts: dict[str, str] = {}
+        self._has_taken = self._holds_denied = False  # an event on this connection; because it was denied
 
     def of_camera(self, camera: str, kind: CameraKind = "result") -> Sent:
         """The counts of one camera's results or pictures, which go on."""
@@ -69,10 +76,10 @@ class Supply:
                 total.add(counts)
         return total
 
-    def take_errors(self) -> tuple[str, str]:
-        """What was too large and what else went wrong since the last call, for people; empty when nothing did."""
-        errors = self._too_large, self._error
-        self._too_large = self._error = ""
+    def take_errors(self) -> tuple[dict[str, str], str]:
+        """Doubts by name, an empty one for what is over, and what went wrong, all since the last call; for people."""
+        errors = self._doubts, self._error
+        self._doubts, self._error = {}, ""
         return errors
 
     def is_sent(self, camera: str) -> bool:
@@ -106,7 +113,7 @@ class Supply:
             self._flight.publish(link, message.kind, message)
         else:
             self.of_camera(message.camera, message.kind).too_large += 1
-            self._too_large = f"a message ({message.kind}) of {len(message.payload)} bytes {TOO_LARGE}"
+            self._doubts["too_large"] = f"a message ({message.kind}) of {len(message.payload)} bytes {TOO_LARGE}"
         return True
 
     def settle(self, link: Link) -> None:
@@ -139,6 +146,7 @@ class Supply:
         self._events.end_connection(is_orderly=is_orderly)
         self._flight.clear()
         self._flying_events = 0
+        self._has_taken = self._holds_denied = False
 
     def _give_up(self, kind: Kind, message: Message) -> None:
         ended = _POISON.format(len(message.payload))
@@ -146,7 +154,7 @@ class Supply:
             self._events.refuse(cast("Held", message), ended)
             return
         self.of_camera(message.camera, message.kind).count(is_answer=True, complaint=ended)
-        self._too_large = f"the broker does not take a message ({kind}), which is given up: {ended}"
+        self._doubts["too_large"] = f"the broker does not take a message ({kind}), which is given up: {ended}"
 
     def _may_send_event(self, link: Link) -> bool:
         return self._flying_events < max(1, link.window - _FOR_RESULTS)
@@ -154,7 +162,7 @@ class Supply:
     def _send_event(self, link: Link, event: Held) -> None:
         if not link.fits("event", event):
             self._events.refuse(event, f"its {len(event.payload)} bytes are above the broker's maximum packet size")
-            self._too_large = f"a message (event) of {len(event.payload)} bytes {TOO_LARGE}"
+            self._doubts["too_large"] = f"a message (event) of {len(event.payload)} bytes {TOO_LARGE}"
             return
         self._flying_events += 1
         self._flight.publish(link, "event", event)
@@ -162,16 +170,25 @@ class Supply:
     def _settle_event(self, event: Held, answer: Answer) -> None:
         self._flying_events -= 1
         if not answer.complaint:
+            self._has_taken = True
+            if self._holds_denied:
+                self._holds_denied, self._doubts["events_held"] = False, ""
             self._hold.reset()
             self.poison.took()
             self._tries.pop(event.id, None)
             self._events.deliver(event)
             return
         self._error = f"the broker did not take an event on {event.topic}: {answer.complaint}"
-        if answer.code in _FINAL_CODES or self._has_been_tried_out(event, answer.code):
+        if self._is_final(event, answer.code):
             self._events.refuse(event, answer.complaint)
         else:  # what else of this window is refused comes back by itself: one step of the back-off is for all of it
             self._events.give_back(event, 0.0 if self._events.is_held else self._hold.next_s())
+            if answer.code == _DENIED_CODE and not self._holds_denied:
+                self._holds_denied, self._doubts["events_held"] = True, _HELD.format(event.topic, answer.complaint)
+
+    def _is_final(self, event: Held, code: int) -> bool:
+        is_denied = code == _DENIED_CODE and self._has_taken
+        return code in _FINAL_CODES or is_denied or self._has_been_tried_out(event, code)
 
     def _has_been_tried_out(self, event: Held, code: int) -> bool:
         """Count one more try; whether it was the last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -97,6 +98,29 @@ def test_what_the_broker_never_takes_does_not_hold_up_the_rest(tmp_path: Path, c
         assert door.publisher.stats().last_error.endswith(expected)
         door.publisher.close()
         assert [s for s in link.documents("state") if "events_refused" in s.get("warnings", {})]
+
+
+def test_a_slip_in_an_acl_costs_no_event(tmp_path: Path) -> None:
+    is_allowed = threading.Event()
+
+    def judge(kind: Kind, _message: Message) -> tuple[str, int]:
+        return ("Not authorized", 0x87) if kind == "event" and not is_allowed.is_set() else ("", 0)
+
+    def warnings() -> list[str]:
+        return [state.get("warnings", {}).get("events_held", "") for state in link.documents("state")]
+
+    link = FakeLink(judge=judge)
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        door = door_over(link, events=events)
+        numbers = [door.stream.put_event(payload) for _ in range(300)]
+        until(lambda: len(_seen(link)) > 40)  # a second window was tried
+        assert (events.waiting, events.stats().lost.total) == (300, 0)
+        until(lambda: "event/door: Not authorized; they wait and are tried again, allow this" in warnings()[-1])
+        is_allowed.set()
+        until(lambda: door.publisher.stats().events.delivered == 300)
+        assert _seen(link)[-300:] == numbers
+        until(lambda: warnings()[-1] == "")
+        door.publisher.close()
 
 
 def test_what_the_broker_may_take_later_is_tried_again(tmp_path: Path) -> None:

@@ -48,8 +48,9 @@ def test_an_acl_that_allows_too_little(cell_bundle: Path, blinking_video: Path, 
                 f"below {ours}/"
             )
             device.hear(
-                f"warning: the broker does not take events of {ours}/event/gate: Not authorized",
-                "put aside, allow this device to write it in the broker's ACL",
+                "warning: broker 127.0.0.1",
+                f"the broker does not take events of {ours}/event/gate: Not authorized",
+                "they wait and are tried again, allow this device to write it in the broker's ACL",
             )
             (tmp_path / "acl").write_text("topic readwrite #\n")
             os.kill(broker.pid, signal.SIGHUP)
