@@ -77,7 +77,11 @@ def command(**options: object) -> None:
     if screen is not None:
         watch.leave_behind()
     if coco is not None and listener.has_been_online:
-        odd = f"; {coco.left_out} detections are left out: too many labels, or too long ones" if coco.left_out else ""
+        odd = (
+            f"; {coco.left_out} detections are left out: too many labels, or labels or boxes that are too long"
+            if coco.left_out
+            else ""
+        )
         warn(f"wrote {path}: {coco.results} detections on {coco.images} images, named in {coco.images_file}{odd}")
     if not listener.has_been_online:
         raise PublishError(f"broker {settings.address}: {connection.words}")

@@ -7,6 +7,7 @@ suffix has the images and categories that their numbers mean, which is a data se
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from pathlib import Path
 from typing import IO, Any
@@ -33,7 +34,7 @@ class CocoWriter:
     Attributes:
         results: how many were written.
         images: how many they are of, those with nothing on them too.
-        left_out: detections that are not written: of labels that are too many, or too long.
+        left_out: detections that are not written: of labels that are too many, or too long, or boxes without an end.
         images_file: what names them.
 
     Raises:
@@ -82,10 +83,10 @@ class CocoWriter:
             self._write(1, (b",\n" if self.images > 1 else b"\n") + msgspec.json.encode(image))
             for item in message.detections:
                 category = self._category(item.class_id, item.label)
-                if category is None:
+                left, top, right, bottom = item.box_xyxy
+                if category is None or not math.isfinite((right - left) + (bottom - top)):
                     self.left_out += 1
                     continue
-                left, top, right, bottom = item.box_xyxy
                 result = {
                     "image_id": self.images,
                     "category_id": category,

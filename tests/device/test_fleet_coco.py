@@ -107,6 +107,16 @@ def test_labels_without_end_are_left_out_and_counted(tmp_path: Path) -> None:
     assert len({category["id"] for category in document["categories"]}) == MOST_CATEGORIES
 
 
+def test_a_box_without_an_end_is_left_out(tmp_path: Path) -> None:
+    writer = CocoWriter(tmp_path / "seen.json")
+    whole = msgspec.json.decode(detections(("person", 0.5), ("car", 0.25)))
+    whole["detections"][0]["box_xyxy"] = [-1e308, 0.0, 1e308, 1.0]
+    writer.add(_GATE, _message(msgspec.json.encode(whole)))
+    writer.close()
+    assert (writer.results, writer.left_out) == (1, 1)
+    assert b"null" not in (tmp_path / "seen.json").read_bytes()
+
+
 def test_nothing_seen_is_an_empty_list(tmp_path: Path) -> None:
     CocoWriter(tmp_path / "seen.json").close()
     assert msgspec.json.decode((tmp_path / "seen.json").read_bytes()) == []
