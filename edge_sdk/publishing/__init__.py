@@ -33,14 +33,7 @@ from edge_sdk.publishing.payload import (
     TelemetryMessage,
 )
 from edge_sdk.publishing.publisher import Publisher, Stream
-from edge_sdk.publishing.schemas import (
-    event_schema,
-    result_schema,
-    seen_schema,
-    state_schema,
-    status_schema,
-    telemetry_schema,
-)
+from edge_sdk.publishing.schemas import message_schema
 from edge_sdk.publishing.seats import Seats
 from edge_sdk.publishing.secret import Secret, read_password
 from edge_sdk.publishing.seen import SeenMessage
@@ -103,17 +96,12 @@ __all__ = [
     "check_credentials",
     "check_name",
     "default_device",
-    "event_schema",
     "load_client",
     "lost_in_words",
+    "message_schema",
     "new_run_id",
     "own_expiry",
     "read_password",
     "refusal",
-    "result_schema",
-    "seen_schema",
-    "state_schema",
-    "status_schema",
-    "telemetry_schema",
     "valid_until",
 ]

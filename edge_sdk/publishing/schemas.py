@@ -14,35 +14,22 @@ from edge_sdk.publishing.payload import (
 )
 from edge_sdk.publishing.seen import SeenMessage
 
-
-def result_schema() -> bytes:
-    """The JSON Schema of every result message, indented; docs/result.schema.json is this."""
-    return schema_document("result", ResultMessage)
-
-
-def status_schema() -> bytes:
-    """The JSON Schema of a status message, indented; docs/status.schema.json is this."""
-    return schema_document("status", StatusMessage)
-
-
-def state_schema() -> bytes:
-    """The JSON Schema of a state message, indented; docs/state.schema.json is this."""
-    return schema_document("state", StateMessage)
+_MESSAGES: dict[str, object] = {
+    "result": ResultMessage,
+    "status": StatusMessage,
+    "state": StateMessage,
+    "telemetry": TelemetryMessage,
+    "event": EventMessage,
+    "seen": SeenMessage,
+}
 
 
-def telemetry_schema() -> bytes:
-    """The JSON Schema of a telemetry message, indented; docs/telemetry.schema.json is this."""
-    return schema_document("telemetry", TelemetryMessage)
+def message_schema(stream: str) -> bytes:
+    """The JSON Schema of the messages of one stream that a device publishes, indented.
 
-
-def event_schema() -> bytes:
-    """The JSON Schema of an event message, indented; docs/event.schema.json is this."""
-    return schema_document("event", EventMessage)
-
-
-def seen_schema() -> bytes:
-    """The JSON Schema of what is seen, indented; docs/seen.schema.json is this."""
-    return schema_document("seen", SeenMessage)
+    docs/STREAM.schema.json is this.
+    """
+    return schema_document(stream, _MESSAGES[stream])
 
 
 def schema_document(stream: str, message: object) -> bytes:

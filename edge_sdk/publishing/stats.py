@@ -11,7 +11,7 @@ from edge_sdk.publishing.durable import EventStats
 State: TypeAlias = Literal["connecting", "online", "refused", "closed"]
 
 
-class StreamStats(msgspec.Struct, frozen=True):
+class StreamStats(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to one camera's results so far, those of streams that this one took over from included.
 
     Attributes:
@@ -35,37 +35,21 @@ class StreamStats(msgspec.Struct, frozen=True):
     limited: int = 0
 
 
-class PublisherStats(msgspec.Struct, frozen=True):
-    """What happened to the results of all cameras so far.
+class PublisherStats(StreamStats, frozen=True, kw_only=True):
+    """What happened to the results of all cameras so far, and to what is published beside them.
 
     Attributes:
-        put: given to `put`.
-        queued: waiting for the broker.
-        sent: that left: written to the network (QoS 0) or answered by the broker (QoS 1).
-        acknowledged: that the broker took (QoS 1 only).
-        rejected: that the broker answered with a complaint (QoS 1 only), `last_error` has the latest.
-        dropped: the oldest, when more were waiting than the outbox holds.
-        too_large: above the broker's maximum packet size, not sent.
         connects: connections that the broker accepted.
         state: `connecting`, `online`, `refused` (by the broker, or we do not trust it) or `closed`.
-        last_error: the latest, for people; empty when there was none.
-        limited: left out because more came than `max_per_s` allows.
+        last_error: the latest, for people, also of what was `rejected`; empty when there was none.
         events: what happened to events, which are in no other of these numbers.
         snapshots_lost: pictures that were put, those that commands asked for too, and that the broker will never have:
             there was no room while it was away, or it did not take them.
     """
 
-    put: int
-    queued: int
-    sent: int
-    acknowledged: int
-    rejected: int
-    dropped: int
-    too_large: int
     connects: int
     state: State
     last_error: str
-    limited: int = 0
     events: EventStats = EventStats()
     snapshots_lost: int = 0
 

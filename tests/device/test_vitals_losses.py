@@ -21,7 +21,18 @@ from tests.device.delivery import until
 from tests.device.site import Site
 from tests.device.test_vitals import Stream
 
-_NOTHING = PublisherStats(0, 0, 0, 0, 0, 0, 0, 1, "online", "")
+_NOTHING = PublisherStats(
+    put=0,
+    queued=0,
+    sent=0,
+    acknowledged=0,
+    rejected=0,
+    dropped=0,
+    too_large=0,
+    connects=1,
+    state="online",
+    last_error="",
+)
 
 
 class Losing(Outlet):
