@@ -94,7 +94,7 @@ def named_by_number(kind: object) -> str:
 def advice_for(kind: object, value: object) -> str:
     """What its `Meta(extra={"advice": {...}})` has for whoever writes this value, or nothing."""
     advices = (m.extra["advice"] for m in _metas(kind) if m.extra and "advice" in m.extra)
-    return next((advice[value] for advice in advices if isinstance(value, str) and value in advice), "")
+    return next((advice[value] for advice in advices if isinstance(value, (str, int)) and value in advice), "")
 
 
 def literals_of(kind: object) -> list[object]:
