@@ -1,9 +1,11 @@
-"""`python -m benchmarks.events put|drain|kills|frozen`: what events cost that lose nothing.
+"""`python -m benchmarks.events put|drain|kills|kills-forgetful|frozen [SECONDS]`: what events cost that lose nothing.
 
 put: microseconds of one `put` into the outbox, at a camera's pace and as fast as it goes.
 drain: events a second after an outage, beside paho alone with the same window; rounds alternate.
 kills: 60 s at 200 events a second while broker and device are killed at random.
-frozen: the frame loop's serial time with a broker that is frozen, between two runs with one that is not.
+kills-forgetful: the same with a Mosquitto that saves as seldom as it does by itself, every half an hour.
+frozen: the frame loop's serial time with a broker that is frozen for so long, 3 s by default, between two runs with one
+that is not.
 """
 
 from __future__ import annotations
@@ -15,23 +17,26 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings
+from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings, State
 from edge_sdk.publishing.durable import EventOutbox, OutboxSettings
 from edge_sdk.publishing.mqtt import WINDOW
 from tests.device.results import IDENTITY, make_detections, make_encoder, make_frame
 from tests.system.broker import Broker, wait_until
 from tests.system.event_device import encoded
-from tests.system.event_witness import PERSISTENT, KillableDevice, Witness
+from tests.system.event_witness import PERSISTENT, KillableDevice, Witness, kill_at_random
 
 _EVENTS = 10_000
+_FROZEN_KEEPALIVE_S = 2  # a silent broker is given up after twice that, so that long freezes have connections in them
 _ROUNDS = 5
-_FROZEN_ROUNDS = 12
+_FROZEN_ROUNDS = 12  # of 3 s; of longer ones fewer, that take as long together
+_FORGETFUL = ("autosave_interval 1800", *(line for line in PERSISTENT if not line.startswith("autosave")))
 
 
 def put(folder: Path) -> None:
@@ -61,26 +66,14 @@ def drain(folder: Path) -> None:
     print(f"drain: median ratio {statistics.median(ratios):.2f} of paho alone, window {WINDOW}")
 
 
-def kills(folder: Path, seconds: float = 60.0) -> None:
+def kills(folder: Path, seconds: float = 60.0, config: Sequence[str] = PERSISTENT) -> None:
     """What was acknowledged and did not arrive."""
-    rng = random.Random()
-    until, broker_kills, device_kills = time.monotonic() + seconds, 0, 0
-    with Broker(folder, persistence=True, config=PERSISTENT) as broker, Witness(broker) as witness:
+    seed = random.randrange(2**32)
+    print(f"kills: seed {seed}, mosquitto with {', '.join(config)}")
+    with Broker(folder, persistence=True, config=config) as broker, Witness(broker) as witness:
         device = KillableDevice(broker.port, folder / "outbox")
         device.start()
-        while time.monotonic() < until:
-            time.sleep(rng.uniform(0.5, 3.0))
-            if rng.random() < 0.5:
-                device.kill()
-                device.start()
-                device_kills += 1
-                continue
-            before = witness.subscriptions
-            broker.kill()
-            broker_kills += 1
-            time.sleep(rng.uniform(0.1, 1.0))
-            broker.start()
-            wait_until(lambda before=before: witness.subscriptions > before, "the witness")
+        killed = kill_at_random(broker, device, witness, seconds, seed)
         device.kill()
         device.start(rate=0.1)  # it brings the rest
         acknowledged = set(device.acknowledged)
@@ -89,33 +82,39 @@ def kills(folder: Path, seconds: float = 60.0) -> None:
             time.sleep(0.1)
         device.kill()
     lost = len(acknowledged - witness.numbers)
-    print(f"kills: {seconds:.0f} s, {broker_kills} of the broker, {device_kills} of the device")
+    print(f"kills: {seconds:.0f} s, {killed.broker} of the broker, {killed.device} of the device")
     print(f"kills: {lost} of {len(acknowledged)} acknowledged events lost, {witness.doubles} came twice")
-    print(f"kills: {len(witness.conflicts)} numbers with two contents")
+    print(f"kills: {len(witness.conflicts)} numbers with two contents, {witness.lost_sessions} sessions forgotten")
 
 
-def frozen(folder: Path) -> None:
+def frozen(folder: Path, seconds: float = 3.0) -> None:
     """A loop of 50 frames a second that puts results and events; short runs in turn, of each kind the median run."""
     p99: dict[str, list[float]] = {"undisturbed": [], "frozen": [], "undisturbed again": []}
-    for _ in range(_FROZEN_ROUNDS):
+    connects = []
+    for _ in range(max(1, round(_FROZEN_ROUNDS * 3 / seconds))):
         for name, found in p99.items():
-            spent = sorted(_turns_ms(folder, is_frozen=name == "frozen"))
+            turns_ms, given_up = _turns_ms(folder, is_frozen=name == "frozen", turns=round(seconds * 50))
+            spent = sorted(turns_ms)
+            connects += [given_up] if name == "frozen" else []
             found.append(spent[int(len(spent) * 0.99)])
     typical = {name: statistics.median(found) for name, found in p99.items()}
     for name, found in p99.items():
         print(
             f"{name}: p99 of a turn {typical[name]:.1f} ms, of {len(found)} runs {min(found):.1f} to {max(found):.1f}"
         )
+    print(f"frozen for {seconds:g} s: the connection was given up meanwhile in {sum(connects)} of {len(connects)} runs")
     others = (typical["undisturbed"], typical["undisturbed again"])
     print(f"frozen: {typical['frozen'] / min(others):.2f} and {typical['frozen'] / max(others):.2f} of theirs")
 
 
-def _turns_ms(folder: Path, *, is_frozen: bool, turns: int = 150) -> list[float]:
-    """What turns take: 5 ms of work in place of a model, 20 detections put, and an event."""
+def _turns_ms(folder: Path, *, is_frozen: bool, turns: int) -> tuple[list[float], bool]:
+    """What turns take: 5 ms of work, 20 detections put and an event; and whether the connection was given up."""
+    states: list[str] = []
     shutil.rmtree(folder / "loop", ignore_errors=True)
     (folder / "loop").mkdir()
     with Broker(folder / "loop") as broker:
-        publisher, _ = _publisher(broker, folder / "loop" / "events.sqlite")
+        path = folder / "loop" / "events.sqlite"
+        publisher, _ = _publisher(broker, path, _FROZEN_KEEPALIVE_S, lambda state, _: states.append(state))
         stream = publisher.stream("door", make_encoder())
         wait_until(lambda: publisher.stats().state == "online", "the connection")
         if is_frozen:
@@ -130,9 +129,10 @@ def _turns_ms(folder: Path, *, is_frozen: bool, turns: int = 150) -> list[float]
             stream.put_event(_encoded)
             spent.append((time.perf_counter() - start) * 1000)
             time.sleep(max(0.0, begun + (number + 1) / 50 - time.perf_counter()))
+        given_up = "connecting" in states
         broker.thaw()
         publisher.close(1.0)
-    return spent
+    return spent, given_up
 
 
 def _work(seconds: float) -> None:
@@ -141,10 +141,13 @@ def _work(seconds: float) -> None:
         pass
 
 
-def _publisher(broker: Broker, path: Path) -> tuple[MqttPublisher, EventOutbox]:
+def _publisher(
+    broker: Broker, path: Path, keepalive_s: int = 60, on_state: Callable[[State, str], None] | None = None
+) -> tuple[MqttPublisher, EventOutbox]:
     outbox = EventOutbox(OutboxSettings(), path, IDENTITY.boot_id)
-    settings = MqttSettings(host=broker.host, port=broker.port, device="pi", keepalive_s=60)
-    return MqttPublisher(settings, IDENTITY, events=outbox, backoff=Backoff(0.02, 0.1)), outbox
+    settings = MqttSettings(host=broker.host, port=broker.port, device="pi", keepalive_s=keepalive_s)
+    publisher = MqttPublisher(settings, IDENTITY, on_state=on_state, events=outbox, backoff=Backoff(0.02, 0.1))
+    return publisher, outbox
 
 
 def _outbox_rate(broker: Broker, folder: Path) -> float:
@@ -201,4 +204,6 @@ def _spread(values: list[float]) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as work:
-        {"put": put, "drain": drain, "kills": kills, "frozen": frozen}[sys.argv[1]](Path(work))
+        forgetful = partial(kills, config=_FORGETFUL)
+        verbs = {"put": put, "drain": drain, "kills": kills, "kills-forgetful": forgetful, "frozen": frozen}
+        verbs[sys.argv[1]](Path(work), *map(float, sys.argv[2:]))

@@ -16,9 +16,10 @@ import msgspec
 
 from edge_sdk.ahead import Ahead
 from edge_sdk.cli.mqtt_options import connection_options
+from edge_sdk.cli.numbers import POSITIVE, as_in_a_file, number
 from edge_sdk.cli.run_config import config_file, rereading
 from edge_sdk.cli.standard_error import unhurried
-from edge_sdk.errors import PublishError, UsageError
+from edge_sdk.errors import PublishError
 from edge_sdk.garbage import no_collection
 from edge_sdk.health.journal import is_journal, line_for_people
 from edge_sdk.health.notify import Notifier
@@ -38,15 +39,6 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(path_type=Path)
 _READER_MS = 300  # a reader that works has taken something by then
-POSITIVE = click.FloatRange(min=0, max=1e9, min_open=True)
-"""Seconds, milliseconds, shares; a billion seconds are 30 years."""
-
-
-def number(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-    """Refuse NaN, which is in every range."""
-    if value is not None and math.isnan(value):
-        raise UsageError(f"{option.opts[0]} is nan, expected a number above 0")
-    return value
 
 
 @click.command("run")
@@ -66,20 +58,22 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @click.option(
     "--run-limit",
-    type=POSITIVE,
-    callback=number,
+    type=float,
+    callback=as_in_a_file("run_limit_s"),
     help="End a run of the model after so long.  [default: ten budgets, 5 s at least]",
 )
 @click.option("--every-frame", is_flag=True, help="Of a video file: each in turn, as fast as they can be worked on.")
 @click.option("--duration", type=POSITIVE, callback=number, help="Stop after so many seconds.")
-@click.option("--latency-ms", type=POSITIVE, callback=number, help="Overrides the bundle's budget.")
+@click.option("--latency-ms", type=float, callback=as_in_a_file("latency_ms"), help="Overrides the bundle's budget.")
 @click.option("--variant", metavar="NAME", help="One of the bundle's models and no other: int8.320x320, fp32.")
-@click.option("--cpu-share", type=POSITIVE, callback=number, help="What tuning may use: 0.5 is half a core.")
+@click.option(
+    "--cpu-share", type=float, callback=as_in_a_file("cpu_share"), help="What tuning may use: 0.5 is half a core."
+)
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
 @click.option(
     "--trial-seconds",
-    type=click.FloatRange(min=0, max=1e9),
-    callback=number,
+    type=float,
+    callback=as_in_a_file("trial_s"),
     help="How long a new bundle may be tried; 0: not at all.  [default: 60]",
 )
 @click.option("--best-effort", is_flag=True, help="Run although this board cannot keep the budget.")

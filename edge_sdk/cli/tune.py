@@ -14,7 +14,8 @@ import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import open_source, redact
-from edge_sdk.cli.run import POSITIVE, number, say
+from edge_sdk.cli.numbers import POSITIVE, as_in_a_file, number
+from edge_sdk.cli.run import say
 from edge_sdk.errors import LatencyGateError, StoppedError, UsageError
 from edge_sdk.protocols import Source
 from edge_sdk.publishing import check_name, read_password
@@ -49,8 +50,13 @@ _CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
 @click.option(
     "--fps", type=click.FloatRange(0.1, 1000), callback=number, help=f"Without --source.  [default: {_FPS:g}]"
 )
-@click.option("--latency-ms", type=POSITIVE, callback=number, help="Overrides the bundle's budget.")
-@click.option("--cpu-share", type=POSITIVE, callback=number, help="The most CPU time over time: 0.5 is half a core.")
+@click.option("--latency-ms", type=float, callback=as_in_a_file("latency_ms"), help="Overrides the bundle's budget.")
+@click.option(
+    "--cpu-share",
+    type=float,
+    callback=as_in_a_file("cpu_share"),
+    help="The most CPU time over time: 0.5 is half a core.",
+)
 @click.option("--seconds", type=POSITIVE, callback=number, help=_SECONDS_HELP)
 @click.option("--variant", metavar="NAME", help="Only this one of the bundle's models.")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; demands a signature.")

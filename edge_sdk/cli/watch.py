@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from edge_sdk.cli.mqtt_options import connection_options, mqtt_settings
-from edge_sdk.cli.run import POSITIVE, number, say
+from edge_sdk.cli.numbers import POSITIVE, number
+from edge_sdk.cli.run import say
 from edge_sdk.errors import PublishError
 from edge_sdk.stop import Stop, stopping_on_signals
 

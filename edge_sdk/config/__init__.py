@@ -17,6 +17,7 @@ from edge_sdk.config.config import (
 from edge_sdk.config.password import PASSWORD_KEYS, read_secret
 from edge_sdk.config.publish import EventConfig, EventsConfig, PublishConfig, ResultsConfig, SnapshotsConfig
 from edge_sdk.config.reading import DEFAULT_PATH, read_config
+from edge_sdk.config.rules import broken_by_flag
 from edge_sdk.config.schema import config_schema
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "ResultsConfig",
     "SnapshotsConfig",
     "TrustConfig",
+    "broken_by_flag",
     "config_schema",
     "read_config",
     "read_secret",

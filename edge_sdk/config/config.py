@@ -27,8 +27,12 @@ _ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)"
 """A path that a line can show; Python's `$` matches before a line's end, too."""
 
 
-def _counted(unit: str, description: str) -> Any:
-    return Meta(gt=0, le=MOST, description=description, extra={"unit": unit})
+LONGEST_RUN_S, LONGEST_TRIAL_S = 600, 3600
+"""Of one run of a model, and of trying a new bundle: more is meant in milliseconds."""
+
+
+def _counted(unit: str, description: str, most: float = MOST) -> Any:
+    return Meta(gt=0, le=most, description=description, extra={"unit": unit})
 
 
 def _timeout(description: str) -> Any:
@@ -229,12 +233,17 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     cpu_share: Annotated[float, _counted("cores", "what tuning may use: 0.5 is half a core")] | UnsetType = UNSET
     tune: Annotated[bool, Meta(description="find out what runs best here, and remember it")] | UnsetType = UNSET
     best_effort: Annotated[bool, Meta(description="run although the budget cannot be kept here")] | UnsetType = UNSET
-    run_limit_s: Annotated[float, _counted("seconds", "end a run of the model after so long")] | UnsetType = UNSET
+    run_limit_s: (
+        Annotated[float, _counted("seconds", "end a run of the model after so long", LONGEST_RUN_S)] | UnsetType
+    ) = UNSET
     trial_s: (
         Annotated[
             float,
             Meta(
-                ge=0, le=MOST, description="seconds that a new bundle may be tried; 0: never", extra={"unit": "seconds"}
+                ge=0,
+                le=LONGEST_TRIAL_S,
+                description="seconds that a new bundle may be tried; 0: never",
+                extra={"unit": "seconds"},
             ),
         ]
         | UnsetType

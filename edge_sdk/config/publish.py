@@ -30,6 +30,13 @@ _Rate = Annotated[
     Meta(ge=0.001, le=1000, description="messages a second of one camera; of what is more the newest is kept"),
 ]
 _Qos = Annotated[Literal[0, 1], Meta(description="1: acknowledged, perhaps twice")]
+_SureQos = Annotated[
+    Literal[1],
+    Meta(
+        description="acknowledged, perhaps twice",
+        extra={"advice": {0: "nobody acknowledges at 0, and no event may be lost", 2: "1 does, doubles bear one seq"}},
+    ),
+]
 
 
 def _frames(description: str) -> Any:
@@ -82,7 +89,7 @@ class EventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         max_per_s: of one camera; no limit by default.
     """
 
-    qos: _Qos = EVENTS.qos
+    qos: _SureQos = 1
     expiry_s: _Expiry = EVENTS.expiry_s
     max_per_s: _Rate | UnsetType = UNSET
 

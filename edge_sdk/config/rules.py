@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from edge_sdk.config.config import Config, Defaults, MqttConfig, PipelineConfig
@@ -20,7 +21,7 @@ from edge_sdk.cores import configured
 from edge_sdk.errors import EdgeError
 from edge_sdk.location import kind_of, names_user, without_slashes
 from edge_sdk.publishing import MqttSettings, Secret, check_name
-from edge_sdk.toml_file import entry_label, shown
+from edge_sdk.toml_file import entry_label, problems, shown
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CREDENTIAL = re.compile(r"(?!\.{1,2}$)[^/\x00]{1,255}")
@@ -97,7 +98,14 @@ def _pipeline(pipeline: PipelineConfig, defaults: Defaults) -> Iterator[str]:
         yield "cpu_share is a limit that tuning keeps, and tune = false leaves that out; expected one of them"
 
 
-def _share(stream: PipelineConfig) -> Iterator[str]:
+def broken_by_flag(key: str, value: object) -> str:
+    """What is wrong with a key of a stream that a flag of a command line gives; empty where nothing is."""
+    document = {key: value}
+    found = problems(document, Defaults) or [*_share(msgspec.convert(document, Defaults))]
+    return "\n".join(found)
+
+
+def _share(stream: Defaults) -> Iterator[str]:
     cores = configured()
     if cores is not None and not isinstance(stream.cpu_share, UnsetType) and stream.cpu_share > cores:
         most = "1 core" if cores == 1 else f"{cores} cores"

@@ -30,6 +30,7 @@ TRANSIENT_REASONS = frozenset({0x88, 0x89, 0x97, 0x9F})
 """Answers that pass by themselves: unavailable, busy, quota exceeded, rate exceeded (MQTT 5.0, 3.2.2.2)."""
 
 _UNSUPPORTED_PROTOCOL = 0x84
+_UNSUPPORTED_QOS = 0x9B
 _CONNECT_TIMEOUT_S = 5.0
 _WANTS_TLS = "; perhaps that port wants TLS: write mqtts:// (wss://) in the URL"
 _NOT_ENCRYPTED = "the broker ended the connection before it was encrypted; is it a port for TLS?"
@@ -173,6 +174,9 @@ def turned_away(reason: ReasonCode, dialect: Dialect) -> tuple[Phase, str]:
     """
     if reason.value == _UNSUPPORTED_PROTOCOL and dialect.fall_back():
         return "lost", "the broker knows no MQTT 5"
+    if reason.value == _UNSUPPORTED_QOS and dialect.max_qos:  # of the last will
+        dialect.max_qos = 0
+        return "lost", "the broker takes QoS 0 only"
     phase: Phase = "lost" if reason.value in TRANSIENT_REASONS else "refused"
     return phase, f"{reason} (reason code {reason.value})"
 

@@ -21,8 +21,8 @@ Kind: TypeAlias = Literal[
 """Of a message; the last four are retained."""
 
 
-NOT_AUTHORIZED = 0x87
-"""MQTT's reason code."""
+NOT_AUTHORIZED, QUOTA_EXCEEDED = 0x87, 0x97
+"""MQTT's reason codes."""
 
 
 class Answer(NamedTuple):

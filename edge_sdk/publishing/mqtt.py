@@ -20,7 +20,7 @@ from edge_sdk.publishing.credentials import expiry_line, own_expiry
 from edge_sdk.publishing.dialect import Dialect
 from edge_sdk.publishing.dialing import Dialing, RefusedError, turned_away
 from edge_sdk.publishing.incoming import Incoming
-from edge_sdk.publishing.link import NOT_AUTHORIZED, Answer, Kind, Phase
+from edge_sdk.publishing.link import NOT_AUTHORIZED, QUOTA_EXCEEDED, Answer, Kind, Phase
 from edge_sdk.publishing.outbox import Message
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.wakeup import Wakeup
@@ -57,9 +57,9 @@ class MqttLink:
         self.detail = ""
         self.window = WINDOW
         self._settings = settings
-        self._max_qos = 1  # of the broker
         self._max_packet: int | None = None
         self._finished: list[Answer] = []
+        self._held_back = 0
         self._received: list[Incoming] = []
         self._wanted: frozenset[str] = frozenset()
         self._has_old_mail = False
@@ -74,7 +74,7 @@ class MqttLink:
 
     def acknowledges(self, kind: Kind) -> bool:
         """Whether messages of a kind go at QoS 1; see `Link.acknowledges`."""
-        return min(self._ways[kind].qos, self._max_qos) > 0
+        return min(self._ways[kind].qos, self._dialect.max_qos) > 0
 
     def open(self) -> None:
         """Connect and send CONNECT; see `Link.open`."""
@@ -96,7 +96,7 @@ class MqttLink:
             return True
         way = self._ways[kind]
         # MQTT 5.0, 3.3: length and bytes of the topic, message id, properties, payload; before them type and length.
-        message_id_bytes = 2 if min(way.qos, self._max_qos) else 0
+        message_id_bytes = 2 if min(way.qos, self._dialect.max_qos) else 0
         packed = way.properties.of(message.seq).pack() if way.properties is not None else b""
         properties_bytes = len(packed) + (len(message.correlation) + 3 if message.correlation else 0)
         remaining = 2 + len(message.topic.encode()) + message_id_bytes + properties_bytes + len(message.payload)
@@ -105,7 +105,9 @@ class MqttLink:
     def publish(self, kind: Kind, message: Message) -> int:
         """Hand one message to paho; see `Link.publish`."""
         qos, retain, properties = self._ways[kind]
-        qos = min(qos, self._max_qos)
+        qos = min(qos, self._dialect.max_qos)
+        if kind == "event" and not qos:
+            return self._hold_back()
         if properties is not None:  # paho packs them at once: it is never given more than it may send
             properties.of(message.seq)
         wanted = answer_properties(message.correlation) if message.correlation and self._is_v5 else properties
@@ -141,6 +143,7 @@ class MqttLink:
         now, ends = datetime.now(timezone.utc), self._dialing.broker_expiry()
         return {
             "mqtt_version": self._dialect.doubt,
+            "mqtt_qos": self._dialect.doubt_of_qos,
             "client_certificate": own_expiry(self._settings, now),
             "broker_certificate": expiry_line("the broker's certificate", ends, now, "renew it there") if ends else "",
         }
@@ -155,7 +158,8 @@ class MqttLink:
     def _prepare(self, client: mqtt.Client, will: bytes) -> None:
         settings = self._settings
         properties = will_properties(settings.will_delay_s) if self._is_v5 else None
-        client.will_set(settings.topics.status, will, RETAINED_QOS, retain=True, properties=properties)
+        qos = min(RETAINED_QOS, self._dialect.max_qos)
+        client.will_set(settings.topics.status, will, qos, retain=True, properties=properties)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_publish = self._on_publish
@@ -178,6 +182,13 @@ class MqttLink:
             connection = self._client.socket()
         return connection is not None
 
+    def _hold_back(self) -> int:
+        """Answer in the broker's place: what nobody acknowledges counts as delivered once it is sent."""
+        self._held_back -= 1  # paho's numbers are positive
+        # A quota: a word that holds events, for as long as it is said, and gives none of them up.
+        self._finished.append(Answer(self._held_back, "this broker takes QoS 0 only", QUOTA_EXCEEDED))
+        return self._held_back
+
     def _lose(self, detail: str) -> None:
         if self.phase in ("opening", "up"):
             self.phase, self.detail = "lost", self.detail or detail
@@ -193,7 +204,7 @@ class MqttLink:
         self._has_old_mail = flags.session_present
         self._max_packet = getattr(answer, "MaximumPacketSize", None)
         self.window = min(WINDOW, getattr(answer, "ReceiveMaximum", WINDOW))
-        self._max_qos = getattr(answer, "MaximumQoS", 1)
+        self._dialect.max_qos = getattr(answer, "MaximumQoS", 1)
 
     def _refusal(self, reason: ReasonCode) -> str:
         said = f"{reason} (reason code {reason.value})"

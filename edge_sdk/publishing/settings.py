@@ -38,7 +38,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         qos: of results. 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
         expiry_s: seconds after which a broker drops a result that it could not deliver.
         max_per_s: results a second of one camera; of what is more the newest is kept. None: no limit.
-        events: how events travel.
+        events: how events travel; acknowledged (QoS 1), for none may be lost.
         snapshots: how pictures travel.
         keepalive_s: seconds of silence after which the connection is probed; a dead one is noticed within twice that.
         will_delay_s: seconds that the broker waits for us to come back before it says that we are lost; MQTT 5 only.
@@ -74,6 +74,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         _ = self.topics  # it checks the names
         _check_range("--mqtt-qos", self.qos, 0, 1)
         _ = self.channels  # they check the other numbers
+        _check_range("the QoS of events", self.events.qos, 1, 1)
         _check_range("the keep-alive in seconds", self.keepalive_s, 1, 65535)
         _check_range("the delay of the last will in seconds", self.will_delay_s, 0, 3600)
         if self.password is not None and not self.username:

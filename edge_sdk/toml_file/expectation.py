@@ -17,7 +17,7 @@ from typing import Annotated, Literal, TypeGuard, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-_PASSWORD_IN_URL = re.compile(r"://[^/\s]*@")
+_URL = re.compile(r"(?P<scheme>://)(?P<login>.*@)?(?P<host>[^/?#]*)(?P<rest>[/?#].+)?", re.DOTALL)
 _LONGEST_SHOWN = 60  # characters of a value
 
 WORDS: dict[type, str] = {
@@ -94,7 +94,7 @@ def named_by_number(kind: object) -> str:
 def advice_for(kind: object, value: object) -> str:
     """What its `Meta(extra={"advice": {...}})` has for whoever writes this value, or nothing."""
     advices = (m.extra["advice"] for m in _metas(kind) if m.extra and "advice" in m.extra)
-    return next((advice[value] for advice in advices if isinstance(value, str) and value in advice), "")
+    return next((advice[value] for advice in advices if isinstance(value, (str, int)) and value in advice), "")
 
 
 def literals_of(kind: object) -> list[object]:
@@ -169,7 +169,14 @@ def one_of(values: Iterable[object]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a message: short, as TOML writes it, without the password of a URL."""
+    """A value in a message: short, as TOML writes it, of a URL no more than its host: a path may be a login, too."""
+    value = _URL.sub(_without_secrets, value) if isinstance(value, str) else value
     text = str(value).lower() if isinstance(value, bool) else repr(value)
-    text = _PASSWORD_IN_URL.sub("://***@", text)
+    if not isinstance(value, str):
+        text = _URL.sub(_without_secrets, text)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def _without_secrets(url: re.Match[str]) -> str:
+    login, rest = "***@" if url["login"] else "", "/…" if url["rest"] else ""
+    return f"://{login}{url['host']}{rest}"

@@ -19,6 +19,9 @@ def test_targets_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {t["name"] for t in msgspec.json.decode(capsys.readouterr().out)} >= {"arm64", "x86_64"}
 
 
+_RUN = ["run", "none.edge", "--source", "0"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "expected"),
     [
@@ -30,9 +33,19 @@ def test_targets_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["keygen", "/"], 2, "/: expected the name of a file for the key"),
         *(
             (["run", "none.edge", "--source", "0", option, number], 2, option)
-            for option in ("--latency-ms", "--duration")
+            for option in ("--latency-ms", "--duration", "--run-limit", "--cpu-share")
             for number in ("nan", "inf", "-inf", "1e308", "0", "-1", "x")
         ),
+        ([*_RUN, "--latency-ms", "0.2"], 2, "--latency-ms is 0.2, expected 1 millisecond or more; was it seconds?"),
+        ([*_RUN, "--cpu-share", "9999"], 2, "which this machine has; 0.5 is half a core"),
+        (
+            [*_RUN, "--run-limit", "5000"],
+            2,
+            "is 5000.0, expected 600 seconds or less; was it milliseconds?",
+        ),
+        ([*_RUN, "--trial-seconds", "60000"], 2, "expected 3600 seconds or less; was it milliseconds?"),
+        ([*_RUN, "--trial-seconds", "-1"], 2, "--trial-seconds is -1.0, expected 0 seconds or more"),
+        (["tune", "none.edge", "--latency-ms", "0.2"], 2, "--latency-ms is 0.2, expected 1 millisecond or more"),
         (["run", "none.edge", "--source", "0", "--device", "\udcff"], 2, "device name '\\udcff'"),
         (["run", "none.edge", "--source", "0", "--camera", "\udcff"], 2, "camera name '\\udcff'"),
         (["run", "none.edge", "--source", "0", "--mqtt", "mqtt://h", "--device", "\udcff"], 2, "device name"),

@@ -47,7 +47,7 @@ def test_each_kind_travels_as_its_table_says(tmp_path: Path) -> None:
         expiry_s = 5
         max_per_s = 2
         [publish.events]
-        qos = 0
+        qos = 1
         expiry_s = 7
         max_per_s = 3
         [publish.snapshots]
@@ -62,7 +62,7 @@ def test_each_kind_travels_as_its_table_says(tmp_path: Path) -> None:
     assert settings.mqtt is not None
     assert settings.mqtt.channels == {
         "result": Channel(qos=0, expiry_s=5, max_per_s=2.0),
-        "event": Channel(qos=0, expiry_s=7, max_per_s=3.0),
+        "event": Channel(qos=1, expiry_s=7, max_per_s=3.0),
         "snapshot": Channel(qos=1, expiry_s=9),
     }
     pictures = SnapshotSettings(on="interval", interval_s=60.0, width=320, quality=50)
@@ -102,6 +102,14 @@ def test_a_table_that_says_one_thing_leaves_the_others(tmp_path: Path) -> None:
         (STREAM + _CAT + _CAT + 'cameras = ["gate"]\n', "events[0] and events[1] are both about 'cat' on 'gate'"),
         ("[publish.results]\nqos = 1\n" + STREAM, "publish is of what goes to a broker, and none is named"),
         (_MQTT + "[publish.results]\nqos = 2\n" + STREAM, "publish.results.qos: 2, expected 0 or 1"),
+        (
+            _MQTT + "[publish.events]\nqos = 0\n" + STREAM,
+            "publish.events.qos: 0, expected 1; nobody acknowledges at 0, and no event may be lost",
+        ),
+        (
+            _MQTT + "[publish.events]\nqos = 2\n" + STREAM,
+            "publish.events.qos: 2, expected 1; 1 does, doubles bear one seq",
+        ),
         (_MQTT + "[publish.results]\nmax_per_s = 0\n" + STREAM, "publish.results.max_per_s is 0, expected 0.001"),
         (
             _MQTT + "[publish.events]\nexpiry_s = 0\n" + STREAM,

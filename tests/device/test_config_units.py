@@ -26,6 +26,8 @@ _EVENT = '[[events]]\nlabels = ["cat"]\n'
         (f'{_EVENT}confidence = "60 %"', "confidence: got a string, expected a number: what is less confident is not"),
         ('cpu_share = "50%"', "got a string, expected a number of cores; 0.5 is 50% of one core"),
         ('fps = "50%"', "got a string, expected a number of frames a second; leave out the unit"),
+        ("run_limit_s = 5000", "run_limit_s is 5000, expected 600 seconds or less; was it milliseconds?"),
+        ("trial_s = 60000", "trial_s is 60000, expected 3600 seconds or less; was it milliseconds?"),
         ("cpu_share = 50", "cpu_share is 50, expected 4 cores or less, which this machine has; 0.5 is half a core"),
     ],
 )

@@ -22,6 +22,7 @@ from edge_sdk.errors import IncompatibleError
 from edge_sdk.frame import Inferred, Prepared
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.stages import Stages
+from tests.device.bundles import edit_manifest
 from tests.device.graded import LARGE, SMALL, open_variant, write_graded
 from tests.device.numbered import write_video
 
@@ -121,7 +122,8 @@ def video(tmp_path: Path) -> Path:
 def test_run_refuses_with_the_numbers_and_exit_code_4(
     bundle: Bundle, video: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["run", str(bundle.path), "--source", str(video), "--latency-ms", "0.0001"]) == 4
+    edit_manifest(bundle.path, latency_budget_ms=0.0001)
+    assert run(["run", str(bundle.path), "--source", str(video)]) == 4
     captured = capsys.readouterr()
     assert captured.out == ""
     last = captured.err.splitlines()[-1]
@@ -132,8 +134,8 @@ def test_run_refuses_with_the_numbers_and_exit_code_4(
 def test_best_effort_runs_all_the_same_and_says_so(
     bundle: Bundle, video: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    command = ["run", str(bundle.path), "--source", str(video), "--latency-ms", "0.0001", "--best-effort", "--json"]
-    assert run(command) == 0
+    edit_manifest(bundle.path, latency_budget_ms=0.0001)
+    assert run(["run", str(bundle.path), "--source", str(video), "--best-effort", "--json"]) == 0
     captured = capsysbinary.readouterr()
     assert b"warning: " in captured.err
     *results, summary = [msgspec.json.decode(line) for line in captured.out.splitlines()]
@@ -145,7 +147,8 @@ def test_images_in_turn_are_never_dropped_and_so_never_refused(
     bundle: Bundle, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     cv2.imwrite(str(tmp_path / "one.png"), np.zeros((32, 32, 3), np.uint8))
-    assert run(["run", str(bundle.path), "--source", str(tmp_path / "one.png"), "--latency-ms", "0.0001"]) == 0
+    edit_manifest(bundle.path, latency_budget_ms=0.0001)
+    assert run(["run", str(bundle.path), "--source", str(tmp_path / "one.png")]) == 0
     captured = capsysbinary.readouterr()
     assert b"warning: " in captured.err
     assert msgspec.json.decode(captured.out)["model"]["variant"] == LARGE

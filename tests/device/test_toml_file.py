@@ -10,7 +10,7 @@ import pytest
 from msgspec import Meta
 
 from edge_sdk.errors import ConfigError
-from edge_sdk.toml_file import explain, problems, read_toml
+from edge_sdk.toml_file import explain, problems, read_toml, shown
 
 
 class Camera(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,10 +146,27 @@ def test_other_wordings(message: str, document: dict[str, Any], expected: str) -
 
 def test_values_are_shown_short_and_without_passwords(tmp_path: Path) -> None:
     shown = _complaint(tmp_path, GOOD + 'cameras = [{url = "http://admin:hunter2@gate/stream"}]')
-    assert "'http://***@gate/stream'" in shown
+    assert "'http://***@gate/…" in shown
     assert "hunter2" not in shown
     shown = _complaint(tmp_path, GOOD + f'code = "{"x" * 500}"')
     assert len(shown) < 200
+
+
+@pytest.mark.parametrize("control", ["", "\n", "\x1b", "\u2028", " "])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rtsps://gate:7441/AbCdEf{}GhIjKlMnOp",
+        "rtsp://gate/user=admin_pass{}word=AbCdEf.sdp",
+        "rtsp://gate/live?token=1{}AbCdEf",
+        "rtsp://admin:AbCdEf{}/@gate/live",
+    ],
+)
+def test_of_a_url_only_the_host_is_shown(url: str, control: str) -> None:
+    said = shown(url.format(control))
+    assert "gate" in said
+    assert "AbCdEf" not in said
+    assert "AbCdEf" not in shown([url.format(control)])
 
 
 @pytest.mark.parametrize(

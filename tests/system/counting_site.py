@@ -59,14 +59,14 @@ class Site:
             self.cameras, device={"name": self.name}, mqtt=self.mqtt, trust=trust, defaults=self.defaults
         )
 
-    def start(self) -> Device:
+    def start(self, *arguments: str) -> Device:
         """The device, as it begins."""
-        return Device(write_config(self.folder, self.text()), environment=own_folders(self.folder))
+        return Device(write_config(self.folder, self.text()), *arguments, environment=own_folders(self.folder))
 
     @contextmanager
-    def running(self) -> Iterator[Device]:
+    def running(self, *arguments: str) -> Iterator[Device]:
         """The device, once all cameras have results."""
-        with self.start() as device:
+        with self.start(*arguments) as device:
             for camera in self.cameras:
                 self.wait_for_more(camera)
             self.wait_for_cameras(*self.cameras)

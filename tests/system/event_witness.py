@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import paho.mqtt.client as mqtt
@@ -124,3 +126,32 @@ class Witness(PahoUser):
         self.seen[key] += 1
         self.doubles += self.seen[key] > 1 and not message.dup
         self.order.append(document["seq"])
+
+
+class Kills(NamedTuple):
+    """How often each was killed."""
+
+    broker: int
+    device: int
+
+
+def kill_at_random(broker: Broker, device: KillableDevice, witness: Witness, seconds: float, seed: int) -> Kills:
+    """SIGKILL for the broker or a device that runs, at random moments, for so long; each once at least."""
+    rng = random.Random(seed)
+    until, of_broker, of_device = time.monotonic() + seconds, 0, 0
+    victims = rng.sample(("broker", "device"), 2)
+    while victims or time.monotonic() < until:
+        time.sleep(rng.uniform(0.5, 3.0))
+        victim = victims.pop() if victims else rng.choice(("broker", "device"))
+        if victim == "device":
+            device.kill()
+            device.start()
+            of_device += 1
+            continue
+        before = witness.subscriptions
+        broker.kill()
+        of_broker += 1
+        time.sleep(rng.uniform(0.1, 1.0))
+        broker.start()
+        wait_until(lambda before=before: witness.subscriptions > before, "the witness to be back")  # type: ignore[misc]
+    return Kills(of_broker, of_device)

@@ -13,7 +13,8 @@ from typing import Literal, TypeAlias
 
 Mode: TypeAlias = Literal["pass", "swallow", "reset", "trickle"]
 
-_TRICKLE_BYTES = 40
+TRICKLE_BYTES = 40
+"""The most that goes through at once."""
 _TRICKLE_S = 0.02
 
 
@@ -28,11 +29,15 @@ class Proxy:
             connection, and the new ones; `trickle`: a few bytes at a time. May change at any moment.
         port: where it listens.
         connections: how many came so far.
+        pieces: the sizes in bytes of what came from clients so far, each passed on, or not, for itself.
+        flow_s: seconds that this took, without those in which nothing came.
     """
 
     def __init__(self, port: int) -> None:
         self.mode: Mode = "pass"
         self.connections = 0
+        self.pieces: list[int] = []
+        self.flow_s = 0.0
         self._server_port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -72,18 +77,23 @@ class Proxy:
 
     def _pump(self, client: socket.socket, server: socket.socket) -> bool:
         """One turn; False at the end of either side."""
-        mode = self.mode
+        ready = select.select([client, server], [], [], 0.05)[0]
+        mode = self.mode  # as it is now, and not as it was when nothing came
         if mode == "reset":
             _reset(client)
             return False
-        for source in select.select([client, server], [], [], 0.05)[0]:
-            data = source.recv(_TRICKLE_BYTES if mode == "trickle" else 65536)
+        for source in ready:
+            begun = time.monotonic()
+            data = source.recv(TRICKLE_BYTES if mode == "trickle" else 65536)
             if not data:
                 return False
             if mode == "trickle":
                 time.sleep(_TRICKLE_S)
             if mode != "swallow":
                 (server if source is client else client).sendall(data)
+            if source is client:
+                self.pieces.append(len(data))
+                self.flow_s += time.monotonic() - begun
         return True
 
 

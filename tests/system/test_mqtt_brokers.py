@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
+from edge_sdk.event import Event
 from edge_sdk.publishing import (
     Backoff,
     MqttPublisher,
@@ -21,6 +23,7 @@ from tests.system.publishers import (
     numbers,
     publishing_to,
     put,
+    until,
 )
 
 pytestmark = pytest.mark.system
@@ -45,6 +48,7 @@ CONNACK = b"\x20\x03\x00\x00\x00"
         (b"\x20\x03\x00\x86\x00", "refused", "Bad user name or password (reason code 134)"),
         (b"\x20\x03\x00\x88\x00", "connecting", "Server unavailable"),
         (b"\x20\x02\x00\x05", "connecting", ""),
+        (b"\x20\x03\x00\x9b\x00", "connecting", "the broker takes QoS 0 only"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "connecting", ""),
         (b"\xff" * 100, "connecting", ""),
     ],
@@ -77,3 +81,38 @@ def test_a_broker_of_mqtt_3(broker: Broker) -> None:
         wait_until(lambda: len(numbers(subscriber)) == 2, "results")
         assert numbers(subscriber) == [1, 2]
         assert publisher.stats().acknowledged == 2
+
+
+def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:
+    """Sent at QoS 0 they would count as delivered, and nobody would know whether they were."""
+    doubts: list[str] = []
+    with (
+        Broker(tmp_path, config=["max_qos 0"]) as broker,
+        Subscriber(broker) as subscriber,
+        publishing_to(broker, qos=1, on_doubt=doubts.append) as (publisher, door),
+    ):
+        for number in range(30):  # more than a window
+            door.put(Event(kind=f"{number}"))
+        put(door, 1)
+        subscriber.wait_for(lambda _: numbers(subscriber) == [1], "the result, which nobody acknowledges")
+        until(publisher, lambda s: "takes QoS 0 only" in s.last_error, "the reason")
+        [line] = doubts
+        assert line.startswith("this broker takes QoS 0 only: events cannot be acknowledged, and wait; have it take")
+        subscriber.wait_for(lambda _: "mqtt_qos" in documents(subscriber.messages(STATE))[-1]["warnings"], "the state")
+        assert (publisher.stats().events.waiting, subscriber.messages("/event/door")) == (30, [])
+        config = tmp_path / "mosquitto.conf"
+        config.write_text(config.read_text().replace("max_qos 0", "max_qos 1"))
+        known = len(subscriber.messages(STATE))
+        broker.restart()
+        until(publisher, lambda s: s.events.delivered == 30 and not s.events.waiting, "the answers")
+        subscriber.wait_for(lambda _: "mqtt_qos" not in _newest_state(subscriber, known), "the end of the warning")
+        door.put(Event(kind="last"))  # the others may have come before the subscriber was back
+        subscriber.wait_for(lambda _: bool(subscriber.messages("/event/door")), "an event")
+        assert {message.qos for message in subscriber.messages("/event/door")} == {1}
+        assert publisher.stats().events.lost.total == 0
+
+
+def _newest_state(subscriber: Subscriber, known: int) -> str:
+    """As text, once there is one beside those that are known."""
+    states = subscriber.messages(STATE)
+    return states[-1].payload.decode() if len(states) > known else "mqtt_qos"

@@ -100,7 +100,7 @@ def test_of_results_at_a_rate_the_newest_are_published(broker: Broker, qos: Lite
 
 
 def test_each_kind_has_the_qos_and_expiry_that_it_is_given(broker: Broker) -> None:
-    channels = {"events": Channel(qos=0, expiry_s=111), "snapshots": Channel(qos=1, expiry_s=222)}
+    channels = {"events": Channel(qos=1, expiry_s=111), "snapshots": Channel(qos=1, expiry_s=222)}
     with Subscriber(broker) as subscriber:
         with publishing_to(broker, qos=1, expiry_s=333, **channels) as (_, door):
             put(door, 1)
@@ -108,7 +108,7 @@ def test_each_kind_has_the_qos_and_expiry_that_it_is_given(broker: Broker) -> No
             door.put_snapshot(JPEG, 1)
             subscriber.wait_for(lambda ms: any(m.topic.endswith(SNAPSHOT) for m in ms), "the picture")
         ways = {m.topic.split("/")[4]: (m.qos, m.expiry_s) for m in subscriber.messages("/door")}
-    expected = {"event": (0, 111), "snapshot": (1, 222), "result": (1, 333)}
+    expected = {"event": (1, 111), "snapshot": (1, 222), "result": (1, 333)}
     for kind, (qos, expiry_s) in expected.items():
         assert ways[kind][0] == qos
         assert ways[kind][1] in range(expiry_s - 5, expiry_s + 1)

@@ -11,7 +11,9 @@ import cv2
 import msgspec
 import pytest
 
+from tests.device.bundles import edit_manifest
 from tests.system.broker import Broker, Subscriber, free_port, wait_until
+from tests.system.bundles import copy_bundle
 from tests.system.program import PATIENCE_S, edge_sdk, start_edge_sdk
 
 pytestmark = pytest.mark.system
@@ -111,8 +113,10 @@ def test_a_video_plays_in_real_time_to_its_end(cell_bundle: Path, video: Path) -
     assert "source" in done.stderr
 
 
-def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path) -> None:
-    done = edge_sdk("run", cell_bundle, "--source", video, "--every-frame", "--latency-ms", "0.001")
+def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path, tmp_path: Path) -> None:
+    bundle = copy_bundle(cell_bundle, tmp_path / "hasty.edge", 1)
+    edit_manifest(bundle, latency_budget_ms=0.001)  # which no frame keeps
+    done = edge_sdk("run", bundle, "--source", video, "--every-frame")
     assert done.returncode == 0, done.stderr
     seqs = [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()]
     assert len(seqs) > 10

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.device.bundles import edit_manifest
 from tests.device.graded import write_graded
 from tests.device.hostile import endless, write_hostile
 from tests.device.numbered import write_video
@@ -39,8 +40,8 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_signal_during_the_trial_of_another_variant_ends_the_run(tmp_path: Path, bundle: Path) -> None:
     video = write_video(tmp_path / "v.avi", range(20), fps=50)
-    never = ("--latency-ms", "0.0001", "--trial-seconds", 200)
-    process = start_edge_sdk("run", bundle, "--source", video, *never, "--json")
+    edit_manifest(bundle, latency_budget_ms=0.0001)  # which none keeps
+    process = start_edge_sdk("run", bundle, "--source", video, "--trial-seconds", 200, "--json")
     try:
         wait_until(lambda: any((tmp_path / "state").rglob("*.json")), "the trial of the first variant")
         wait_until(lambda: _is_trying(process.pid), "that of the second")
