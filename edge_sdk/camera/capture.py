@@ -141,8 +141,13 @@ def plausible_fps(fps: float) -> float:
     return fps if math.isfinite(fps) and SLOWEST_FPS <= fps <= FASTEST_FPS else _FALLBACK_FPS
 
 
-def silence() -> None:
-    """Keep OpenCV and FFmpeg off stderr; whoever sets their environment variables gets their log all the same."""
+def set_up_opencv() -> None:
+    """Keep OpenCV and FFmpeg off stderr, and OpenCV's lock off FFmpeg; the user's own variables stay in force.
+
+    That lock is held for a whole opening: one camera that does not answer held up every other opening in the process,
+    also of a film that is written. FFmpeg has needed none since its version 4 (docs/adr/0039).
+    """
+    os.environ.setdefault("OPENCV_FFMPEG_IS_THREAD_SAFE", "1")
     # Read by OpenCV when it opens its first capture.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", _FFMPEG_QUIET)
     os.environ.setdefault(DEVICE_TIMEOUT_VARIABLE, str(device_timeout_s()))

@@ -9,7 +9,7 @@ from typing import cast
 import cv2
 import numpy as np
 
-from edge_sdk.camera.capture import silence
+from edge_sdk.camera.capture import set_up_opencv
 from edge_sdk.camera.rotation import turned
 from edge_sdk.camera.stats import SourceStats, SourceStatus
 from edge_sdk.errors import CameraError
@@ -36,7 +36,7 @@ class ImageFiles:
     remarks: tuple[str, ...] = ()
 
     def __init__(self, path: Path, camera: str, options: SourceOptions = AS_IT_COMES) -> None:
-        silence()
+        set_up_opencv()
         self._options = options
         self._camera = camera
         self._paths = _image_paths(path)

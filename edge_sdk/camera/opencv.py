@@ -8,7 +8,7 @@ import time
 
 import cv2
 
-from edge_sdk.camera.capture import JpegCapture, OpenCvCapture, silence
+from edge_sdk.camera.capture import JpegCapture, OpenCvCapture, set_up_opencv
 from edge_sdk.camera.ffmpeg_options import file_options, stream_options
 from edge_sdk.location import is_utf8
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
@@ -17,7 +17,6 @@ _MJPG = cv2.VideoWriter.fourcc(*"MJPG")
 # One is written while the other is looked at. With a single one the driver has none while a picture is decoded, and
 # loses every other frame.
 _DEVICE_BUFFERS = 2
-_LONGEST_UDP_S = 5.0
 _FPS_TOLERANCE = 0.05  # 29.97 for 30 is as asked
 
 
@@ -60,11 +59,9 @@ def has_gstreamer() -> bool:
 
 
 def _timeouts(options: SourceOptions) -> list[int]:
-    # Everything that opens over TCP waits for one that opens over UDP (see `ffmpeg_options`).
-    open_s = min(options.open_timeout_s, _LONGEST_UDP_S) if options.transport == "udp" else options.open_timeout_s
     return [
         cv2.CAP_PROP_OPEN_TIMEOUT_MSEC,
-        round(open_s * 1000),
+        round(options.open_timeout_s * 1000),
         cv2.CAP_PROP_READ_TIMEOUT_MSEC,
         round(options.read_timeout_s * 1000),
     ]
@@ -116,7 +113,7 @@ def size_remark(asked_wh: tuple[int, int], given_wh: tuple[int, int]) -> str:
 
 
 def _open(location: str, backend: int, parameters: list[int]) -> cv2.VideoCapture | None:
-    silence()
+    set_up_opencv()
     capture = cv2.VideoCapture()
     try:
         opened = is_utf8(location) and capture.open(location, backend, parameters)

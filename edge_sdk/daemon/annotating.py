@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.camera.capture import silence
+from edge_sdk.camera.capture import set_up_opencv
 
 if TYPE_CHECKING:
     from edge_sdk.annotate import AnnotatedVideo
@@ -28,7 +28,7 @@ def annotated_video(path: Path, bundle: Bundle, fps: float) -> Iterator[Annotate
     """
     from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter  # few runs do
 
-    silence()  # OpenCV, where it writes: it speaks of each frame for which the disk has no room
+    set_up_opencv()  # OpenCV, where it writes: it speaks of each frame for which the disk has no room
     annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
     with VideoWriter(path, fps) as writer:
         yield AnnotatedVideo(annotator, writer, fps)

@@ -1,8 +1,7 @@
-"""Patterns, GStreamer pipelines, and FFmpeg's options, which belong to the whole process."""
+"""Patterns and GStreamer pipelines."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from contextlib import closing
@@ -13,14 +12,11 @@ import numpy as np
 import pytest
 
 from edge_sdk.camera import Kind, SourceOptions, SourceStatus, kind_of, open_source, redact
-from edge_sdk.camera.ffmpeg_options import file_options, stream_options
 from edge_sdk.camera.opencv import has_gstreamer
 from edge_sdk.camera.pattern import Pattern
 from edge_sdk.errors import CameraError, MissingDependencyError
 from edge_sdk.frame import Image
 from tests.device.numbered import number_in, write_video
-
-VARIABLE = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
 
 
 def _bars(image: Image) -> int:
@@ -169,43 +165,3 @@ def test_a_real_pipeline() -> None:
         frame = source.latest(5)
         assert frame is not None
         assert frame.size_wh == (320, 240)
-
-
-def test_ffmpegs_options_are_afterwards_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "fflags;nobuffer")
-    with stream_options("udp"):
-        assert "rtsp_transport;udp" in os.environ[VARIABLE]
-    assert os.environ[VARIABLE] == "fflags;nobuffer"
-    with pytest.raises(CameraError, match="format_whitelist"), file_options():
-        raise CameraError(os.environ[VARIABLE])
-    assert os.environ[VARIABLE] == "fflags;nobuffer"
-
-
-def test_many_cameras_open_side_by_side_each_with_its_own_options() -> None:
-    """Those alike at the same time, others one after the other, and nobody waits for ever."""
-    both_inside = threading.Barrier(2)
-    seen: list[tuple[str, str]] = []
-
-    def open_one(transport: str, *, meets: bool) -> None:
-        with stream_options(transport):
-            if meets:
-                both_inside.wait(30)
-            seen.append((transport, os.environ[VARIABLE]))
-            time.sleep(0.002)
-
-    alike = [threading.Thread(target=open_one, args=("tcp",), kwargs={"meets": True}) for _ in range(2)]
-    for thread in alike:
-        thread.start()
-    for thread in alike:
-        thread.join(30)
-    assert [transport for transport, _ in seen] == ["tcp", "tcp"]
-    others = [
-        threading.Thread(target=open_one, args=(transport,), kwargs={"meets": False})
-        for transport in ("tcp", "udp") * 20
-    ]
-    for thread in others:
-        thread.start()
-    for thread in others:
-        thread.join(30)
-    assert len(seen) == 42
-    assert all(("rtsp_transport;udp" in value) == (transport == "udp") for transport, value in seen)

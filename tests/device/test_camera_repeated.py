@@ -105,8 +105,12 @@ def _frames_within(source: OpenedSource, seconds: float) -> int:
     return found
 
 
-def test_a_camera_that_hangs_in_its_opening_takes_no_frames_from_a_film(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.avi", range(_LENGTH), fps=100.0)
+@needs_ffmpeg
+@pytest.mark.parametrize("name", ["a.avi", "a.ts", "a.m2v"])
+def test_a_camera_that_hangs_in_its_opening_takes_no_frames_from_a_film(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    plain = write_video(tmp_path / "plain.avi", range(_LENGTH), fps=50.0)
+    subprocess.run(["ffmpeg", "-v", "error", "-i", plain, "-c:v", "mpeg2video", path], check=True)
     mute_for_long = SourceOptions(open_timeout_s=2.0)
     with closing(open_source(str(path), options=_REPEATED)) as film:
         alone = _frames_within(film, 2)

@@ -12,7 +12,7 @@ import cv2
 import msgspec
 import numpy as np
 
-from edge_sdk.camera.capture import silence
+from edge_sdk.camera.capture import set_up_opencv
 from edge_sdk.errors import DataError
 from edge_sdk.frame import Image
 
@@ -108,7 +108,7 @@ def decode(data: bytes) -> Image | None:
     """The picture as uint8 (H, W, 3), BGR, turned as EXIF says; None where OpenCV cannot read it."""
     if not data:
         return None
-    silence()  # OpenCV says on stderr what is wrong with an image; whoever skips it says so too
+    set_up_opencv()  # OpenCV says on stderr what is wrong with an image; whoever skips it says so too
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     except cv2.error:
