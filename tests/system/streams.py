@@ -57,7 +57,12 @@ if password:
     rights.add_permission_for_role("viewer", "media.factory.access", True)
     rights.add_permission_for_role("viewer", "media.factory.construct", True)
     factory.set_permissions(rights)
-server.get_mount_points().add_factory("/live", factory)
+for path in ("/live", "/ends"):
+    server.get_mount_points().add_factory(path, factory)
+def end_soon(client, context):  # a few frames, then the connection is closed
+    if context.uri.abspath.startswith("/ends"):
+        GLib.timeout_add(120, lambda: client.close())
+server.connect("client-connected", lambda _, client: client.connect("play-request", end_soon))
 server.attach(None)
 print(server.get_bound_port(), flush=True)
 GLib.MainLoop().run()
