@@ -23,7 +23,7 @@ from tests.system.broker import require_program
 pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(
-        os.geteuid() != 0, reason="only root may mount file systems; test_event_kills has kills for power cuts"
+        os.geteuid() != 0, reason="only root may mount file systems; test_event_kills replays what was synced"
     ),
 ]
 
