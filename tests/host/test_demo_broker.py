@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from edge_sdk.errors import PublishError
 from edge_sdk_tools.demo.broker import Broker, Kind, find_mosquitto, running_broker
 from edge_sdk_tools.demo.listener import listening, wait_until_quiet
 from edge_sdk_tools.demo.process import child, last_line
+from tests.absent import not_installed
 
 pytestmark = pytest.mark.system
 
@@ -23,9 +23,7 @@ pytestmark = pytest.mark.system
 @pytest.fixture(params=["mosquitto", "amqtt"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     if request.param == "mosquitto" and find_mosquitto() is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("mosquitto is not installed")
-        pytest.skip("mosquitto is not installed; apt install mosquitto")
+        not_installed("mosquitto is not installed; apt install mosquitto")
     found: Kind = request.param
     return found
 

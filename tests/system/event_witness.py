@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,10 +33,11 @@ class KillableDevice:
         port: of the broker.
         folder: of its outbox.
         rate: events a second.
+        before: a command that runs it, such as `strace`, and ends with it.
     """
 
-    def __init__(self, port: int, folder: Path, rate: float = 200.0) -> None:
-        self._command = [sys.executable, "-m", "tests.system.event_device", str(port), str(folder)]
+    def __init__(self, port: int, folder: Path, rate: float = 200.0, before: Sequence[str] = ()) -> None:
+        self._command = [*before, sys.executable, "-m", "tests.system.event_device", str(port), str(folder)]
         self._rate = rate
         self.acknowledged: set[int] = set()
         self.starts = 0

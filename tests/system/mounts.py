@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
-import pytest
+from tests.absent import not_allowed
 
 DISK_KB = 1024
 
@@ -31,7 +31,7 @@ class Mounts:
         assert self._holder.stdout
         if self._holder.stdout.readline() != b"ready\n":
             self._end()
-            pytest.skip("no mount namespace may be made here: it takes root and CAP_SYS_ADMIN")
+            not_allowed("no mount namespace may be made here: it takes root and CAP_SYS_ADMIN")
 
     def __enter__(self) -> Mounts:
         return self

@@ -24,7 +24,7 @@ from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 from tests.device.numbered import number_in
-from tests.system.streams import StreamServer, http_server, rtsp_server, true_age_ms
+from tests.system.streams import JPEG, StreamServer, http_server, rtsp_server, true_age_ms
 
 pytestmark = pytest.mark.system
 
@@ -161,9 +161,10 @@ def test_half_a_jpeg_is_survived() -> None:
             _until(source, _is_fresh)
 
 
-def test_a_stream_that_ends_is_opened_again_without_leaving_anything() -> None:
+@pytest.mark.parametrize("make_server", [partial(rtsp_server, encoder=JPEG), http_server], ids=["rtsp", "http"])
+def test_a_stream_that_ends_is_opened_again_without_leaving_anything(make_server: Callable[[], StreamServer]) -> None:
     """Two hundred times: no thread, no descriptor, and no memory that grows with them."""
-    with http_server() as server:
+    with make_server() as server:
         reopen = partial(_opened, server.url("/ends"))
         first = reopen()
         with closing(ThreadedSource(LiveFeed(first, reopen, uniform=lambda: 0.0), "c")) as source:

@@ -17,15 +17,11 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.publishing.durable import EventOutbox
+from tests.absent import not_allowed
 from tests.device.event_outboxes import WAIT_S, delivered, outbox_at, put, taken, until
 from tests.system.broker import require_program
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.skipif(
-        os.geteuid() != 0, reason="only root may mount file systems; test_event_kills has kills for power cuts"
-    ),
-]
+pytestmark = pytest.mark.system
 
 _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
 _LOSE_EVERYTHING = 2  # EXT4_GOING_FLAGS_NOLOGFLUSH: what was not synced is gone
@@ -34,9 +30,11 @@ _LOSE_EVERYTHING = 2  # EXT4_GOING_FLAGS_NOLOGFLUSH: what was not synced is gone
 @contextmanager
 def _mounted(folder: Path, *arguments: str) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
+    if os.geteuid() != 0:
+        not_allowed("only root may mount file systems; test_event_kills replays what was synced")
     found = subprocess.run(["mount", *arguments, str(folder)], capture_output=True, text=True, check=False)
     if found.returncode:
-        pytest.skip(f"this machine mounts no {arguments}: {found.stderr.strip()}")
+        not_allowed(f"this machine mounts no {arguments}: {found.stderr.strip()}")
     try:
         yield folder
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.device.event_outboxes import outbox_at, taken
 from tests.system.broker import Broker, wait_until
 from tests.system.event_device import DEVICE
 from tests.system.event_witness import PERSISTENT, KillableDevice, Witness, kill_at_random
+from tests.system.recorded_disk import TRACED, RecordedDisk
 
 pytestmark = pytest.mark.system
 
@@ -24,7 +26,7 @@ _NOBODY = 9  # a port at which no broker listens
 
 
 def test_kills_in_the_middle_of_commits_leave_all_that_was_acknowledged_in_the_file(tmp_path: Path) -> None:
-    """As near to a power cut as a machine comes where nobody may mount a disk; test_event_disks has the real one."""
+    """A kill leaves what was written and not synced; the next test takes that away, as test_event_disks does."""
     rng = random.Random(11)
     device = KillableDevice(_NOBODY, tmp_path, rate=500.0)
     for _ in range(4):
@@ -35,6 +37,39 @@ def test_kills_in_the_middle_of_commits_leave_all_that_was_acknowledged_in_the_f
         assert device.acknowledged <= {event.seq for event in taken(outbox, outbox.waiting)}
         assert outbox.stats().set_aside == 0
     assert len(device.acknowledged) > 100
+
+
+def _strace_works() -> bool:
+    try:
+        return (
+            subprocess.run(["strace", "-D", "-o", os.devnull, "true"], capture_output=True, check=False).returncode == 0
+        )
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not _strace_works(), reason="strace is not installed, or may not look at a child here")
+def test_what_was_synced_before_a_power_cut_holds_all_that_was_acknowledged(tmp_path: Path) -> None:
+    """Where nobody may cut the power of a file system: what was written and not synced is taken away, at each word."""
+    path = OutboxSettings(folder=tmp_path / "outbox").path_of("default", DEVICE)
+    trace = tmp_path / "trace"
+    strace = ("strace", "-D", "-f", "-y", "-xx", "-s", "1000000", "-e", TRACED, "-o", str(trace))
+    device = KillableDevice(_NOBODY, path.parent, rate=100.0, before=strace)
+    device.start()
+    wait_until(lambda: len(device.acknowledged) > 200, "acknowledged events")
+    device.kill()
+    disk, first, looked = RecordedDisk(path.parent), 0, 0
+    for number, said in enumerate(disk.replay(trace.read_text())):
+        word, _, last = said.strip().partition(" ")
+        first = int(last) if word == "first" else first
+        if word != "committed" or not last.isdecimal() or number % 5:
+            continue
+        disk.leave(tmp_path / f"cut{number}")
+        with outbox_at(tmp_path / f"cut{number}" / path.name) as outbox:
+            assert set(range(first, int(last) + 1)) <= {event.seq for event in taken(outbox, outbox.waiting)}
+            assert outbox.stats().set_aside == 0
+        looked += 1
+    assert looked > 5
 
 
 def test_kills_of_broker_and_device_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from tests.system.results import count_results, wait_for_results
 
 pytestmark = pytest.mark.system
 
-_FRAMES = 20_000
-_SETTLED = 0.5  # of them: by then the records of recent results have come round
-_LIMIT_BYTES = 300  # a frame: pages and the heap's own ways make some; what keeps a frame's message has a thousand
+_FRAMES = 60_000
+_SETTLED = 0.5  # of them: by then the records of recent results have come round, which 20,000 are too few for
+_LIMIT_BYTES = 10  # a frame, one megabyte in 100,000; 0.1, 3.8 and 4.5 were measured, of the heap's own ways
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -36,7 +36,7 @@ def _sample(device: Device, results: int) -> _Sample:
     return _Sample(results, pages * _PAGE, device.descriptors())
 
 
-def test_twenty_thousand_frames_flat_out_leave_nothing(tmp_path: Path, broker: Broker, cell_bundle: Path) -> None:
+def test_sixty_thousand_frames_flat_out_leave_nothing(tmp_path: Path, broker: Broker, cell_bundle: Path) -> None:
     video = write_video(tmp_path / "short.avi", range(250), size_wh=(160, 120))
     in_turn = {"source": str(video), "every_frame": True, "repeat": True}
     cameras: dict[str, Table] = {

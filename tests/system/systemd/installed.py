@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.absent import not_allowed, not_installed
 from tests.system.program import edge_sdk
 from tests.system.systemd.container import Container
 from tests.system.systemd.debian_root import CannotRunError, NotInstalledError, make_root
@@ -31,11 +31,9 @@ def systemd_container(
         with Container(make_root(), shared) as running:
             yield running
     except CannotRunError as reason:
-        pytest.skip(str(reason))
+        not_allowed(str(reason))
     except NotInstalledError as reason:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(reason))
-        pytest.skip(str(reason))
+        not_installed(str(reason))
 
 
 @pytest.fixture
