@@ -17,10 +17,9 @@ from edge_sdk.publishing.durable.answered import Answered
 from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.durable.losses import Losses
 from edge_sdk.publishing.durable.numbers import Numbers
+from edge_sdk.publishing.durable.ready import Ready
 from edge_sdk.publishing.durable.tally import Tally
 
-_READY = 512  # events that are read from disk ahead of their turn, at most
-_READY_BYTES = 512_000
 _MOST_NEW = 10_000  # events that the outbox's thread has not seen
 _REFUSED = 100  # events that wait to be put aside
 _LOW = 128  # from here on down the next ones are read
@@ -41,8 +40,8 @@ class Shelf:
         self._is_committed = threading.Condition(self._lock)
         self._following = numbers.following
         self._new: deque[tuple[str, bytes, str, int, int]] = deque()
-        self._new_bytes = self._ready_bytes = 0
-        self._ready: deque[Held] = deque()
+        self._new_bytes = 0
+        self._ready = Ready()
         self._flying: dict[int, Held] = {}
         self._answered = Answered()
         self._refused: deque[tuple[Held, str]] = deque(maxlen=_REFUSED)
@@ -96,8 +95,7 @@ class Shelf:
         with self._lock:
             if not self.is_ready:
                 return None
-            event = self._ready.popleft()
-            self._ready_bytes -= event.cost
+            event = self._ready.take()
             self._flying[event.id] = event
             return event
 
@@ -123,7 +121,7 @@ class Shelf:
         with self._lock:
             doubtful = self._answered.recall(after_s)
             self._tally.recall(event.id for event in doubtful)
-            self._put_first([*doubtful, *self._flying.values()])
+            self._ready.put_first([*doubtful, *self._flying.values()])
             self._flying.clear()
 
     def refuse(self, event: Held, reason: str) -> None:
@@ -137,7 +135,7 @@ class Shelf:
         """It did not arrive, and is the next again; nothing is taken for so many seconds."""
         with self._lock:
             if self._flying.pop(event.id, None) is not None:
-                self._put_first([event])
+                self._ready.put_first([event])
             self._hold_until = max(self._hold_until, time.monotonic() + hold_s)
 
     # What the outbox's own thread does.
@@ -181,7 +179,7 @@ class Shelf:
 
     def room(self) -> tuple[int, int]:
         """Events and bytes that may be given to the publisher's thread."""
-        return _READY - len(self._ready), _READY_BYTES - self._ready_bytes
+        return self._ready.room()
 
     def feed(self, events: Sequence[Held], to: int, *, has_more: bool) -> None:
         """Give events to the publisher's thread.
@@ -192,15 +190,14 @@ class Shelf:
             has_more: whether there are others after them.
         """
         with self._lock:
-            self._ready.extend(events)
-            self._ready_bytes += sum(event.cost for event in events)
+            self._ready.add(events)
             self._fed = to
             self._has_more = has_more
 
     def done_to(self) -> int:
         """All events up to this id are through, one way or another."""
         with self._lock:
-            waiting = [self._ready[0].id] if self._ready else []
+            waiting = [next(iter(self._ready)).id] if self._ready else []
             waiting += self._flying
             waiting += [event.id for event in self._answered.events()]
             return min(waiting) - 1 if waiting else self._fed
@@ -230,10 +227,7 @@ class Shelf:
         """Events are lost that are not on their way, but for those that are through already; none stays ready."""
         gone = set(ids)
         with self._lock:
-            if gone and self._ready and self._ready[0].id <= max(gone):
-                kept = [event for event in self._ready if event.id not in gone]
-                self._ready = deque(kept)
-                self._ready_bytes = sum(event.cost for event in kept)
+            self._ready.drop(gone)
             self._tally.lose_those(why, gone)
 
     def forget(self, done_to: int) -> None:
@@ -292,8 +286,3 @@ class Shelf:
         """Events that are not at the broker yet, and not lost."""
         with self._lock:
             return self._tally.waiting
-
-    def _put_first(self, events: Sequence[Held]) -> None:
-        """In the order of ids, in which all is sent, and written down as through."""
-        self._ready = deque(sorted([*self._ready, *events], key=lambda event: event.id))
-        self._ready_bytes += sum(event.cost for event in events)
