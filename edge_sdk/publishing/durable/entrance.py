@@ -87,6 +87,7 @@ class Entrance:
             enter(event)
         except Exception as cause:  # noqa: BLE001 - the fault of who put it, who is not here any more
             self._outcomes.append(cause)
+            self._shelf.leave_out()
         else:
             self._outcomes.append(None)
 

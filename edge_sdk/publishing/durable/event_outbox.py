@@ -113,7 +113,12 @@ class EventOutbox:
         return self._shelf.committed_seq(camera)
 
     def wait_committed(self, timeout_s: float) -> bool:
-        """Wait until all that was put before, and no rate holds, is on disk; False where that takes longer."""
+        """Wait until all that was put before, and no rate holds, is on disk or at the broker.
+
+        Returns:
+            False where that takes longer, or where some of what was put since this thread asked last was lost before it
+            was there (see `stats`), or could not be encoded after it had waited for the file.
+        """
         until = time.monotonic() + timeout_s
         return self._entrance.wait_open(timeout_s) and self._shelf.wait_committed(max(0.0, until - time.monotonic()))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from edge_sdk.publishing.durable.answered import Answered
+from edge_sdk.publishing.durable.commits import Commits
 from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.durable.losses import Losses
 from edge_sdk.publishing.durable.numbers import Numbers
@@ -37,7 +38,7 @@ class Shelf:
     def __init__(self, numbers: Numbers, age_s: Callable[[], float], max_bytes: int) -> None:
         self._numbers, self._age_s, self._max_bytes = numbers, age_s, max_bytes
         self._lock = threading.Lock()
-        self._is_committed = threading.Condition(self._lock)
+        self._commits = Commits(self._lock)
         self._following = numbers.following
         self._new: deque[tuple[str, bytes, str, int, int]] = deque()
         self._new_bytes = 0
@@ -45,8 +46,7 @@ class Shelf:
         self._flying: dict[int, Held] = {}
         self._answered = Answered()
         self._refused: deque[tuple[Held, str]] = deque(maxlen=_REFUSED)
-        self._last_id = self._put_id = self._fed = self._committed_id = 0
-        self._committed: dict[str, int] = {}
+        self._last_id = self._put_id = self._fed = 0
         self._tally = Tally()
         self._hold_until = 0.0
         self._has_more = self._is_still = False
@@ -64,19 +64,25 @@ class Shelf:
             self._tally.put += 1
             self._new_bytes += len(payload)
             while self._new_bytes > self._max_bytes or len(self._new) > _MOST_NEW:
-                self._new_bytes -= len(self._new.popleft()[1])
+                _, dropped, _, _, number = self._new.popleft()
+                self._new_bytes -= len(dropped)
                 self._tally.lose("memory", 1)
+                self._commits.lose(number)
         return seq
+
+    def leave_out(self) -> None:
+        """One that waited for its number got none, and is not here."""
+        with self._lock:
+            self._commits.lose(self._put_id)
 
     def committed_seq(self, camera: str) -> int | None:
         """The newest number that a commit has written down."""
-        return self._committed.get(camera)
+        return self._commits.newest_seq(camera)
 
     def wait_committed(self, timeout_s: float) -> bool:
-        """Wait until all that was put before is on disk."""
+        """Wait until all that was put before is safe; False where that takes longer, or some of it was lost."""
         with self._lock:
-            wanted = self._put_id  # and not what came from the disk
-            return self._is_committed.wait_for(lambda: self._committed_id >= wanted, timeout_s)
+            return self._commits.wait(timeout_s, self._put_id)  # and not for what came from the disk
 
     # What the publisher's thread does.
 
@@ -130,6 +136,8 @@ class Shelf:
             if self._flying.pop(event.id, None) is not None:
                 self._refused.append((event, reason))
                 self._tally.refuse(event.id)
+                if event.id > self._commits.safe_to:
+                    self._commits.lose(event.id)
 
     def give_back(self, event: Held, hold_s: float) -> None:
         """It did not arrive, and is the next again; nothing is taken for so many seconds."""
@@ -230,6 +238,13 @@ class Shelf:
             self._ready.drop(gone)
             self._tally.lose_those(why, gone)
 
+    def lose_unsaved(self, why: str, ids: Collection[int]) -> None:
+        """The same of events that no commit has written down: who waits for that is told."""
+        self.lose(why, ids)
+        with self._lock:
+            for number in ids:
+                self._commits.lose(number)
+
     def forget(self, done_to: int) -> None:
         """All up to an id are through, and nobody asks for them any more."""
         with self._lock:
@@ -267,14 +282,10 @@ class Shelf:
             self._numbers.restore(bounds, is_orderly=is_orderly)
 
     def keep(self, events: Sequence[Held], bounds: dict[str, int], to: int) -> None:
-        """A commit has written this down, and with it all up to an id is written down or through."""
+        """A commit has written this down, and with it all up to an id is safe."""
         with self._lock:
             self._numbers.kept(bounds)
-            for event in events:
-                self._committed[event.camera] = event.seq
-            if to > self._committed_id:
-                self._committed_id = to
-                self._is_committed.notify_all()
+            self._commits.keep(events, to)
 
     def counts(self) -> tuple[int, int, Losses]:
         """How many were put, how many the broker has, and what is lost."""
