@@ -266,20 +266,11 @@ class Shelf:
             self._tally.restored += count
             return by
 
-    def due_bounds(self) -> dict[str, int]:
-        """Bounds of numbers that the next commit must write down."""
+    @contextmanager
+    def numbers(self) -> Iterator[Numbers]:
+        """Which numbers were given; none is meanwhile."""
         with self._lock:
-            return self._numbers.due()
-
-    def final_bounds(self) -> dict[str, int]:
-        """The exact next numbers."""
-        with self._lock:
-            return self._numbers.final()
-
-    def restore_bounds(self, bounds: dict[str, int], *, is_orderly: bool) -> None:
-        """Take what the disk knows of numbers."""
-        with self._lock:
-            self._numbers.restore(bounds, is_orderly=is_orderly)
+            yield self._numbers
 
     def keep(self, events: Sequence[Held], bounds: dict[str, int], to: int) -> None:
         """A commit has written this down, and with it all up to an id is safe."""

@@ -87,7 +87,9 @@ class Writer:
         self.turn()
         store, shelf = self._disk.store, self._shelf
         if store is not None and self._disk.takes:
-            store.close(shelf.final_bounds(), self._clock.mark())
+            with shelf.numbers() as numbers:
+                bounds = numbers.final()
+            store.close(bounds, self._clock.mark())
             self._disk.store = None
         self._disk.close()
         self._forget(shelf.done_to())
@@ -96,7 +98,8 @@ class Writer:
 
     def _take_over(self, store: EventStore, *, is_ours: bool) -> None:
         shelf = self._shelf
-        shelf.restore_bounds(store.bounds, is_orderly=store.is_orderly)
+        with shelf.numbers() as numbers:
+            numbers.restore(store.bounds, is_orderly=store.is_orderly)
         behind_s = self._clock.behind_s(store.mark) if store.mark is not None else 0.0
         restored = 0 if is_ours or self._has_opened else len(store)
         if not is_ours:
@@ -151,7 +154,9 @@ class Writer:
 
     def _write(self, store: EventStore) -> None:
         shelf = self._shelf
-        done_to, bounds, mark = shelf.done_to(), shelf.due_bounds(), self._clock.mark()
+        done_to, mark = shelf.done_to(), self._clock.mark()
+        with shelf.numbers() as numbers:
+            bounds = numbers.due()
         refused = shelf.refused()  # after it: what is refused from here on is in the file until it is put aside
         if refused:
             store.quarantine(refused)
