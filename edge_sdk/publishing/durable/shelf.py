@@ -70,10 +70,13 @@ class Shelf:
                 self._commits.lose(number)
         return seq
 
-    def leave_out(self) -> None:
-        """One that waited for its number got none, and is not here."""
+    def leave_out(self, *, is_lost: bool) -> None:
+        """One that waited for its number got none: it is lost, or it was no event."""
         with self._lock:
             self._commits.lose(self._put_id)
+            if is_lost:
+                self._tally.put += 1
+                self._tally.lose("memory", 1)
 
     def committed_seq(self, camera: str) -> int | None:
         """The newest number that a commit has written down."""
