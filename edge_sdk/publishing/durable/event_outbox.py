@@ -257,12 +257,14 @@ class EventOutbox:
                 return
         self._try(writer.open)
         self._entrance.open()
-        self._turn(writer)
         while not self._closing.is_set():
-            self._alarm.wait(self._has_work, self._due_s)
-            if self._shelf.has_new:
-                self._closing.wait(self._settings.commit_s)  # what comes meanwhile goes into the same commit
+            begun_s = time.monotonic()  # what came in this turn has waited for its commit since then, at the longest
             self._turn(writer)
+            if not self._shelf.has_new:
+                self._alarm.wait(self._has_work, self._due_s)
+                begun_s = time.monotonic()
+            if self._shelf.has_new:  # what comes meanwhile goes into the same commit
+                self._closing.wait(max(0.0, begun_s + self._settings.commit_s - time.monotonic()))
         self._entrance.release(all_of_them=True)
         writer.close()
 
