@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from edge_sdk.publishing.durable.writer import Writer
 
 _FAULT_S = 1.0
-_DOUBT_S = 2.0  # that a connection must last after an answer; its end is noticed within a second
+_DOUBT_S = 3.0  # from an answer to a later word: that is read within a second, so the broker was there for two
 
 
 class EventOutbox:
@@ -175,10 +175,18 @@ class EventOutbox:
         """The connection is over: what was taken and not settled is the next again.
 
         Args:
-            is_orderly: the broker took the goodbye. Otherwise what it answered in the last seconds comes again, once: a
-                broker that crashed had acknowledged events which it had not written down.
+            is_orderly: the broker took the goodbye. Otherwise what it answered, and said nothing after for two seconds,
+                comes again: a broker that crashed had acknowledged events which it had not written down.
         """
-        self._shelf.recall(math.inf if is_orderly else time.monotonic() - _DOUBT_S)
+        if is_orderly:
+            self._shelf.settle(math.inf)
+        self._shelf.recall()
+        self._alarm.soon()
+
+    def hear(self) -> None:
+        """The broker says something: what it had answered some time before on this connection is sure."""
+        if self._shelf.settle(time.monotonic() - _DOUBT_S):
+            self._alarm.soon()
 
     def stats(self) -> EventStats:
         """What happened so far."""
@@ -277,8 +285,6 @@ class EventOutbox:
     def _turn(self, writer: Writer) -> None:
         self._is_hungry = False
         self._alarm.clear()
-        if self._shelf.settle(time.monotonic() - _DOUBT_S):
-            self._alarm.soon()
         self._try(self._entrance.release)
         self._try(writer.turn)
         self._complaints.lost(self._shelf.counts()[2])

@@ -121,14 +121,14 @@ class Shelf:
                 self._answered.add(event)
 
     def settle(self, before_s: float) -> bool:
-        """Believe what was answered before a moment; whether there is more."""
+        """Believe what was answered before a moment; whether that is anything."""
         with self._lock:
             return self._answered.settle(before_s)
 
-    def recall(self, after_s: float) -> None:
-        """The connection is over: what is on its way, or was answered after a moment, is the next again."""
+    def recall(self) -> None:
+        """The connection is over: what is on its way, or was answered and is in doubt, is the next again."""
         with self._lock:
-            doubtful = self._answered.recall(after_s)
+            doubtful = self._answered.recall()
             self._tally.recall(event.id for event in doubtful)
             self._ready.put_first([*doubtful, *self._flying.values()])
             self._flying.clear()
