@@ -25,6 +25,7 @@ _LOG_PAGES = 256  # of the write-ahead log, before it is copied into the file
 _FULL_SHARE = 0.9  # of the pages, from where on the oldest make room ...
 _CALM_SHARE = 0.87  # ... down to here: the rest is for the next commit and what SQLite needs
 _QUARANTINE_ROWS = 100
+_QUARANTINE_SHARE = 1 / 32  # of the bound, for their payloads
 _TABLES = """
 CREATE TABLE IF NOT EXISTS event (
     id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, put_s REAL NOT NULL,
@@ -36,7 +37,11 @@ CREATE TABLE IF NOT EXISTS quarantine (
 CREATE TABLE IF NOT EXISTS camera (name TEXT PRIMARY KEY, bound INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-_TRIM_QUARANTINE = "DELETE FROM quarantine WHERE id NOT IN (SELECT id FROM quarantine ORDER BY id DESC LIMIT ?)"
+_TRIM_QUARANTINE = """
+DELETE FROM quarantine WHERE id NOT IN (
+    SELECT id FROM (SELECT id, row_number() OVER newest AS number, sum(length(payload)) OVER newest AS bytes
+                    FROM quarantine WINDOW newest AS (ORDER BY id DESC))
+    WHERE number <= ? AND bytes <= ?)"""
 
 
 class EventStore:
@@ -171,14 +176,15 @@ class EventStore:
             yield gone
 
     def quarantine(self, refused: Sequence[tuple[Held, str]]) -> None:
-        """Put events aside that the broker does not take, each with the reason; the newest hundred are kept."""
+        """Put events aside that the broker does not take, each with the reason; the newest are kept, bounded."""
         gone: list[tuple[int, str]] = []
         with Transaction(self._sql):
             for event, reason in refused:
                 gone += self._delete("id = ?", (event.id,))
                 columns = (event.camera, event.seq, event.topic, event.payload, reason)
                 self._sql.execute("INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?)", columns)
-            self._sql.execute(_TRIM_QUARANTINE, (_QUARANTINE_ROWS,))
+            most_bytes = int(self._max_pages * _PAGE_BYTES * _QUARANTINE_SHARE)
+            self._sql.execute(_TRIM_QUARANTINE, (_QUARANTINE_ROWS, most_bytes))
         self._count_out(gone)
 
     def close(self, bounds: Mapping[str, int] | None = None, mark: AgeMark | None = None) -> None:
