@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections import deque
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.publishing.durable import EventOutbox, Held
+from edge_sdk.publishing.durable import EventOutbox, Held, Losses
 from tests.device.event_outboxes import WAIT_S, outbox_at, put, taken, until
 from tests.device.event_outboxes import delivered as received
 
@@ -116,3 +117,16 @@ def test_what_only_memory_has_at_the_end_is_lost_and_said(tmp_path: Path) -> Non
         outbox.close(WAIT_S)
         assert outbox.stats().lost.total == outbox.stats().lost.memory == 4
     assert ("events_lost", "4 events are lost since the start: 4 in memory only") in said
+
+
+def test_what_is_put_aside_for_good_is_bounded_by_bytes_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path, max_mb=1) as outbox:
+        numbers = put(outbox, 40, size=5000)
+        for event in taken(outbox, 40):
+            outbox.refuse(event, "Payload format invalid")
+        assert outbox.stats().lost == Losses(quarantine=40)
+    with sqlite3.connect(path) as sql:
+        kept = [seq for (seq,) in sql.execute("SELECT seq FROM quarantine ORDER BY id")]
+    sql.close()
+    assert kept == numbers[-6:]  # of 31,250 bytes

@@ -10,7 +10,8 @@ import msgspec
 
 from edge_sdk.publishing.durable.age_clock import AgeMark
 from edge_sdk.publishing.durable.held import Held
-from edge_sdk.publishing.durable.store import READ, EventStore, event_of
+from edge_sdk.publishing.durable.rows import READ, event_of
+from edge_sdk.publishing.durable.store import EventStore
 
 _AT_ONCE = 200  # rows of a commit
 _NO_MARK = AgeMark("", 0.0, 0.0)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from edge_sdk.publishing.durable.age_clock import AgeMark
 from edge_sdk.publishing.durable.held import Held
+from edge_sdk.publishing.durable.rows import READ, event_of, row_of
+from edge_sdk.publishing.durable.transaction import Transaction
 
 _VERSION = 1
 _PAGE_BYTES = 4096
@@ -25,6 +25,7 @@ _LOG_PAGES = 256  # of the write-ahead log, before it is copied into the file
 _FULL_SHARE = 0.9  # of the pages, from where on the oldest make room ...
 _CALM_SHARE = 0.87  # ... down to here: the rest is for the next commit and what SQLite needs
 _QUARANTINE_ROWS = 100
+_QUARANTINE_SHARE = 1 / 32  # of the bound, for their payloads
 _TABLES = """
 CREATE TABLE IF NOT EXISTS event (
     id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, put_s REAL NOT NULL,
@@ -36,8 +37,11 @@ CREATE TABLE IF NOT EXISTS quarantine (
 CREATE TABLE IF NOT EXISTS camera (name TEXT PRIMARY KEY, bound INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-_TRIM_QUARANTINE = "DELETE FROM quarantine WHERE id NOT IN (SELECT id FROM quarantine ORDER BY id DESC LIMIT ?)"
-READ = "SELECT id, camera, seq, put_s, topic, payload, crc FROM event"
+_TRIM_QUARANTINE = """
+DELETE FROM quarantine WHERE id NOT IN (
+    SELECT id FROM (SELECT id, row_number() OVER newest AS number, sum(length(payload)) OVER newest AS bytes
+                    FROM quarantine WINDOW newest AS (ORDER BY id DESC))
+    WHERE number <= ? AND bytes <= ?)"""
 
 
 class EventStore:
@@ -93,9 +97,9 @@ class EventStore:
             done_to: the broker has all events up to this id, or never gets them.
             mark: of the time.
         """
-        with _Transaction(self._sql):
+        with Transaction(self._sql):
             gone = self._delete("id <= ?", (done_to,))
-            self._sql.executemany("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, events))
+            self._sql.executemany("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", map(row_of, events))
             self._sql.executemany("INSERT OR REPLACE INTO camera VALUES (?, ?)", bounds.items())
             self._note(mark, is_orderly=False)
         self._count_out(gone)
@@ -131,7 +135,7 @@ class EventStore:
             by: what is added to their ids.
             put_s_by: what is added to their times.
         """
-        with _Transaction(self._sql):
+        with Transaction(self._sql):
             # By way of negative ids: two rows must not have the same one in between.
             change = "UPDATE event SET id = -(id + ?), put_s = put_s + ? WHERE id > ? AND id <= ?"
             self._sql.execute(change, (by, put_s_by, after, to))
@@ -140,7 +144,7 @@ class EventStore:
 
     def own(self, token: str, mark: AgeMark) -> None:
         """Say who gives ids from now on, by what clock."""
-        with _Transaction(self._sql):
+        with Transaction(self._sql):
             self._sql.execute("INSERT OR REPLACE INTO meta VALUES ('owner', ?)", (token,))
             self._note(mark, is_orderly=False)
 
@@ -172,21 +176,22 @@ class EventStore:
             yield gone
 
     def quarantine(self, refused: Sequence[tuple[Held, str]]) -> None:
-        """Put events aside that the broker does not take, each with the reason; the newest hundred are kept."""
+        """Put events aside that the broker does not take, each with the reason; the newest are kept, bounded."""
         gone: list[tuple[int, str]] = []
-        with _Transaction(self._sql):
+        with Transaction(self._sql):
             for event, reason in refused:
                 gone += self._delete("id = ?", (event.id,))
                 columns = (event.camera, event.seq, event.topic, event.payload, reason)
                 self._sql.execute("INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?)", columns)
-            self._sql.execute(_TRIM_QUARANTINE, (_QUARANTINE_ROWS,))
+            most_bytes = int(self._max_pages * _PAGE_BYTES * _QUARANTINE_SHARE)
+            self._sql.execute(_TRIM_QUARANTINE, (_QUARANTINE_ROWS, most_bytes))
         self._count_out(gone)
 
     def close(self, bounds: Mapping[str, int] | None = None, mark: AgeMark | None = None) -> None:
         """Give the file back; in an orderly way with exact bounds and the time. Never raises."""
         if bounds is not None and mark is not None:
             # Where that fails the next start finds the file as after a kill.
-            with contextlib.suppress(sqlite3.Error), _Transaction(self._sql):
+            with contextlib.suppress(sqlite3.Error), Transaction(self._sql):
                 self._sql.executemany("INSERT OR REPLACE INTO camera VALUES (?, ?)", bounds.items())
                 self._note(mark, is_orderly=True)
         with contextlib.suppress(sqlite3.Error):
@@ -207,7 +212,7 @@ class EventStore:
         if found != "ok":
             raise sqlite3.DatabaseError(str(found).splitlines()[0])
         run(f"PRAGMA max_page_count = {self._max_pages}")
-        with _Transaction(self._sql):  # with it the lock is taken, and it shows whether the disk takes anything
+        with Transaction(self._sql):  # with it the lock is taken, and it shows whether the disk takes anything
             for statement in _TABLES.split(";"):
                 run(statement)
             run(f"PRAGMA user_version = {_VERSION}")
@@ -217,7 +222,7 @@ class EventStore:
         self._sql.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
     def _drop(self, condition: str, values: tuple[object, ...]) -> list[int]:
-        with _Transaction(self._sql):
+        with Transaction(self._sql):
             gone = self._delete(condition, values)
         self._count_out(gone)
         return [number for number, _ in gone]
@@ -240,45 +245,3 @@ class EventStore:
     def _number(self, statement: str) -> int:
         number: int = self._sql.execute(statement).fetchone()[0]
         return number
-
-
-class _Transaction:
-    """Of a connection that begins none by itself: all of it, or after an error nothing."""
-
-    def __init__(self, sql: sqlite3.Connection) -> None:
-        self._sql = sql
-
-    def __enter__(self) -> None:
-        self._sql.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: object) -> None:
-        if kind is None:
-            try:
-                self._sql.execute("COMMIT")
-                return
-            except sqlite3.Error:
-                self._roll_back()
-                raise
-        self._roll_back()
-
-    def _roll_back(self) -> None:
-        if self._sql.in_transaction:  # SQLite has rolled back by itself after some errors
-            self._sql.execute("ROLLBACK")
-
-
-def _row(event: Held) -> tuple[object, ...]:
-    return (event.id, event.camera, event.seq, event.put_s, event.topic, event.payload, _checksum(event))
-
-
-def event_of(row: tuple[int, Any, Any, Any, Any, Any, Any]) -> Held | None:
-    """The event of a row that `READ` found; None where it is not what was written: SQLite itself would not notice."""
-    number, camera, seq, put_s, topic, payload, checksum = row
-    if not isinstance(payload, bytes) or not isinstance(put_s, float):
-        return None
-    event = Held(topic, payload, camera, seq=seq, id=number, put_s=put_s)
-    return event if _checksum(event) == checksum else None
-
-
-def _checksum(event: Held) -> int:
-    head = f"{event.camera}\0{event.seq}\0{event.topic}"
-    return zlib.crc32(event.payload, zlib.crc32(head.encode("utf-8", "replace")))
