@@ -3,6 +3,7 @@
 Starts nothing: `edge_sdk.daemon.configured` makes of it what a daemon runs.
 """
 
+from edge_sdk.config.broker import device_name, given, mqtt_settings_of, outbox_settings_of
 from edge_sdk.config.config import (
     CommandsConfig,
     Config,
@@ -37,6 +38,10 @@ __all__ = [
     "SnapshotsConfig",
     "TrustConfig",
     "config_schema",
+    "device_name",
+    "given",
+    "mqtt_settings_of",
+    "outbox_settings_of",
     "read_config",
     "read_secret",
 ]
