@@ -55,6 +55,7 @@ class Dialing:
         self._settings = settings
         self._tls: BrokerTls | None = None
         self._is_v5 = protocol == "5"
+        self._has_heard = False
         self.client = mqtt.Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
@@ -126,6 +127,11 @@ class Dialing:
             self._work(ready.get(connection.fileno(), 0) | (select.POLLIN if is_pending else 0))
         return self.client.socket() is not None
 
+    def heard(self) -> bool:
+        """Whether anything came since the last call; see `Link.heard`."""
+        has_heard, self._has_heard = self._has_heard, False
+        return has_heard
+
     def complaint(self) -> str:
         """What the broker said of TLS before it left, for people; empty when it said nothing."""
         trouble = self._tls.connection.trouble if self._tls is not None and self._tls.connection is not None else None
@@ -154,6 +160,8 @@ class Dialing:
     def _work(self, ready: int) -> None:
         if ready & ~select.POLLOUT:  # readable, or an error that reading will name
             self.client.loop_read()
+            # paho tells nobody of answers to its probes. Bytes came, for at the end there is no socket after reading.
+            self._has_heard = self._has_heard or self.client.socket() is not None
         if ready & select.POLLOUT:
             self.client.loop_write()
         self.client.loop_misc()

@@ -107,6 +107,10 @@ class Receiving:
         """See `Link.finished`."""
         return self._link.finished()
 
+    def heard(self) -> bool:
+        """See `Link.heard`."""
+        return self._link.heard()
+
     def subscribe(self, topics: Sequence[str]) -> None:
         """See `Link.subscribe`."""
         self._link.subscribe(topics)

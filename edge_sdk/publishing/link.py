@@ -88,6 +88,10 @@ class Link(Protocol):
         """Messages that left (QoS 0) or were answered (QoS 1) since the last call."""
         ...
 
+    def heard(self) -> bool:
+        """Whether anything at all came from the broker since the last call: an answer, or a sign of life."""
+        ...
+
     def subscribe(self, topics: Sequence[str]) -> None:
         """Ask for what is published on these topics from now on, and what is retained there."""
         ...

@@ -116,6 +116,10 @@ class MqttLink:
         finished, self._finished = self._finished, []
         return finished
 
+    def heard(self) -> bool:
+        """Whether anything came since the last call; see `Link.heard`."""
+        return self._dialing.heard()
+
     def subscribe(self, topics: Sequence[str]) -> None:
         """Ask for messages; what was published as a retained one is known by its flag, with MQTT 5. See `Link`."""
         self._wanted = frozenset(topics)

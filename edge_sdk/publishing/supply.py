@@ -118,6 +118,8 @@ class Supply:
 
     def settle(self, link: Link) -> None:
         """Look what was answered."""
+        if link.heard():
+            self._events.hear()
         for kind, message, answer in self._flight.landed(link):
             if kind == "event":
                 self._settle_event(cast("Held", message), answer)

@@ -42,6 +42,7 @@ class FakeLink:
         self._unanswered: list[int] = []
         self.published: list[tuple[Kind, Message]] = []
         self.most_unanswered = 0
+        self.is_heard = False
         self.doubtful: dict[str, str] = {}
         self.goodbye: bool | None = None
         self.pace, self.pause_s = 10**9, 0.0  # messages that are answered at once, and how long that takes
@@ -89,6 +90,10 @@ class FakeLink:
         time.sleep(self.pause_s)
         answered, self._unanswered = self._unanswered[: self.pace], self._unanswered[self.pace :]
         return [Answer(number, *self._judge(*self.published[number - 1])) for number in answered]
+
+    def heard(self) -> bool:
+        is_heard, self.is_heard = self.is_heard, False
+        return is_heard or (self.answers and bool(self._unanswered))
 
     def subscribe(self, topics: Sequence[str]) -> None:
         self.subscribed += topics

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from edge_sdk.publishing.durable import Losses
+from edge_sdk.publishing.durable import Losses, event_outbox
 from edge_sdk.publishing.link import Kind
 from edge_sdk.publishing.outbox import Message
 from tests.device.delivery import door_over, put, until
@@ -74,6 +75,28 @@ def test_what_a_broker_acknowledged_just_before_it_broke_comes_again(tmp_path: P
         door.publisher.close()
     with outbox_at(tmp_path / "events.sqlite") as events:
         assert events.waiting == 0
+
+
+@pytest.mark.parametrize("is_heard", [False, True], ids=["silence", "a sign of life"])
+def test_an_answer_is_believed_once_the_broker_has_said_something_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_heard: bool
+) -> None:
+    """A machine that dies, and whose disk forgets what the broker had answered, ends no connection for a while."""
+    links = FakeLink(), FakeLink()
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        door = door_over(*links, events=events)
+        numbers = [door.stream.put_event(payload) for _ in range(3)]
+        until(lambda: door.publisher.stats().events.delivered == 3)
+        links[0].answers = False
+        monkeypatch.setattr(event_outbox, "_DOUBT_S", 0.1)
+        time.sleep(0.3)
+        links[0].is_heard = is_heard
+        last = door.stream.put_event(payload)
+        until(lambda: not links[0].is_heard and last in _seen(links[0]))
+        links[0].drop("connection lost")
+        until(lambda: last in _seen(links[1]))
+        assert _seen(links[1]) == ([] if is_heard else numbers) + [last]
+        door.publisher.close()
 
 
 @pytest.mark.parametrize("code", [0x87, 0x90, 0x99])

@@ -96,7 +96,7 @@ def test_a_frozen_broker(tmp_path: Path, broker: Broker) -> None:
         broker.freeze()
         numbers += device.put(300)
         wait_until(lambda: device.publisher.stats().state == "connecting", "the connection to be given up")
-        assert device.waiting == 300
+        assert device.waiting >= 300  # the first ones are in doubt, too: it said nothing after them
         broker.thaw()
         _brings_all(device, witness, numbers)
 

@@ -12,10 +12,12 @@ import pytest
 from edge_sdk.publishing import (
     MemoryOutbox,
     ModelRef,
+    MqttSettings,
     PublisherStats,
     State,
 )
 from edge_sdk.publishing.mqtt import WINDOW, MqttLink
+from edge_sdk.publishing.wakeup import Wakeup
 from tests.device.results import make_detections, make_encoder, make_frame
 from tests.system.broker import WAIT_S, Broker, Subscriber, wait_until
 from tests.system.publishers import (
@@ -34,6 +36,28 @@ from tests.system.publishers import (
 )
 
 pytestmark = pytest.mark.system
+
+
+def test_an_idle_broker_is_heard_by_its_answers_to_probes_and_a_dead_one_is_not(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        settings = MqttSettings(host="127.0.0.1", port=broker.port, device="pi", keepalive_s=1)
+        link, wakeup = MqttLink(settings, b"{}"), Wakeup()
+        link.open()
+
+        def turned(has_come: Callable[[], bool]) -> bool:
+            link.turn(0.05, wakeup)
+            return has_come()
+
+        wait_until(lambda: turned(lambda: link.phase == "up"), "a connection")
+        assert link.heard()
+        assert not link.heard()
+        for _ in range(2):
+            wait_until(lambda: turned(link.heard), "an answer to a probe")
+        broker.kill()
+        wait_until(lambda: turned(lambda: link.phase == "lost"), "the end of the connection")
+        assert not link.heard()
+        link.close(politely=False)
+        wakeup.close()
 
 
 def _has_sent(count: int) -> Callable[[PublisherStats], bool]:

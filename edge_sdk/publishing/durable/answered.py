@@ -1,7 +1,7 @@
 """Answered: events that the broker says it has, for as long as that is in doubt.
 
-A broker that crashes had acknowledged what it had not written down yet. Each event is doubted a few times: otherwise a
-link that breaks every second would have the same ones sent for ever.
+A broker that crashes, or whose machine dies without a word, had acknowledged what it had not written down yet. Each
+event is doubted a few times: otherwise a link that breaks every second would have the same ones sent for ever.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Answered:
                 self._believe()
 
     def settle(self, before_s: float) -> bool:
-        """Believe what was answered before a moment; whether there is more."""
+        """Believe what was answered before a moment; whether that is anything."""
+        count = len(self._events)
         while self._events and self._events[0][0] < before_s:
             self._believe()
-        return bool(self._events)
+        return len(self._events) < count
 
-    def recall(self, after_s: float) -> list[Held]:
-        """What was answered after a moment, and is to be sent again."""
-        self.settle(after_s)
+    def recall(self) -> list[Held]:
+        """All that are in doubt, which are to be sent again."""
         events = self.events()
         self._events.clear()
         for event in events:

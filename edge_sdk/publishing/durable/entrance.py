@@ -16,7 +16,7 @@ from edge_sdk.publishing.durable.shelf import Shelf
 from edge_sdk.publishing.pace import Pace
 
 _MOST_OUTCOMES = 100  # that nobody was told of yet
-_MOST_EARLY = 1000  # events that wait for the file; with more they are numbered by the clock
+_MOST_EARLY = 10_000  # events that wait for the file; of more the oldest are lost, as of those that wait for a commit
 
 _Put: TypeAlias = tuple[str, str, Encode]
 
@@ -34,6 +34,7 @@ class Entrance:
     def __init__(self, shelf: Shelf, on_failure: Callable[[Exception | None], None], *, is_open: bool) -> None:
         self._shelf, self._on_failure = shelf, on_failure
         self._early: deque[_Put] = deque()
+        self._entering: deque[_Put] = deque()
         self._outcomes: deque[Exception | None] = deque(maxlen=_MOST_OUTCOMES)
         self._lock = threading.Lock()
         self._is_open = threading.Event()
@@ -59,9 +60,11 @@ class Entrance:
     def open(self) -> None:
         """Which numbers were given is known, or never will be."""
         with self._lock:
-            while self._early:
-                self._try(lambda event: self._shelf.put(*event), self._early[0])
-                self._early.popleft()
+            self._entering, self._early = self._early, deque()
+        self._number()  # without the lock, which who puts would wait for
+        with self._lock:
+            self._entering, self._early = self._early, deque()  # the few that came meanwhile
+            self._number()
             self._is_open.set()
 
     def wait_open(self, timeout_s: float) -> bool:
@@ -71,7 +74,7 @@ class Entrance:
     @property
     def early(self) -> int:
         """Events that wait for the file."""
-        return len(self._early)
+        return len(self._early) + len(self._entering)
 
     @property
     def limited(self) -> int:
@@ -82,11 +85,17 @@ class Entrance:
         """Seconds until something that is held for its rate is due; infinity where nothing is."""
         return self._pace.wait_s()
 
+    def _number(self) -> None:
+        while self._entering:
+            self._try(lambda event: self._shelf.put(*event), self._entering[0])
+            self._entering.popleft()  # not before: it is counted at every moment
+
     def _try(self, enter: Callable[[_Put], object], event: _Put) -> None:
         try:
             enter(event)
         except Exception as cause:  # noqa: BLE001 - the fault of who put it, who is not here any more
             self._outcomes.append(cause)
+            self._shelf.leave_out(is_lost=False)
         else:
             self._outcomes.append(None)
 
@@ -94,9 +103,10 @@ class Entrance:
         if self._is_open.is_set():
             return self._shelf.put(*event)
         with self._lock:
-            if not self._is_open.is_set():
-                self._early.append(event)
-                if len(self._early) <= _MOST_EARLY:
-                    return None
-        self.open()
+            if self._is_open.is_set():
+                return self._shelf.put(*event)
+            self._early.append(event)
+            if len(self._early) > _MOST_EARLY:
+                self._early.popleft()
+                self._shelf.leave_out(is_lost=True)
         return None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.durable.age_clock import AgeClock, since_boot_s
+from edge_sdk.publishing.durable.alarm import Alarm
 from edge_sdk.publishing.durable.complaints import Complaints
 from edge_sdk.publishing.durable.entrance import Entrance
 from edge_sdk.publishing.durable.held import Encode, Held
@@ -29,10 +30,8 @@ if TYPE_CHECKING:
     from edge_sdk.publishing.durable.disk import Disk
     from edge_sdk.publishing.durable.writer import Writer
 
-_IDLE_S = 60.0
 _FAULT_S = 1.0
-_DOUBT_S = 2.0  # that a connection must last after an answer; its end is noticed within a second
-_FORGET_S = 0.5  # the file learns so soon what the broker has; a kill before that sends it twice
+_DOUBT_S = 3.0  # from an answer to a later word: that is read within a second, so the broker was there for two
 
 
 class EventOutbox:
@@ -75,9 +74,8 @@ class EventOutbox:
         self._disk: Disk | None = None
         self._thread: threading.Thread | None = None
         self._on_ready: Callable[[], None] = lambda: None
-        self._bell, self._closing = threading.Event(), threading.Event()
-        self._is_idle, self._is_hungry = True, False
-        self._forget_at = math.inf
+        self._alarm, self._closing = Alarm(), threading.Event()
+        self._is_hungry = False
         self._start_lock = threading.Lock()
         if has_file:
             self._start()
@@ -104,8 +102,8 @@ class EventOutbox:
             None where it has none yet: it is held, as its rate asks for, or the file is not read yet.
         """
         seq = self._entrance.put(topic, camera, encode)
-        if self._is_idle:
-            self._bell.set()
+        if self._alarm.is_idle:
+            self._alarm.ring()
             if self._thread is None:
                 self._start()
         return seq
@@ -115,7 +113,12 @@ class EventOutbox:
         return self._shelf.committed_seq(camera)
 
     def wait_committed(self, timeout_s: float) -> bool:
-        """Wait until all that was put before, and no rate holds, is on disk; False where that takes longer."""
+        """Wait until all that was put before, and no rate holds, is on disk or at the broker.
+
+        Returns:
+            False where that takes longer, or where some of what was put since this thread asked last was lost before it
+            was there (see `stats`), or could not be encoded after it had waited for the file.
+        """
         until = time.monotonic() + timeout_s
         return self._entrance.wait_open(timeout_s) and self._shelf.wait_committed(max(0.0, until - time.monotonic()))
 
@@ -149,20 +152,20 @@ class EventOutbox:
         event = self._shelf.take()
         if self._shelf.is_low and not self._is_hungry:
             self._is_hungry = True
-            self._bell.set()
+            self._alarm.ring()
         return event
 
     def deliver(self, event: Held) -> None:
         """The broker has it."""
         self._shelf.deliver(event)
         self._complaints.delivered(event.topic)
-        self._is_through()
+        self._alarm.soon()
 
     def refuse(self, event: Held, reason: str) -> None:
         """The broker never takes it: it is put aside."""
         self._shelf.refuse(event, reason)
         self._complaints.refused(event.topic, reason)
-        self._is_through()
+        self._alarm.soon()
 
     def give_back(self, event: Held, hold_s: float) -> None:
         """It did not arrive, and is the next again; nothing is taken for `hold_s` seconds."""
@@ -172,10 +175,18 @@ class EventOutbox:
         """The connection is over: what was taken and not settled is the next again.
 
         Args:
-            is_orderly: the broker took the goodbye. Otherwise what it answered in the last seconds comes again, once: a
-                broker that crashed had acknowledged events which it had not written down.
+            is_orderly: the broker took the goodbye. Otherwise what it answered, and said nothing after for two seconds,
+                comes again: a broker that crashed had acknowledged events which it had not written down.
         """
-        self._shelf.recall(math.inf if is_orderly else time.monotonic() - _DOUBT_S)
+        if is_orderly:
+            self._shelf.settle(math.inf)
+        self._shelf.recall()
+        self._alarm.soon()
+
+    def hear(self) -> None:
+        """The broker says something: what it had answered some time before on this connection is sure."""
+        if self._shelf.settle(time.monotonic() - _DOUBT_S):
+            self._alarm.soon()
 
     def stats(self) -> EventStats:
         """What happened so far."""
@@ -193,7 +204,7 @@ class EventOutbox:
     def hasten(self) -> None:
         """Let go what is held for its rate: the end has come."""
         self._entrance.release(all_of_them=True)
-        self._bell.set()
+        self._alarm.ring()
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write down what there is and end; may be called twice.
@@ -203,7 +214,7 @@ class EventOutbox:
         """
         self._was_durable = self.is_durable
         self._closing.set()
-        self._bell.set()
+        self._alarm.ring()
         self.join(timeout_s)
         if self.is_busy_with(self._path):
             line = f"{self._path}: this disk did not take the last events within {timeout_s:.0f} s; look after it"
@@ -254,32 +265,26 @@ class EventOutbox:
                 return
         self._try(writer.open)
         self._entrance.open()
-        self._turn(writer)
         while not self._closing.is_set():
-            self._wait()
-            if self._shelf.has_new:
-                self._closing.wait(self._settings.commit_s)  # what comes meanwhile goes into the same commit
+            begun_s = time.monotonic()  # what came in this turn has waited for its commit since then, at the longest
             self._turn(writer)
+            if not self._shelf.has_new:
+                self._alarm.wait(self._has_work, self._due_s)
+                begun_s = time.monotonic()
+            if self._shelf.has_new:  # what comes meanwhile goes into the same commit
+                self._closing.wait(max(0.0, begun_s + self._settings.commit_s - time.monotonic()))
         self._entrance.release(all_of_them=True)
         writer.close()
 
-    def _wait(self) -> None:
-        self._is_idle = True  # before the look: what is put in between rings
-        while not (self._shelf.has_new or self._is_hungry or self._closing.is_set()):
-            disk_s = math.inf if self._disk is None else self._disk.due_s
-            wait_s = min(_IDLE_S, self._entrance.wait_s(), disk_s, self._forget_at - time.monotonic())
-            if wait_s <= 0:
-                break
-            is_rung = self._bell.wait(wait_s)
-            self._bell.clear()
-            if not is_rung:
-                break
-        self._is_idle = False
+    def _has_work(self) -> bool:
+        return self._shelf.has_new or self._is_hungry or self._closing.is_set()
+
+    def _due_s(self) -> float:
+        return min(self._entrance.wait_s(), math.inf if self._disk is None else self._disk.due_s)
 
     def _turn(self, writer: Writer) -> None:
-        self._forget_at, self._is_hungry = math.inf, False
-        if self._shelf.settle(time.monotonic() - _DOUBT_S):
-            self._forget_at = time.monotonic() + _FORGET_S
+        self._is_hungry = False
+        self._alarm.clear()
         self._try(self._entrance.release)
         self._try(writer.turn)
         self._complaints.lost(self._shelf.counts()[2])
@@ -292,8 +297,3 @@ class EventOutbox:
         except Exception as cause:  # noqa: BLE001 - a fault of ours must not end what keeps events for months
             self._troubles.say_fault(cause)
             self._closing.wait(_FAULT_S)
-
-    def _is_through(self) -> None:
-        if self._forget_at == math.inf:
-            self._forget_at = time.monotonic() + _FORGET_S
-            self._bell.set()

@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from edge_sdk.publishing.durable.answered import Answered
+from edge_sdk.publishing.durable.commits import Commits
 from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.durable.losses import Losses
 from edge_sdk.publishing.durable.numbers import Numbers
+from edge_sdk.publishing.durable.ready import Ready
 from edge_sdk.publishing.durable.tally import Tally
 
-_READY = 512  # events that are read from disk ahead of their turn, at most
-_READY_BYTES = 512_000
 _MOST_NEW = 10_000  # events that the outbox's thread has not seen
 _REFUSED = 100  # events that wait to be put aside
 _LOW = 128  # from here on down the next ones are read
@@ -38,16 +38,15 @@ class Shelf:
     def __init__(self, numbers: Numbers, age_s: Callable[[], float], max_bytes: int) -> None:
         self._numbers, self._age_s, self._max_bytes = numbers, age_s, max_bytes
         self._lock = threading.Lock()
-        self._is_committed = threading.Condition(self._lock)
+        self._commits = Commits(self._lock)
         self._following = numbers.following
         self._new: deque[tuple[str, bytes, str, int, int]] = deque()
-        self._new_bytes = self._ready_bytes = 0
-        self._ready: deque[Held] = deque()
+        self._new_bytes = 0
+        self._ready = Ready()
         self._flying: dict[int, Held] = {}
         self._answered = Answered()
         self._refused: deque[tuple[Held, str]] = deque(maxlen=_REFUSED)
-        self._last_id = self._put_id = self._fed = self._committed_id = 0
-        self._committed: dict[str, int] = {}
+        self._last_id = self._put_id = self._fed = 0
         self._tally = Tally()
         self._hold_until = 0.0
         self._has_more = self._is_still = False
@@ -65,19 +64,28 @@ class Shelf:
             self._tally.put += 1
             self._new_bytes += len(payload)
             while self._new_bytes > self._max_bytes or len(self._new) > _MOST_NEW:
-                self._new_bytes -= len(self._new.popleft()[1])
+                _, dropped, _, _, number = self._new.popleft()
+                self._new_bytes -= len(dropped)
                 self._tally.lose("memory", 1)
+                self._commits.lose(number)
         return seq
+
+    def leave_out(self, *, is_lost: bool) -> None:
+        """One that waited for its number got none: it is lost, or it was no event."""
+        with self._lock:
+            self._commits.lose(self._put_id)
+            if is_lost:
+                self._tally.put += 1
+                self._tally.lose("memory", 1)
 
     def committed_seq(self, camera: str) -> int | None:
         """The newest number that a commit has written down."""
-        return self._committed.get(camera)
+        return self._commits.newest_seq(camera)
 
     def wait_committed(self, timeout_s: float) -> bool:
-        """Wait until all that was put before is on disk."""
+        """Wait until all that was put before is safe; False where that takes longer, or some of it was lost."""
         with self._lock:
-            wanted = self._put_id  # and not what came from the disk
-            return self._is_committed.wait_for(lambda: self._committed_id >= wanted, timeout_s)
+            return self._commits.wait(timeout_s, self._put_id)  # and not for what came from the disk
 
     # What the publisher's thread does.
 
@@ -96,8 +104,7 @@ class Shelf:
         with self._lock:
             if not self.is_ready:
                 return None
-            event = self._ready.popleft()
-            self._ready_bytes -= event.cost
+            event = self._ready.take()
             self._flying[event.id] = event
             return event
 
@@ -114,16 +121,16 @@ class Shelf:
                 self._answered.add(event)
 
     def settle(self, before_s: float) -> bool:
-        """Believe what was answered before a moment; whether there is more."""
+        """Believe what was answered before a moment; whether that is anything."""
         with self._lock:
             return self._answered.settle(before_s)
 
-    def recall(self, after_s: float) -> None:
-        """The connection is over: what is on its way, or was answered after a moment, is the next again."""
+    def recall(self) -> None:
+        """The connection is over: what is on its way, or was answered and is in doubt, is the next again."""
         with self._lock:
-            doubtful = self._answered.recall(after_s)
+            doubtful = self._answered.recall()
             self._tally.recall(event.id for event in doubtful)
-            self._put_first([*doubtful, *self._flying.values()])
+            self._ready.put_first([*doubtful, *self._flying.values()])
             self._flying.clear()
 
     def refuse(self, event: Held, reason: str) -> None:
@@ -132,12 +139,14 @@ class Shelf:
             if self._flying.pop(event.id, None) is not None:
                 self._refused.append((event, reason))
                 self._tally.refuse(event.id)
+                if event.id > self._commits.safe_to:
+                    self._commits.lose(event.id)
 
     def give_back(self, event: Held, hold_s: float) -> None:
         """It did not arrive, and is the next again; nothing is taken for so many seconds."""
         with self._lock:
             if self._flying.pop(event.id, None) is not None:
-                self._put_first([event])
+                self._ready.put_first([event])
             self._hold_until = max(self._hold_until, time.monotonic() + hold_s)
 
     # What the outbox's own thread does.
@@ -181,7 +190,7 @@ class Shelf:
 
     def room(self) -> tuple[int, int]:
         """Events and bytes that may be given to the publisher's thread."""
-        return _READY - len(self._ready), _READY_BYTES - self._ready_bytes
+        return self._ready.room()
 
     def feed(self, events: Sequence[Held], to: int, *, has_more: bool) -> None:
         """Give events to the publisher's thread.
@@ -192,15 +201,14 @@ class Shelf:
             has_more: whether there are others after them.
         """
         with self._lock:
-            self._ready.extend(events)
-            self._ready_bytes += sum(event.cost for event in events)
+            self._ready.add(events)
             self._fed = to
             self._has_more = has_more
 
     def done_to(self) -> int:
         """All events up to this id are through, one way or another."""
         with self._lock:
-            waiting = [self._ready[0].id] if self._ready else []
+            waiting = [next(iter(self._ready)).id] if self._ready else []
             waiting += self._flying
             waiting += [event.id for event in self._answered.events()]
             return min(waiting) - 1 if waiting else self._fed
@@ -230,11 +238,15 @@ class Shelf:
         """Events are lost that are not on their way, but for those that are through already; none stays ready."""
         gone = set(ids)
         with self._lock:
-            if gone and self._ready and self._ready[0].id <= max(gone):
-                kept = [event for event in self._ready if event.id not in gone]
-                self._ready = deque(kept)
-                self._ready_bytes = sum(event.cost for event in kept)
+            self._ready.drop(gone)
             self._tally.lose_those(why, gone)
+
+    def lose_unsaved(self, why: str, ids: Collection[int]) -> None:
+        """The same of events that no commit has written down: who waits for that is told."""
+        self.lose(why, ids)
+        with self._lock:
+            for number in ids:
+                self._commits.lose(number)
 
     def forget(self, done_to: int) -> None:
         """All up to an id are through, and nobody asks for them any more."""
@@ -257,30 +269,17 @@ class Shelf:
             self._tally.restored += count
             return by
 
-    def due_bounds(self) -> dict[str, int]:
-        """Bounds of numbers that the next commit must write down."""
+    @contextmanager
+    def numbers(self) -> Iterator[Numbers]:
+        """Which numbers were given; none is meanwhile."""
         with self._lock:
-            return self._numbers.due()
-
-    def final_bounds(self) -> dict[str, int]:
-        """The exact next numbers."""
-        with self._lock:
-            return self._numbers.final()
-
-    def restore_bounds(self, bounds: dict[str, int], *, is_orderly: bool) -> None:
-        """Take what the disk knows of numbers."""
-        with self._lock:
-            self._numbers.restore(bounds, is_orderly=is_orderly)
+            yield self._numbers
 
     def keep(self, events: Sequence[Held], bounds: dict[str, int], to: int) -> None:
-        """A commit has written this down, and with it all up to an id is written down or through."""
+        """A commit has written this down, and with it all up to an id is safe."""
         with self._lock:
             self._numbers.kept(bounds)
-            for event in events:
-                self._committed[event.camera] = event.seq
-            if to > self._committed_id:
-                self._committed_id = to
-                self._is_committed.notify_all()
+            self._commits.keep(events, to)
 
     def counts(self) -> tuple[int, int, Losses]:
         """How many were put, how many the broker has, and what is lost."""
@@ -292,8 +291,3 @@ class Shelf:
         """Events that are not at the broker yet, and not lost."""
         with self._lock:
             return self._tally.waiting
-
-    def _put_first(self, events: Sequence[Held]) -> None:
-        """In the order of ids, in which all is sent, and written down as through."""
-        self._ready = deque(sorted([*self._ready, *events], key=lambda event: event.id))
-        self._ready_bytes += sum(event.cost for event in events)

@@ -48,7 +48,7 @@ class Writer:
         self._unsaved_bytes = self._seen_to = 0
         self._token = uuid.uuid4().hex
         self._unread_after = self._unread_to = 0  # of ids: what a file that had to be closed has in between
-        self._has_opened = self._has_left_out = False
+        self._has_opened = False
         self._done_to = 0  # what the file knows of
         self._age_at = -math.inf
 
@@ -69,8 +69,7 @@ class Writer:
         for event in self._shelf.take_new():
             self._seen_to = event.id
             if event.cost > self._largest_bytes:
-                self._shelf.count_lost("quarantine", 1)
-                self._has_left_out = True
+                self._shelf.lose_unsaved("quarantine", [event.id])
                 self._complaints.too_large(event.topic, len(event.payload))
                 continue
             self._unsaved[event.id] = event
@@ -80,6 +79,7 @@ class Writer:
             self._try_disk()
         if not self._disk.takes:
             self._bound_memory()
+        self._shelf.keep((), {}, self._safe_to)
         self._feed()
 
     def close(self) -> None:
@@ -87,16 +87,19 @@ class Writer:
         self.turn()
         store, shelf = self._disk.store, self._shelf
         if store is not None and self._disk.takes:
-            store.close(shelf.final_bounds(), self._clock.mark())
+            with shelf.numbers() as numbers:
+                bounds = numbers.final()
+            store.close(bounds, self._clock.mark())
             self._disk.store = None
         self._disk.close()
         self._forget(shelf.done_to())
-        shelf.lose("memory", self._unsaved)
+        shelf.lose_unsaved("memory", self._unsaved)
         self._complaints.lost(shelf.counts()[2], is_last=True)
 
     def _take_over(self, store: EventStore, *, is_ours: bool) -> None:
         shelf = self._shelf
-        shelf.restore_bounds(store.bounds, is_orderly=store.is_orderly)
+        with shelf.numbers() as numbers:
+            numbers.restore(store.bounds, is_orderly=store.is_orderly)
         behind_s = self._clock.behind_s(store.mark) if store.mark is not None else 0.0
         restored = 0 if is_ours or self._has_opened else len(store)
         if not is_ours:
@@ -104,6 +107,7 @@ class Writer:
             if by:
                 store.shift(0, store.last_id, by, -behind_s)
             else:
+                self._seen_to = store.last_id
                 self._clock.advance(max(0.0, behind_s))
         elif shelf.fed > self._unread_after:
             # What was in memory has overtaken what could not be read.
@@ -150,23 +154,24 @@ class Writer:
 
     def _write(self, store: EventStore) -> None:
         shelf = self._shelf
-        done_to, bounds, mark = shelf.done_to(), shelf.due_bounds(), self._clock.mark()
+        done_to, mark = shelf.done_to(), self._clock.mark()
+        with shelf.numbers() as numbers:
+            bounds = numbers.due()
         refused = shelf.refused()  # after it: what is refused from here on is in the file until it is put aside
         if refused:
             store.quarantine(refused)
             shelf.set_aside(refused)
         self._keep_bounds(store)
         slices = list(self._slices())
-        if not slices and (done_to > self._done_to or bounds or self._has_left_out or not self._disk.takes):
+        if not slices and (done_to > self._done_to or bounds or not self._disk.takes):
             slices = [[]]
-        self._has_left_out = False
         for some in slices:
             was_next = store.last_id <= shelf.fed
             store.commit(some, bounds, done_to, mark)
             self._done_to = done_to
             for event in some:
                 self._remove(event.id)
-            shelf.keep(some, bounds, some[-1].id if self._unsaved else self._seen_to)
+            shelf.keep(some, bounds, self._safe_to)
             if was_next:
                 self._hand_over(store, some)
             self._keep_bounds(store)
@@ -248,6 +253,11 @@ class Writer:
         if given:
             shelf.feed(given, given[-1].id, has_more=given[-1].id < next(reversed(self._unsaved)))
 
+    @property
+    def _safe_to(self) -> int:
+        """All up to this id is written down, or through without it."""
+        return next(iter(self._unsaved)) - 1 if self._unsaved else self._seen_to
+
     def _remove(self, number: int) -> None:
         self._unsaved_bytes -= self._unsaved.pop(number).cost
 
@@ -269,4 +279,4 @@ class Writer:
                 too_much -= event.cost
         for number in lost:
             self._remove(number)
-        self._shelf.lose("memory", lost)
+        self._shelf.lose_unsaved("memory", lost)
