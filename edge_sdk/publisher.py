@@ -32,7 +32,7 @@ from edge_sdk.publishing import (
     check_name,
 )
 
-_OPENING_S = 10.0  # for the file of events, which takes milliseconds; a card that tidies itself up pauses for seconds
+_OPENING_S = 60.0  # for the file of events, which is looked through; a small board reads a full one in many seconds
 
 
 class Publisher:
@@ -183,12 +183,13 @@ class Publisher:
         return self._publisher.put_event(event.camera, lambda seq: encoder.encode(event, seq))
 
     def wait_committed(self, timeout_s: float) -> bool:
-        """Wait until every event that was put before is acknowledged: on disk, whatever is killed from now on.
+        """Wait until every event that was put before is acknowledged: on disk or at the broker, whatever ends next.
 
         What is held, as `max_per_s` says, is not waited for.
 
         Returns:
-            False where that takes longer than so many seconds, as on a disk that takes nothing.
+            False where that takes longer than so many seconds, as on a disk that takes nothing; or where some of what
+            was put since this thread asked last was lost before it was on disk: `stats().events.lost` says why.
         """
         return self._events.wait_committed(timeout_s)
 

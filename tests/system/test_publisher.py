@@ -13,7 +13,7 @@ from edge_sdk.errors import OutputError
 from tests.device.results import make_detections, make_frame
 from tests.system.broker import Broker, Subscriber, wait_until
 from tests.system.event_witness import PERSISTENT, KillableDevice, Witness
-from tests.system.program import edge_sdk
+from tests.system.program import start_edge_sdk
 from tests.system.publishers import documents, statuses
 from tests.system.tls_broker import TlsBroker
 
@@ -65,9 +65,13 @@ def test_it_says_what_the_daemon_says(broker: Broker, outbox: Path, cell_bundle:
 def test_watch_shows_it(broker: Broker, outbox: Path, cell_bundle: Path) -> None:
     with Publisher.open(broker.url, device="gate-1", outbox=outbox, cameras={"gate": Bundle.open(cell_bundle)}) as ours:
         wait_until(lambda: ours.stats().state == "online", "the connection")
-        shown = edge_sdk("watch", "--mqtt", broker.url, "--count", 2)
-    assert "gate-1" in shown.stdout, shown
-    assert "online" in shown.stdout
+        watch = start_edge_sdk("watch", "--mqtt", broker.url, "--count", 8)
+        while watch.poll() is None:
+            ours.put(Event(kind="door opened", camera="door"))
+            time.sleep(0.05)
+    shown, errors = watch.communicate()
+    assert "gate-1: online" in shown, errors
+    assert "gate-1/door: event: door opened" in shown, errors
 
 
 def test_the_last_will_says_that_it_is_lost(broker: Broker, tmp_path: Path) -> None:
