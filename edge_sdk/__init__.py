@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edge_sdk.loop import Loop, Tick
     from edge_sdk.model import Model
     from edge_sdk.protocols import EventSink, Sink, Source
+    from edge_sdk.publisher import Publisher
     from edge_sdk.session import Session, SessionSettings
     from edge_sdk.source_options import SourceOptions
 
@@ -48,6 +49,7 @@ __all__ = [
     "Image",
     "Loop",
     "Model",
+    "Publisher",
     "Result",
     "Segmentation",
     "Session",
@@ -72,6 +74,7 @@ _NAMES = {
     "loop": ("Loop", "Tick"),
     "model": ("Model",),
     "protocols": ("EventSink", "Sink", "Source"),
+    "publisher": ("Publisher",),
     "session": ("Session", "SessionSettings"),
     "source_options": ("SourceOptions",),
 }

@@ -291,3 +291,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     pipelines: Annotated[tuple[PipelineConfig, ...], Meta(min_length=1)]
     events: tuple[EventConfig, ...] = ()
     publish: PublishConfig | UnsetType = UNSET
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The tables about a broker alone; see `Config`."""
+
+    device: DeviceConfig = DeviceConfig()
+    mqtt: MqttConfig
+    outbox: OutboxConfig = OutboxConfig()
+    publish: PublishConfig | UnsetType = UNSET

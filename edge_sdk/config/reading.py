@@ -10,9 +10,9 @@ from typing import TypeVar
 import msgspec
 from msgspec import UnsetType
 
-from edge_sdk.config.config import VERSION, Config, TrustConfig
+from edge_sdk.config.config import VERSION, BrokerConfig, Config, TrustConfig
 from edge_sdk.config.merging import merged
-from edge_sdk.config.rules import broken_rules
+from edge_sdk.config.rules import broken_broker_rules, broken_rules
 from edge_sdk.errors import ConfigError
 from edge_sdk.location import holds_password, names_file
 from edge_sdk.toml_file import entry_label, problems, read_document, sound_part
@@ -67,6 +67,26 @@ def read_config(path: Path) -> Config:
     if found:
         raise ConfigError("\n".join(f"{path}: {line}" for line in dict.fromkeys(found)))
     return _placed(config, path.parent)
+
+
+def broker_config_of(tables: dict[str, object]) -> BrokerConfig:
+    """What a program of the user's says of its broker, in the tables of a configuration file.
+
+    Args:
+        tables: by name, as TOML would give them; paths are relative to the working folder.
+
+    Raises:
+        ConfigError: they are wrong; all of it in one line, each with the table and the key.
+    """
+    found: list[str] = []
+    public = _without_secrets(tables, "", found)
+    found += problems(public, BrokerConfig)
+    if not found:
+        config = msgspec.convert(public, BrokerConfig)
+        found += broken_broker_rules(config.mqtt)
+    if found:
+        raise ConfigError("; ".join(dict.fromkeys(found)))
+    return config
 
 
 def _check_version(path: Path, version: object) -> None:

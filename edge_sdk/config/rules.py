@@ -32,7 +32,7 @@ def broken_rules(config: Config) -> Iterator[str]:
     yield from _names(config)
     yield from _passwords(config.defaults, "defaults.")
     if not isinstance(config.mqtt, UnsetType):
-        yield from _broker(config.mqtt)
+        yield from broken_broker_rules(config.mqtt)
     else:
         for table in ("commands", "home_assistant"):
             if getattr(config, table) is not UNSET:
@@ -58,7 +58,8 @@ def _names(config: Config) -> Iterator[str]:
             yield f"{both}, expected a name of its own for each: their results would come on one topic"
 
 
-def _broker(mqtt: MqttConfig) -> Iterator[str]:
+def broken_broker_rules(mqtt: MqttConfig) -> Iterator[str]:
+    """Those of the table about the broker."""
     yield from _passwords(mqtt, "mqtt.")
     yield from _passwords(mqtt, "mqtt.", "key_")
     for level in mqtt.prefix.split("/"):

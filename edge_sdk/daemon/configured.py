@@ -11,29 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UnsetType
 
-from edge_sdk.config import Config, Defaults, MqttConfig, OutboxConfig, PipelineConfig, SnapshotsConfig, read_secret
+from edge_sdk.config import (
+    Config,
+    Defaults,
+    MqttConfig,
+    PipelineConfig,
+    device_name,
+    given,
+    mqtt_settings_of,
+    outbox_settings_of,
+    read_secret,
+)
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.errors import ConfigError, UsageError
 from edge_sdk.event_rule import EventRule
 from edge_sdk.home_assistant import HomeAssistantSettings
-from edge_sdk.publishing import (
-    SNAPSHOTS,
-    Channel,
-    ExpiredError,
-    MqttSettings,
-    OutboxSettings,
-    Secret,
-    check_credentials,
-    default_device,
-)
+from edge_sdk.publishing import ExpiredError, MqttSettings, Secret, check_credentials
 from edge_sdk.snapshot_settings import SnapshotSettings
 from edge_sdk.source_options import SourceOptions
 from edge_sdk.toml_file import entry_label
 
-_DAY_S = 86_400.0
 _KEY_PASSWORD = "the private key's password"  # noqa: S105 - what it is called
 
 
@@ -65,11 +65,10 @@ def run_settings_of(
             excuse(cause)
             return None
 
-    device = default_device() if isinstance(config.device.name, UnsetType) else config.device.name
     broker = None
     if not isinstance(config.mqtt, UnsetType):
         words = secret(config.mqtt, "mqtt", "the MQTT password"), secret(config.mqtt, "mqtt", _KEY_PASSWORD, "key_")
-        broker = _broker(config, config.mqtt, device, *words)
+        broker = mqtt_settings_of(config.device, config.mqtt, config.publish, *words)
         _look_at_credentials(broker, warn, excuse)
     keys = tuple(map(Path, config.trust.keys))
     streams = tuple(
@@ -81,9 +80,9 @@ def run_settings_of(
         for i, stream in enumerate(config.pipelines)
     )
     return RunSettings(
-        device=device,
+        device=device_name(config.device),
         mqtt=broker,
-        outbox=_outbox(config.outbox),
+        outbox=outbox_settings_of(config.outbox),
         commands=() if isinstance(config.commands, UnsetType) else config.commands.allow,
         home_assistant=_home_assistant(config),
         pipelines=streams,
@@ -93,10 +92,10 @@ def run_settings_of(
 
 
 def _home_assistant(config: Config) -> HomeAssistantSettings | None:
-    given = config.home_assistant
-    if isinstance(given, UnsetType):
+    said = config.home_assistant
+    if isinstance(said, UnsetType):
         return None
-    return HomeAssistantSettings(is_enabled=given.enabled, prefix=given.prefix, labels=given.labels)
+    return HomeAssistantSettings(is_enabled=said.enabled, prefix=said.prefix, labels=said.labels)
 
 
 def _look_at_credentials(broker: MqttSettings, warn: Say, excuse: Callable[[ConfigError], None] | None) -> None:
@@ -113,77 +112,30 @@ def _look_at_credentials(broker: MqttSettings, warn: Say, excuse: Callable[[Conf
             raise ConfigError(str(cause)) from None
 
 
-def _broker(
-    config: Config, mqtt: MqttConfig, device: str, password: Secret | None, key_password: Secret | None
-) -> MqttSettings:
-    settings = MqttSettings.parse(
-        mqtt.url,
-        password=password,
-        ca_file=_path(mqtt.ca_file),
-        cert_file=_path(mqtt.cert_file),
-        key_file=_path(mqtt.key_file),
-        key_password=key_password,
-        prefix=mqtt.prefix,
-        site=config.device.site,
-        device=device,
-        qos=mqtt.qos,
-        protocol=mqtt.protocol,
-    )
-    if isinstance(config.publish, UnsetType):
-        return settings
-    publish = config.publish
-    return msgspec.structs.replace(
-        settings,
-        **_given(publish.results),
-        events=Channel(**_given(publish.events)),
-        snapshots=SNAPSHOTS if isinstance(publish.snapshots, UnsetType) else _channel(publish.snapshots),
-    )
-
-
-def _channel(snapshots: SnapshotsConfig) -> Channel:
-    return Channel(qos=snapshots.qos, expiry_s=snapshots.expiry_s)
-
-
 def _events(config: Config, camera: str) -> tuple[EventRule, ...]:
     """The rules that hold for one camera."""
     here = (event for event in config.events if isinstance(event.cameras, UnsetType) or camera in event.cameras)
-    return tuple(EventRule(**_those_of(EventRule, _given(event))) for event in here)
+    return tuple(EventRule(**_those_of(EventRule, given(event))) for event in here)
 
 
 def _snapshots(config: Config) -> SnapshotSettings | None:
     if isinstance(config.publish, UnsetType) or isinstance(config.publish.snapshots, UnsetType):
         return None
-    return SnapshotSettings(**_those_of(SnapshotSettings, _given(config.publish.snapshots)))
-
-
-def _given(table: msgspec.Struct) -> dict[str, Any]:
-    return {key: value for key, value in msgspec.structs.asdict(table).items() if value is not UNSET}
-
-
-def _path(value: str | UnsetType) -> Path | None:
-    return None if isinstance(value, UnsetType) else Path(value)
-
-
-def _outbox(outbox: OutboxConfig) -> OutboxSettings:
-    return OutboxSettings(
-        folder=None if isinstance(outbox.folder, UnsetType) else Path(outbox.folder),
-        max_mb=outbox.max_mb,
-        max_age_s=outbox.max_age_days * _DAY_S,
-    )
+    return SnapshotSettings(**_those_of(SnapshotSettings, given(config.publish.snapshots)))
 
 
 def _stream(stream: PipelineConfig, keys: tuple[Path, ...], password: Secret | None) -> PipelineSettings:
-    given = _given(stream)
-    given["bundle"] = Path(given["bundle"])
+    said = given(stream)
+    said["bundle"] = Path(said["bundle"])
     return PipelineSettings(
-        camera=given.pop("name"),
+        camera=said.pop("name"),
         source_password=password,
-        source_options=SourceOptions(**_those_of(SourceOptions, given)),
+        source_options=SourceOptions(**_those_of(SourceOptions, said)),
         trusted_keys=keys,
-        **_those_of(PipelineSettings, given),
+        **_those_of(PipelineSettings, said),
     )
 
 
-def _those_of(schema: type[msgspec.Struct], given: dict[str, Any]) -> dict[str, Any]:
-    """What has the same name in both; what is not given is as `schema` has it."""
-    return {key: value for key, value in given.items() if key in schema.__struct_fields__}
+def _those_of(schema: type[msgspec.Struct], said: dict[str, Any]) -> dict[str, Any]:
+    """What has the same name in both; what is not said is as `schema` has it."""
+    return {key: value for key, value in said.items() if key in schema.__struct_fields__}

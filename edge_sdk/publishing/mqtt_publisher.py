@@ -22,7 +22,7 @@ from edge_sdk.publishing.board import Board
 from edge_sdk.publishing.callbacks import Callbacks
 from edge_sdk.publishing.delivery import TURN_S, Delivery
 from edge_sdk.publishing.dialect import Dialect
-from edge_sdk.publishing.durable import EventOutbox, OutboxSettings
+from edge_sdk.publishing.durable import Encode, EventOutbox, OutboxSettings
 from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.identity import Identity
 from edge_sdk.publishing.incoming import Receiver, Receiving
@@ -120,6 +120,14 @@ class MqttPublisher:
         with self._lock:
             seat = self._seats.of(camera)
             return MqttStream(camera, self.topics, encoder, seat, self._queues, self._delivery, self._board)
+
+    def put_event(self, camera: str, encode: Encode) -> int | None:
+        """Take one event of any camera, whether or not it has a stream; see `MqttStream.put_event`.
+
+        Raises:
+            UsageError: the name cannot be part of a topic.
+        """
+        return self._queues.put_event(self.topics.event(camera), camera, encode)
 
     def warn(self, name: str, line: str) -> None:
         """Have the device's retained state say what is wrong; see `Publisher.warn`."""

@@ -27,17 +27,25 @@ PERSISTENT = ("autosave_on_changes true", "max_queued_messages 0", "max_inflight
 
 
 class KillableDevice:
-    """`tests.system.event_device` in a process, and which of its events were acknowledged.
+    """A program that puts events in a process, and which of them were acknowledged.
 
     Args:
         port: of the broker.
         folder: of its outbox.
         rate: events a second.
         before: a command that runs it, such as `strace`, and ends with it.
+        program: a module that says what `event_device` says.
     """
 
-    def __init__(self, port: int, folder: Path, rate: float = 200.0, before: Sequence[str] = ()) -> None:
-        self._command = [*before, sys.executable, "-m", "tests.system.event_device", str(port), str(folder)]
+    def __init__(
+        self,
+        port: int,
+        folder: Path,
+        rate: float = 200.0,
+        before: Sequence[str] = (),
+        program: str = "tests.system.event_device",
+    ) -> None:
+        self._command = [*before, sys.executable, "-m", program, str(port), str(folder)]
         self._rate = rate
         self.acknowledged: set[int] = set()
         self.starts = 0

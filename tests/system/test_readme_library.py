@@ -15,9 +15,12 @@ import cv2
 import pytest
 
 import edge_sdk
+from tests.system.broker import Subscriber
 from tests.system.bundles import cell_picture
 from tests.system.program import PATIENCE_S
 from tests.system.program import edge_sdk as run_edge_sdk
+from tests.system.publishers import documents, statuses
+from tests.system.tls_broker import TlsBroker
 
 pytestmark = pytest.mark.system
 
@@ -96,10 +99,10 @@ def test_the_program_of_the_readme_with_a_source_and_a_sink_of_its_own_runs(fold
         (0, r"(red|blue) \d+% at \[.+\]\n(red|blue) \d+% at \[.+\]"),
         (1, r"(\d+ \d+\.\d ms\n)+\d+ \d+\.\d ms"),
         (2, r"(2 found, \d+ ms after the shutter\n)+\d+ on time, \d+ late, \d+ dropped as too old"),
-        (4, r"noise 0 \(640, 480\)\n(noise \d \(640, 480\)\n){3}noise 4 \(640, 480\)"),
-        (5, r"((front|back) \d+\n)+(front|back) \d+"),
-        (6, r"not to be trusted: altered\.edge/labels\.txt: (has|altered).*"),
-        (7, r"\w+ \(1, .+\) \[\(1, .+\)\]"),
+        (5, r"noise 0 \(640, 480\)\n(noise \d \(640, 480\)\n){3}noise 4 \(640, 480\)"),
+        (6, r"((front|back) \d+\n)+(front|back) \d+"),
+        (7, r"not to be trusted: altered\.edge/labels\.txt: (has|altered).*"),
+        (8, r"\w+ \(1, .+\) \[\(1, .+\)\]"),
     ],
 )
 def test_the_programs_of_the_library_page(folder: Path, number: int, pattern: str) -> None:
@@ -114,12 +117,30 @@ def test_the_program_about_events_tells_one(folder: Path) -> None:
     assert _output_of(program, folder) == []
 
 
+def test_the_program_with_a_broker_publishes_what_it_finds(folder: Path, tmp_path: Path) -> None:
+    program = _LIBRARY[4]
+    assert program.count("gate-1@broker.local") == program.count('"person"') == 1
+    (folder / "waiting").mkdir()
+    (folder / "broker.password").write_text("open sesame\n")
+    with TlsBroker(tmp_path, users={"gate-1": "open sesame", "us": "us"}) as broker:
+        shutil.copy(broker.authority.file, folder / "broker-ca.pem")
+        here = program.replace("broker.local", f"localhost:{broker.tls_port}").replace('"person"', '"red"')
+        with Subscriber(broker, username="us", password="us") as subscriber:
+            assert _output_of(here, folder) == ["2 events are acknowledged"]
+            subscriber.wait_for(lambda _: statuses(subscriber)[-1][:2] == ("offline", "shutdown"), "the goodbye")
+            assert [d["kind"] for d in documents(subscriber.messages("/event/gate"))] == ["appeared"]
+            [opened] = documents(subscriber.messages("default/gate-1/event/door"))
+            assert (opened["kind"], opened["detail"]) == ("door opened", {"badge": 12})
+            results = documents(subscriber.messages("/result/gate"))
+            assert "red" in {found["label"] for result in results for found in result["detections"]}
+
+
 def test_two_cameras_are_both_looked_at(folder: Path) -> None:
-    assert {line.split()[0] for line in _output_of(_LIBRARY[5], folder)} == {"front", "back"}
+    assert {line.split()[0] for line in _output_of(_LIBRARY[6], folder)} == {"front", "back"}
 
 
 def test_every_program_of_the_library_page_is_tested() -> None:
-    assert len(_LIBRARY) == 8
+    assert len(_LIBRARY) == 9
 
 
 def test_the_library_page_names_what_is_public_and_nothing_else() -> None:
@@ -146,10 +167,12 @@ def test_the_wheel_brings_it(folder: Path, tmp_path: Path) -> None:
     assert Path(origin).is_relative_to(tmp_path)
 
 
-def test_the_attributes_that_the_library_page_promises_are_there(cell_bundle: Path) -> None:
+def test_the_attributes_that_the_library_page_promises_are_there(cell_bundle: Path, tmp_path: Path) -> None:
     bundle = edge_sdk.Bundle.open(cell_bundle)
     model = edge_sdk.Model.open(bundle)
     loop = model.loop(_NoFrames())
+    with edge_sdk.Publisher.open("mqtt://127.0.0.1:9", outbox=tmp_path) as publisher:
+        stats = publisher.stats()
     owners = {
         "Bundle": bundle,
         "Model": model,
@@ -157,6 +180,8 @@ def test_the_attributes_that_the_library_page_promises_are_there(cell_bundle: Pa
         "Frame": edge_sdk.Frame.of(cell_picture(0)),
         "Event": edge_sdk.Event(kind="door opened"),
         "EventRule": edge_sdk.EventRule(labels=("red",)),
+        "PublisherStats": stats,
+        "EventStats": stats.events,
         "Tick": edge_sdk.Tick,
         "Session": model.session,
     }

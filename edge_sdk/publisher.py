@@ -1,0 +1,258 @@
+"""Publisher: what a program of the user's finds, to a broker, with the daemon's own parts and promises.
+
+Owns how the parts are put together for programs without a daemon, and what is refused when one is opened. That nothing
+waits for the network, and that no event is lost, is `publishing`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal
+
+import edge_sdk
+from edge_sdk.bundle import Bundle
+from edge_sdk.config import BrokerConfig, broker_config_of, mqtt_settings_of, outbox_settings_of, read_secret
+from edge_sdk.errors import OutputError, UsageError
+from edge_sdk.event import Event
+from edge_sdk.frame import Result
+from edge_sdk.publishing import (
+    EventEncoder,
+    EventOutbox,
+    ExpiredError,
+    Identity,
+    MqttPublisher,
+    MqttSettings,
+    OutboxSettings,
+    PublisherStats,
+    ResultEncoder,
+    check_credentials,
+    check_name,
+)
+
+_OPENING_S = 60.0  # for the file of events, which is looked through; a small board reads a full one in many seconds
+
+
+class Publisher:
+    """A `Sink` and an `EventSink` of all cameras of one device, made by `open`.
+
+    Events may be put by any thread, the results of one camera by one thread at a time.
+
+    Args:
+        publisher: brings it all to the broker.
+        events: where events wait.
+        encoders: of the results of each camera.
+        identity: who speaks.
+    """
+
+    def __init__(
+        self,
+        publisher: MqttPublisher,
+        events: EventOutbox,
+        encoders: Mapping[str, ResultEncoder],
+        identity: Identity,
+    ) -> None:
+        self._publisher, self._events, self._identity = publisher, events, identity
+        self._streams = {camera: publisher.stream(camera, encoder) for camera, encoder in encoders.items()}
+        self._encoders = {camera: EventEncoder.beside(encoder, camera) for camera, encoder in encoders.items()}
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        device: str | None = None,
+        site: str | None = None,
+        cameras: Mapping[str, Bundle] | None = None,
+        outbox: str | os.PathLike[str] | Mapping[str, object] | None = None,
+        password_file: str | os.PathLike[str] | None = None,
+        password_env: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        cert_file: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        key_password_file: str | os.PathLike[str] | None = None,
+        prefix: str | None = None,
+        qos: Literal[0, 1] | None = None,
+        protocol: Literal["5", "3.1.1"] | None = None,
+        publish: Mapping[str, object] | None = None,
+    ) -> Publisher:
+        """Begin to publish. A broker that is not there, or refuses us, is no error: it is tried again for ever.
+
+        What is not named here is as in the tables of a configuration file, docs/config.md.
+
+        Args:
+            url: `mqtt[s]://[user@]host[:port]` or `ws[s]://[user@]host[:port][/path]`, without a password.
+            device: a level of every topic, and whose events the file holds: of no other program, nor of `edge-sdk run`.
+                The host's name by default.
+            site: a level of every topic; `default` by default.
+            cameras: the bundle that answers for each camera whose results are put, by the name that its frames bear;
+                `model.bundle` of a model of one's own choice. Cameras of which there are events alone need none.
+            outbox: the folder where events wait on disk, or the table `[outbox]`; by default that of `edge-sdk run`.
+            password_file: its first line is the password of the URL's user.
+            password_env: or the name of the variable that holds it.
+            ca_file: PEM file of the authorities to trust instead of the system's.
+            cert_file: PEM file of this device's own certificate, for a broker that wants one.
+            key_file: PEM file of its private key, where it does not stand in `cert_file`.
+            key_password_file: its first line is the password of an encrypted private key.
+            prefix: first levels of every topic; `edge/v1` by default.
+            qos: of results; 1: acknowledged, perhaps twice. 0 by default.
+            protocol: version of MQTT; 5 by default, and 3.1.1 where the broker knows no 5.
+            publish: the table `[publish]`: rate, QoS and expiry of results and of events.
+
+        Raises:
+            ConfigError: an argument that cannot be used; a password that cannot be read.
+            UsageError: a certificate or a key that cannot be used, an impossible name, no bundle, no such folder.
+            OutputError: the file of events cannot be used at present, or another program uses it.
+            BundleError: the bundle's labels changed since it was opened.
+        """
+        mqtt = {
+            "url": url,
+            "password_file": _path(password_file),
+            "password_env": password_env,
+            "ca_file": _path(ca_file),
+            "cert_file": _path(cert_file),
+            "key_file": _path(key_file),
+            "key_password_file": _path(key_password_file),
+            "prefix": prefix,
+            "qos": qos,
+            "protocol": protocol,
+        }
+        tables = {
+            "device": _given({"name": device, "site": site}),
+            "mqtt": _given(mqtt),
+            "outbox": outbox if isinstance(outbox, Mapping) else _given({"folder": _path(outbox)}),
+            "publish": publish,
+        }
+        config = broker_config_of(_given(tables))
+        settings, waiting = _settings_of(config), outbox_settings_of(config.outbox)
+        identity = Identity(settings.device)
+        encoders = {camera: _encoder(camera, bundle, identity) for camera, bundle in (cameras or {}).items()}
+        events = _opened(waiting, settings, identity)
+        try:
+            versions = {"edge-sdk": edge_sdk.__version__}
+            publisher = MqttPublisher(settings, identity, versions=versions, events=events)
+        except BaseException:
+            events.close()
+            raise
+        return cls(publisher, events, encoders, identity)
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def put(self, value: Result | Event, /) -> None:
+        """Take a result, or an event; never waits for a disk or a network, nor raises for their sake.
+
+        Raises:
+            UsageError: a result of a camera that was not named to `open`; an event of one with an impossible name; or
+                the publisher is closed.
+        """
+        if isinstance(value, Event):
+            self.put_event(value)
+            return
+        self._check_open()
+        camera = value.frame.camera
+        stream = self._streams.get(camera)
+        if stream is None:
+            raise UsageError(
+                f"there is a result of camera {camera!r}, expected one of those named to Publisher.open "
+                f"({', '.join(map(repr, self._streams)) or 'none'}); cameras={{{camera!r}: model.bundle}} names it"
+            )
+        stream.put(value)
+
+    def put_event(self, event: Event, /) -> int | None:
+        """Take one event of the camera that it names, and keep it until the broker has it; never waits.
+
+        Returns:
+            Its number among the camera's events, which go on over restarts; None where it is held, as `max_per_s` says.
+
+        Raises:
+            UsageError: the camera's name is impossible, or the publisher is closed.
+        """
+        self._check_open()
+        encoder = self._encoders.get(event.camera)
+        if encoder is None:
+            encoder = self._encoders.setdefault(event.camera, EventEncoder(self._identity, event.camera))
+        return self._publisher.put_event(event.camera, lambda seq: encoder.encode(event, seq))
+
+    def wait_committed(self, timeout_s: float) -> bool:
+        """Wait until every event that was put before is acknowledged: on disk or at the broker, whatever ends next.
+
+        What is held, as `max_per_s` says, is not waited for.
+
+        Returns:
+            False where that takes longer than so many seconds, as on a disk that takes nothing; or where some of what
+            was put since this thread asked last was lost before it was on disk: `stats().events.lost` says why.
+        """
+        return self._events.wait_committed(timeout_s)
+
+    def stats(self) -> PublisherStats:
+        """What happened so far, what waits and what is lost."""
+        return self._publisher.stats()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Send what waits as far as the time allows, say offline, disconnect; may be called twice.
+
+        Events that could not be sent are on disk, and go out when a publisher of the same device is opened again.
+
+        Args:
+            timeout_s: seconds; with a dead broker it returns sooner, with a slow disk up to three seconds later.
+        """
+        self._is_closed = True
+        self._publisher.close(timeout_s)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UsageError("this publisher is closed, and takes nothing more; put before close(), or open another")
+
+
+def _settings_of(config: BrokerConfig) -> MqttSettings:
+    words = [
+        read_secret(config.mqtt, "mqtt", what, lambda _warning: None, of)
+        for what, of in (("the MQTT password", ""), ("the private key's password", "key_"))
+    ]
+    settings = mqtt_settings_of(config.device, config.mqtt, config.publish, *words)
+    with contextlib.suppress(ExpiredError):  # a new one in its place is taken as it comes
+        check_credentials(settings)
+    return settings
+
+
+def _encoder(camera: str, bundle: Bundle, identity: Identity) -> ResultEncoder:
+    check_name("camera", camera)
+    if not isinstance(bundle, Bundle):
+        raise UsageError(f"camera {camera!r}: expected a Bundle, got {bundle!r}; Bundle.open(path) opens one")
+    return ResultEncoder.for_bundle(bundle, identity)
+
+
+def _opened(settings: OutboxSettings, broker: MqttSettings, identity: Identity) -> EventOutbox:
+    """An outbox with its file: whoever waits for commits must learn at once that there will be none."""
+    path = settings.path_of(broker.site, broker.device)
+    if settings.folder is not None and not settings.folder.is_dir():
+        raise UsageError(f"outbox: {settings.folder}: no such folder; make it, or mount the disk that has it")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)  # an outbox opens at once what is there, and else with the first event
+    except OSError as cause:
+        raise OutputError(f"{path}: events cannot wait there: {cause.strerror or cause}") from cause
+    troubles: dict[str, str] = {}
+    events = EventOutbox(settings, path, identity.boot_id, on_trouble=troubles.__setitem__)
+    if events.wait_committed(_OPENING_S) and events.is_durable:
+        return events
+    events.close()
+    line = troubles.get("outbox_disk") or f"{path}: this disk did not answer within {_OPENING_S:.0f} s; look after it"
+    raise OutputError(line.removeprefix("events wait in memory only: "))
+
+
+def _given(table: Mapping[str, object]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def _path(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.fspath(path)

@@ -1,0 +1,155 @@
+"""`Publisher` at a real broker: what is heard of it, and that neither kills nor a frozen broker cost an event."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from edge_sdk import Bundle, Event, Publisher
+from edge_sdk.errors import OutputError
+from tests.device.results import make_detections, make_frame
+from tests.system.broker import Broker, Subscriber, wait_until
+from tests.system.event_witness import PERSISTENT, KillableDevice, Witness
+from tests.system.program import start_edge_sdk
+from tests.system.publishers import documents, statuses
+from tests.system.tls_broker import TlsBroker
+
+pytestmark = pytest.mark.system
+
+_PROGRAM = "tests.system.library_device"
+_EVENTS = 3000
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Path:
+    folder = tmp_path / "outbox"
+    folder.mkdir()
+    return folder
+
+
+def test_it_says_what_the_daemon_says(broker: Broker, outbox: Path, cell_bundle: Path) -> None:
+    bundle = Bundle.open(cell_bundle)
+    with Subscriber(broker) as subscriber:
+        with Publisher.open(broker.url, device="gate-1", site="north", outbox=outbox, cameras={"gate": bundle}) as ours:
+            ours.put(make_detections(2, make_frame(7, "gate")))
+            number = ours.put_event(Event(kind="appeared", camera="gate", label="red"))
+            ours.put(Event(kind="door opened", camera="door", detail={"badge": 12}))
+            subscriber.wait_for(lambda _: len(subscriber.messages("event/door")) == 1, "the events")
+            subscriber.wait_for(lambda _: len(subscriber.messages("result/gate")) == 1, "the result")
+            subscriber.wait_for(
+                lambda _: any(d.get("cameras") for d in documents(subscriber.messages("/status"))), "it"
+            )
+            assert ours.stats().state == "online"
+        wait_until(lambda: statuses(subscriber)[-1][:2] == ("offline", "shutdown"), "the goodbye")
+        messages = subscriber.messages()
+    own = "edge/v1/north/gate-1"
+    assert {m.topic for m in messages} == {
+        f"{own}/{end}" for end in ("status", "state", "result/gate", "event/gate", "event/door")
+    }
+    [result], [event], [opened] = (
+        documents([m for m in messages if m.topic.endswith(end)]) for end in ("result/gate", "event/gate", "event/door")
+    )
+    model = {"name": bundle.manifest.name, "version": bundle.manifest.version, "sha256": bundle.digest}
+    assert (result["seq"], result["camera"], len(result["detections"])) == (7, "gate", 2)
+    assert result["model"] == {**model, "variant": bundle.manifest.variants[0].name}
+    assert (event["seq"], event["label"], event["model"]) == (number, "red", model)
+    assert (opened["kind"], opened["detail"], "model" in opened) == ("door opened", {"badge": 12}, False)
+    online = [d for d in documents([m for m in messages if m.topic.endswith("/status")]) if d["status"] == "online"]
+    assert online[-1]["cameras"] == {"gate": model}
+    assert len({d["run_id"] for d in (result, event, opened, *online)}) == 1
+
+
+def test_watch_shows_it(broker: Broker, outbox: Path, cell_bundle: Path) -> None:
+    with Publisher.open(broker.url, device="gate-1", outbox=outbox, cameras={"gate": Bundle.open(cell_bundle)}) as ours:
+        wait_until(lambda: ours.stats().state == "online", "the connection")
+        watch = start_edge_sdk("watch", "--mqtt", broker.url, "--count", 8)
+        while watch.poll() is None:
+            ours.put(Event(kind="door opened", camera="door"))
+            time.sleep(0.05)
+    shown, errors = watch.communicate()
+    assert "gate-1: online" in shown, errors
+    assert "gate-1/door: event: door opened" in shown, errors
+
+
+def test_the_last_will_says_that_it_is_lost(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "outbox").mkdir()
+    device = KillableDevice(broker.port, tmp_path / "outbox", program=_PROGRAM)
+    with Subscriber(broker) as subscriber:
+        device.start()
+        subscriber.wait_for(lambda _: ("online", None, False) in statuses(subscriber), "it to be there")
+        device.kill()
+        subscriber.wait_for(lambda _: statuses(subscriber)[-1][:2] == ("offline", "lost"), "the last will")
+
+
+def test_a_file_that_another_process_uses_is_refused(broker: Broker, outbox: Path) -> None:
+    device = KillableDevice(broker.port, outbox, program=_PROGRAM)
+    device.start()
+    try:
+        with pytest.raises(OutputError, match="another program uses this file"):
+            Publisher.open(broker.url, device="pi", outbox=outbox)
+    finally:
+        device.kill()
+    Publisher.open(broker.url, device="pi", outbox=outbox).close()
+
+
+def test_kills_of_broker_and_program_lose_nothing_that_was_acknowledged(tmp_path: Path, outbox: Path) -> None:
+    rng = random.Random(5)
+    with Broker(tmp_path, persistence=True, config=PERSISTENT) as broker, Witness(broker) as witness:
+        device = KillableDevice(broker.port, outbox, program=_PROGRAM)
+        device.start()
+        for _ in range(3):
+            before = witness.subscriptions
+            broker.kill()
+            reached = len(device.acknowledged)
+            wait_until(lambda: len(device.acknowledged) > reached + 20, "events without a broker")  # noqa: B023
+            device.kill()
+            device.start()
+            time.sleep(rng.uniform(0.0, 0.3))
+            device.kill()
+            broker.start()
+            wait_until(lambda: witness.subscriptions > before, "the witness to be back")  # noqa: B023
+            device.start()
+        device.kill()
+        device.start(rate=1.0)  # it brings what the ones before had on disk
+        acknowledged = set(device.acknowledged)
+        wait_until(lambda: acknowledged <= witness.numbers, "every acknowledged event")
+        device.kill()
+        assert len(acknowledged) > 60
+        assert not witness.conflicts
+
+
+def test_put_does_not_wait_for_a_frozen_broker(tmp_path: Path, outbox: Path, cell_bundle: Path) -> None:
+    cameras = {"gate": Bundle.open(cell_bundle)}
+    with (
+        Broker(tmp_path, config=("max_queued_messages 0", "max_inflight_messages 0")) as broker,
+        Witness(broker) as witness,
+        Publisher.open(broker.url, device="gate-1", outbox=outbox, cameras=cameras) as ours,
+    ):
+        wait_until(lambda: ours.stats().state == "online", "the connection")
+        broker.freeze()
+        numbers = set()
+        for count in range(_EVENTS):  # nothing thaws the broker before: what waited for it would wait for ever
+            numbers.add(ours.put_event(Event(kind="opened", camera="door")))
+            ours.put(make_detections(20, make_frame(count, "gate")))
+        assert ours.wait_committed(60.0)
+        assert ours.stats().events.waiting == _EVENTS
+        broker.thaw()
+        wait_until(lambda: numbers <= witness.numbers, "all events")
+        assert ours.stats().events.lost.total == 0
+
+
+def test_it_logs_in_over_tls_by_the_files_that_it_is_given(tmp_path: Path, outbox: Path) -> None:
+    (tmp_path / "word").write_text("open sesame\n")
+    with TlsBroker(tmp_path, users={"gate": "open sesame"}) as broker:
+        url = f"mqtts://gate@localhost:{broker.tls_port}"
+        files = {"password_file": tmp_path / "word", "ca_file": broker.authority.file}
+        with Publisher.open(url, device="gate-1", outbox=outbox, **files) as ours:
+            ours.put(Event(kind="opened"))
+            wait_until(lambda: ours.stats().events.delivered == 1, "the event")
+        with Publisher.open(url, device="gate-1", outbox=outbox, ca_file=broker.authority.file) as ours:
+            wait_until(lambda: ours.stats().state == "refused", "the refusal")
+            ours.put(Event(kind="opened"))
+            assert ours.wait_committed(60.0)
