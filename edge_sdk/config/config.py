@@ -6,61 +6,33 @@ does not say: what then holds is said by whoever uses it.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from edge_sdk.commands import CommandClass
+from edge_sdk.config.fields import (
+    LONGEST_RUN_S,
+    LONGEST_TRIAL_S,
+    MOST,
+    BundlePath,
+    FilePath,
+    Name,
+    PasswordCredential,
+    PasswordEnv,
+    PasswordFile,
+    SizeWh,
+    SourceLocation,
+    counted,
+    timeout,
+)
 from edge_sdk.config.publish import EventConfig, PublishConfig
 from edge_sdk.publishing import LEAST_MB
-from edge_sdk.source_options import FASTEST_FPS, LONGEST_S, SHORTEST_S, SLOWEST_FPS
+from edge_sdk.source_options import FASTEST_FPS, SLOWEST_FPS
 
 VERSION = 1
 """Of the format."""
-
-MOST = 1e9
-"""The largest number of seconds, milliseconds, frames or cores: a billion seconds are 30 years."""
-
-
-_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)"
-"""A path that a line can show; Python's `$` matches before a line's end, too."""
-
-
-LONGEST_RUN_S, LONGEST_TRIAL_S = 600, 3600
-"""Of one run of a model, and of trying a new bundle: more is meant in milliseconds."""
-
-
-def _counted(unit: str, description: str, most: float = MOST) -> Any:
-    return Meta(gt=0, le=most, description=description, extra={"unit": unit})
-
-
-def _timeout(description: str) -> Any:
-    return Meta(ge=SHORTEST_S, le=LONGEST_S, description=f"seconds {description}", extra={"unit": "seconds"})
-
-
-_Path = Annotated[str, Meta(pattern=_ONE_LINE, description="a path")]
-_Name = Annotated[str, Meta(description="1 to 100 characters, none of / + # $")]
-_PasswordFile = Annotated[
-    str, Meta(pattern=_ONE_LINE, description="a file whose first line is the password; other users cannot read it")
-]
-_PasswordEnv = Annotated[str, Meta(description="the name of an environment variable that holds the password")]
-_PasswordCredential = Annotated[
-    str, Meta(description="the name of a systemd credential (LoadCredential=NAME:…) that holds the password")
-]
-_Bundle = Annotated[str, Meta(pattern=_ONE_LINE, description="a NAME.edge folder that `edge-sdk build` wrote")]
-_Source = Annotated[
-    str,
-    Meta(
-        pattern=_ONE_LINE,
-        description="a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, picamera2, video, images, pattern",
-        extra={"number": "camera"},
-    ),
-]
-_Pixels = Annotated[int, Meta(ge=16, le=16384)]
-_SizeWh = Annotated[
-    tuple[_Pixels, _Pixels], Meta(description="width and height in pixels, of a camera", examples=[[1280, 720]])
-]
 
 
 class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -71,8 +43,8 @@ class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         site: one level of every topic: where the device stands.
     """
 
-    name: Annotated[_Name, Meta(description="this device's name, a level of every topic")] | UnsetType = UNSET
-    site: Annotated[_Name, Meta(description="where the device stands, a level of every topic")] = "default"
+    name: Annotated[Name, Meta(description="this device's name, a level of every topic")] | UnsetType = UNSET
+    site: Annotated[Name, Meta(description="where the device stands, a level of every topic")] = "default"
 
 
 class MqttConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -92,21 +64,21 @@ class MqttConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """
 
     url: Annotated[str, Meta(description="mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]")]
-    password_file: _PasswordFile | UnsetType = UNSET
-    password_env: _PasswordEnv | UnsetType = UNSET
-    password_credential: _PasswordCredential | UnsetType = UNSET
-    ca_file: Annotated[_Path, Meta(description="PEM file of the authorities to trust instead of the system's")] | (
+    password_file: PasswordFile | UnsetType = UNSET
+    password_env: PasswordEnv | UnsetType = UNSET
+    password_credential: PasswordCredential | UnsetType = UNSET
+    ca_file: Annotated[FilePath, Meta(description="PEM file of the authorities to trust instead of the system's")] | (
         UnsetType
     ) = UNSET
     cert_file: Annotated[
-        _Path, Meta(description="PEM file of this device's certificate, for a broker that wants one")
+        FilePath, Meta(description="PEM file of this device's certificate, for a broker that wants one")
     ] | (UnsetType) = UNSET
-    key_file: Annotated[_Path, Meta(description="PEM file of its private key, where cert_file does not hold it")] | (
+    key_file: Annotated[FilePath, Meta(description="PEM file of its private key, where cert_file does not hold it")] | (
         UnsetType
     ) = UNSET
-    key_password_file: _PasswordFile | UnsetType = UNSET
-    key_password_env: _PasswordEnv | UnsetType = UNSET
-    key_password_credential: _PasswordCredential | UnsetType = UNSET
+    key_password_file: PasswordFile | UnsetType = UNSET
+    key_password_env: PasswordEnv | UnsetType = UNSET
+    key_password_credential: PasswordCredential | UnsetType = UNSET
     prefix: Annotated[str, Meta(description="first levels of every topic")] = "edge/v1"
     qos: Annotated[Literal[0, 1], Meta(description="of results; 1: acknowledged, perhaps twice")] = 0
     protocol: Annotated[Literal["5", "3.1.1"], Meta(description="version of MQTT")] = "5"
@@ -121,13 +93,11 @@ class OutboxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         max_age_days: days that an event may wait.
     """
 
-    folder: Annotated[_Path, Meta(description="where events wait on disk for the broker")] | UnsetType = UNSET
+    folder: Annotated[FilePath, Meta(description="where events wait on disk for the broker")] | UnsetType = UNSET
     max_mb: Annotated[
         float, Meta(ge=LEAST_MB, le=MOST, description="10^6 bytes that the file may take", extra={"unit": "megabytes"})
     ] = 64
-    max_age_days: Annotated[float, _counted("days", "days that an event may wait, without those the device is off")] = (
-        14
-    )
+    max_age_days: Annotated[float, counted("days", "days that an event may wait, without those the device is off")] = 14
 
 
 class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -137,7 +107,7 @@ class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         keys: public key files; when there are any, a bundle that none of them signed is refused.
     """
 
-    keys: Annotated[tuple[_Path, ...], Meta(description="public key files that `edge-sdk keygen` wrote")] = ()
+    keys: Annotated[tuple[FilePath, ...], Meta(description="public key files that `edge-sdk keygen` wrote")] = ()
 
 
 _CommandClass = Annotated[CommandClass, Meta(extra={"advice": {"resume": "write pause, which stands for resume too"}})]
@@ -163,7 +133,7 @@ class HomeAssistantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """
 
     enabled: Annotated[bool, Meta(description="false: take back what was told")] = True
-    prefix: Annotated[_Name, Meta(description="first level of Home Assistant's own topics")] = "homeassistant"
+    prefix: Annotated[Name, Meta(description="first level of Home Assistant's own topics")] = "homeassistant"
     labels: Annotated[tuple[str, ...], Meta(description="labels that get a count of their own", max_length=20)] = ()
 
 
@@ -192,11 +162,11 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         every_frame: of a video file each frame runs, in turn.
     """
 
-    bundle: _Bundle | UnsetType = UNSET
-    password_file: _PasswordFile | UnsetType = UNSET
-    password_env: _PasswordEnv | UnsetType = UNSET
-    password_credential: _PasswordCredential | UnsetType = UNSET
-    size_wh: _SizeWh | UnsetType = UNSET
+    bundle: BundlePath | UnsetType = UNSET
+    password_file: PasswordFile | UnsetType = UNSET
+    password_env: PasswordEnv | UnsetType = UNSET
+    password_credential: PasswordCredential | UnsetType = UNSET
+    size_wh: SizeWh | UnsetType = UNSET
     fps: (
         Annotated[
             float,
@@ -213,8 +183,8 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     transport: Annotated[Literal["tcp", "udp"], Meta(description="of RTSP")] | UnsetType = UNSET
     rotate: Annotated[Literal[0, 90, 180, 270], Meta(description="degrees clockwise")] | UnsetType = UNSET
     repeat: Annotated[bool, Meta(description="files begin again when they are through")] | UnsetType = UNSET
-    open_timeout_s: Annotated[float, _timeout("that a stream may take to open")] | UnsetType = UNSET
-    read_timeout_s: Annotated[float, _timeout("without a frame, after which a stream is lost")] | UnsetType = UNSET
+    open_timeout_s: Annotated[float, timeout("that a stream may take to open")] | UnsetType = UNSET
+    read_timeout_s: Annotated[float, timeout("without a frame, after which a stream is lost")] | UnsetType = UNSET
     latency_ms: (
         Annotated[
             float,
@@ -230,11 +200,11 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     variant: Annotated[str, Meta(min_length=1, description="one of the bundle's models, and no other")] | UnsetType = (
         UNSET
     )
-    cpu_share: Annotated[float, _counted("cores", "what tuning may use: 0.5 is half a core")] | UnsetType = UNSET
+    cpu_share: Annotated[float, counted("cores", "what tuning may use: 0.5 is half a core")] | UnsetType = UNSET
     tune: Annotated[bool, Meta(description="find out what runs best here, and remember it")] | UnsetType = UNSET
     best_effort: Annotated[bool, Meta(description="run although the budget cannot be kept here")] | UnsetType = UNSET
     run_limit_s: (
-        Annotated[float, _counted("seconds", "end a run of the model after so long", LONGEST_RUN_S)] | UnsetType
+        Annotated[float, counted("seconds", "end a run of the model after so long", LONGEST_RUN_S)] | UnsetType
     ) = UNSET
     trial_s: (
         Annotated[
@@ -259,8 +229,8 @@ class PipelineConfig(Defaults, frozen=True, forbid_unknown_fields=True, kw_only=
         source: see `edge_sdk.camera.open_source`; without a password.
     """
 
-    name: Annotated[_Name, Meta(description="the camera's name in topics: 1 to 100 characters, none of / + # $")]
-    source: _Source
+    name: Annotated[Name, Meta(description="the camera's name in topics: 1 to 100 characters, none of / + # $")]
+    source: SourceLocation
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
