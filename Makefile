@@ -5,6 +5,7 @@
 # make bench   side-by-side measurements, written to docs/benchmarks.md
 # make arm-cost  fetches what `edge-sdk arm-cost count` counts with: an emulated ARM board, into ~/.cache/edge-sdk
 # make home-assistant  a device at Home Assistant itself, which this installs (a Python 3.13, or root on Debian)
+# make gstreamer  the tests of cameras behind GStreamer, with an OpenCV that has it, which this installs (root on Debian)
 # make lowest  the tests with the lowest versions that pyproject.toml allows
 # Each makes its own .venv and installs what it needs.
 
@@ -16,7 +17,7 @@ PYTEST_ARGS ?=
 TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint wheel bench arm-cost home-assistant lowest constraints clean
+.PHONY: help demo test check lint wheel bench arm-cost home-assistant gstreamer lowest constraints clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -58,6 +59,12 @@ home-assistant: $(VENV)/.dev
 	@sh tools/debian-packages.sh test
 	hass=$$(sh tools/home-assistant.sh .cache/home-assistant) && \
 	  EDGE_SDK_HASS=$$hass $(BIN)/python -m pytest tests/system/test_home_assistant_itself.py $(PYTEST_ARGS)
+
+gstreamer:
+	@sh tools/debian-packages.sh test
+	python=$$(sh tools/gstreamer.sh .cache/gstreamer) && \
+	  $$python -m pytest -p no:cacheprovider -k 'gstreamer or pipeline' \
+	  tests/device/test_camera_kinds.py tests/system/test_cameras.py $(PYTEST_ARGS)
 
 # The other end of the ranges in pyproject.toml: the lowest versions that users may have.
 lowest: $(VENV)/.dev

@@ -115,6 +115,8 @@ class LiveFeed:
                 continue
             self._rate.note(got_ns)
             image = capture.retrieve_into(slot.buffer())
+            if image is None and self._is_silence(asked_ns):
+                break  # OpenCV's GStreamer says after its time-out that it has a frame, and has none
             if image is None:
                 unreadable_in_a_row += 1
                 self.unreadable += 1
@@ -127,9 +129,11 @@ class LiveFeed:
             asked_ns = time.monotonic_ns()
         if unreadable_in_a_row >= _UNREADABLE_LIMIT:
             return f"{_UNREADABLE_LIMIT} frames in a row cannot be decoded"
-        waited_s = (time.monotonic_ns() - asked_ns) / 1e9
-        is_silent = waited_s > self._read_timeout_s * 0.9
+        is_silent = self._is_silence(asked_ns)
         return f"no frame for {self._read_timeout_s:g} s" if is_silent else "the camera ended the stream"
+
+    def _is_silence(self, asked_ns: int) -> bool:
+        return time.monotonic_ns() - asked_ns > self._read_timeout_s * 0.9e9
 
     def _note_delivery(self) -> None:
         self._attempt = 0

@@ -16,6 +16,7 @@ from edge_sdk.camera.opencv import has_gstreamer
 from edge_sdk.camera.pattern import Pattern
 from edge_sdk.errors import CameraError, MissingDependencyError
 from edge_sdk.frame import Image
+from tests.device.doubled_cameras import VideoCapture, put_in_place
 from tests.device.numbered import number_in, write_video
 
 
@@ -129,17 +130,6 @@ def test_gstreamer_is_refused_where_opencv_has_none(monkeypatch: pytest.MonkeyPa
     assert caught.value.exit_code == 8
 
 
-class _Pipeline:
-    opened: list[tuple[str, int]] = []  # noqa: RUF012 - emptied by the test
-
-    def open(self, pipeline: str, backend: int, parameters: list[int]) -> bool:
-        self.opened.append((pipeline, backend))
-        return False
-
-    def release(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     ("pipeline", "opened"),
     [
@@ -151,15 +141,13 @@ class _Pipeline:
     ],
 )
 def test_a_pipeline_gets_a_sink_of_one_picture(monkeypatch: pytest.MonkeyPatch, pipeline: str, opened: str) -> None:
-    monkeypatch.setattr(cv2, "getBuildInformation", lambda: "    GStreamer:                   YES (1.22.0)\n")
-    monkeypatch.setattr(cv2, "VideoCapture", _Pipeline)
-    _Pipeline.opened.clear()
+    put_in_place(monkeypatch, "!")
     with pytest.raises(CameraError, match="the pipeline does not start; try it with `gst-launch"):
         open_source(f"gst:{pipeline}")
-    assert _Pipeline.opened == [(opened, cv2.CAP_GSTREAMER)]
+    assert VideoCapture.opened == [(opened, cv2.CAP_GSTREAMER)]
 
 
-@pytest.mark.skipif(not has_gstreamer(), reason="this OpenCV was built without GStreamer, as the wheels are")
+@pytest.mark.skipif(not has_gstreamer(), reason="the wheels of OpenCV have no GStreamer: `make gstreamer`")
 def test_a_real_pipeline() -> None:
     with closing(open_source("gst:videotestsrc is-live=true ! video/x-raw,width=320,height=240")) as source:
         frame = source.latest(5)

@@ -199,6 +199,17 @@ def test_a_camera_that_sends_only_rubbish_is_lost() -> None:
     source.close()
 
 
+def test_a_frame_that_is_none_after_the_time_out_is_silence() -> None:
+    """As OpenCV's GStreamer has it; what comes and cannot be decoded comes sooner."""
+    silent = FakeCapture("x" * 10_000)
+    feed = LiveFeed(silent, lambda: _found(None), uniform=lambda: 1000.0, read_timeout_s=0.001)
+    source = ThreadedSource(feed, "c")
+    until(lambda: source.trouble == "no frame for 0.001 s")
+    source.close()
+    assert silent.released == 1
+    assert source.stats.unreadable == 0
+
+
 def test_close_does_not_wait_for_the_back_off() -> None:
     feed = LiveFeed(FakeCapture(""), lambda: _found(None), uniform=lambda: 1000.0)
     source = ThreadedSource(feed, "c")

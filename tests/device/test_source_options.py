@@ -11,6 +11,7 @@ import pytest
 from edge_sdk.camera import opencv
 from edge_sdk.errors import ConfigError
 from edge_sdk.source_options import SourceOptions
+from tests.device.doubled_cameras import VideoCapture, put_in_place
 
 
 @pytest.mark.parametrize(
@@ -49,46 +50,15 @@ def test_what_a_source_can_have_is_taken(options: dict[str, Any]) -> None:
     assert SourceOptions(**options) == msgspec.convert(options, SourceOptions)
 
 
-class _V4l2:
-    """A `cv2.VideoCapture` on a camera of 640x480, 30 a second, that gives what it can; notes what is set."""
-
-    gives: dict[int, float] = {}  # noqa: RUF012 - set by each test
-    opens = True
-    calls: list[tuple[int, float]]
-
-    def __init__(self) -> None:
-        _V4l2.calls = []
-        self._values: dict[int, float] = {
-            cv2.CAP_PROP_FRAME_WIDTH: 640,
-            cv2.CAP_PROP_FRAME_HEIGHT: 480,
-            cv2.CAP_PROP_FPS: 30,
-            cv2.CAP_PROP_FOURCC: cv2.VideoWriter.fourcc(*"YUYV"),
-        }
-
-    def open(self, path: str, backend: int, parameters: list[int]) -> bool:
-        assert (path, backend, parameters) == ("/dev/video0", cv2.CAP_V4L2, [])
-        return self.opens
-
-    def set(self, name: int, value: float) -> bool:
-        self.calls.append((name, value))
-        self._values[name] = self.gives.get(name, value)
-        return True
-
-    def get(self, name: int) -> float:
-        return self._values.get(name, 0)
-
-    def release(self) -> None:
-        pass
-
-
 ASKED = SourceOptions(size_wh=(1280, 720), fps=15, pixel_format="MJPG")
 
 
 def test_a_v4l2_camera_is_asked_for_its_format_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cv2, "VideoCapture", _V4l2)
+    put_in_place(monkeypatch)
     capture = opencv.open_device("/dev/video0", ASKED)
     assert capture
-    assert _V4l2.calls == [
+    assert VideoCapture.opened == [("/dev/video0", cv2.CAP_V4L2)]
+    assert VideoCapture.calls == [
         (cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*"MJPG")),
         (cv2.CAP_PROP_FRAME_WIDTH, 1280),
         (cv2.CAP_PROP_FRAME_HEIGHT, 720),
@@ -100,13 +70,13 @@ def test_a_v4l2_camera_is_asked_for_its_format_first(monkeypatch: pytest.MonkeyP
 
 
 def test_what_a_v4l2_camera_does_not_give_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cv2, "VideoCapture", _V4l2)
+    put_in_place(monkeypatch)
     gives = {
         cv2.CAP_PROP_FRAME_HEIGHT: 960.0,
         cv2.CAP_PROP_FPS: 10.0,
         cv2.CAP_PROP_FOURCC: float(cv2.VideoWriter.fourcc(*"YUYV")),
     }
-    monkeypatch.setattr(_V4l2, "gives", gives)
+    VideoCapture.gives.update(gives)
     capture = opencv.open_device("/dev/video0", ASKED)
     assert capture
     assert capture.remarks == (
@@ -117,14 +87,13 @@ def test_what_a_v4l2_camera_does_not_give_is_said(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_is_asked_of_a_v4l2_camera_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cv2, "VideoCapture", _V4l2)
+    put_in_place(monkeypatch)
     capture = opencv.open_device("/dev/video0")
     assert capture
-    assert [name for name, _ in _V4l2.calls] == [cv2.CAP_PROP_BUFFERSIZE]
+    assert [name for name, _ in VideoCapture.calls] == [cv2.CAP_PROP_BUFFERSIZE]
     assert capture.remarks == ()
 
 
 def test_a_v4l2_camera_that_does_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cv2, "VideoCapture", _V4l2)
-    monkeypatch.setattr(_V4l2, "opens", False)
+    put_in_place(monkeypatch, "!")
     assert opencv.open_device("/dev/video0", ASKED) is None

@@ -107,6 +107,7 @@ print(server.server_port, flush=True)
 server.serve_forever()
 """
 
+NO_GSTREAMER = "the wheels of OpenCV have no GStreamer: `make gstreamer`"
 
 H264 = "x264enc tune=zerolatency speed-preset=ultrafast key-int-max=25 ! rtph264pay name=pay0 pt=96"
 JPEG = "jpegenc ! rtpjpegpay name=pay0 pt=26"
@@ -115,14 +116,20 @@ JPEG = "jpegenc ! rtpjpegpay name=pay0 pt=26"
 class StreamServer:
     """A running server; as a context manager it is gone at the end.
 
+    Args:
+        location: what a source is called that reads it, `{}` for its URL.
+
     Attributes:
         port: chosen by the OS at the first start, kept at later ones.
     """
 
-    def __init__(self, command: list[str], scheme: str, arguments: tuple[str, ...], port: int = 0) -> None:
+    def __init__(
+        self, command: list[str], scheme: str, arguments: tuple[str, ...], port: int = 0, location: str = "{}"
+    ) -> None:
         self._command = command
         self._scheme = scheme
         self._arguments = arguments
+        self._location = location
         self._process: subprocess.Popen[str] | None = None
         self.port = port
         self.start()
@@ -136,7 +143,7 @@ class StreamServer:
         self.kill()
 
     def url(self, path: str = "/live", login: str = "") -> str:
-        return f"{self._scheme}://{login}127.0.0.1:{self.port}{path}"
+        return self._location.format(f"{self._scheme}://{login}127.0.0.1:{self.port}{path}")
 
     def start(self) -> None:
         arguments = [*self._command, str(self.port), *self._arguments]
@@ -165,15 +172,30 @@ class StreamServer:
 
 
 def rtsp_server(
-    password: str = "", *, encoder: str = H264, size_wh: tuple[int, int] = (640, 480), port: int = 0
+    password: str = "",
+    *,
+    encoder: str = H264,
+    size_wh: tuple[int, int] = (640, 480),
+    port: int = 0,
+    location: str = "{}",
 ) -> StreamServer:
     require_rtsp_server()
     arguments = (password, encoder, str(size_wh[0]), str(size_wh[1]))
-    return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsp", arguments, port)
+    return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsp", arguments, port, location)
 
 
-def http_server(password: str = "") -> StreamServer:
-    return StreamServer([sys.executable, "-c", _HTTP], "http", (password,))
+def http_server(password: str = "", *, location: str = "{}") -> StreamServer:
+    return StreamServer([sys.executable, "-c", _HTTP], "http", (password,), location=location)
+
+
+def rtsp_pipeline() -> StreamServer:
+    """A server that a GStreamer pipeline reads."""
+    return rtsp_server(location="gst:rtspsrc protocols=tcp latency=0 location={} ! decodebin")
+
+
+def http_pipeline() -> StreamServer:
+    """A server that a GStreamer pipeline reads."""
+    return http_server(location="gst:souphttpsrc is-live=true location={} ! multipartdemux ! jpegdec")
 
 
 def require_rtsp_server() -> None:

@@ -18,24 +18,42 @@ import pytest
 from edge_sdk.camera import OpenedSource, SourceStatus, open_source
 from edge_sdk.camera.capture import Capture
 from edge_sdk.camera.live import LiveFeed
-from edge_sdk.camera.opencv import open_stream
+from edge_sdk.camera.opencv import has_gstreamer, open_gstreamer, open_stream
 from edge_sdk.camera.threaded import ThreadedSource
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 from tests.device.numbered import number_in
-from tests.system.streams import JPEG, StreamServer, http_server, rtsp_server, true_age_ms
+from tests.system.streams import (
+    JPEG,
+    NO_GSTREAMER,
+    StreamServer,
+    http_pipeline,
+    http_server,
+    rtsp_pipeline,
+    rtsp_server,
+    true_age_ms,
+)
 
 pytestmark = pytest.mark.system
 
 PASSWORD = "p@s/s:w%rd#?"
 PATIENCE_S = 25.0  # until a test gives up; below the 30 s that OpenCV waits where no time-out is set
 
+needs_gstreamer = pytest.mark.skipif(not has_gstreamer(), reason=NO_GSTREAMER)
+pipelines = [pytest.param(make_server, marks=needs_gstreamer) for make_server in (rtsp_pipeline, http_pipeline)]
 both = pytest.mark.parametrize("make_server", [rtsp_server, http_server])
+each = pytest.mark.parametrize("make_server", [rtsp_server, http_server, *pipelines])
+over_http = pytest.mark.parametrize("make_server", [http_server, pipelines[1]])
 every_way = pytest.mark.parametrize(
     ("make_server", "options"),
-    [(rtsp_server, AS_IT_COMES), (rtsp_server, SourceOptions(transport="udp")), (http_server, AS_IT_COMES)],
-    ids=["rtsp over tcp", "rtsp over udp", "http"],
+    [
+        pytest.param(rtsp_server, AS_IT_COMES, id="rtsp over tcp"),
+        pytest.param(rtsp_server, SourceOptions(transport="udp"), id="rtsp over udp"),
+        pytest.param(http_server, AS_IT_COMES, id="http"),
+        pytest.param(rtsp_pipeline, AS_IT_COMES, id="rtsp by gstreamer", marks=needs_gstreamer),
+        pytest.param(http_pipeline, AS_IT_COMES, id="http by gstreamer", marks=needs_gstreamer),
+    ],
 )
 
 
@@ -63,7 +81,8 @@ def _is_fresh(frame: Frame | None) -> bool:
 
 
 def _opened(url: str) -> Capture:
-    capture = open_stream(url)
+    pipeline = url.removeprefix("gst:")
+    capture = open_stream(url) if pipeline == url else open_gstreamer(pipeline)
     if capture is None:
         raise CameraError("not there")
     return capture
@@ -81,7 +100,7 @@ def _camera_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("camera")]
 
 
-@both
+@each
 def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], StreamServer]) -> None:
     with make_server() as server, closing(open_source(server.url(), camera="door")) as source:
         seqs = []
@@ -126,7 +145,7 @@ def test_a_frozen_server_blocks_nobody(make_server: Callable[[], StreamServer], 
         _until(source, lambda frame: source.status is SourceStatus.REOPENED and _is_fresh(frame))
 
 
-@both
+@each
 def test_close_while_the_server_is_frozen(make_server: Callable[[], StreamServer]) -> None:
     with make_server() as server:
         open_source(server.url()).close()  # what OpenCV opens once and keeps
@@ -140,9 +159,10 @@ def test_close_while_the_server_is_frozen(make_server: Callable[[], StreamServer
         assert _open_descriptors() <= descriptors
 
 
-def test_a_size_that_changes_mid_stream() -> None:
+@over_http
+def test_a_size_that_changes_mid_stream(make_server: Callable[[], StreamServer]) -> None:
     """OpenCV alone scales what comes to the first size; before 4.13 it handed out the last old picture for ever."""
-    with http_server() as server, closing(open_source(server.url("/grows"))) as source:
+    with make_server() as server, closing(open_source(server.url("/grows"))) as source:
         numbers, sizes_wh = set(), set()
         for _ in range(40):
             frame = _until(source, _is_fresh)
@@ -155,13 +175,17 @@ def test_a_size_that_changes_mid_stream() -> None:
         assert source.status is SourceStatus.OPENED
 
 
-def test_half_a_jpeg_is_survived() -> None:
-    with http_server() as server, closing(open_source(server.url("/halves"))) as source:
+@over_http
+def test_half_a_jpeg_is_survived(make_server: Callable[[], StreamServer]) -> None:
+    with make_server() as server, closing(open_source(server.url("/halves"))) as source:
         for _ in range(20):
             _until(source, _is_fresh)
 
 
-@pytest.mark.parametrize("make_server", [partial(rtsp_server, encoder=JPEG), http_server], ids=["rtsp", "http"])
+@pytest.mark.parametrize(
+    "make_server",
+    [pytest.param(partial(rtsp_server, encoder=JPEG), id="rtsp"), pytest.param(http_server, id="http"), pipelines[1]],
+)
 def test_a_stream_that_ends_is_opened_again_without_leaving_anything(make_server: Callable[[], StreamServer]) -> None:
     """Two hundred times: no thread, no descriptor, and no memory that grows with them."""
     with make_server() as server:
