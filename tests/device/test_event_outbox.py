@@ -162,14 +162,14 @@ def test_an_event_that_is_refused_is_kept_beside_the_others(tmp_path: Path) -> N
     with outbox_at(path, said=said) as outbox:
         numbers = put(outbox, 3)
         first, second, third = taken(outbox, 3)
-        outbox.refuse(second, "Not authorized")
+        outbox.refuse(second, "Packet too large")
         outbox.deliver(third)
         outbox.give_back(first, 0.0)
         assert delivered(outbox, 1) == numbers[:1]
         assert outbox.stats().lost == Losses(quarantine=1)
     assert [line for name, line in said if name == "events_refused" and line] == [
-        f"the broker does not take events of {TOPIC}door: Not authorized; put aside, allow this device to write it in "
-        "the broker's ACL"
+        f"the broker does not take events of {TOPIC}door: Packet too large; put aside, they are not sent; its log "
+        "may say what to allow or to raise there"
     ]
     with outbox_at(path) as outbox:
         assert outbox.waiting == 0  # and it is not tried again
@@ -177,7 +177,7 @@ def test_an_event_that_is_refused_is_kept_beside_the_others(tmp_path: Path) -> N
 
     with sqlite3.connect(path) as sql:
         assert sql.execute("SELECT camera, seq, reason FROM quarantine").fetchall() == [
-            ("door", numbers[1], "Not authorized")
+            ("door", numbers[1], "Packet too large")
         ]
     sql.close()
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings
@@ -167,6 +171,10 @@ def test_what_waits_is_sent_by_the_next_process(tmp_path: Path) -> None:
             assert witness.doubles == 0
 
 
+def _numbers(subscriber: Subscriber) -> set[int]:
+    return {msgspec.json.decode(message.payload)["seq"] for message in subscriber.messages("event/yard")}
+
+
 def test_events_that_the_broker_never_takes_are_put_aside_and_the_others_arrive(tmp_path: Path) -> None:
     folder = tmp_path / "broker"
     folder.mkdir()
@@ -178,7 +186,7 @@ def test_events_that_the_broker_never_takes_are_put_aside_and_the_others_arrive(
     ):
         yard = device.publisher.stream("yard", make_encoder())
         first = device.put(1)
-        yard.put_event(lambda seq: b'{"seq":%d}' % seq)
+        denied = [yard.put_event(lambda seq: b'{"seq":%d}' % seq)]
         device.stream.put_event(lambda seq: b'{"big":"%s"}' % (b"x" * 4000))
         last = device.put(1)
         wait_until(lambda: device.waiting == 0, f"the end of waiting; {device.publisher.stats()}")
@@ -188,3 +196,14 @@ def test_events_that_the_broker_never_takes_are_put_aside_and_the_others_arrive(
         assert last[0] == first[0] + 2  # the gap is what was put aside
         refusals = [line for name, line in device.said if name == "events_refused" and line]
         assert any("event/yard" in line and "ACL" in line for line in refusals)
+        (folder / "acl").write_text("topic readwrite #\n")
+        os.kill(broker.pid, signal.SIGHUP)
+        # Until it has read its ACL again it denies more of them; with the first that it takes all come.
+        for _ in range(80):
+            denied.append(yard.put_event(lambda seq: b'{"seq":%d}' % seq))
+            time.sleep(0.1)
+            if subscriber.messages("event/yard"):
+                break
+        subscriber.wait_for(lambda _: _numbers(subscriber) == set(denied), "what was denied")
+        wait_until(lambda: device.waiting == 0, "the end of waiting")
+        assert device.publisher.stats().events.lost.quarantine == 1  # the large one

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from edge_sdk.publishing.durable.aside import is_denial
 from edge_sdk.publishing.durable.losses import Losses
 
 EVENTS_LOST = "events_lost"
@@ -44,7 +45,7 @@ class Complaints:
         """The broker refused an event."""
         self._refused_topic, self._refused_at = topic, self._clock_s()
         allow = "allow this device to write it in the broker's ACL"
-        advice = allow if "uthori" in reason else "they are not sent; its log may say what to allow or to raise there"
+        advice = allow if is_denial(reason) else "they are not sent; its log may say what to allow or to raise there"
         if self._is_time(topic + advice):  # one of a class: reasons hold sizes
             self._say("events_refused", f"the broker does not take events of {topic}: {reason}; put aside, {advice}")
 
@@ -70,7 +71,7 @@ class Complaints:
         """
         if losses != self._lost and (is_last or self._is_time("lost")):
             self._lost = losses
-            self._say(EVENTS_LOST, lost_in_words(losses))
+            self._say(EVENTS_LOST, lost_in_words(losses) if losses.total else "")
 
     def _is_time(self, name: str) -> bool:
         now, not_before = self._clock_s(), self._not_before.get(name, -math.inf)

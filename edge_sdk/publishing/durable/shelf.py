@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from edge_sdk.publishing.durable.answered import Answered
+from edge_sdk.publishing.durable.aside import Aside
 from edge_sdk.publishing.durable.commits import Commits
 from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.durable.losses import Losses
@@ -22,7 +23,6 @@ from edge_sdk.publishing.durable.ready import Ready
 from edge_sdk.publishing.durable.tally import Tally
 
 _MOST_NEW = 10_000  # events that the outbox's thread has not seen
-_REFUSED = 100  # events that wait to be put aside
 _LOW = 128  # from here on down the next ones are read
 
 
@@ -45,7 +45,7 @@ class Shelf:
         self._ready = Ready()
         self._flying: dict[int, Held] = {}
         self._answered = Answered()
-        self._refused: deque[tuple[Held, str]] = deque(maxlen=_REFUSED)
+        self._aside = Aside()
         self._last_id = self._put_id = self._fed = 0
         self._tally = Tally()
         self._hold_until = 0.0
@@ -119,6 +119,7 @@ class Shelf:
             if self._flying.pop(event.id, None) is not None:
                 self._tally.deliver(event.id)
                 self._answered.add(event)
+                self._aside.delivered(event.topic)
 
     def settle(self, before_s: float) -> bool:
         """Believe what was answered before a moment; whether that is anything."""
@@ -137,7 +138,7 @@ class Shelf:
         """The broker never takes it."""
         with self._lock:
             if self._flying.pop(event.id, None) is not None:
-                self._refused.append((event, reason))
+                self._aside.refuse(event, reason)
                 self._tally.refuse(event.id)
                 if event.id > self._commits.safe_to:
                     self._commits.lose(event.id)
@@ -156,12 +157,16 @@ class Shelf:
         """Whether something was put that its thread has not seen."""
         return bool(self._new)
 
-    def take_new(self) -> list[Held]:
-        """What was put since the last call."""
+    def take_new(self, again: Sequence[Held] = ()) -> list[Held]:
+        """What was put since the last call, and behind it, with new ids, what is offered again."""
         with self._lock:
             new = list(self._new)
             self._new.clear()
             self._new_bytes = 0
+            for event in again:
+                self._last_id += 1
+                new.append((event.topic, event.payload, event.camera, event.seq, self._last_id))
+            self._tally.offer_again(len(again))
         now_s = self._age_s()
         return [
             Held(topic, payload, camera, seq=seq, id=number, put_s=now_s) for topic, payload, camera, seq, number in new
@@ -172,16 +177,11 @@ class Shelf:
         with self._lock:
             return self._tally.waiting - len(self._new)
 
-    def refused(self) -> list[tuple[Held, str]]:
-        """What the broker refused, and is not put aside yet."""
+    @contextmanager
+    def aside(self) -> Iterator[Aside]:
+        """What the broker refused; it refuses nothing meanwhile."""
         with self._lock:
-            return list(self._refused)
-
-    def set_aside(self, refused: Sequence[tuple[Held, str]]) -> None:
-        """These are put aside."""
-        done = {event.id for event, _ in refused}
-        with self._lock:
-            self._refused = deque((one for one in self._refused if one[0].id not in done), maxlen=_REFUSED)
+            yield self._aside
 
     @property
     def fed(self) -> int:
@@ -222,7 +222,7 @@ class Shelf:
         """
         with self._lock:
             self._is_still = True
-            answered, refused = self._answered.events(), [event for event, _ in self._refused]
+            answered, refused = self._answered.events(), [event for event, _ in self._aside.refused()]
             busy_to = max([*self._flying, *(event.id for event in [*answered, *refused])], default=0)
         try:
             yield busy_to

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from edge_sdk.publishing.durable.age_clock import AgeMark
+from edge_sdk.publishing.durable.aside import is_denial
 from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.durable.rows import READ, event_of, row_of
 from edge_sdk.publishing.durable.transaction import Transaction
@@ -186,6 +187,24 @@ class EventStore:
             most_bytes = int(self._max_pages * _PAGE_BYTES * _QUARANTINE_SHARE)
             self._sql.execute(_TRIM_QUARANTINE, (_QUARANTINE_ROWS, most_bytes))
         self._count_out(gone)
+
+    def denied(self, topics: Collection[str] | None) -> list[Held]:
+        """Events that were put aside because a broker's ACL denied them; their ids are those of quarantine.
+
+        Args:
+            topics: of these; None: of all.
+        """
+        rows = self._sql.execute("SELECT id, camera, seq, topic, payload, reason FROM quarantine ORDER BY id")
+        return [
+            Held(topic, payload, camera, seq=seq, id=number)
+            for number, camera, seq, topic, payload, reason in rows
+            if isinstance(payload, bytes) and is_denial(reason) and (topics is None or topic in topics)
+        ]
+
+    def forget_denied(self, numbers: Sequence[int]) -> None:
+        """These are events again."""
+        with Transaction(self._sql):
+            self._sql.executemany("DELETE FROM quarantine WHERE id = ?", [(number,) for number in numbers])
 
     def close(self, bounds: Mapping[str, int] | None = None, mark: AgeMark | None = None) -> None:
         """Give the file back; in an orderly way with exact bounds and the time. Never raises."""

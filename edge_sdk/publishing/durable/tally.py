@@ -37,6 +37,12 @@ class Tally:
         self.lose("quarantine", 1)
         self._through.add(number)
 
+    def offer_again(self, count: int) -> None:
+        """So many that were put aside wait again; those of earlier programs are not counted as lost here."""
+        counted = min(count, self._lost.get("quarantine", 0))
+        self.lose("quarantine", -counted)
+        self.restored += count - counted
+
     def lose_those(self, why: str, numbers: set[int]) -> None:
         """These are lost, but for those that are counted already."""
         self.lose(why, len(numbers - self._through))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 from edge_sdk.publishing.durable.age_clock import AgeClock
@@ -18,9 +18,9 @@ from edge_sdk.publishing.durable.disk import Disk
 from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.durable.settings import OutboxSettings
 from edge_sdk.publishing.durable.shelf import Shelf
+from edge_sdk.publishing.durable.slices import slices
 from edge_sdk.publishing.durable.store import EventStore
 
-_SLICE = 1000  # events of a commit
 _SLICE_SHARE = 1 / 32  # of the bound, for the bytes of a commit: far less than the file keeps free
 _LARGEST_SHARE = 1 / 16  # of the bound, for a single event
 _AGE_EVERY_S = 1.0
@@ -48,7 +48,7 @@ class Writer:
         self._unsaved_bytes = self._seen_to = 0
         self._token = uuid.uuid4().hex
         self._unread_after = self._unread_to = 0  # of ids: what a file that had to be closed has in between
-        self._has_opened = False
+        self._has_opened = self._has_offered = False
         self._done_to = 0  # what the file knows of
         self._age_at = -math.inf
 
@@ -66,14 +66,7 @@ class Writer:
 
     def turn(self) -> None:
         """Write down what is new, forget what is through, and give the publisher's thread more."""
-        for event in self._shelf.take_new():
-            self._seen_to = event.id
-            if event.cost > self._largest_bytes:
-                self._shelf.lose_unsaved("quarantine", [event.id])
-                self._complaints.too_large(event.topic, len(event.payload))
-                continue
-            self._unsaved[event.id] = event
-            self._unsaved_bytes += event.cost
+        self._see(self._shelf.take_new())
         self._forget(self._shelf.done_to())
         if self._disk.may_try:
             self._try_disk()
@@ -95,6 +88,16 @@ class Writer:
         self._forget(shelf.done_to())
         shelf.lose_unsaved("memory", self._unsaved)
         self._complaints.lost(shelf.counts()[2], is_last=True)
+
+    def _see(self, new: Sequence[Held]) -> None:
+        for event in new:
+            self._seen_to = event.id
+            if event.cost > self._largest_bytes:
+                self._shelf.lose_unsaved("quarantine", [event.id])
+                self._complaints.too_large(event.topic, len(event.payload))
+                continue
+            self._unsaved[event.id] = event
+            self._unsaved_bytes += event.cost
 
     def _take_over(self, store: EventStore, *, is_ours: bool) -> None:
         shelf = self._shelf
@@ -155,17 +158,20 @@ class Writer:
     def _write(self, store: EventStore) -> None:
         shelf = self._shelf
         done_to, mark = shelf.done_to(), self._clock.mark()
-        with shelf.numbers() as numbers:
-            bounds = numbers.due()
-        refused = shelf.refused()  # after it: what is refused from here on is in the file until it is put aside
+        with shelf.aside() as aside:  # after it: what is refused from here on is in the file until it is put aside
+            refused, topics = aside.refused(), aside.take_topics()
         if refused:
             store.quarantine(refused)
-            shelf.set_aside(refused)
+            with shelf.aside() as aside:
+                aside.put_aside(refused)
+        again = self._offer_again(store, topics)
+        with shelf.numbers() as numbers:
+            bounds = numbers.due()
         self._keep_bounds(store)
-        slices = list(self._slices())
-        if not slices and (done_to > self._done_to or bounds or not self._disk.takes):
-            slices = [[]]
-        for some in slices:
+        portions = list(slices(self._unsaved.values(), self._slice_bytes))
+        if not portions and (done_to > self._done_to or bounds or not self._disk.takes):
+            portions = [[]]
+        for some in portions:
             was_next = store.last_id <= shelf.fed
             store.commit(some, bounds, done_to, mark)
             self._done_to = done_to
@@ -175,6 +181,17 @@ class Writer:
             if was_next:
                 self._hand_over(store, some)
             self._keep_bounds(store)
+        if again:  # not before: a kill in between offers them twice, under the same numbers
+            store.forget_denied(again)
+
+    def _offer_again(self, store: EventStore, topics: Collection[str]) -> list[int]:
+        """Take what was denied and may be no more, as if it was new; its rows in quarantine."""
+        if self._has_offered and not topics:
+            return []
+        denied = store.denied(topics if self._has_offered else None)
+        self._has_offered = True
+        self._see(self._shelf.take_new(denied))
+        return [event.id for event in denied]
 
     def _hand_over(self, store: EventStore, some: list[Held]) -> None:
         """Give what was just written to the publisher's thread as far as there is room: it need not be read again."""
@@ -209,18 +226,6 @@ class Writer:
             self._age_at = now_s + _AGE_EVERY_S
             with shelf.still() as busy_to:
                 shelf.lose("age", store.drop_older(now_s - self._settings.max_age_s, busy_to))
-
-    def _slices(self) -> Iterator[list[Held]]:
-        some: list[Held] = []
-        size = 0
-        for event in self._unsaved.values():
-            if some and (len(some) >= _SLICE or size + event.cost > self._slice_bytes):
-                yield some
-                some, size = [], 0
-            some.append(event)
-            size += event.cost
-        if some:
-            yield some
 
     def _feed(self) -> None:
         shelf = self._shelf
