@@ -38,6 +38,7 @@ from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.shooting import Shooting
 from edge_sdk.errors import EdgeError
+from edge_sdk.failure import failure_line
 from edge_sdk.printable import printable
 from edge_sdk.publishing import Incoming, Message
 from edge_sdk.toml_file import shown
@@ -142,7 +143,7 @@ class Desk:
         except EdgeError:
             raise
         except Exception as cause:  # noqa: BLE001 - whoever may send a command must not be able to end the process
-            self._answer(admitted, RefusedError("failed", f"this is a bug in edge-sdk: {type(cause).__name__}"))
+            self._answer(admitted, RefusedError("failed", _short(failure_line(cause))))
             return
         self._say(f"command {_words(command)}")
         self._answer(admitted, state)

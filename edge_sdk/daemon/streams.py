@@ -15,13 +15,15 @@ from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.daemon.shared import Gate
 from edge_sdk.errors import EdgeError, LinesError
+from edge_sdk.failure import failure_line
+from edge_sdk.want_of_memory import is_want_of_memory
 
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 1.0, 60.0
 _LONGEST_END_S = 2.0
 _LOOK_S = 0.02
 _HELD_S = 60.0  # a stream that ran so long begins anew with the first delay
 # Want of these passes, and a bundle that could not be read or tried meanwhile is none the worse for it.
-_WANTS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+_WANTS = {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 
 Make = Callable[[PipelineSettings, Gate | None, Pipeline | None], Pipeline]
 """Settings, the gate that its first frame waits for, whose place it takes -> a pipeline."""
@@ -218,7 +220,7 @@ class Streams:
     def _arrived(self, camera: str, coming: Pipeline) -> None:
         del self._coming[camera]
         if coming.failure is not None and not coming.has_place and not self.running[camera].is_over:
-            self._say(f"{camera}: the new settings cannot run, what ran goes on: {_words(coming.failure)}")
+            self._say(f"{camera}: the new settings cannot run, what ran goes on: {failure_line(coming.failure)}")
         else:
             self._succeed(camera, coming)
 
@@ -262,24 +264,20 @@ class Streams:
         self._attempts[camera] = attempt + 1
         delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(attempt, 10)) * (0.5 + self._uniform() / 2)
         self._again[camera] = self._clock_s() + delay_s
-        pipeline.warn("failed", _words(failure))
-        self._say(f"{camera}: {_words(failure)}; begins again in {delay_s:.0f} s")
+        pipeline.warn("failed", failure_line(failure))
+        self._say(f"{camera}: {failure_line(failure)}; begins again in {delay_s:.0f} s")
 
 
 def _may_pass(failure: BaseException) -> bool:
     """Whether it came of a want of descriptors, processes or memory."""
+    if is_want_of_memory(failure):
+        return True
     cause: BaseException | None = failure
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _WANTS:
             return True
         cause = cause.__cause__
     return False
-
-
-def _words(failure: BaseException) -> str:
-    if isinstance(failure, EdgeError):
-        return str(failure)
-    return f"this is a bug in edge-sdk: {type(failure).__name__}: {failure}".splitlines()[0]
 
 
 def _suits(pipeline: Pipeline, settings: PipelineSettings) -> bool:

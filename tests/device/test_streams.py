@@ -59,6 +59,20 @@ def test_a_bug_is_said_to_be_one_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
+    "failure",
+    [MemoryError(), RuntimeError("can't start new thread"), BundleError("[ONNXRuntimeError] : 6 : std::bad_alloc")],
+    ids=str,
+)
+def test_want_of_memory_is_no_bug_of_ours_and_passes(failure: Exception) -> None:
+    scene = Scene("gate")
+    scene["gate"].end(failure)
+    scene.streams.look()
+    line = "out of memory: end other programs, or take a machine or a container with more of it"
+    assert scene.said == [f"gate: {line}; begins again in 1 s"]
+    assert scene["gate"].warned == [f"failed: {line}"]
+
+
+@pytest.mark.parametrize(
     ("failure", "is_service"),
     [
         (CameraError("gone"), False),
