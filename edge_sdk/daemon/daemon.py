@@ -49,6 +49,9 @@ class Daemon:
         notifier: tells the service manager.
         start: of the process, marked up to the imports.
         reread: reads the configuration again; None: there is none.
+
+    Attributes:
+        left_out: the worst of what kept streams from running, once the others came to their end.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Daemon:
         self._vitals = Vitals(notifier, start, say, self._outlet, shared.progress)
         self._streams = Streams(self._make, say, is_service=settings.waits)
         self._threads: dict[str, int] = {}  # of models, by camera
+        self.left_out: EdgeError | None = None
 
     def run(self) -> dict[str, RunSummary]:
         """Run until the sources end, a limit is reached or somebody asks for the end.
@@ -109,6 +113,7 @@ class Daemon:
             self._vitals.look(list(self._streams.running.values()), have_begun=self._streams.have_begun)
             self._desk.look()
             if self._streams.are_over:
+                self.left_out = self._streams.left_out
                 return
             if self._stop.reload:
                 self._stop.reload = False

@@ -14,7 +14,7 @@ from edge_sdk.daemon.pipeline import Pipeline
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.daemon.shared import Gate
-from edge_sdk.errors import EdgeError, LinesError
+from edge_sdk.errors import EdgeError, LinesError, worst_first
 from edge_sdk.failure import failure_line
 from edge_sdk.want_of_memory import is_want_of_memory
 
@@ -63,7 +63,7 @@ class Streams:
         self._again: dict[str, float] = {}  # when a stream that failed begins again, monotonic seconds
         self._attempts: dict[str, int] = {}
         self._started: dict[str, float] = {}
-        self._out: dict[str, BaseException] = {}
+        self._out: dict[str, EdgeError] = {}
 
     def start(self, settings: Iterable[PipelineSettings], before: dict[str, Pipeline] | None = None) -> None:
         """Start them all; none runs a frame before all have measured what they can do.
@@ -136,10 +136,15 @@ class Streams:
 
     @property
     def are_over(self) -> bool:
-        """Whether all came to their end, and none begins again."""
+        """Whether all came to their end, which `look` has seen, and none begins again."""
         return not (self._coming or self._again or self._leaving or self._ending) and all(
-            p.is_over for p in self.running.values()
+            p.is_over and (p.failure is None or camera in self._out) for camera, p in self.running.items()
         )
+
+    @property
+    def left_out(self) -> EdgeError | None:
+        """The worst of what keeps streams from running; None where none is left out."""
+        return min(self._out.values(), key=lambda failure: worst_first(failure.exit_code), default=None)
 
     @property
     def have_begun(self) -> bool:
@@ -254,9 +259,10 @@ class Streams:
         if isinstance(failure, EdgeError) and failure.exit_code != 1 and not _may_pass(failure):
             self._out[camera] = failure
             pipeline.warn("failed", str(failure))
-            if len(self._out) == len(self.running):
-                raise failure
-            self._say(f"{camera}: cannot run, and is left out until the configuration is read again: {failure}")
+            if len(self.running) > 1:  # else its failure is the process's, and said as that
+                self._say(f"{camera}: cannot run, and is left out until the configuration is read again: {failure}")
+            if self.left_out is not None and len(self._out) == len(self.running):
+                raise self.left_out
             return
         if self._clock_s() - self._started[camera] > _HELD_S:
             self._attempts.pop(camera, None)
