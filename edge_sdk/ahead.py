@@ -46,6 +46,11 @@ class Ahead(Generic[T]):
         if self._done.is_set() and self._undo is not None and self._results:
             self._undo(self._results.pop())
 
+    @property
+    def is_done(self) -> bool:
+        """Whether `take` waits for nothing."""
+        return self._done.is_set()
+
     def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
         """Wait until it is done; False when `is_stopped` said so first."""
         while not is_stopped():

@@ -1,7 +1,16 @@
 """Every error a user can meet, by who can mend it.
 
-Owns the exit codes. A message is one line: what, where, expected, got, next step. It never holds a secret.
+Owns the exit codes, and which is the worst. A message is one line: what, where, expected, got, next step. It never
+holds a secret.
 """
+
+_WORST_FIRST = (7, 6, 8, 4, 2, 1)
+"""Exit codes: a bundle that is not to be trusted before one that does not run here, before what can be mended here."""
+
+
+def worst_first(exit_code: int) -> int:
+    """Where it stands among exit codes, of which the worst comes first."""
+    return _WORST_FIRST.index(exit_code) if exit_code in _WORST_FIRST else len(_WORST_FIRST)
 
 
 class EdgeError(Exception):

@@ -14,7 +14,7 @@ _RECENT = 4096  # results that the percentiles look at
 
 
 class RunRecord:
-    """A sink that notes ages and inference times of recent results.
+    """A supervisor that notes ages and inference times of recent results, as the loop has them; a sink, too.
 
     Attributes:
         results: how many there were in all.
@@ -29,21 +29,21 @@ class RunRecord:
         self._first_ns = self._last_ns = 0
 
     def put(self, result: Result) -> None:
-        """Note one result."""
-        now = time.monotonic_ns()
-        slot = self.results % _RECENT
-        self._ages_ns[slot] = now - result.frame.captured_ns
-        self._inference_ns[slot] = result.inference_ns
-        self._first_ns = self._first_ns or now
-        self._last_ns = now
-        self.results += 1
+        """Count what is not finite, of which the loop knows nothing."""
         if not result.is_finite:
             self.not_finite += 1
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Note what the loop took for the result that was put last; see `Supervisor`."""
-        if tick is Tick.ON_TIME or tick is Tick.LATE:
-            self._serial_ns[(self.results - 1) % _RECENT] = loop.last_serial_ns
+        """Note one step's result; see `Supervisor`."""
+        if tick is not Tick.ON_TIME and tick is not Tick.LATE:
+            return
+        slot = self.results % _RECENT
+        self._ages_ns[slot] = loop.last_age_ns
+        self._serial_ns[slot] = loop.last_serial_ns
+        self._inference_ns[slot] = loop.last_run_ns
+        self._last_ns = time.monotonic_ns()
+        self._first_ns = self._first_ns or self._last_ns
+        self.results += 1
 
     def age(self) -> Percentiles | None:
         """Capture to outbox."""

@@ -18,6 +18,7 @@ import click
 
 import edge_sdk
 from edge_sdk.errors import EdgeError
+from edge_sdk.failure import failure_line
 from edge_sdk.garbage import no_collection
 from edge_sdk.left_behind import leave
 from edge_sdk.want_of_memory import is_want_of_memory
@@ -95,7 +96,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         cli.main(args=arguments, prog_name="edge-sdk", standalone_mode=False)
     except EdgeError as error:
-        return _fail_for_memory() if is_want_of_memory(error) else _fail(str(error), error.exit_code)
+        return _fail_for_memory(error) if is_want_of_memory(error) else _fail(str(error), error.exit_code)
     except click.UsageError as error:
         hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
         return _fail(f"{error.format_message()}{hint}", 2)
@@ -109,18 +110,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("EDGE_SDK_DEBUG"):
             traceback.print_exc()
         if is_want_of_memory(error):
-            return _fail_for_memory()
+            return _fail_for_memory(error)
         if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
             return _fail(f"standard output cannot be written: {error.strerror}; check the space on its disk", 1)
-        detail = f"{type(error).__name__}: {error}".splitlines()[0]
-        return _fail(f"this is a bug in edge-sdk: {detail}; set EDGE_SDK_DEBUG=1 to see where", 1)
+        return _fail(f"{failure_line(error)}; set EDGE_SDK_DEBUG=1 to see where", 1)
     return 0
 
 
-def _fail_for_memory() -> int:
+def _fail_for_memory(error: Exception) -> int:
     # Libraries that got no memory may wait for ever for threads that never started: leave without their clean-up.
     atexit.register(os._exit, 1)
-    return _fail("out of memory: end other programs, or take a machine or a container with more of it", 1)
+    return _fail(failure_line(error), 1)
 
 
 def _fail(message: str, exit_code: int) -> int:

@@ -19,7 +19,7 @@ from edge_sdk.cli.mqtt_options import connection_options
 from edge_sdk.cli.numbers import POSITIVE, as_in_a_file, number
 from edge_sdk.cli.run_config import config_file, rereading
 from edge_sdk.cli.standard_error import unhurried
-from edge_sdk.errors import PublishError
+from edge_sdk.errors import EdgeError, PublishError
 from edge_sdk.garbage import no_collection
 from edge_sdk.health.journal import is_journal, line_for_people
 from edge_sdk.health.notify import Notifier
@@ -95,14 +95,14 @@ def command(context: click.Context, /, **options: object) -> None:
         return
     is_journal(2)  # remembers the answer: below something else is in its place
     with unhurried():
-        _end(_run(options, config, quiet=quiet), as_json=bool(options["as_json"]), quiet=quiet)
+        _end(*_run(options, config, quiet=quiet), as_json=bool(options["as_json"]), quiet=quiet)
 
 
-def _end(summaries: list[RunSummary], *, as_json: bool, quiet: bool) -> None:
+def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bool, quiet: bool) -> None:
     """Say what it came to.
 
     Raises:
-        PublishError: nothing reached the broker.
+        EdgeError: nothing reached the broker; or what kept one stream from running, where the others are through.
     """
     is_read = as_json
     for summary in summaries:
@@ -118,9 +118,11 @@ def _end(summaries: list[RunSummary], *, as_json: bool, quiet: bool) -> None:
         raise PublishError(undelivered)  # a script must see that all was for nothing
     if undelivered and not quiet:
         say(f"warning: {undelivered}")
+    if left_out is not None:
+        raise left_out
 
 
-def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> list[RunSummary]:
+def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tuple[list[RunSummary], EdgeError | None]:
     # numpy's BLAS starts a thread a core, and each spins for as long as a model takes to load; a run needs none.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     share_one_heap()
@@ -154,11 +156,12 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> lis
             from edge_sdk.daemon.summary import RunSummary
 
         if stop.is_asked():
-            return [RunSummary.of_nothing(each.camera, "signal", each.latency_ms) for each in settings.pipelines]
+            nothing = [RunSummary.of_nothing(each.camera, "signal", each.latency_ms) for each in settings.pipelines]
+            return nothing, None
         start.mark("modules")
         begin = _beginning(settings.pipelines[0], loading)
         daemon = Daemon(settings, begin, shared, status, stop, notifier, start, reread)
-        return list(daemon.run().values())
+        return list(daemon.run().values()), daemon.left_out
 
 
 def _verifying_first(options: dict[str, object], settings: RunSettings | None) -> Callable[[], Bundle] | None:

@@ -1,6 +1,6 @@
 """Checked: what came of looking at a run before it runs.
 
-Owns which problem is the worst. Nothing secret is in it.
+Nothing secret is in it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from edge_sdk.errors import EdgeError, LabelError
+from edge_sdk.errors import EdgeError, LabelError, worst_first
 from edge_sdk.source_options import SourceOptions
-
-_WORST_FIRST = (7, 6, 8, 4, 2, 1)
-"""Exit codes: a bundle that is not to be trusted before one that does not run here, before what can be mended here."""
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -141,9 +138,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int:
         """That of the worst problem; 0 without any."""
-        codes = {p.exit_code for p in self.all_problems()}
-        known = [code for code in _WORST_FIRST if code in codes]
-        return known[0] if known else max(codes, default=0)
+        return min((problem.exit_code for problem in self.all_problems()), key=worst_first, default=0)
 
     def all_problems(self) -> list[Problem]:
         """Those of the streams too."""

@@ -1,6 +1,6 @@
 """The daemon: runs the streams of one process, each in a thread of its own, until told to stop.
 
-Owns the order of starting and stopping, and the reloading.
+Owns the order of starting and stopping, and what a reload changes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable
 
 import cv2
 
-from edge_sdk.ahead import Ahead
 from edge_sdk.daemon.desk import Desk
 from edge_sdk.daemon.differences import other_words, outlet_words
 from edge_sdk.daemon.outlet import Outlet
 from edge_sdk.daemon.pipeline import Pipeline
 from edge_sdk.daemon.readiness import Begin
+from edge_sdk.daemon.reloading import Reloading, Told
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.daemon.shared import Gate, Shared
 from edge_sdk.daemon.streams import Streams
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.daemon.vitals import Vitals
-from edge_sdk.errors import CameraError, EdgeError
+from edge_sdk.errors import EdgeError
 from edge_sdk.health.notify import Notifier
 from edge_sdk.health.start import Start
 from edge_sdk.stop import Stop
@@ -49,6 +49,9 @@ class Daemon:
         notifier: tells the service manager.
         start: of the process, marked up to the imports.
         reread: reads the configuration again; None: there is none.
+
+    Attributes:
+        left_out: the worst of what kept streams from running, once the others came to their end.
     """
 
     def __init__(
@@ -64,13 +67,14 @@ class Daemon:
     ) -> None:
         self._settings, self._begin, self._shared = settings, begin, shared
         self._say, self._stop, self._reread = say, stop, reread
-        self._desk = Desk(
-            settings, shared.controls, say, lambda: self._outlet, self._reload if reread is not None else None
-        )
+        ask_to_reload = None if reread is None else self._ask_to_reload
+        self._desk = Desk(settings, shared.controls, say, lambda: self._outlet, ask_to_reload)
         self._outlet = Outlet(settings, say, stop.is_asked, receiver=self._desk.inbox)
         self._vitals = Vitals(notifier, start, say, self._outlet, shared.progress)
         self._streams = Streams(self._make, say, is_service=settings.waits)
+        self._reloading = Reloading(reread or (lambda: settings), self._take, self._refuse)
         self._threads: dict[str, int] = {}  # of models, by camera
+        self.left_out: EdgeError | None = None
 
     def run(self) -> dict[str, RunSummary]:
         """Run until the sources end, a limit is reached or somebody asks for the end.
@@ -85,6 +89,7 @@ class Daemon:
         try:
             streams.start(self._settings.pipelines)
             self._wait()
+            self._reloading.end()
             vitals.stopping()
         finally:
             for pipeline in streams.all():
@@ -106,13 +111,13 @@ class Daemon:
         deadline = math.inf if duration_s is None else time.monotonic() + duration_s
         while not self._stop.is_asked():
             self._streams.look()
-            self._vitals.look(list(self._streams.running.values()), have_begun=self._streams.have_begun)
+            have_begun = self._streams.have_begun and not self._reloading.is_reading
+            self._vitals.look(list(self._streams.running.values()), have_begun=have_begun)
             self._desk.look()
-            if self._streams.are_over:
+            if self._streams.are_over and not self._reloading.is_reading:
+                self.left_out = self._streams.left_out
                 return
-            if self._stop.reload:
-                self._stop.reload = False
-                self._reload()
+            self._look_at_reload()
             if time.monotonic() >= deadline:
                 self._stop.ask("duration")
             else:
@@ -147,37 +152,35 @@ class Daemon:
         first, *others = self._settings.pipelines
         cv2.setNumThreads(1 if others else self._threads.get(first.camera, 1))
 
-    def _reload(self) -> str:
-        """Take the configuration as it is now; why that cannot be, in lines, or nothing."""
+    def _ask_to_reload(self, told: Told) -> None:
+        self._reloading.wait(told)
+        self._stop.reload = True
+
+    def _look_at_reload(self) -> None:
+        self._reloading.look()
+        if not self._stop.reload or self._reloading.is_reading:
+            return
         if self._reread is None:
             why = "there is no configuration to read again"
             self._vitals.reloading(why)
             self._say(f"{why}: what runs was named on the command line")
-            return why
-        self._vitals.reloading()
-        try:
-            fresh = self._reread()
-        except EdgeError as cause:
-            return self._refuse(str(cause))
-        before = self._settings
-        is_same_outlet = not outlet_words(before, fresh)
-        looking = Ahead(lambda: [] if is_same_outlet else _hindrances(fresh), "edge-reload")
-        if not looking.is_ready(self._stop.is_asked):
-            return "the program ends"
-        hindrances = looking.take()
-        if hindrances:
-            return self._refuse("\n".join(hindrances))
-        self._settings = fresh
+        else:
+            self._vitals.reloading()
+            self._reloading.begin(self._settings)
+        self._stop.reload = False
+
+    def _take(self, fresh: RunSettings) -> None:
+        """Go by another configuration from now on."""
+        before, self._settings = self._settings, fresh
         self._desk.change_to(fresh)
         self._share_threads()
-        if is_same_outlet:
-            words = [*other_words(before, fresh), self._streams.change_to(fresh.pipelines)]
-            self._say(f"configuration read again: {'; '.join(words)}")
-        else:
-            words = [*outlet_words(before, fresh), *other_words(before, fresh)]
-            self._say(f"configuration read again: {'; '.join(words)}; all streams change")
+        outlet, others = outlet_words(before, fresh), other_words(before, fresh)
+        if outlet:
+            self._say(f"configuration read again: {'; '.join([*outlet, *others])}; all streams change")
             self._change_outlet()
-        return ""
+        else:
+            words = [*others, self._streams.change_to(fresh.pipelines)]
+            self._say(f"configuration read again: {'; '.join(words)}")
 
     def _change_outlet(self) -> None:
         """All streams end and leave their sources; what they put is delivered, and others go on with the sources."""
@@ -191,18 +194,9 @@ class Daemon:
             self._outlet = self._vitals.outlet = self._outlet.successor(self._settings)
             self._streams.start(self._settings.pipelines, before)
 
-    def _refuse(self, why: str) -> str:
+    def _refuse(self, why: str) -> None:
         for line in f"the configuration is not taken, what runs goes on: {why}".splitlines():
             self._say(line)
-        return why
-
-
-def _hindrances(settings: RunSettings) -> list[str]:
-    """What would keep streams from running, but for cameras that are not there: those are waited for."""
-    from edge_sdk.daemon.checking import check_run  # few reloads need it
-
-    problems = [each for each in check_run(settings).all_problems() if each.exit_code != CameraError.exit_code]
-    return [problem.text for problem in problems if problem.keeps_from_running]
 
 
 def _of_camera(name: str, line: str) -> str:

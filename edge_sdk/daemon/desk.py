@@ -34,10 +34,12 @@ from edge_sdk.daemon.complaints import Complaints
 from edge_sdk.daemon.control import Control, Controls
 from edge_sdk.daemon.home import Home
 from edge_sdk.daemon.outlet import Outlet
+from edge_sdk.daemon.reloading import Told
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.shooting import Shooting
 from edge_sdk.errors import EdgeError
+from edge_sdk.failure import failure_line
 from edge_sdk.printable import printable
 from edge_sdk.publishing import Incoming, Message
 from edge_sdk.toml_file import shown
@@ -55,7 +57,7 @@ class Desk:
         controls: of its cameras.
         say: takes one line for people.
         outlet: gives that of the present; a reload may change it.
-        reload: reads the configuration again, and gives why it was not taken, in lines; None where there is none.
+        reload: has the configuration read again, and whoever asks told of it; None where there is none.
         clock_s: monotonic seconds.
 
     Attributes:
@@ -68,7 +70,7 @@ class Desk:
         controls: Controls,
         say: Say,
         outlet: Callable[[], Outlet],
-        reload: Callable[[], str] | None,
+        reload: Callable[[Told], None] | None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inbox = Inbox()
@@ -117,13 +119,12 @@ class Desk:
             self._admission.overflow(lost)
             self._turn_away(self._admission.passed_over())
         self._complaints.look()
-        outlet = self._outlet()  # not before: a reload may have changed it
+        outlet = self._outlet()
         for request, done in self._shooting.look(outlet):
             self._answer(request, done)
         if self._home is not None:
             self._home.look(outlet, self._cameras)
-        while self._answers and outlet.broker is not None:
-            outlet.broker.answer(self._answers.popleft())
+        self._deliver()
 
     def _receive(self, admission: Admission, incoming: Incoming) -> None:
         admitted = admission.admit(incoming)
@@ -135,6 +136,9 @@ class Desk:
             if isinstance(command, Snapshot):
                 self._shooting.begin(admitted, self._control(command.camera))
                 return
+            if isinstance(command, Reload):
+                self._begin_reload(admitted)
+                return
             state = self._carry_out(command)
         except RefusedError as refusal:
             self._answer(admitted, refusal)
@@ -142,10 +146,26 @@ class Desk:
         except EdgeError:
             raise
         except Exception as cause:  # noqa: BLE001 - whoever may send a command must not be able to end the process
-            self._answer(admitted, RefusedError("failed", f"this is a bug in edge-sdk: {type(cause).__name__}"))
+            self._answer(admitted, RefusedError("failed", _short(failure_line(cause))))
             return
-        self._say(f"command {_words(command)}")
-        self._answer(admitted, state)
+        self._done(admitted, state)
+
+    def _done(self, request: Request, state: msgspec.Raw | None) -> None:
+        self._say(f"command {_words(request.command)}")
+        self._answer(request, state)
+
+    def _begin_reload(self, request: Request) -> None:
+        if self._reload is None:
+            raise RefusedError("not_possible", "there is no configuration file to read again")
+
+        def told(why_not: str) -> None:
+            if why_not:
+                words = f"the configuration is not taken, what runs goes on: {_short(why_not)}"
+                self._answer(request, RefusedError("failed", words))
+            else:
+                self._done(request, None)
+
+        self._reload(told)
 
     def _carry_out(self, command: Command) -> msgspec.Raw | None:
         """What is to be in the answer, if anything.
@@ -156,13 +176,7 @@ class Desk:
         if isinstance(command, ReportState):
             broker = self._outlet().broker
             return msgspec.Raw(broker.state()) if broker is not None else None
-        if isinstance(command, Reload):
-            if self._reload is None:
-                raise RefusedError("not_possible", "there is no configuration file to read again")
-            why_not = self._reload()
-            if why_not:
-                raise RefusedError("failed", f"the configuration is not taken, what runs goes on: {_short(why_not)}")
-        elif not isinstance(command, Snapshot):
+        if not isinstance(command, (Snapshot, Reload)):
             self._set(self._control(command.camera), command)
         return None
 
@@ -218,6 +232,12 @@ class Desk:
 
     def _send(self, topic: str, correlation: bytes, response: ResponseMessage) -> None:
         self._answers.append(Message(topic, msgspec.json.encode(response), correlation=correlation))
+        self._deliver()
+
+    def _deliver(self) -> None:
+        broker = self._outlet().broker
+        while self._answers and broker is not None:
+            broker.answer(self._answers.popleft())
 
 
 def _short(lines: str) -> str:

@@ -14,9 +14,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from edge_sdk.errors import EdgeError, NoRoomError, StoppedError
+from edge_sdk.errors import NoRoomError, StoppedError
+from edge_sdk.failure import failure_line
 from edge_sdk.left_behind import join_or_leave
 from edge_sdk.stages import Stages
+from edge_sdk.want_of_memory import is_want_of_memory
 
 LIMIT_S = 20.0
 """A board thirty times as slow as a busy workstation loads and proves YOLOv8n in that; a stream waits for it."""
@@ -155,9 +157,6 @@ class Loader:
             return Loaded(variant, self._open_stages(variant))
         except StoppedError:
             raise
-        except NoRoomError as cause:
-            return Loaded(variant, None, str(cause), is_for_now=True)
-        except EdgeError as cause:
-            return Loaded(variant, None, str(cause))
-        except Exception as cause:  # noqa: BLE001 - out of memory, say: the stream goes on with what it has
-            return Loaded(variant, None, f"{type(cause).__name__}: {cause}".splitlines()[0])
+        except Exception as cause:  # noqa: BLE001 - the stream goes on with what it has
+            is_for_now = isinstance(cause, NoRoomError) or is_want_of_memory(cause)
+            return Loaded(variant, None, failure_line(cause), is_for_now=is_for_now)

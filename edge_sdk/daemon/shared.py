@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from edge_sdk.daemon.control import Controls
+from edge_sdk.daemon.machine_watch import MachineWatch
 from edge_sdk.daemon.say import Say
 from edge_sdk.health.progress import Progress
 from edge_sdk.peers import Peers
@@ -59,6 +60,7 @@ class Shared:
     Attributes:
         progress: as given.
         models: loaded once for all streams that run the same; each goes with the last that has it.
+        machine: read once for all streams.
         controls: what commands have set of each camera.
         peers: where each of them stands on its ladder.
         tuning: held by the stream that tunes; the others wait for their turn.
@@ -68,6 +70,7 @@ class Shared:
         self.progress = progress or Progress(math.inf)
         self._say = say
         self.models = SessionCache(most=0)
+        self.machine = MachineWatch()
         self.controls = Controls()
         self.peers = Peers()
         self.tuning = threading.Lock()

@@ -26,7 +26,6 @@ from edge_sdk.publishing import ResultEncoder, Stream
 from edge_sdk.room import check_room
 from edge_sdk.session import SessionSettings
 from edge_sdk.stages import Stages
-from edge_sdk.throttling import BoardWatch
 from edge_sdk.tuning import Limits
 from edge_sdk.tuning.search import thread_counts
 
@@ -162,10 +161,8 @@ class Steering:
             return tuner is not None and not tuner.done
 
         announcing = Announcing(encoder.answers_by, stream.announce, is_tuning)
-        board = BoardWatch()
-        stack.callback(board.close)
-        watch = self._watch = CoreWatch()
-        stack.callback(watch.close)
+        board, watch = stack.enter_context(self._shared.machine.watching())
+        self._watch = watch
         self._usable = watch.cores.usable
         governing = Governing(
             self._led.manifest,

@@ -14,14 +14,16 @@ from edge_sdk.daemon.pipeline import Pipeline
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.daemon.shared import Gate
-from edge_sdk.errors import EdgeError, LinesError
+from edge_sdk.errors import EdgeError, LinesError, worst_first
+from edge_sdk.failure import failure_line
+from edge_sdk.want_of_memory import is_want_of_memory
 
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 1.0, 60.0
 _LONGEST_END_S = 2.0
 _LOOK_S = 0.02
 _HELD_S = 60.0  # a stream that ran so long begins anew with the first delay
 # Want of these passes, and a bundle that could not be read or tried meanwhile is none the worse for it.
-_WANTS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
+_WANTS = {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 
 Make = Callable[[PipelineSettings, Gate | None, Pipeline | None], Pipeline]
 """Settings, the gate that its first frame waits for, whose place it takes -> a pipeline."""
@@ -61,7 +63,7 @@ class Streams:
         self._again: dict[str, float] = {}  # when a stream that failed begins again, monotonic seconds
         self._attempts: dict[str, int] = {}
         self._started: dict[str, float] = {}
-        self._out: dict[str, BaseException] = {}
+        self._out: dict[str, EdgeError] = {}
 
     def start(self, settings: Iterable[PipelineSettings], before: dict[str, Pipeline] | None = None) -> None:
         """Start them all; none runs a frame before all have measured what they can do.
@@ -134,10 +136,15 @@ class Streams:
 
     @property
     def are_over(self) -> bool:
-        """Whether all came to their end, and none begins again."""
+        """Whether all came to their end, which `look` has seen, and none begins again."""
         return not (self._coming or self._again or self._leaving or self._ending) and all(
-            p.is_over for p in self.running.values()
+            p.is_over and (p.failure is None or camera in self._out) for camera, p in self.running.items()
         )
+
+    @property
+    def left_out(self) -> EdgeError | None:
+        """The worst of what keeps streams from running; None where none is left out."""
+        return min(self._out.values(), key=lambda failure: worst_first(failure.exit_code), default=None)
 
     @property
     def have_begun(self) -> bool:
@@ -218,7 +225,7 @@ class Streams:
     def _arrived(self, camera: str, coming: Pipeline) -> None:
         del self._coming[camera]
         if coming.failure is not None and not coming.has_place and not self.running[camera].is_over:
-            self._say(f"{camera}: the new settings cannot run, what ran goes on: {_words(coming.failure)}")
+            self._say(f"{camera}: the new settings cannot run, what ran goes on: {failure_line(coming.failure)}")
         else:
             self._succeed(camera, coming)
 
@@ -252,9 +259,10 @@ class Streams:
         if isinstance(failure, EdgeError) and failure.exit_code != 1 and not _may_pass(failure):
             self._out[camera] = failure
             pipeline.warn("failed", str(failure))
-            if len(self._out) == len(self.running):
-                raise failure
-            self._say(f"{camera}: cannot run, and is left out until the configuration is read again: {failure}")
+            if len(self.running) > 1:  # else its failure is the process's, and said as that
+                self._say(f"{camera}: cannot run, and is left out until the configuration is read again: {failure}")
+            if self.left_out is not None and len(self._out) == len(self.running):
+                raise self.left_out
             return
         if self._clock_s() - self._started[camera] > _HELD_S:
             self._attempts.pop(camera, None)
@@ -262,24 +270,20 @@ class Streams:
         self._attempts[camera] = attempt + 1
         delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(attempt, 10)) * (0.5 + self._uniform() / 2)
         self._again[camera] = self._clock_s() + delay_s
-        pipeline.warn("failed", _words(failure))
-        self._say(f"{camera}: {_words(failure)}; begins again in {delay_s:.0f} s")
+        pipeline.warn("failed", failure_line(failure))
+        self._say(f"{camera}: {failure_line(failure)}; begins again in {delay_s:.0f} s")
 
 
 def _may_pass(failure: BaseException) -> bool:
     """Whether it came of a want of descriptors, processes or memory."""
+    if is_want_of_memory(failure):
+        return True
     cause: BaseException | None = failure
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _WANTS:
             return True
         cause = cause.__cause__
     return False
-
-
-def _words(failure: BaseException) -> str:
-    if isinstance(failure, EdgeError):
-        return str(failure)
-    return f"this is a bug in edge-sdk: {type(failure).__name__}: {failure}".splitlines()[0]
 
 
 def _suits(pipeline: Pipeline, settings: PipelineSettings) -> bool:

@@ -66,7 +66,7 @@ class Process:
         if streams:
             self.config = self.settings(*streams, **changes)
         self.stop.reload = True
-        until(lambda: not self.stop.reload)
+        until(lambda: not self.stop.reload and not self.daemon._reloading.is_reading)
 
     def until_results(self, *cameras: str) -> None:
         until(lambda: all(self._has_results(camera) for camera in cameras) or not self._thread.is_alive())

@@ -10,6 +10,7 @@ from edge_sdk.commands import CLASSES
 from edge_sdk.daemon.control import Controls
 from edge_sdk.daemon.desk import Desk
 from edge_sdk.daemon.outlet import Outlet
+from edge_sdk.daemon.reloading import Told
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.publishing import Incoming, MqttSettings
 from tests.device.delivery import until
@@ -32,10 +33,13 @@ class Office:
         self.outlet.stream("gate", self.encoder)
         self.why_not = ""  # a configuration is not taken
         self.desk = Desk(
-            settings, self.controls, self.said.append, lambda: self.outlet, lambda: self.why_not, lambda: self.now_s
+            settings, self.controls, self.said.append, lambda: self.outlet, self._reload, lambda: self.now_s
         )
         until(lambda: any("online" in line for line in self.said))
         self.said.clear()
+
+    def _reload(self, told: Told) -> None:
+        told(self.why_not)
 
     def look(self, now_s: float) -> None:
         """The desk's next look, at a time."""

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.daemon.loading import Loading
-from edge_sdk.errors import CameraError, ConfigError
+from edge_sdk.errors import CameraError, ConfigError, UsageError
 from tests.device.daemon_process import Process
 from tests.device.delivery import WAIT_S, until
 from tests.device.graded import write_graded
@@ -73,7 +73,7 @@ def test_each_stream_has_a_summary_and_the_process_ends_with_the_last(
     )
     process.start()
     process.join()
-    assert process.failure is None
+    assert (process.failure, type(process.daemon.left_out)) == (None, UsageError)
     assert {name: (s.results, s.ended_by) for name, s in process.summaries.items()} == {
         "gate": (3, "end of source"),
         "yard": (5, "end of source"),

@@ -41,19 +41,34 @@ def test_the_loop_goes_on_while_a_model_is_loaded(folder: Path) -> None:
     scene.governing.close()
 
 
-@pytest.mark.parametrize("failure", [IncompatibleError("another machine"), MemoryError("2 GB\nat once")])
-def test_what_does_not_load_is_said_once_and_left_out(folder: Path, failure: Exception) -> None:
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (IncompatibleError("another machine"), "another machine"),
+        (ValueError("no\nsuch thing"), "this is a bug in edge-sdk: ValueError: no"),
+    ],
+)
+def test_what_does_not_load_is_said_once_and_left_out(folder: Path, failure: Exception, said: str) -> None:
     def refuse(variant: str) -> Stages:
         raise failure
 
     scene = Scene(folder, open_stages=refuse)
     scene.until(lambda: len(scene.said) == 1)
-    said = "another machine" if isinstance(failure, IncompatibleError) else "MemoryError: 2 GB"
     assert scene.said == [f"{SMALL} does not load here and is left out: {said}"]
     scene.run(300)
     assert sum("does not load" in line for line in scene.said) == 1
     assert scene.variant == LARGE
     assert scene.loop.every > 1  # of what is left, frames are left out
+    scene.governing.close()
+
+
+def test_what_got_no_memory_is_left_out_for_now(folder: Path) -> None:
+    def refuse(variant: str) -> Stages:
+        raise MemoryError("2 GB at once")
+
+    scene = Scene(folder, open_stages=refuse)
+    scene.until(lambda: len(scene.said) == 1)
+    assert scene.said[0].startswith(f"{SMALL} is left out until memory is free: out of memory: ")
     scene.governing.close()
 
 

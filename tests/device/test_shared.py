@@ -6,10 +6,11 @@ import threading
 
 import pytest
 
+from edge_sdk.daemon.machine_watch import MachineWatch
 from edge_sdk.daemon.shared import Gate, Shared
 from edge_sdk.daemon.turn import Turn
 from edge_sdk.loop import Loop, Tick
-from tests.device.delivery import WAIT_S
+from tests.device.delivery import WAIT_S, until
 
 
 def test_a_gate_opens_when_the_last_has_come() -> None:
@@ -28,6 +29,22 @@ def test_a_gate_opens_when_the_last_has_come() -> None:
     gate.arrive()  # one that fails later on
     gate.wait(lambda: False)
     thread.join()
+
+
+def test_the_machine_is_read_once_for_all_who_look_at_it_and_by_nobody_else() -> None:
+    machine, before = MachineWatch(), _readers()
+    with machine.watching() as first:
+        with machine.watching() as second:
+            assert second is first
+        assert _readers() == before + 2
+    until(lambda: _readers() == before)
+    with machine.watching() as again:
+        assert again is not first
+        assert _readers() == before + 2
+
+
+def _readers() -> int:
+    return sum(thread.name in ("edge-board", "edge-cores") for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("gate", [Gate(0, patience_s=WAIT_S), Gate(5, patience_s=0.0)], ids=["nobody", "no patience"])

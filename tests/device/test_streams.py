@@ -59,6 +59,20 @@ def test_a_bug_is_said_to_be_one_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
+    "failure",
+    [MemoryError(), RuntimeError("can't start new thread"), BundleError("[ONNXRuntimeError] : 6 : std::bad_alloc")],
+    ids=str,
+)
+def test_want_of_memory_is_no_bug_of_ours_and_passes(failure: Exception) -> None:
+    scene = Scene("gate")
+    scene["gate"].end(failure)
+    scene.streams.look()
+    line = "out of memory: end other programs, or take a machine or a container with more of it"
+    assert scene.said == [f"gate: {line}; begins again in 1 s"]
+    assert scene["gate"].warned == [f"failed: {line}"]
+
+
+@pytest.mark.parametrize(
     ("failure", "is_service"),
     [
         (CameraError("gone"), False),
@@ -88,8 +102,29 @@ def test_what_cannot_run_is_left_out_and_the_last_one_ends_the_process() -> None
     assert (len(scene.made), scene["gate"].warned) == (2, ["failed: altered"])
     assert not scene.streams.are_over
     scene["yard"].end(UsageError("no such bundle"))
-    with pytest.raises(UsageError, match="no such bundle"):
+    with pytest.raises(BundleError, match="altered"):  # it is worse
         scene.streams.look()
+    assert scene.said[1:] == ["yard: cannot run, and is left out until the configuration is read again: no such bundle"]
+
+
+def test_what_is_left_out_is_known_once_the_rest_came_to_its_end() -> None:
+    scene = Scene("gate", "yard", "hall")
+    scene["hall"].run()
+    for camera, failure in (("gate", BundleError("altered")), ("yard", UsageError("no such bundle"))):
+        scene[camera].end(failure)
+        assert not scene.streams.are_over
+        scene.streams.look()
+    assert not scene.streams.are_over
+    scene["hall"].end()
+    scene.streams.look()
+    assert scene.streams.are_over
+    assert scene.streams.left_out is scene["gate"].failure
+
+
+def test_a_failure_that_nobody_has_looked_at_is_no_end() -> None:
+    scene = Scene("gate")
+    scene["gate"].end(CameraError("gone"))
+    assert not scene.streams.are_over
 
 
 def test_it_is_over_when_all_came_to_their_end() -> None:

@@ -10,11 +10,13 @@ from typing import Protocol
 
 import pytest
 
-from tests.device.configs import AT_EASE, Table, config_text, write_config
+from tests.device.configs import AT_EASE, HEALTHY, Table, config_text, write_at_ease, write_config
 from tests.device.graded import LARGE, write_graded
 from tests.device.troubled import endless, failing, write_real_bundle
 from tests.system.broker import Broker, Subscriber, free_port
+from tests.system.bundles import copy_bundle
 from tests.system.device import Device
+from tests.system.program import edge_sdk
 from tests.system.publishers import statuses
 from tests.system.results import Result, count_results, results_after, wait_for_results
 from tests.system.streams import StreamServer, http_server
@@ -133,3 +135,15 @@ def test_a_broken_camera_is_no_trouble_to_the_others(
     for of_camera in everything.values():
         numbers = [result.seq for result in of_camera]
         assert numbers == sorted(set(numbers)), "it began anew"
+
+
+def test_one_that_was_left_out_is_the_exit_code_once_the_others_are_through(
+    tmp_path: Path, cell_bundle: Path, cell_pictures: Path
+) -> None:
+    altered = copy_bundle(cell_bundle, tmp_path / "altered.edge", 2)
+    (altered / "labels.txt").write_text("cat\n")
+    cameras: dict[str, Table] = {"film": {"source": str(cell_pictures)}, "west": {**HEALTHY, "bundle": str(altered)}}
+    done = edge_sdk("run", "--config", write_at_ease(tmp_path, cell_bundle, cameras))
+    assert done.returncode == 7, done.stderr
+    assert "film: stopped by end of source" in done.stderr
+    assert "labels.txt: has 4 bytes" in done.stderr.splitlines()[-1]

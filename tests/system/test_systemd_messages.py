@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.device.configs import AT_EASE, HEALTHY, Table, config_text, write_config
+from tests.system.device import Device
 from tests.system.program import PATIENCE_S
 
 pytestmark = pytest.mark.system
@@ -67,6 +69,27 @@ def test_a_run_from_its_start_to_its_end(manager: Manager, cell_bundle: Path, lo
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert said.count("s after start (interpreter and command") == 1
+
+
+def test_while_a_configuration_is_read_for_long_everything_goes_on(
+    manager: Manager, cell_bundle: Path, tmp_path: Path
+) -> None:
+    def text(**other: Table) -> str:
+        return config_text({"yard": HEALTHY}, defaults={**AT_EASE, "bundle": cell_bundle}, **other)
+
+    os.mkfifo(tmp_path / "slow.pub")  # a key on a disk that is slow, until somebody writes
+    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "400000"}
+    with Device(write_config(tmp_path, text()), environment=environment) as device:
+        assert manager.hear_until("READY=1")
+        device.ask_to_reload(text(device={"name": "other"}, trust={"keys": ["slow.pub"]}))
+        assert manager.hear_until("RELOADING=1")
+        for _ in range(5):
+            assert manager.hear() == ["WATCHDOG=1"]
+        device.run_on("yard")
+        (tmp_path / "slow.pub").write_text("no key")
+        device.hear("the configuration is not taken, what runs goes on: ", "slow.pub")
+        assert manager.hear_until("READY=1")
+        assert device.stop() == 0
 
 
 def test_what_cannot_start_is_never_ready(manager: Manager, cell_bundle: Path, tmp_path: Path) -> None:
