@@ -36,7 +36,7 @@ _LONG_RUN = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0
 # Words are no such secret: streamingchannels101, StreamingSetting.
 _WORDS = re.compile(r"[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*[0-9]{0,4}")
 _WITHOUT_SLASHES = re.compile(r"(rtsps?|https?):(?!//)", re.IGNORECASE)
-_LOGIN_WITHOUT_SCHEME = re.compile(r"[^@]*:[^@]*@")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
 class Kind(Enum):
@@ -104,8 +104,9 @@ def redact(location: str) -> str:
     """Show a location without user, password, query and anything else that may be a secret.
 
     Rather hides too much than too little: all that stands before the last `@` of a URL goes, because a password that
-    was not percent-encoded may hold any character; and of a path each run of 16 or more letters and digits that does
-    not look like words. docs/cameras.md says so to users.
+    was not percent-encoded may hold any character; in front of its `://` what cannot be a scheme, for a login may stand
+    there by mistake; and of a path each run of 16 or more letters and digits that does not look like words.
+    docs/cameras.md says so to users.
     """
     shown = printable(location)
     if _PATTERN.fullmatch(shown):
@@ -114,10 +115,11 @@ def redact(location: str) -> str:
         return "gst:" + _elements(shown.removeprefix("gst:"))
     scheme, mark, rest = shown.partition("://")
     if not mark:
-        shown_login = _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
-        return _shown_address(shown_login) if _WITHOUT_SLASHES.match(shown) else shown_login
+        login, at, host = shown.rpartition("@")
+        bare = f"…@{host}" if at and ":" in login else shown
+        return _shown_address(bare) if _WITHOUT_SLASHES.match(shown) else bare
     rest = rest[rest.rfind("@") + 1 :]
-    return scheme + mark + _shown_address(rest)
+    return (scheme if _SCHEME.fullmatch(scheme) else "…") + mark + _shown_address(rest)
 
 
 def _shown_address(rest: str) -> str:
