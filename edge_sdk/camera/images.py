@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import cast
@@ -27,7 +28,7 @@ class ImageFiles:
         options: rotation and repetition.
 
     Raises:
-        CameraError: no image there, or none that can be read.
+        CameraError: no image there, none that can be read, or no file can be read at present.
     """
 
     fps = 1.0
@@ -64,7 +65,11 @@ class ImageFiles:
         return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The next image that can be read, or None when there is none left."""
+        """The next image that can be read, or None when there is none left.
+
+        Raises:
+            CameraError: no file can be read at present, which says nothing of the images; asked again, it goes on.
+        """
         image, self._first = self._first, None
         if image is None:
             image = self._next_readable()
@@ -75,7 +80,8 @@ class ImageFiles:
         if self._options.repeat and self._index >= len(self._paths):
             # Looked up now, so that a folder of which nothing can be read any more comes to an end.
             self._index = 0
-            self._first = self._next_readable()
+            with contextlib.suppress(CameraError):  # this image is whole: the next call says it
+                self._first = self._next_readable()
         return Frame(image, time.monotonic_ns(), time.time(), seq, self._camera)
 
     def close(self) -> None:
@@ -106,9 +112,14 @@ def _image_paths(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Image | None:
-    # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
     try:
         data = np.frombuffer(path.read_bytes(), np.uint8)
+    except (FileNotFoundError, PermissionError):  # of this one alone; others may be there
+        return None
+    except OSError as cause:  # of descriptors or of the disk: the next one, too, would be called broken
+        raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
+    # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
+    try:
         return cast("Image | None", cv2.imdecode(data, cv2.IMREAD_COLOR))
-    except (OSError, cv2.error):
+    except cv2.error:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from pathlib import Path
 
@@ -9,9 +11,9 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk.camera import SourceStats, SourceStatus, open_source
+from edge_sdk.camera import OpenedSource, SourceOptions, SourceStats, SourceStatus, open_source
 from edge_sdk.errors import CameraError
-from tests.device.numbered import drained, write_images
+from tests.device.numbered import drained, number_in, write_images
 
 
 def test_images_come_in_turn_sorted_by_name(tmp_path: Path) -> None:
@@ -39,6 +41,38 @@ def test_unreadable_images_are_left_out_and_counted(tmp_path: Path, capfd: pytes
     assert [f.seq for f in frames] == [1, 3, 4]
     assert source.stats == SourceStats(delivered=3, unreadable=3)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_images_that_cannot_be_read_for_a_moment_are_not_called_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, repeat: bool
+) -> None:
+    write_images(tmp_path / "images", [f"{i}.png" for i in range(4)])
+    source = open_source(str(tmp_path / "images"), options=SourceOptions(repeat=repeat))
+
+    def fails(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number), path)
+
+    seen, wanted, hiccups = list[int](), 9 if repeat else 4, 0
+    while len(seen) < wanted:
+        with monkeypatch.context() as moment:
+            moment.setattr(Path, "read_bytes", fails)
+            try:
+                seen += _next(source)  # what was looked up before
+            except CameraError as cause:
+                assert f".png: cannot be read: {os.strerror(number)}" in str(cause)
+                hiccups += 1
+        seen += _next(source)
+    assert hiccups > 1
+    assert seen == [i % 4 for i in range(len(seen))]
+    assert source.stats == SourceStats(delivered=len(seen))
+    assert source.ended is not repeat
+
+
+def _next(source: OpenedSource) -> list[int]:
+    frame = source.latest(0)
+    return [] if frame is None else [number_in(frame.image)]
 
 
 def test_a_single_image(tmp_path: Path) -> None:
