@@ -55,11 +55,14 @@ def kind_of(location: str) -> Kind:
     """Say what kind of source a location names. A file of such a name is reached by its path: `./pattern`.
 
     Raises:
-        CameraError: a URL that is not RTSP or HTTP, no file where a file is meant, or a name that OpenCV cannot take.
+        CameraError: a URL that is not RTSP or HTTP or names no server, no file where a file is meant, or a name that
+            OpenCV cannot take.
     """
     kind = _kind(location)
     if kind is not Kind.IMAGES and not is_utf8(location):  # images are read from memory
         raise CameraError(f"{redact(location)}: not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it")
+    if kind is Kind.STREAM:
+        address_of(location)
     return kind
 
 
@@ -196,18 +199,22 @@ class Address(msgspec.Struct, frozen=True):
     is_open: bool
 
 
-def address_of(url: str) -> Address | None:
-    """Where a URL's server is, its login left out; None where it names no host or no possible port."""
+def address_of(url: str) -> Address:
+    """Where a URL's server is, its login left out.
+
+    Raises:
+        CameraError: it names no host or no possible port.
+    """
     scheme, _, rest = url.partition("://")
     authority, tail = _split_authority(rest.partition("#")[0])
     bare = f"{scheme.lower()}://{authority.rpartition('@')[2]}{tail}"
     try:
         parts = urlsplit(bare)
-        port = parts.port or _PORTS.get(scheme.lower(), 0)
+        port = _PORTS.get(scheme.lower(), 0) if parts.port is None else parts.port
     except ValueError:
-        return None
-    if not parts.hostname or not port:
-        return None
+        port = 0
+    if not port or not parts.hostname:
+        raise CameraError(f"{redact(url)}: no host, or no possible port (1 to 65535), in this address")
     return Address(scheme.lower(), parts.hostname, port, tail, redact(bare) == bare)
 
 

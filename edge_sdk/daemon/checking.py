@@ -20,7 +20,7 @@ from edge_sdk.daemon.labels import unknown_home_labels, unknown_labels
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.errors import CameraError, EdgeError, LabelError, OutputError, UsageError
 from edge_sdk.home_assistant import Discovery
-from edge_sdk.location import IMAGE_SUFFIXES, Kind, add_password, address_of, kind_of, names_file, redact
+from edge_sdk.location import IMAGE_SUFFIXES, Kind, add_password, kind_of, names_file, redact
 from edge_sdk.publishing import MqttSettings, check_name, valid_until
 from edge_sdk.publishing.tls import check_authorities
 from edge_sdk.session import onnxruntime_version
@@ -167,8 +167,6 @@ def _check_source(settings: PipelineSettings) -> Kind:
     kind = kind_of(location)
     if kind is Kind.STREAM:
         add_password(location, settings.source_password.reveal() if settings.source_password else None)
-        if address_of(location) is None:
-            raise CameraError(f"{redact(location)}: no host, or no possible port, in this address")
         return kind
     if not (names_file(location) or kind is Kind.DEVICE):
         from edge_sdk.camera import check_location  # OpenCV's import, for the few that need it

@@ -149,13 +149,24 @@ def test_kinds(location: str, kind: Kind) -> None:
 )
 def test_where_a_server_is(url: str, host: str, port: int, target: str, is_open: bool) -> None:
     address = address_of(url)
-    assert address is not None
     assert (address.host, address.port, address.target, address.is_open) == (host, port, target, is_open)
 
 
-@pytest.mark.parametrize("url", ["rtsp://", "rtsp:///live", "http://cam:port/v", "http://cam:70000/v", "http://[::1/v"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rtsp://",
+        "rtsp:///live",
+        "http://cam:port/v",
+        "http://cam:70000/v",
+        "rtsp://bob:s3cret@cam:0/v",
+        "http://[::1/v",
+    ],
+)
 def test_what_names_no_server(url: str) -> None:
-    assert address_of(url) is None
+    with pytest.raises(CameraError, match="no host, or no possible port") as caught:
+        kind_of(url)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_file_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
