@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from edge_sdk.errors import CameraError, ConfigError
+from edge_sdk.permission import want_of_permission
 from edge_sdk.printable import printable
 from edge_sdk.source_options import FASTEST_FPS, LARGEST_SIDE_PX, PATTERN_SLOWEST_FPS
 
@@ -95,7 +96,8 @@ def _kind(location: str) -> Kind:
         slashes = without_slashes(location)
         if slashes:
             raise CameraError(slashes)
-        raise CameraError(f"{redact(location) or 'no source'}: no such file or folder, expected {_KINDS}")
+        missing = want_of_permission(path) or f"no such file or folder, expected {_KINDS}"
+        raise CameraError(f"{redact(location) or 'no source'}: {missing}")
     if not path.is_dir() and not path.is_file():
         raise CameraError(f"{redact(location)}: neither a file nor a folder, expected {_KINDS}")
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:

@@ -16,6 +16,7 @@ from edge_sdk.camera.stats import SourceStats, SourceStatus
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame, Image
 from edge_sdk.location import IMAGE_SUFFIXES
+from edge_sdk.permission import want_of_permission
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 
 
@@ -47,7 +48,9 @@ class ImageFiles:
         self._unreadable = 0
         self._first = self._next_readable()
         if self._first is None:
-            raise CameraError(f"{path}: none of {len(self._paths)} images can be read; expected whole JPEG, PNG, …")
+            which = f"none of {len(self._paths)} images can be read"
+            why = next(filter(None, map(want_of_permission, self._paths)), "expected whole JPEG, PNG, …")
+            raise CameraError(f"{path}: {which}; {why}")
 
     @property
     def ended(self) -> bool:
@@ -101,6 +104,9 @@ class ImageFiles:
 
 
 def _image_paths(path: Path) -> list[Path]:
+    denied = want_of_permission(path)
+    if denied:
+        raise CameraError(f"{path}: {denied}")
     try:
         found = sorted(path.iterdir()) if path.is_dir() else [path]
     except OSError as cause:
