@@ -106,7 +106,11 @@ class Daemon:
         deadline = math.inf if duration_s is None else time.monotonic() + duration_s
         while not self._stop.is_asked():
             self._streams.look()
-            self._vitals.look(list(self._streams.running.values()), have_begun=self._streams.have_begun)
+            self._vitals.look(
+                list(self._streams.running.values()),
+                have_begun=self._streams.have_begun,
+                turns=self._shared.turns,
+            )
             self._desk.look()
             if self._streams.are_over:
                 return

@@ -61,6 +61,7 @@ class Shared:
         models: loaded once for all streams that run the same; each goes with the last that has it.
         controls: what commands have set of each camera.
         peers: where each of them stands on its ladder.
+        turns: how many starts of streams were begun.
         tuning: held by the stream that tunes; the others wait for their turn.
     """
 
@@ -70,6 +71,7 @@ class Shared:
         self.models = SessionCache(most=0)
         self.controls = Controls()
         self.peers = Peers()
+        self.turns = 0  # changed by who has the lock below
         self.tuning = threading.Lock()
         self._starting = threading.Lock()
         self._said: set[str] = set()
@@ -90,6 +92,7 @@ class Shared:
             if is_stopped():
                 return False
         try:
+            self.turns += 1
             work()
         finally:
             self._starting.release()
