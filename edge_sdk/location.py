@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from edge_sdk.errors import CameraError, ConfigError
+from edge_sdk.permission import want_of_permission
 from edge_sdk.printable import printable
 from edge_sdk.source_options import FASTEST_FPS, LARGEST_SIDE_PX, PATTERN_SLOWEST_FPS
 
@@ -36,7 +37,7 @@ _LONG_RUN = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0
 # Words are no such secret: streamingchannels101, StreamingSetting.
 _WORDS = re.compile(r"[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*[0-9]{0,4}")
 _WITHOUT_SLASHES = re.compile(r"(rtsps?|https?):(?!//)", re.IGNORECASE)
-_LOGIN_WITHOUT_SCHEME = re.compile(r"[^@]*:[^@]*@")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
 class Kind(Enum):
@@ -55,11 +56,14 @@ def kind_of(location: str) -> Kind:
     """Say what kind of source a location names. A file of such a name is reached by its path: `./pattern`.
 
     Raises:
-        CameraError: a URL that is not RTSP or HTTP, no file where a file is meant, or a name that OpenCV cannot take.
+        CameraError: a URL that is not RTSP or HTTP or names no server, no file where a file is meant, or a name that
+            OpenCV cannot take.
     """
     kind = _kind(location)
     if kind is not Kind.IMAGES and not is_utf8(location):  # images are read from memory
         raise CameraError(f"{redact(location)}: not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it")
+    if kind is Kind.STREAM:
+        address_of(location)
     return kind
 
 
@@ -92,7 +96,8 @@ def _kind(location: str) -> Kind:
         slashes = without_slashes(location)
         if slashes:
             raise CameraError(slashes)
-        raise CameraError(f"{redact(location) or 'no source'}: no such file or folder, expected {_KINDS}")
+        missing = want_of_permission(path) or f"no such file or folder, expected {_KINDS}"
+        raise CameraError(f"{redact(location) or 'no source'}: {missing}")
     if not path.is_dir() and not path.is_file():
         raise CameraError(f"{redact(location)}: neither a file nor a folder, expected {_KINDS}")
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
@@ -104,8 +109,9 @@ def redact(location: str) -> str:
     """Show a location without user, password, query and anything else that may be a secret.
 
     Rather hides too much than too little: all that stands before the last `@` of a URL goes, because a password that
-    was not percent-encoded may hold any character; and of a path each run of 16 or more letters and digits that does
-    not look like words. docs/cameras.md says so to users.
+    was not percent-encoded may hold any character; in front of its `://` what cannot be a scheme, for a login may stand
+    there by mistake; and of a path each run of 16 or more letters and digits that does not look like words.
+    docs/cameras.md says so to users.
     """
     shown = printable(location)
     if _PATTERN.fullmatch(shown):
@@ -114,10 +120,11 @@ def redact(location: str) -> str:
         return "gst:" + _elements(shown.removeprefix("gst:"))
     scheme, mark, rest = shown.partition("://")
     if not mark:
-        shown_login = _LOGIN_WITHOUT_SCHEME.sub("…@", shown)
-        return _shown_address(shown_login) if _WITHOUT_SLASHES.match(shown) else shown_login
+        login, at, host = shown.rpartition("@")
+        bare = f"…@{host}" if at and ":" in login else shown
+        return _shown_address(bare) if _WITHOUT_SLASHES.match(shown) else bare
     rest = rest[rest.rfind("@") + 1 :]
-    return scheme + mark + _shown_address(rest)
+    return (scheme if _SCHEME.fullmatch(scheme) else "…") + mark + _shown_address(rest)
 
 
 def _shown_address(rest: str) -> str:
@@ -194,18 +201,22 @@ class Address(msgspec.Struct, frozen=True):
     is_open: bool
 
 
-def address_of(url: str) -> Address | None:
-    """Where a URL's server is, its login left out; None where it names no host or no possible port."""
+def address_of(url: str) -> Address:
+    """Where a URL's server is, its login left out.
+
+    Raises:
+        CameraError: it names no host or no possible port.
+    """
     scheme, _, rest = url.partition("://")
     authority, tail = _split_authority(rest.partition("#")[0])
     bare = f"{scheme.lower()}://{authority.rpartition('@')[2]}{tail}"
     try:
         parts = urlsplit(bare)
-        port = parts.port or _PORTS.get(scheme.lower(), 0)
+        port = _PORTS.get(scheme.lower(), 0) if parts.port is None else parts.port
     except ValueError:
-        return None
-    if not parts.hostname or not port:
-        return None
+        port = 0
+    if not port or not parts.hostname:
+        raise CameraError(f"{redact(url)}: no host, or no possible port (1 to 65535), in this address")
     return Address(scheme.lower(), parts.hostname, port, tail, redact(bare) == bare)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import cast
@@ -15,6 +16,7 @@ from edge_sdk.camera.stats import SourceStats, SourceStatus
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame, Image
 from edge_sdk.location import IMAGE_SUFFIXES
+from edge_sdk.permission import want_of_permission
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 
 
@@ -27,7 +29,7 @@ class ImageFiles:
         options: rotation and repetition.
 
     Raises:
-        CameraError: no image there, or none that can be read.
+        CameraError: no image there, none that can be read, or no file can be read at present.
     """
 
     fps = 1.0
@@ -46,7 +48,9 @@ class ImageFiles:
         self._unreadable = 0
         self._first = self._next_readable()
         if self._first is None:
-            raise CameraError(f"{path}: none of {len(self._paths)} images can be read; expected whole JPEG, PNG, …")
+            which = f"none of {len(self._paths)} images can be read"
+            why = next(filter(None, map(want_of_permission, self._paths)), "expected whole JPEG, PNG, …")
+            raise CameraError(f"{path}: {which}; {why}")
 
     @property
     def ended(self) -> bool:
@@ -64,7 +68,11 @@ class ImageFiles:
         return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The next image that can be read, or None when there is none left."""
+        """The next image that can be read, or None when there is none left.
+
+        Raises:
+            CameraError: no file can be read at present, which says nothing of the images; asked again, it goes on.
+        """
         image, self._first = self._first, None
         if image is None:
             image = self._next_readable()
@@ -75,7 +83,8 @@ class ImageFiles:
         if self._options.repeat and self._index >= len(self._paths):
             # Looked up now, so that a folder of which nothing can be read any more comes to an end.
             self._index = 0
-            self._first = self._next_readable()
+            with contextlib.suppress(CameraError):  # this image is whole: the next call says it
+                self._first = self._next_readable()
         return Frame(image, time.monotonic_ns(), time.time(), seq, self._camera)
 
     def close(self) -> None:
@@ -95,6 +104,9 @@ class ImageFiles:
 
 
 def _image_paths(path: Path) -> list[Path]:
+    denied = want_of_permission(path)
+    if denied:
+        raise CameraError(f"{path}: {denied}")
     try:
         found = sorted(path.iterdir()) if path.is_dir() else [path]
     except OSError as cause:
@@ -106,9 +118,14 @@ def _image_paths(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Image | None:
-    # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
     try:
         data = np.frombuffer(path.read_bytes(), np.uint8)
+    except (FileNotFoundError, PermissionError):  # of this one alone; others may be there
+        return None
+    except OSError as cause:  # of descriptors or of the disk: the next one, too, would be called broken
+        raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
+    # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
+    try:
         return cast("Image | None", cv2.imdecode(data, cv2.IMREAD_COLOR))
-    except (OSError, cv2.error):
+    except cv2.error:
         return None

@@ -40,8 +40,6 @@ def stream_trouble(location: str, options: SourceOptions, *, names_user: bool, t
         took_s: seconds until opening it failed.
     """
     address = address_of(location)
-    if address is None:
-        return "no host, or no possible port, in this address"
     silent = f"no answer within {options.open_timeout_s:g} s"
     try:
         with socket.create_connection((address.host, address.port), _ASK_S) as connection:

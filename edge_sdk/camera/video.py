@@ -21,10 +21,12 @@ from edge_sdk.camera.stats import SourceStatus
 from edge_sdk.camera.trouble import want_of_descriptors
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Image
+from edge_sdk.permission import want_of_permission
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 
 _LONGEST_SKIP_NS = 500_000_000  # who decodes slower than real time still delivers twice a second
 _LONGEST_GAP_NS = 60_000_000_000  # between two frames; what is longer is a broken time
+_NO_FRAME = "no frame can be read; expected a whole video file (AVI, MP4, MKV, …); is it truncated, or no video at all?"
 _COUNT_TOLERANCE = 0.95  # the frame count in a header is often an estimate
 
 
@@ -41,7 +43,7 @@ class VideoFile:
         fps: frames a second, their mean where it varies; 25 where the file says nothing sensible.
 
     Raises:
-        CameraError: not a video, or truncated so that nothing can be decoded.
+        CameraError: it may not be read, or is no video, or truncated so that nothing can be decoded.
     """
 
     def __init__(self, path: Path, options: SourceOptions = AS_IT_COMES) -> None:
@@ -53,8 +55,7 @@ class VideoFile:
         if capture is None or first is None:
             if capture is not None:
                 capture.release()
-            wanted = "expected a whole video file (AVI, MP4, MKV, …); is it truncated, or no video at all?"
-            raise CameraError(f"{path}: {want_of_descriptors() or 'no frame can be read'}; {wanted}")
+            raise CameraError(f"{path}: {want_of_permission(path) or want_of_descriptors() or _NO_FRAME}")
         self.capture: OpenCvCapture = capture
         self.first: Image = first
         self.fps = capture.fps

@@ -222,13 +222,15 @@ def say(line: str) -> None:
 
 
 def _closing(summary: RunSummary) -> str:
+    unreadable = f", {summary.source.unreadable} could not be decoded" if summary.source.unreadable else ""
     if summary.age is None or summary.inference is None:
-        return f"stopped by {summary.ended_by}; no results, {summary.stale} stale frames"
+        return f"stopped by {summary.ended_by}; no results, {summary.stale} stale frames{unreadable}"
     limited = summary.delivery.limited if summary.delivery else 0
     return (
         f"stopped by {summary.ended_by}; {summary.results} results, {summary.fps:.1f} a second; age "
         f"{summary.age.p50_ms:.1f} ms (p99 {summary.age.p99_ms:.1f}) of a budget of {summary.budget_ms:g}; "
         f"{summary.late} late, {summary.stale} dropped as too old, {summary.source.dropped} overtaken by newer frames"
+        + unreadable
         + (f", {summary.skipped} left out on purpose" if summary.skipped else "")
         + (f", {limited} not published, as max_per_s says" if limited else "")
         + (f"; {summary.hung} runs that came to no end" if summary.hung else "")

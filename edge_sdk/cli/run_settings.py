@@ -77,8 +77,7 @@ def _source_password(path: Path | None) -> Secret | None:
 def _refuse_password(source: str) -> None:
     """A password on the command line is in every process list."""
     if holds_password(source):
-        scheme = source.partition("://")[0]
         raise UsageError(
             "--source: a password on the command line can be read by every user of this machine; "
-            f"write {scheme}://USER@HOST/... and give --source-password-file (an @ in the path is %40)"
+            "write rtsp://USER@HOST/... and give --source-password-file (an @ in the path is %40)"
         )

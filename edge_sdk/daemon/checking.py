@@ -20,7 +20,8 @@ from edge_sdk.daemon.labels import unknown_home_labels, unknown_labels
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.errors import CameraError, EdgeError, LabelError, OutputError, UsageError
 from edge_sdk.home_assistant import Discovery
-from edge_sdk.location import IMAGE_SUFFIXES, Kind, add_password, address_of, kind_of, names_file, redact
+from edge_sdk.location import IMAGE_SUFFIXES, Kind, add_password, kind_of, names_file, redact
+from edge_sdk.permission import want_of_permission
 from edge_sdk.publishing import MqttSettings, check_name, valid_until
 from edge_sdk.publishing.tls import check_authorities
 from edge_sdk.session import onnxruntime_version
@@ -167,8 +168,6 @@ def _check_source(settings: PipelineSettings) -> Kind:
     kind = kind_of(location)
     if kind is Kind.STREAM:
         add_password(location, settings.source_password.reveal() if settings.source_password else None)
-        if address_of(location) is None:
-            raise CameraError(f"{redact(location)}: no host, or no possible port, in this address")
         return kind
     if not (names_file(location) or kind is Kind.DEVICE):
         from edge_sdk.camera import check_location  # OpenCV's import, for the few that need it
@@ -176,12 +175,13 @@ def _check_source(settings: PipelineSettings) -> Kind:
         check_location(location)
         return kind
     path = _path_of(location)
-    wanted = os.R_OK | os.W_OK if kind is Kind.DEVICE else os.R_OK
     if not os.access(path, os.F_OK):  # False for a name that no file system takes, too
         raise CameraError(f"{path}: no such device; is the camera connected? See `v4l2-ctl --list-devices`")
-    if not os.access(path, wanted):
-        hint = "; add this user to the group `video`" if kind is Kind.DEVICE else ""
-        raise CameraError(f"{path}: permission denied{hint}")
+    if kind is Kind.DEVICE and not os.access(path, os.R_OK | os.W_OK):
+        raise CameraError(f"{path}: permission denied; add this user to the group `video`")
+    denied = want_of_permission(path)
+    if denied:
+        raise CameraError(f"{path}: {denied}")
     if path.is_dir() and not any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir()):
         raise CameraError(f"{path}: no image in this folder, expected {', '.join(IMAGE_SUFFIXES)}")
     return kind

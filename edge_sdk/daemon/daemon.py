@@ -111,8 +111,11 @@ class Daemon:
         deadline = math.inf if duration_s is None else time.monotonic() + duration_s
         while not self._stop.is_asked():
             self._streams.look()
-            have_begun = self._streams.have_begun and not self._reloading.is_reading
-            self._vitals.look(list(self._streams.running.values()), have_begun=have_begun)
+            self._vitals.look(
+                list(self._streams.running.values()),
+                have_begun=self._streams.have_begun and not self._reloading.is_reading,
+                turns=self._shared.turns,
+            )
             self._desk.look()
             if self._streams.are_over and not self._reloading.is_reading:
                 self.left_out = self._streams.left_out

@@ -63,6 +63,7 @@ class Shared:
         machine: read once for all streams.
         controls: what commands have set of each camera.
         peers: where each of them stands on its ladder.
+        turns: how many starts of streams were begun.
         tuning: held by the stream that tunes; the others wait for their turn.
     """
 
@@ -73,6 +74,7 @@ class Shared:
         self.machine = MachineWatch()
         self.controls = Controls()
         self.peers = Peers()
+        self.turns = 0  # changed by who has the lock below
         self.tuning = threading.Lock()
         self._starting = threading.Lock()
         self._said: set[str] = set()
@@ -93,6 +95,7 @@ class Shared:
             if is_stopped():
                 return False
         try:
+            self.turns += 1
             work()
         finally:
             self._starting.release()

@@ -17,6 +17,7 @@ from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.daemon.troubles import Troubles
+from edge_sdk.daemon.undecodable import Undecodable
 from edge_sdk.daemon.watched_source import WatchedSource
 from edge_sdk.errors import SessionError
 from edge_sdk.health.progress import Progress
@@ -71,7 +72,11 @@ class Stepping:
         self._troubles = Troubles(self._record, say, stream.warn)
         self.loop = Loop(source, stages, stream, budget, observers=[self._record, obeying, *observers])
         self._obeying = obeying
-        self._supervisors: list[Supervisor] = [self._record, self._troubles]
+        self._supervisors: list[Supervisor] = [
+            self._record,
+            self._troubles,
+            Undecodable(lambda: source.stats, say, stream.warn),
+        ]
         if watched is None:
             self.watched = WatchedSource(source, settings.source, stream, say)
         else:
@@ -141,6 +146,7 @@ class Stepping:
             results=results,
             dropped=self._stream.stats().dropped,
             reopenings=self._source.stats.reopenings,
+            unreadable=self._source.stats.unreadable,
         )
 
     def summary(self, ended_by: str, of_all: PublisherStats | LinesStats | None) -> RunSummary:

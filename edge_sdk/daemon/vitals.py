@@ -36,6 +36,7 @@ from edge_sdk.publishing import (
 from edge_sdk.state_folder import state_folder
 
 _LOST_EVERY_S = 60.0
+_TURN_S = 330.0  # for one stream's start: a trial of its bundle (90 s) and the load of its model (240 s) at most
 
 
 class Vitals:
@@ -71,18 +72,23 @@ class Vitals:
         self._notifier, self._start, self._say, self._progress = notifier, start, say, progress
         self._is_ready = self._has_been_ready = False
         self._ready_words = ""
+        self._turns = 0
         self._watch: HealthWatch | None = None
         self._read: Readings | None = None
         self._alarms: dict[str, str] = {}
         self._lost, self._lost_at = 0, 0.0
 
-    def look(self, pipelines: Iterable[Pipeline], *, have_begun: bool) -> None:
+    def look(self, pipelines: Iterable[Pipeline], *, have_begun: bool, turns: int = 0) -> None:
         """Tell whatever is to be told; called a few times a second.
 
         Args:
             pipelines: of all cameras.
             have_begun: whether all that were started run frames, or never will.
+            turns: how many of their starts were begun, one after another.
         """
+        if turns != self._turns and not self._has_been_ready:
+            self._turns = turns
+            self._notifier.starting(_TURN_S)
         if have_begun and not self._is_ready:
             self._be_ready(pipelines)
         is_watched = self._has_been_ready and self._notifier.interval_s is not None

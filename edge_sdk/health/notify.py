@@ -68,10 +68,6 @@ class Notifier:
         """The end has begun."""
         self._tell("STOPPING=1")
 
-    def status(self, line: str) -> None:
-        """What `systemctl status` shows, for people; one that does not get through is lost."""
-        self._send([*self._owed, f"STATUS={_line(line)}"])
-
     def watchdog(self) -> None:
         """The process works."""
         self._send([*self._owed, "WATCHDOG=1"])

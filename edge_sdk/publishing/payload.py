@@ -237,6 +237,7 @@ class CameraHealth(msgspec.Struct, frozen=True, kw_only=True):
     results: _Count | msgspec.UnsetType = msgspec.UNSET
     dropped: _Count | msgspec.UnsetType = msgspec.UNSET
     reopenings: _Count | msgspec.UnsetType = msgspec.UNSET
+    unreadable: _Count | msgspec.UnsetType = msgspec.UNSET
 
 
 class EventLosses(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from edge_sdk.frame import Image
+from edge_sdk.camera import OpenedSource
+from edge_sdk.frame import Frame, Image
 
 BITS = 16
 
@@ -37,3 +38,21 @@ def write_video(
         writer.write(numbered_image(number, size_wh))
     writer.release()
     return path
+
+
+def write_images(folder: Path, names: Sequence[str]) -> None:
+    """Make a folder of images that are numbered from 0."""
+    folder.mkdir()
+    for number, name in enumerate(names):
+        assert cv2.imwrite(str(folder / name), numbered_image(number))
+
+
+def drained(source: OpenedSource) -> list[Frame]:
+    """Every frame until the end; the pictures are overwritten, the values stay."""
+    frames = []
+    while not source.ended:
+        frame = source.latest(5)
+        if frame is not None:
+            assert number_in(frame.image) == frame.seq
+            frames.append(frame)
+    return frames

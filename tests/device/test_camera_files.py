@@ -1,4 +1,4 @@
-"""Video files and images: paced, drained, and refused where nothing can be read."""
+"""Video files: paced, drained, and refused where nothing can be read."""
 
 from __future__ import annotations
 
@@ -11,44 +11,26 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk.camera import OpenedSource, SourceStats, SourceStatus, open_source
+from edge_sdk.camera import SourceStats, SourceStatus, open_source
 from edge_sdk.camera.capture import OpenCvCapture
 from edge_sdk.camera.every_frame import EveryFrame
 from edge_sdk.camera.opencv import open_file
 from edge_sdk.camera.threaded import ThreadedSource
 from edge_sdk.camera.video import VideoFeed, VideoFile
 from edge_sdk.errors import CameraError
-from edge_sdk.frame import Frame, Image
-from tests.device.numbered import number_in, numbered_image, write_video
-
-
-def _drain(source: OpenedSource) -> list[Frame]:
-    """Every frame until the end; the pictures are overwritten, the values stay."""
-    frames = []
-    while not source.ended:
-        frame = source.latest(5)
-        if frame is not None:
-            assert number_in(frame.image) == frame.seq
-            frames.append(frame)
-    return frames
+from edge_sdk.frame import Image
+from tests.device.numbered import drained, number_in, numbered_image, write_video
 
 
 def _descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def _write_images(folder: Path, names: list[str]) -> None:
-    folder.mkdir()
-    for number, name in enumerate(names):
-        if not cv2.imwrite(str(folder / name), numbered_image(number)):
-            raise AssertionError(name)
-
-
 def test_a_video_plays_in_real_time(tmp_path: Path) -> None:
     source = open_source(str(write_video(tmp_path / "a.avi", range(30), fps=50.0)), camera="door")
     time.sleep(0.1)
     before_ns, before = time.monotonic_ns(), time.time()
-    frames = _drain(source)
+    frames = drained(source)
     assert frames[0].seq == 0
     start_ns, start = frames[0].captured_ns, frames[0].captured_at
     # The clock starts with the first question, not with the opening.
@@ -100,7 +82,7 @@ def test_a_reader_that_falls_behind_leaves_frames_out(tmp_path: Path) -> None:
     assert slow.grab()
     video.capture = slow
     source = ThreadedSource(VideoFeed(video), "c")
-    frames = _drain(source)
+    frames = drained(source)
     assert slow.retrieved < 60
     assert source.stats.delivered + source.stats.dropped == 120
     assert frames[-1].seq == 119
@@ -112,7 +94,7 @@ def test_a_reader_that_falls_behind_leaves_frames_out(tmp_path: Path) -> None:
 def test_every_frame_in_turn_where_real_time_is_not_wanted(tmp_path: Path) -> None:
     source = open_source(str(write_video(tmp_path / "a.avi", range(40), fps=10.0)), realtime=False)
     before_ns = time.monotonic_ns()
-    frames = _drain(source)
+    frames = drained(source)
     assert [f.seq for f in frames] == list(range(40))
     assert before_ns <= frames[0].captured_ns < frames[-1].captured_ns <= time.monotonic_ns()
     assert source.stats == SourceStats(delivered=40)
@@ -152,7 +134,7 @@ def _threads(prefix: str) -> int:
 
 def test_the_buffer_is_used_again(tmp_path: Path) -> None:
     source = open_source(str(write_video(tmp_path / "a.avi", range(20))), realtime=False)
-    assert len({f.image.ctypes.data for f in _drain(source)}) <= 4
+    assert len({f.image.ctypes.data for f in drained(source)}) <= 4
 
 
 def test_a_frame_is_not_written_to_while_it_is_held(tmp_path: Path) -> None:
@@ -198,7 +180,7 @@ def test_a_truncated_video_counts_what_is_missing(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     source = open_source(str(path), realtime=False)
-    frames = _drain(source)
+    frames = drained(source)
     assert 10 < len(frames) < 40
     assert source.stats.unreadable == 50 - len(frames)
 
@@ -220,67 +202,3 @@ def test_a_video_without_a_frame_is_refused(tmp_path: Path, damage: object) -> N
     with pytest.raises(CameraError, match=r"a\.mp4: no frame can be read; expected a whole video file"):
         open_source(str(path))
     assert _descriptors() <= descriptors
-
-
-def test_images_come_in_turn_sorted_by_name(tmp_path: Path) -> None:
-    names = ["a.jpg", "b.JPEG", "c.png", "d.bmp", "e.webp", "f.ppm"]
-    _write_images(tmp_path / "images", names)
-    (tmp_path / "images" / "a.txt").write_text("no image")
-    (tmp_path / "images" / "b.jpg").mkdir()
-    before_ns = time.monotonic_ns()
-    source = open_source(str(tmp_path / "images"), camera="folder")
-    frames = _drain(source)
-    assert [f.seq for f in frames] == list(range(6))
-    assert all(before_ns <= f.captured_ns <= time.monotonic_ns() for f in frames)
-    assert source.stats == SourceStats(delivered=6)
-    assert source.status is SourceStatus.ENDED
-    source.close()
-
-
-def test_unreadable_images_are_left_out_and_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "images"
-    _write_images(folder, [f"{i}.jpg" for i in range(6)])
-    for name, data in (("0.jpg", b""), ("2.jpg", b"no image"), ("5.jpg", b"\xff\xd8\xff")):
-        (folder / name).write_bytes(data)
-    source = open_source(str(folder))
-    frames = _drain(source)
-    assert [f.seq for f in frames] == [1, 3, 4]
-    assert source.stats == SourceStats(delivered=3, unreadable=3)
-    assert capfd.readouterr().err == ""
-
-
-def test_a_single_image(tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    cv2.imwrite(str(path), np.zeros((4, 6), np.uint8))
-    source = open_source(str(path))
-    frame = source.latest(0)
-    assert frame is not None
-    assert frame.image.shape == (4, 6, 3)
-    assert source.ended
-    assert source.latest(0) is None
-
-
-def test_close_ends_a_folder(tmp_path: Path) -> None:
-    _write_images(tmp_path / "images", ["a.png", "b.png"])
-    source = open_source(str(tmp_path / "images"))
-    source.close()
-    source.close()
-    assert source.ended
-    assert source.latest(0) is None
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, "no image in it, expected files ending in .jpg"),
-        ({"a.txt": b"x"}, "no image in it"),
-        ({"a.jpg": b"", "b.png": b"x"}, "none of 2 images can be read"),
-    ],
-)
-def test_a_folder_without_an_image_is_refused(tmp_path: Path, files: dict[str, bytes], expected: str) -> None:
-    for name, data in files.items():
-        (tmp_path / name).write_bytes(data)
-    with pytest.raises(CameraError) as caught:
-        open_source(str(tmp_path))
-    assert expected in str(caught.value)
-    assert str(tmp_path) in str(caught.value)

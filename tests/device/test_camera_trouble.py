@@ -219,3 +219,5 @@ def test_what_no_waiting_mends_is_an_error_at_once(waits: bool) -> None:
         open_source("rtsp://cam/live", password="s3cret", waits=waits)
     with pytest.raises(CameraError, match="this kind of URL is not supported"):
         open_source("ftp://cam/live", waits=waits)
+    with pytest.raises(CameraError, match="rtsp://cam:abc/live: no host, or no possible port"):
+        open_source("rtsp://cam:abc/live", waits=waits)

@@ -109,6 +109,7 @@ _BAD = [
     (_url("mqtt://edge:hun/ter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
     (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
     (_source("rtsp://admin:hunter2@h/x").replace("gate", "rtsp://a:hunter2@h"), "there is a password in the URL"),
+    (_source("http://h:99999/x"), f"{_GATE}: source: http://h:99999/x: no host, or no possible port (1 to 65535)"),
     (_source("ftp://h/x"), f"{_GATE}: source: ftp://h/x: this kind of URL is not supported, expected a V4L2 index"),
     (
         _source("rtsp:/h/x"),

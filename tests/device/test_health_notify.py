@@ -49,8 +49,8 @@ def test_each_message_is_what_systemd_reads(manager: tuple[Manager, str]) -> Non
     name, _, value = monotonic.partition("=")
     assert name == "MONOTONIC_USEC"
     assert before_us <= int(value) <= time.monotonic_ns() // 1000
-    notifier.status("x" * 10_000)
-    assert other.hear() == ["STATUS=" + "x" * 500]
+    notifier.ready("x" * 10_000)
+    assert other.hear() == ["READY=1", "STATUS=" + "x" * 500]
     notifier.watchdog()
     assert other.hear() == ["WATCHDOG=1"]
     notifier.stopping()
@@ -98,7 +98,6 @@ def test_without_a_manager_nobody_is_told(address: str | None) -> None:
     for _ in range(20):
         notifier.ready("works")
         notifier.reloading()
-        notifier.status("fine")
         notifier.watchdog()
         notifier.stopping()
     notifier.close()

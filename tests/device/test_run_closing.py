@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from edge_sdk.camera import SourceStats
 from edge_sdk.cli.run import _closing, _undelivered
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.percentiles import Percentiles
@@ -22,6 +23,14 @@ def _summary(*, put: int, sent: int, limited: int) -> RunSummary:
     return msgspec.structs.replace(
         nothing, results=put, age=_TIMES, serial=_TIMES, inference=_TIMES, delivery=stream, publisher=publisher
     )
+
+
+def test_what_could_not_be_decoded_is_said() -> None:
+    whole = _summary(put=10, sent=10, limited=0)
+    for summary in (whole, RunSummary.of_nothing("gate", "signal", 50.0)):
+        assert "decoded" not in _closing(summary)
+        broken = msgspec.structs.replace(summary, source=SourceStats(unreadable=7))
+        assert ", 7 could not be decoded" in _closing(broken)
 
 
 @pytest.mark.parametrize(

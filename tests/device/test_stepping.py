@@ -34,7 +34,7 @@ class Source:
     fps, paced = 30.0, True
 
     def __init__(self, count: int = 10**9) -> None:
-        self.left, self.delivered = count, 0
+        self.left, self.delivered, self.unreadable = count, 0, 3
         self.status, self.trouble, self.remarks = SourceStatus.OPENED, "", tuple[str, ...]()
 
     @property
@@ -43,7 +43,7 @@ class Source:
 
     @property
     def stats(self) -> SourceStats:
-        return SourceStats(delivered=self.delivered, reopenings=2)
+        return SourceStats(delivered=self.delivered, reopenings=2, unreadable=self.unreadable)
 
     def latest(self, timeout_s: float) -> Frame | None:
         if not self.status.is_there:
@@ -187,9 +187,23 @@ def test_how_it_does_is_counted_since_the_last_look(site: Site) -> None:
     scene.run()
     first, second = scene.stepping.health(), scene.stepping.health()
     assert first.fps > 0
-    assert (first.results, first.reopenings, first.dropped) == (20, 2, 0)
+    assert (first.results, first.reopenings, first.dropped, first.unreadable) == (20, 2, 0, 3)
     assert first.age_p50_ms
     assert second.fps == 0.0
+
+
+def test_frames_that_cannot_be_decoded_are_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_sdk.daemon.undecodable._EVERY_S", 0.05)
+    source = Source(3000)
+    scene = Scene(site, source)
+
+    def lose(_tick: Tick) -> None:
+        source.unreadable += 1
+        if any("could not be decoded; look at the camera's cable" in line for line in site.said):
+            scene.stop.ask()
+
+    scene.run(Watcher(lose))
+    assert any(line.startswith("warning: ") for line in site.said)
 
 
 def test_it_may_be_asked_how_it_does_while_it_steps(site: Site) -> None:

@@ -96,6 +96,23 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     made.manager.close()
 
 
+def test_each_stream_has_its_time_to_start(scene: Scene) -> None:
+    """Before that is over systemd does not end a start in which many bundles are tried."""
+    gate = Stream("gate", "tiny runs on 0")
+    for turns, told in (
+        (0, []),
+        (1, ["EXTEND_TIMEOUT_USEC=330000000"]),
+        (1, []),
+        (2, ["EXTEND_TIMEOUT_USEC=330000000"]),
+    ):
+        scene.vitals.look([gate], have_begun=False, turns=turns)  # type: ignore[list-item]
+        assert scene.told() == told
+    scene.vitals.look([gate], have_begun=True, turns=2)  # type: ignore[list-item]
+    assert scene.told()[0] == "READY=1\nSTATUS=tiny runs on 0"
+    scene.vitals.look([gate], have_begun=True, turns=3)  # type: ignore[list-item]
+    assert scene.told() == []  # the start is over
+
+
 def test_it_is_ready_once_all_streams_have_begun_and_one_of_them_runs(scene: Scene) -> None:
     gate, yard = Stream("gate", "tiny runs on 0"), Stream("yard")
     scene.look(gate, yard, have_begun=False)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.device.configs import HEALTHY, write_at_ease
-from tests.device.numbered import write_video
+from tests.device.numbered import write_images, write_video
 from tests.system.broker import Broker, Subscriber, wait_until
 from tests.system.device import Device
 from tests.system.program import edge_sdk
@@ -72,6 +72,21 @@ def test_a_repeated_film_that_must_be_opened_anew_comes_back(cell_bundle: Path, 
         device.limit_files(_TAKEN)
         film.touch()  # another version, which is opened anew
         device.hear("film.avi: too many open files in this process", "begins again")
+        device.limit_files(_MANY)
+        device.run_on("gate")
+        assert device.stop() == 0
+    assert not device.lines_with("bug")
+
+
+def test_a_repeated_folder_of_images_comes_back(cell_bundle: Path, tmp_path: Path) -> None:
+    """As the only stream: not one of its images can be read for a moment, which is not their end."""
+    folder = tmp_path / "images"
+    write_images(folder, ["a.png", "b.png", "c.png"])
+    config = write_at_ease(tmp_path, cell_bundle, {"gate": {"source": folder, "repeat": True}})
+    with Device(config) as device:
+        device.run_on("gate")
+        device.limit_files(_TAKEN)
+        device.hear(".png: cannot be read: Too many open files", "begins again")
         device.limit_files(_MANY)
         device.run_on("gate")
         assert device.stop() == 0

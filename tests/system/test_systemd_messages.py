@@ -57,6 +57,7 @@ def test_a_run_from_its_start_to_its_end(manager: Manager, cell_bundle: Path, lo
         text=True,
         env=environment,
     )
+    assert manager.hear() == ["EXTEND_TIMEOUT_USEC=330000000"]  # its turn to start
     assert manager.hear() == ["READY=1", f"STATUS=cells runs on {long_video}"]
     for _ in range(3):
         assert manager.hear() == ["WATCHDOG=1"]
@@ -99,4 +100,7 @@ def test_what_cannot_start_is_never_ready(manager: Manager, cell_bundle: Path, t
     assert done.returncode == 1
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
         last.sendto(b"nothing before this", manager.address)
-    assert manager.hear() == ["nothing before this"]
+    heard = manager.hear()
+    if heard[0].startswith("EXTEND_TIMEOUT_USEC="):  # where its turn to start lasted until somebody looked
+        heard = manager.hear()
+    assert heard == ["nothing before this"]
