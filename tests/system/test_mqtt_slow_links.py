@@ -11,7 +11,7 @@ import pytest
 
 from edge_sdk.event import Event
 from edge_sdk.publishing import Stream
-from tests.system.broker import Broker, Subscriber, wait_until
+from tests.system.broker import Broker, Subscriber, free_port, wait_until
 from tests.system.proxy import Proxy
 from tests.system.publishers import RESULT, numbers, publishing_to, put
 from tests.system.tls_broker import TlsBroker
@@ -24,16 +24,18 @@ _EVENT = "/event/door"
 @contextmanager
 def _reached(folder: Path, way: str) -> Iterator[tuple[Broker, int, dict[str, Any]]]:
     """A broker, its port, and how it is reached there."""
-    if way == "tcp":
-        with Broker(folder) as broker:
-            yield broker, broker.port, {}
+    if way in ("tcp", "ws"):
+        port = free_port()
+        web = [f"listener {port} 127.0.0.1", "protocol websockets"]
+        with Broker(folder, config=web) as broker:
+            yield (broker, broker.port, {}) if way == "tcp" else (broker, port, {"websocket_path": "/mqtt"})
         return
     more = ["protocol websockets"] if way == "wss" else []
     with TlsBroker(folder, more=more) as tls:
         yield tls, tls.tls_port, {**tls.reach, "websocket_path": "/mqtt" if way == "wss" else None}
 
 
-@pytest.mark.parametrize("way", ["tcp", "tls", "wss"])
+@pytest.mark.parametrize("way", ["tcp", "tls", "ws", "wss"])
 def test_an_event_goes_before_the_results_that_wait_for_a_slow_link(tmp_path: Path, way: str) -> None:
     with (
         _reached(tmp_path, way) as (broker, port, reach),
