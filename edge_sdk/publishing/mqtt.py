@@ -37,7 +37,7 @@ WINDOW = 20  # messages; Mosquitto's default receive maximum. paho queues QoS 0 
 _MOST_RECEIVED = 64  # messages that wait to be handed over, and that one turn reads
 _UNSPECIFIED = 0x80  # what paho says of a connection that ended without a word
 _TAKEN_OVER = 0x8E
-_BAD_IDENTIFIER, _BAD_PASSWORD = 0x85, 0x86
+_BAD_IDENTIFIER, _BAD_PASSWORD, _NO_RETAINED = 0x85, 0x86, 0x9A
 _RIVAL = (
     "another program has the same site and device, give each its own name (--device, or [device] in a file); this is"
 )
@@ -210,6 +210,8 @@ class MqttLink:
         said = f"{reason} (reason code {reason.value})"
         if reason.value == _BAD_IDENTIFIER:
             return f"{said}: it wants another name than {self._settings.client_id} (--device, or [device] in a file)"
+        if reason.value == _NO_RETAINED:
+            return f"{said}: status and last will are retained, let it keep retained messages (retain_available)"
         if reason.value not in (_BAD_PASSWORD, NOT_AUTHORIZED):
             return said
         topic = self._settings.topics.status
