@@ -36,7 +36,7 @@ from edge_sdk.publishing.ways import (
 WINDOW = 20  # messages; Mosquitto's default receive maximum. paho queues QoS 0 without a limit: so much and no more
 _MOST_RECEIVED = 64  # messages that wait to be handed over, and that one turn reads
 _UNSPECIFIED = 0x80  # what paho says of a connection that ended without a word
-_TAKEN_OVER = 0x8E
+_SILENT, _TAKEN_OVER = 0x8D, 0x8E
 _BAD_IDENTIFIER, _BAD_PASSWORD, _NO_RETAINED = 0x85, 0x86, 0x9A
 _RIVAL = (
     "another program has the same site and device, give each its own name (--device, or [device] in a file); this is"
@@ -60,6 +60,7 @@ class MqttLink:
         self._max_packet: int | None = None
         self._finished: list[Answer] = []
         self._held_back = 0
+        self._is_silent = False
         self._received: list[Incoming] = []
         self._wanted: frozenset[str] = frozenset()
         self._has_old_mail = False
@@ -89,6 +90,8 @@ class MqttLink:
         """Wait, then read, write and probe; see `Link.turn`."""
         if not self._dialing.turn(timeout_s, wakeup) or not self._read_on():
             self._lose("connection closed")
+        if self._is_silent:
+            raise TimeoutError(self.detail)
 
     def fits(self, kind: Kind, message: Message) -> bool:
         """Whether the packet stays within the broker's MaximumPacketSize."""
@@ -224,6 +227,8 @@ class MqttLink:
         if reason.value == _TAKEN_OVER and self.phase == "up":
             # Refused, and not lost: the two would push each other out every second.
             self.phase, self.detail = "refused", f"{reason}: {_RIVAL} {self._settings.client_id}"
+        # Whoever found it out, the broker or paho: nobody ended this for what it was sent.
+        self._is_silent = reason.value == _SILENT
         complaint = self._dialing.complaint()
         if complaint and self.phase == "opening":
             self.phase, self.detail = "refused", complaint

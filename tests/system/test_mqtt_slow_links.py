@@ -11,6 +11,7 @@ import pytest
 
 from edge_sdk.event import Event
 from edge_sdk.publishing import Stream
+from edge_sdk.publishing.channels import Channel
 from tests.system.broker import Broker, Subscriber, free_port, wait_until
 from tests.system.proxy import Proxy
 from tests.system.publishers import RESULT, numbers, publishing_to, put
@@ -53,6 +54,31 @@ def test_an_event_goes_before_the_results_that_wait_for_a_slow_link(tmp_path: Pa
         subscriber.wait_for(lambda _: len(numbers(subscriber)) == 800, "all results")
         assert numbers(subscriber) == list(range(800))
         assert publisher.stats().connects == 1
+
+
+def test_a_picture_for_which_a_link_is_too_slow_is_given_up_in_its_own_words(tmp_path: Path) -> None:
+    said: list[str] = []
+    ways = {"keepalive_s": 1, "snapshots": Channel(qos=1)}
+    with (
+        Broker(tmp_path) as broker,
+        Subscriber(broker) as subscriber,
+        Proxy(broker.port, bytes_per_s=4000) as proxy,
+        publishing_to(broker, port=proxy.port, on_state=lambda *s: said.append(s[1]), on_doubt=said.append, **ways) as (
+            publisher,
+            door,
+        ),
+    ):
+        wait_until(lambda: publisher.stats().state == "online", "the connection")
+        publisher.snapshot("door", b"x" * 60_000, 1)
+        publisher.snapshot("door", b"x" * 1000, 2)
+        wait_until(lambda: publisher.stats().snapshots_lost == 1, f"the end of the large one; {said}")
+        door.put(Event(kind="after"))
+        subscriber.wait_for(lambda _: bool(subscriber.messages(_EVENT)), "the event behind it")
+        subscriber.wait_for(lambda _: bool(subscriber.messages("/snapshot/door")), "the small picture")
+        assert publisher.stats().connects > 3
+    [blame] = [line for line in said if "given up" in line]
+    assert blame.startswith("a message (snapshot) is given up: one of 60000 bytes took longer on this link than")
+    assert not [line for line in said if "another program" in line or "max_packet_size" in line or "one by one" in line]
 
 
 def _results_before_an_event(subscriber: Subscriber, door: Stream) -> int:
