@@ -23,6 +23,7 @@ from edge_sdk.publishing.incoming import Incoming
 from edge_sdk.publishing.link import NOT_AUTHORIZED, QUOTA_EXCEEDED, Answer, Kind, Phase
 from edge_sdk.publishing.outbox import Message
 from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.tls import authorities_expiry
 from edge_sdk.publishing.wakeup import Wakeup
 from edge_sdk.publishing.ways import (
     RETAINED_QOS,
@@ -147,6 +148,7 @@ class MqttLink:
         return {
             "mqtt_version": self._dialect.doubt,
             "mqtt_qos": self._dialect.doubt_of_qos,
+            "authorities": authorities_expiry(self._settings, now),
             "client_certificate": own_expiry(self._settings, now),
             "broker_certificate": expiry_line("the broker's certificate", ends, now, "renew it there") if ends else "",
         }
