@@ -82,7 +82,7 @@ def kills(folder: Path, seconds: float = 60.0, config: Sequence[str] = PERSISTEN
             time.sleep(0.1)
         device.kill()
     lost = len(acknowledged - witness.numbers)
-    print(f"kills: {seconds:.0f} s, {killed.broker} of the broker, {killed.device} of the device")
+    print(f"kills: {seconds:.0f} s, of the broker {killed.broker}, the device {killed.device}, both {killed.both}")
     print(f"kills: {lost} of {len(acknowledged)} acknowledged events lost, {witness.doubles} came twice")
     print(f"kills: {len(witness.conflicts)} numbers with two contents, {witness.lost_sessions} sessions forgotten")
 
