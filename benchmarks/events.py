@@ -4,8 +4,8 @@ put: microseconds of one `put` into the outbox, at a camera's pace and as fast a
 drain: events a second after an outage, beside paho alone with the same window; rounds alternate.
 kills: 60 s at 200 events a second while broker and device are killed at random.
 kills-forgetful: the same with a Mosquitto that saves as seldom as it does by itself, every half an hour.
-frozen: the frame loop's serial time with a broker that is frozen for so long, 3 s by default, between two runs with one
-that is not.
+frozen: the serial time of a frame, of a loop with a small detector, with a broker that is frozen for so long, 3 s by
+default, between two runs with one that is not.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from edge_sdk import Bundle, Model, Result, open_source
 from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings, State
 from edge_sdk.publishing.durable import EventOutbox, OutboxSettings
 from edge_sdk.publishing.mqtt import WINDOW
-from tests.device.results import IDENTITY, make_detections, make_encoder, make_frame
+from edge_sdk.publishing.mqtt_stream import MqttStream
+from tests.device.results import IDENTITY, make_encoder
 from tests.system.broker import Broker, wait_until
+from tests.system.bundles import build_cell_detector
 from tests.system.event_device import encoded
 from tests.system.event_witness import PERSISTENT, KillableDevice, Witness, kill_at_random
 
@@ -82,18 +87,19 @@ def kills(folder: Path, seconds: float = 60.0, config: Sequence[str] = PERSISTEN
             time.sleep(0.1)
         device.kill()
     lost = len(acknowledged - witness.numbers)
-    print(f"kills: {seconds:.0f} s, {killed.broker} of the broker, {killed.device} of the device")
+    print(f"kills: {seconds:.0f} s, of the broker {killed.broker}, the device {killed.device}, both {killed.both}")
     print(f"kills: {lost} of {len(acknowledged)} acknowledged events lost, {witness.doubles} came twice")
     print(f"kills: {len(witness.conflicts)} numbers with two contents, {witness.lost_sessions} sessions forgotten")
 
 
 def frozen(folder: Path, seconds: float = 3.0) -> None:
     """A loop of 50 frames a second that puts results and events; short runs in turn, of each kind the median run."""
+    model = Model.open(Bundle.open(build_cell_detector(folder)))
     p99: dict[str, list[float]] = {"undisturbed": [], "frozen": [], "undisturbed again": []}
     connects = []
     for _ in range(max(1, round(_FROZEN_ROUNDS * 3 / seconds))):
         for name, found in p99.items():
-            turns_ms, given_up = _turns_ms(folder, is_frozen=name == "frozen", turns=round(seconds * 50))
+            turns_ms, given_up = _turns_ms(folder, model, is_frozen=name == "frozen", turns=round(seconds * 50))
             spent = sorted(turns_ms)
             connects += [given_up] if name == "frozen" else []
             found.append(spent[int(len(spent) * 0.99)])
@@ -107,38 +113,34 @@ def frozen(folder: Path, seconds: float = 3.0) -> None:
     print(f"frozen: {typical['frozen'] / min(others):.2f} and {typical['frozen'] / max(others):.2f} of theirs")
 
 
-def _turns_ms(folder: Path, *, is_frozen: bool, turns: int) -> tuple[list[float], bool]:
-    """What turns take: 5 ms of work, 20 detections put and an event; and whether the connection was given up."""
+def _turns_ms(folder: Path, model: Model, *, is_frozen: bool, turns: int) -> tuple[list[float], bool]:
+    """What frames take, from preparing to the outbox, with an event each; and whether the connection was given up."""
     states: list[str] = []
     shutil.rmtree(folder / "loop", ignore_errors=True)
     (folder / "loop").mkdir()
-    with Broker(folder / "loop") as broker:
+    with Broker(folder / "loop") as broker, closing(open_source("pattern:128x128@50")) as source:
         path = folder / "loop" / "events.sqlite"
         publisher, _ = _publisher(broker, path, _FROZEN_KEEPALIVE_S, lambda state, _: states.append(state))
-        stream = publisher.stream("door", make_encoder())
+        loop = model.loop(source, _Door(publisher.stream("door", make_encoder())))
         wait_until(lambda: publisher.stats().state == "online", "the connection")
         if is_frozen:
             broker.freeze()
-        spent = []
-        begun = time.perf_counter()
-        for number in range(turns):
-            result = make_detections(20, make_frame(number))
-            start = time.perf_counter()
-            _work(0.005)
-            stream.put(result)
-            stream.put_event(_encoded)
-            spent.append((time.perf_counter() - start) * 1000)
-            time.sleep(max(0.0, begun + (number + 1) / 50 - time.perf_counter()))
+        spent = [loop.last_serial_ns / 1e6 for _ in islice(loop, turns)]
         given_up = "connecting" in states
         broker.thaw()
         publisher.close(1.0)
     return spent, given_up
 
 
-def _work(seconds: float) -> None:
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
+class _Door:
+    """Takes the loop's results, and makes an event of each."""
+
+    def __init__(self, stream: MqttStream) -> None:
+        self._stream = stream
+
+    def put(self, result: Result) -> None:
+        self._stream.put(result)
+        self._stream.put_event(_encoded)
 
 
 def _publisher(

@@ -10,6 +10,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -51,7 +52,7 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
     broker = settings.mqtt
     if broker is not None:
         with contextlib.suppress(OSError):  # a shortage, and no fault of the file
-            _noted(found, partial(check_authorities, broker))
+            doubts += filter(None, [_noted(found, partial(check_authorities, broker, datetime.now(timezone.utc)))])
         if broker.password is not None and not broker.tls:
             doubts.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
     doubts += _shared_cameras(settings.pipelines)

@@ -22,7 +22,7 @@ from edge_sdk.publishing.refusals import Refusals
 from edge_sdk.publishing.sent import Sent
 from edge_sdk.publishing.shortage import in_words
 from edge_sdk.publishing.stats import State
-from edge_sdk.publishing.supply import TOO_LARGE, Supply
+from edge_sdk.publishing.supply import TOO_LARGE, End, Supply
 from edge_sdk.publishing.topics import Topics
 from edge_sdk.publishing.wakeup import Wakeup
 
@@ -142,21 +142,22 @@ class Delivery:
 
     def _connect_once(self) -> None:
         link: Link | None = None
-        is_done = was_ended = False
+        is_done = False
+        end: End = ""
         try:
             link = self._make_link()
             link.open()
             is_done = self._serve(link)
         except OSError as cause:
-            self._brief = 0
+            self._brief, end = 0, "timed out" if isinstance(cause, TimeoutError) else ""
             self._report("connecting", in_words(cause))
         except Exception as cause:  # noqa: BLE001 - a malformed packet must not end publishing for months
             self._report("connecting", f"{type(cause).__name__}: {cause}")
         else:
-            was_ended = link.phase == "lost"
+            end = "ended" if link.phase == "lost" else ""
             if not is_done:
                 detail = link.detail
-                if was_ended and self._brief >= _RIVALRY:
+                if end and self._brief >= _RIVALRY:
                     detail += _RIVAL + self._supply.poison.hint
                 self._report("refused" if link.phase == "refused" else "connecting", detail)
         finally:
@@ -165,7 +166,7 @@ class Delivery:
                 link.close(politely=is_done)
             # Where the goodbye was answered, what was answered before it is sure.
             is_answered = self._farewell is not None and self._farewell not in self._flight
-            self._supply.take_back(is_orderly=is_done and is_answered, was_ended=was_ended)
+            self._supply.take_back(is_orderly=is_done and is_answered, end=end)
             self._farewell = None
 
     def _pause(self) -> None:

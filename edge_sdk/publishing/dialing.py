@@ -7,7 +7,6 @@ whose back-off has no jitter and which an exception would end unnoticed.
 from __future__ import annotations
 
 import select
-import socket
 import ssl
 from datetime import datetime
 from typing import Any, Literal
@@ -24,6 +23,7 @@ from edge_sdk.publishing.dialect import Dialect
 from edge_sdk.publishing.link import Phase
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import WANTS_OURS, BrokerTls, broker_tls, explain
+from edge_sdk.publishing.uplink import keep_in_sight
 from edge_sdk.publishing.wakeup import Wakeup
 
 TRANSIENT_REASONS = frozenset({0x88, 0x89, 0x97, 0x9F})
@@ -108,9 +108,8 @@ class Dialing:
             if self.client.socket() is None:
                 self._drop()
         connection = self.client.socket()
-        if isinstance(connection, socket.socket):
-            # Otherwise a small message waits for the acknowledgement of the one before, 40 ms on many systems.
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection is not None:
+            keep_in_sight(connection)
 
     def turn(self, timeout_s: float, wakeup: Wakeup) -> bool:
         """Wait for the network or for `wakeup`, then read, write and probe; False when the connection is gone."""

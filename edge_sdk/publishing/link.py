@@ -73,7 +73,11 @@ class Link(Protocol):
         ...
 
     def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
-        """Wait for the network or for `wakeup`, then do what there is to do."""
+        """Wait for the network or for `wakeup`, then do what there is to do.
+
+        Raises:
+            TimeoutError: nothing came from one of the two for longer than the keep-alive allows; it is lost.
+        """
         ...
 
     def fits(self, kind: Kind, message: Message) -> bool:

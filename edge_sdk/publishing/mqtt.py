@@ -23,6 +23,7 @@ from edge_sdk.publishing.incoming import Incoming
 from edge_sdk.publishing.link import NOT_AUTHORIZED, QUOTA_EXCEEDED, Answer, Kind, Phase
 from edge_sdk.publishing.outbox import Message
 from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.tls import authorities_expiry
 from edge_sdk.publishing.wakeup import Wakeup
 from edge_sdk.publishing.ways import (
     RETAINED_QOS,
@@ -36,8 +37,8 @@ from edge_sdk.publishing.ways import (
 WINDOW = 20  # messages; Mosquitto's default receive maximum. paho queues QoS 0 without a limit: so much and no more
 _MOST_RECEIVED = 64  # messages that wait to be handed over, and that one turn reads
 _UNSPECIFIED = 0x80  # what paho says of a connection that ended without a word
-_TAKEN_OVER = 0x8E
-_BAD_IDENTIFIER, _BAD_PASSWORD = 0x85, 0x86
+_SILENT, _TAKEN_OVER = 0x8D, 0x8E
+_BAD_IDENTIFIER, _BAD_PASSWORD, _NO_RETAINED = 0x85, 0x86, 0x9A
 _RIVAL = (
     "another program has the same site and device, give each its own name (--device, or [device] in a file); this is"
 )
@@ -60,6 +61,7 @@ class MqttLink:
         self._max_packet: int | None = None
         self._finished: list[Answer] = []
         self._held_back = 0
+        self._is_silent = False
         self._received: list[Incoming] = []
         self._wanted: frozenset[str] = frozenset()
         self._has_old_mail = False
@@ -89,6 +91,8 @@ class MqttLink:
         """Wait, then read, write and probe; see `Link.turn`."""
         if not self._dialing.turn(timeout_s, wakeup) or not self._read_on():
             self._lose("connection closed")
+        if self._is_silent:
+            raise TimeoutError(self.detail)
 
     def fits(self, kind: Kind, message: Message) -> bool:
         """Whether the packet stays within the broker's MaximumPacketSize."""
@@ -148,6 +152,7 @@ class MqttLink:
         return {
             "mqtt_version": self._dialect.doubt,
             "mqtt_qos": self._dialect.doubt_of_qos,
+            "authorities": authorities_expiry(self._settings, now),
             "client_certificate": own_expiry(self._settings, now),
             "broker_certificate": expiry_line("the broker's certificate", ends, now, "renew it there") if ends else "",
         }
@@ -214,6 +219,8 @@ class MqttLink:
         said = f"{reason} (reason code {reason.value})"
         if reason.value == _BAD_IDENTIFIER:
             return f"{said}: it wants another name than {self._settings.client_id} (--device, or [device] in a file)"
+        if reason.value == _NO_RETAINED:
+            return f"{said}: status and last will are retained, let it keep retained messages (retain_available)"
         if reason.value not in (_BAD_PASSWORD, NOT_AUTHORIZED):
             return said
         topic = self._settings.topics.status
@@ -226,6 +233,8 @@ class MqttLink:
         if reason.value == _TAKEN_OVER and self.phase == "up":
             # Refused, and not lost: the two would push each other out every second.
             self.phase, self.detail = "refused", f"{reason}: {_RIVAL} {self._settings.client_id}"
+        # Whoever found it out, the broker or paho: nobody ended this for what it was sent.
+        self._is_silent = reason.value == _SILENT
         complaint = self._dialing.complaint()
         if complaint and self.phase == "opening":
             self.phase, self.detail = "refused", complaint

@@ -6,7 +6,7 @@ while a backlog of events goes out, so that a device that was away for a week is
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Literal, TypeAlias, cast
 
 from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.durable import EventOutbox, Held
@@ -23,6 +23,13 @@ _POISON = (
     "it ended the connection each time it got one of {} bytes; raise its limit of a message (max_packet_size, "
     "message_size_limit), or have its ACL let this device write it"
 )
+_SLOW = (
+    "one of {} bytes took longer on this link than the broker may be silent, each time; send less at once "
+    "([publish.snapshots] width, quality)"
+)
+End: TypeAlias = Literal["", "ended", "timed out"]
+"""Of a connection: by ourselves or because it broke; by the broker; because nothing came from it for too long."""
+
 _QUEUED: tuple[CameraKind, ...] = ("result", "snapshot")
 _FOR_RESULTS = 2  # messages of a window
 _FINAL_CODES = frozenset({0x90, 0x99})  # that the same message will always get: topic name, payload format invalid
@@ -132,17 +139,14 @@ class Supply:
                 if is_answer:
                     self.poison.took()
 
-    def take_back(self, *, is_orderly: bool, was_ended: bool) -> None:
+    def take_back(self, *, is_orderly: bool, end: End) -> None:
         """The connection is over: what did not arrive is the next again; see `EventOutbox.end_connection`.
 
         Args:
             is_orderly: the broker took the goodbye.
-            was_ended: it ended the connection itself.
+            end: how it came.
         """
-        poison = self.poison.ended(self._flight.messages()) if was_ended else None
-        if poison is not None:
-            self._give_up(*poison)
-        culprit = None if poison is None else poison[1]
+        culprit = self._look_for_culprit(end)
         for kind in _QUEUED:
             self._queues.give_back(message for message in self._flight.take_back(kind) if message is not culprit)
         self._events.end_connection(is_orderly=is_orderly)
@@ -150,13 +154,22 @@ class Supply:
         self._flying_events = 0
         self._has_taken = self._holds_denied = False
 
-    def _give_up(self, kind: Kind, message: Message) -> None:
-        ended = _POISON.format(len(message.payload))
+    def _look_for_culprit(self, end: End) -> Message | None:
+        """The message to blame for the end, which is given up; None where none is."""
+        flying, found = self._flight.messages(), None
+        if end == "ended" and (found := self.poison.ended(flying)):
+            self._give_up(*found, "the broker does not take a message ({}), which is given up: ", _POISON)
+        elif end == "timed out" and (found := self.poison.timed_out(flying)):
+            self._give_up(*found, "a message ({}) is given up: ", _SLOW)
+        return found[1] if found else None
+
+    def _give_up(self, kind: Kind, message: Message, what: str, template: str) -> None:
+        why = template.format(len(message.payload))
         if kind == "event":
-            self._events.refuse(cast("Held", message), ended)
+            self._events.refuse(cast("Held", message), why)
             return
-        self.of_camera(message.camera, message.kind).count(is_answer=True, complaint=ended)
-        self._doubts["too_large"] = f"the broker does not take a message ({kind}), which is given up: {ended}"
+        self.of_camera(message.camera, message.kind).count(is_answer=True, complaint=why)
+        self._doubts["too_large"] = what.format(kind) + why
 
     def _may_send_event(self, link: Link) -> bool:
         return self._flying_events < max(1, link.window - _FOR_RESULTS)

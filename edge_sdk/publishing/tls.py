@@ -10,9 +10,11 @@ import socket
 import ssl
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import cast
 
 from edge_sdk.errors import UsageError
 from edge_sdk.publishing.blame import NO_TLS, OLD_TLS
+from edge_sdk.publishing.credentials import expiry_line
 from edge_sdk.publishing.settings import MqttSettings
 
 # OpenSSL's numbers of what verifying a certificate found (X509_V_ERR_... in x509_vfy.h).
@@ -82,9 +84,7 @@ class BrokerTls(ssl.SSLContext):
         """When the certificate that the broker showed ends; None before it did."""
         certificate = self.connection.getpeercert() if self.connection is not None else None
         ends = (certificate or {}).get("notAfter")
-        if not isinstance(ends, str):
-            return None
-        return datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), timezone.utc)
+        return _moment(ends) if isinstance(ends, str) else None
 
 
 def broker_tls(settings: MqttSettings) -> BrokerTls | None:
@@ -104,14 +104,32 @@ def broker_tls(settings: MqttSettings) -> BrokerTls | None:
     return context
 
 
-def check_authorities(settings: MqttSettings) -> None:
+def check_authorities(settings: MqttSettings, now: datetime) -> str:
     """Look at the file of authorities alone; what else a connection needs, `check_credentials` looks at.
+
+    Args:
+        settings: which file; it is read again. The system's authorities are the system's matter.
+        now: with a time zone.
+
+    Returns:
+        A warning where one of them ends soon; otherwise empty.
 
     Raises:
         UsageError: it is none.
+        OSError: as of `broker_tls`.
     """
-    if settings.ca_file is not None:
-        _load_authorities(BrokerTls(ssl.PROTOCOL_TLS_CLIENT), settings.ca_file)
+    lines = [_authority_line(settings, *one, now) for one in _authorities(settings)]
+    return "; ".join(filter(None, lines))
+
+
+def authorities_expiry(settings: MqttSettings, now: datetime) -> str:
+    """The same of a connection that is there; see `check_authorities`."""
+    try:
+        return check_authorities(settings, now)
+    except UsageError as cause:
+        return str(cause)
+    except OSError:  # a shortage, which is said elsewhere
+        return ""
 
 
 def explain(error: ssl.SSLError, settings: MqttSettings) -> str:
@@ -136,10 +154,14 @@ WANTS_OURS = "the broker wants a certificate of this device; give cert_file and 
 
 def _mistrust(error: ssl.SSLCertVerificationError, settings: MqttSettings) -> str:
     code, message = error.verify_code, error.verify_message.rstrip(".")
+    now = datetime.now(timezone.utc)
     if code == _EXPIRED:
-        return "the broker's certificate, or its authority's, has expired; renew it at the broker"
+        authorities = _authorities(settings)
+        lines = [_authority_line(settings, name, ends, now) for name, ends in authorities if ends <= now]
+        if len(lines) < len(authorities) or not authorities:
+            lines.append("the broker's certificate, or its authority's, has expired; renew it at the broker")
+        return "; or ".join(lines)
     if code == _NOT_YET_VALID:
-        now = datetime.now(timezone.utc)
         return (
             f"the broker's certificate is not valid yet; is this device's clock right? It is {now:%Y-%m-%d %H:%M} UTC"
         )
@@ -156,6 +178,30 @@ def _raise_shortage(cause: OSError | ValueError) -> None:
     """What passes by itself is no fault of a file."""
     if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
         raise OSError(cause.errno, cause.strerror) from cause
+
+
+def _authorities(settings: MqttSettings) -> list[tuple[str, datetime]]:
+    """Name and end of those in the file; of one name the last is the one that counts."""
+    if settings.ca_file is None:
+        return []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _load_authorities(context, settings.ca_file)
+    ends: dict[str, datetime] = {}
+    for certificate in context.get_ca_certs():
+        subject = cast("tuple[tuple[tuple[str, str], ...], ...]", certificate["subject"])
+        name = ", ".join(value for part in subject for _, value in part)
+        end = _moment(str(certificate["notAfter"]))
+        ends[name] = max(end, ends.get(name, end))
+    return list(ends.items())
+
+
+def _authority_line(settings: MqttSettings, name: str, ends: datetime, now: datetime) -> str:
+    advice = "write its successor into this file, beside it, on each device"
+    return expiry_line(f"{settings.ca_file}: the authority {name}", ends, now, advice)
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), timezone.utc)
 
 
 def _load_authorities(context: ssl.SSLContext, file: Path | None) -> None:

@@ -30,14 +30,15 @@ class Authority:
     Args:
         folder: for its files; must exist.
         name: of its files.
+        days: from now on that it begins and ends.
     """
 
-    def __init__(self, folder: Path, name: str = "ca") -> None:
+    def __init__(self, folder: Path, name: str = "ca", *, days: tuple[float, float] = (-100, 1000)) -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(f"authority {name}")
         self.file = folder / f"{name}.pem"
-        builder = _builder(self._name, self._name, self._key, days=(-100, 1000))
+        builder = _builder(self._name, self._name, self._key, days)
         self._write(self.file, builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True))
 
     def issue(

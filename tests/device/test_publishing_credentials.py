@@ -12,6 +12,7 @@ import pytest
 from edge_sdk.errors import UsageError
 from edge_sdk.publishing import ExpiredError, MqttSettings, Secret, check_credentials, valid_until
 from edge_sdk.publishing.credentials import expiry_line, own_expiry
+from edge_sdk.publishing.tls import check_authorities
 from tests.device.certificates import Authority
 
 WORD = "hunter2"
@@ -138,3 +139,36 @@ def test_the_warning_begins_thirty_days_before_the_end() -> None:
         0: "it expired on 2027-03-31; renew it",
         -1: "it expired on 2027-03-31; renew it",
     }
+
+
+def _authorities(folder: Path, *ends: tuple[str, float]) -> str:
+    """What is said of a file with authorities of these names that end in so many days."""
+    file, one = folder / "ca.pem", folder / "one"
+    one.mkdir()
+    file.write_bytes(b"".join(Authority(one, name, days=(-100, days)).file.read_bytes() for name, days in ends))
+    return check_authorities(MqttSettings.parse("mqtts://broker", ca_file=file), datetime.now(timezone.utc))
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ([("a", 60)], []),
+        ([("a", 20)], ["a ends"]),
+        ([("a", -5)], ["a expired"]),
+        ([("a", 20), ("b", 60)], ["a ends"]),
+        ([("a", 20), ("b", 20)], ["a ends", "b ends"]),
+        ([("a", 20), ("a", 60)], []),  # its successor is there
+        ([("a", 60), ("a", -5)], []),
+    ],
+)
+def test_an_authority_that_ends_soon_is_said_unless_its_successor_is_there(
+    tmp_path: Path, ends: list[tuple[str, float]], expected: list[str]
+) -> None:
+    lines = [line for line in _authorities(tmp_path, *ends).split("; ") if not line.startswith("write")]
+    assert [line.split(" on ")[0] for line in lines if line] == [
+        f"{tmp_path}/ca.pem: the authority authority {what}" for what in expected
+    ]
+
+
+def test_the_systems_authorities_are_the_systems_matter() -> None:
+    assert check_authorities(MqttSettings.parse("mqtts://broker"), datetime.now(timezone.utc)) == ""

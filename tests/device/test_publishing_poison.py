@@ -68,6 +68,26 @@ def test_bad_luck_is_no_guilt() -> None:
         poison.relax()
 
 
+def _picture(seq: int, size: int = 20_000) -> tuple[Kind, Message]:
+    return "snapshot", Message("edge/v1/default/pi/snapshot/door", b"x" * size, "door", "snapshot", seq)
+
+
+def test_the_largest_message_is_to_blame_for_a_link_that_times_out_three_times() -> None:
+    poison = Poison()
+    flying = [_STATUS, _event(1), _picture(1), _picture(2, 30_000), _event(2)]
+    for _ in range(2):
+        assert [poison.timed_out(flying), poison.timed_out(flying)] == [None, None]
+        poison.relax()  # a link that is slow holds for long
+        assert poison.timed_out(flying) == flying[3]
+    assert not poison.is_suspected
+    assert [poison.timed_out([_picture(seq)]) for seq in range(9)] == [None] * 9  # each time another one
+
+
+def test_what_the_kernel_takes_at_once_is_never_to_blame_for_a_link_that_times_out() -> None:
+    poison = Poison()
+    assert [poison.timed_out([_STATUS, _event(1), _picture(1, 16_000)]) for _ in range(9)] == [None] * 9
+
+
 def test_events_behind_one_at_which_the_broker_hangs_up_arrive(tmp_path: Path) -> None:
     links = [_Touchy(1000) for _ in range(20)]
     with outbox_at(tmp_path / "events.sqlite") as events:

@@ -138,29 +138,31 @@ class Witness(PahoUser):
 
 
 class Kills(NamedTuple):
-    """How often each was killed."""
+    """How often each alone was killed, and the device while the broker was away."""
 
     broker: int
     device: int
+    both: int
 
 
 def kill_at_random(broker: Broker, device: KillableDevice, witness: Witness, seconds: float, seed: int) -> Kills:
-    """SIGKILL for the broker or a device that runs, at random moments, for so long; each once at least."""
-    rng = random.Random(seed)
-    until, of_broker, of_device = time.monotonic() + seconds, 0, 0
-    victims = rng.sample(("broker", "device"), 2)
-    while victims or time.monotonic() < until:
+    """SIGKILL for the broker, a device that runs, or both, at random moments, for so long; each once at least."""
+    rng, ends = random.Random(seed), time.monotonic() + seconds
+    killed: Counter[str] = Counter()
+    victims = rng.sample(Kills._fields, len(Kills._fields))
+    while victims or time.monotonic() < ends:
         time.sleep(rng.uniform(0.5, 3.0))
-        victim = victims.pop() if victims else rng.choice(("broker", "device"))
-        if victim == "device":
+        victim = victims.pop() if victims else rng.choice(Kills._fields)
+        killed[victim] += 1
+        before = witness.subscriptions
+        if victim != "device":
+            broker.kill()
+        if victim != "broker":
+            time.sleep(rng.uniform(0.0, 0.3))  # while the broker is away, where it is
             device.kill()
             device.start()
-            of_device += 1
-            continue
-        before = witness.subscriptions
-        broker.kill()
-        of_broker += 1
-        time.sleep(rng.uniform(0.1, 1.0))
-        broker.start()
-        wait_until(lambda before=before: witness.subscriptions > before, "the witness to be back")  # type: ignore[misc]
-    return Kills(of_broker, of_device)
+        if victim != "device":
+            time.sleep(rng.uniform(0.1, 1.0))
+            broker.start()
+            wait_until(lambda before=before: witness.subscriptions > before, "the witness to be back")  # type: ignore[misc]
+    return Kills(**killed)

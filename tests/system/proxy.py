@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import struct
@@ -16,6 +17,8 @@ Mode: TypeAlias = Literal["pass", "swallow", "reset", "trickle"]
 TRICKLE_BYTES = 40
 """The most that goes through at once."""
 _TRICKLE_S = 0.02
+_SLOW_BYTES = 512  # of a slow link, at once
+_SLOW_BUFFER_BYTES = 4096
 
 
 class Proxy:
@@ -23,8 +26,10 @@ class Proxy:
 
     Args:
         port: of the server.
+        bytes_per_s: of a slow link that holds little itself, from clients to the server; infinity: no limit.
 
     Attributes:
+        bytes_per_s: as above; may change at any moment.
         mode: `pass` everything; `swallow`: take what comes and pass nothing on, as a dead link does; `reset`: end every
             connection, and the new ones; `trickle`: a few bytes at a time. May change at any moment.
         port: where it listens.
@@ -33,13 +38,16 @@ class Proxy:
         flow_s: seconds that this took, without those in which nothing came.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, bytes_per_s: float = math.inf) -> None:
         self.mode: Mode = "pass"
+        self.bytes_per_s = bytes_per_s
         self.connections = 0
         self.pieces: list[int] = []
         self.flow_s = 0.0
         self._server_port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if bytes_per_s < math.inf:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
         self.port: int = self._listener.getsockname()[1]
         self._is_open = True
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -84,11 +92,11 @@ class Proxy:
             return False
         for source in ready:
             begun = time.monotonic()
-            data = source.recv(TRICKLE_BYTES if mode == "trickle" else 65536)
+            is_slow = source is client and self.bytes_per_s < math.inf
+            data = source.recv(TRICKLE_BYTES if mode == "trickle" else _SLOW_BYTES if is_slow else 65536)
             if not data:
                 return False
-            if mode == "trickle":
-                time.sleep(_TRICKLE_S)
+            time.sleep(_TRICKLE_S if mode == "trickle" else len(data) / self.bytes_per_s if is_slow else 0.0)
             if mode != "swallow":
                 (server if source is client else client).sendall(data)
             if source is client:

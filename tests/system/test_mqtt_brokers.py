@@ -112,6 +112,23 @@ def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:
         assert publisher.stats().events.lost.total == 0
 
 
+def test_a_broker_that_keeps_no_retained_messages_is_told_what_to_allow(tmp_path: Path) -> None:
+    with (
+        Broker(tmp_path, config=["retain_available false"]) as broker,
+        publishing_to(broker, qos=1) as (publisher, door),
+    ):
+        put(door, 1)
+        until(publisher, lambda s: s.state == "refused", "the refusal")
+        assert publisher.stats().last_error == (
+            "Retain not supported (reason code 154): status and last will are retained, let it keep retained messages "
+            "(retain_available)"
+        )
+        config = tmp_path / "mosquitto.conf"
+        config.write_text(config.read_text().replace("available false", "available true"))
+        broker.restart()
+        until(publisher, lambda s: s.acknowledged == 1, "the answer to what waited")
+
+
 def _newest_state(subscriber: Subscriber, known: int) -> str:
     """As text, once there is one beside those that are known."""
     states = subscriber.messages(STATE)

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from edge_sdk.publishing import MqttPublisher, MqttSettings, Secret, State
@@ -196,51 +195,6 @@ def test_a_certificate_that_was_renewed_is_taken_without_a_restart(tmp_path: Pat
         until(publisher, lambda s: s.acknowledged == 1, "the answer to what waited")
 
 
-def test_a_broker_whose_certificate_was_renewed_is_trusted_without_a_restart(tmp_path: Path) -> None:
-    folder = _folder(tmp_path)
-    authority = Authority(tmp_path)
-    shown = authority.issue("broker", HERE, days=(-9, -1))
-    with (
-        TlsBroker(folder, broker_certificate=shown) as broker,
-        publishing_to(broker, qos=1, **{**broker.reach, "ca_file": authority.file}) as (publisher, door),
-    ):
-        put(door, 1)
-        until(publisher, lambda s: s.state == "refused" and "has expired" in s.last_error, "the refusal")
-        authority.issue("broker", HERE)
-        broker.restart()
-        until(publisher, lambda s: s.acknowledged == 1, "the answer to what waited")
-
-
-def test_certificates_that_end_soon_are_said_and_taken_back(tmp_path: Path) -> None:
-    clients, authority = Authority(tmp_path, "clients"), Authority(tmp_path)
-    issued = clients.issue("pi", days=(-1, 9))
-    shown = authority.issue("broker", HERE, days=(-1, 20))
-    with (
-        TlsBroker(_folder(tmp_path), broker_certificate=shown, clients_of=clients) as broker,
-        Subscriber(broker) as subscriber,
-        publishing_to(broker, qos=1, **issued._asdict(), **{**broker.reach, "ca_file": authority.file}) as (
-            publisher,
-            _,
-        ),
-    ):
-        subscriber.wait_for(lambda _: len(_warnings(subscriber)) == 2, "both warnings")
-        ours, theirs = (_warnings(subscriber)[name] for name in ("client_certificate", "broker_certificate"))
-        assert f"{issued.cert_file}: this device's certificate ends on" in ours
-        assert "in 9 days; renew it in its place" in ours
-        assert theirs.startswith("the broker's certificate ends on")
-        clients.issue("pi")
-        authority.issue("broker", HERE)
-        broker.restart()
-        until(publisher, lambda s: s.connects > 1, "the next connection")
-        subscriber.wait_for(lambda _: not _warnings(subscriber), "the end of both")
-
-
-def _warnings(subscriber: Subscriber) -> dict[str, str]:
-    messages = subscriber.messages("/state")
-    found: dict[str, str] = msgspec.json.decode(messages[-1].payload).get("warnings", {}) if messages else {}
-    return found
-
-
 def test_a_file_that_is_gone_while_it_runs_is_named(tmp_path: Path) -> None:
     clients = Authority(tmp_path, "clients")
     issued = clients.issue("pi")
@@ -291,3 +245,14 @@ def test_a_frozen_broker_does_not_keep_a_handshake_waiting_for_ever(tmp_path: Pa
             assert time.monotonic() > began
             broker.thaw()
             until(publisher, lambda s: s.state == "online", "the connection")
+
+
+def test_an_authority_that_has_ended_is_not_blamed_on_the_broker(tmp_path: Path) -> None:
+    ended, good = Authority(tmp_path, days=(-100, -2)), Authority(tmp_path, "good")
+    with TlsBroker(_folder(tmp_path), broker_certificate=ended.issue("broker", HERE)) as broker:
+        said = _refusal(broker, **{**broker.reach, "ca_file": ended.file})
+        assert said.startswith(f"{ended.file}: the authority authority ca expired on ")
+        assert said.endswith("; write its successor into this file, beside it, on each device")
+        ended.file.write_bytes(ended.file.read_bytes() + good.file.read_bytes())
+        said = _refusal(broker, **{**broker.reach, "ca_file": ended.file})
+        assert "on each device; or the broker's certificate, or its authority's, has expired; renew it" in said

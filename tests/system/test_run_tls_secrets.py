@@ -95,6 +95,7 @@ def test_a_check_says_what_would_be_shown_and_for_how_long(cell_bundle: Path, tm
     site = _site(tmp_path, cell_bundle)
     site.broker.stop()
     site.key_file.chmod(0o644)
+    Authority(tmp_path / "broker", "broker-ca", days=(-1, 20))
     checked = edge_sdk("run", "--config", site.config, "--check")
     text = " ".join(checked.stdout.split())
     assert checked.returncode == 0, checked.stderr
@@ -102,6 +103,7 @@ def test_a_check_says_what_would_be_shown_and_for_how_long(cell_bundle: Path, tm
     assert f"with the certificate in {tmp_path / 'home-pi.pem'}, valid until 2" in text
     assert "every user can read the private key (mode 0644); chmod 600" in text
     assert "this device's certificate ends on" in text
+    assert "broker-ca.pem: the authority authority broker-ca ends on" in text
     assert _leaks(checked.stdout + checked.stderr, site.key_file) == []
     document = msgspec.json.decode(edge_sdk("run", "--config", site.config, "--check", "--json").stdout)
     assert document["found"]["broker"]["cert_file"] == str(tmp_path / "home-pi.pem")
