@@ -37,6 +37,9 @@ class Backlog:
             return got_ns
         return captured_ns
 
-    def has_newer(self, captured_ns: int, got_ns: int) -> bool:
-        """Whether a newer frame than this one waits already: this one was buffered, and is older than a period."""
+    def was_kept(self, captured_ns: int, got_ns: int) -> bool:
+        """Whether this frame was buffered and is older than a period, so that a newer one is likely to wait already.
+
+        It may be the only one: how many came meanwhile, FFmpeg does not say.
+        """
         return self._estimate_ns is not None and got_ns - captured_ns > self._period_ns

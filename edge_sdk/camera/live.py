@@ -109,11 +109,9 @@ class LiveFeed:
             self._heard_ns = got_ns
             captured_ns = capture.stamp_ns or backlog.captured_ns(asked_ns, got_ns)
             seq, self._seq = self._seq, self._seq + 1
-            if backlog.has_newer(captured_ns, got_ns):
-                slot.skip()
-                asked_ns = time.monotonic_ns()
-                continue
-            self._rate.note(got_ns)
+            is_kept = backlog.was_kept(captured_ns, got_ns)
+            if not is_kept:
+                self._rate.note(got_ns)
             image = capture.retrieve_into(slot.buffer())
             if image is None:
                 unreadable_in_a_row += 1
@@ -123,7 +121,7 @@ class LiveFeed:
                 self._note_delivery()
                 if image.shape != self._shape:
                     self._note_shape(image.shape, capture.remarks)
-                slot.put(image, captured_ns, got_at - (got_ns - captured_ns) / 1e9, seq)
+                slot.put(image, captured_ns, got_at - (got_ns - captured_ns) / 1e9, seq, settles=is_kept)
             asked_ns = time.monotonic_ns()
         if unreadable_in_a_row >= _UNREADABLE_LIMIT:
             return f"{_UNREADABLE_LIMIT} frames in a row cannot be decoded"
