@@ -61,7 +61,9 @@ class Slot:
         """The buffer that the reader may write into; nobody else looks at it. One pixel before the first frames."""
         return self._buffers[self._free]
 
-    def put(self, image: Image, captured_ns: int, captured_at: float, seq: int, *, settles: bool = False) -> None:
+    def put(
+        self, image: Image, captured_ns: int, captured_at: float, seq: int, *, settles: bool = False, delay_ns: int = 0
+    ) -> None:
         """Make a picture the newest.
 
         Args:
@@ -70,19 +72,20 @@ class Slot:
             captured_at: seconds since the epoch.
             seq: the frame's number.
             settles: a newer one is likely to come at once: this one is handed out only if none does.
+            delay_ns: see `Frame`.
         """
-        frame = Frame(image, captured_ns, captured_at, seq, self._camera)
+        frame = Frame(image, captured_ns, captured_at, seq, self._camera, delay_ns)
         with self._lock:
             if self._finished:
                 return
             self._buffers[self._free] = image
             self._free, self._ready = self._ready, self._free
+            self._settled_s = time.monotonic() + _SETTLING_S if settles else 0.0
             if self._newest is None:
                 self._nothing.release()
             else:
                 self._dropped += 1
             self._newest = frame
-            self._settled_s = time.monotonic() + _SETTLING_S if settles else 0.0
 
     def skip(self) -> None:
         """Count a frame that the reader left out."""

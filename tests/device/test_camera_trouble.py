@@ -28,6 +28,7 @@ class _Camera:
     """Gives `frames` frames and then does as `then` says."""
 
     buffered_since_ns: int | None = None
+    comes_with_next = False
     fps = 50.0
     stamp_ns: int | None = None
     remarks = ("asked for 5 frames a second, the camera gives 50",)

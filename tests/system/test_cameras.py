@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -84,7 +85,7 @@ def _camera_threads() -> list[str]:
 @both
 def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], StreamServer]) -> None:
     with make_server() as server, closing(open_source(server.url(), camera="door")) as source:
-        seqs = []
+        seqs, less_ms = [], []
         for _ in range(40):
             frame = source.latest(5)
             assert frame is not None
@@ -92,8 +93,10 @@ def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], Str
             seqs.append(frame.seq)
             # Only a guard against clocks that are mixed up.
             assert abs(time.time() - frame.captured_at - claimed_ms / 1000) < 10
-            # The first frames of RTSP are more than a second old: they must say so.
-            assert claimed_ms > true_ms / 2 or true_ms < 500
+            less_ms.append(true_ms - claimed_ms)
+        # None says that it is younger than it is; the first ones of RTSP, which were kept, say that they are older.
+        assert statistics.quantiles(less_ms, n=10)[-1] < 30, less_ms
+        assert less_ms[0] < 60, less_ms
         _until(source, _is_fresh)
         assert seqs == sorted(set(seqs))
         assert source.status is SourceStatus.OPENED
