@@ -30,6 +30,7 @@ from tests.system.streams import StreamServer, http_server, rtsp_server, true_ag
 pytestmark = pytest.mark.system
 
 PASSWORD = "p@s/s:w%rd#?"
+TRIES = 3  # of which one has to be in time: a machine that does much else delays some
 PATIENCE_S = 25.0  # until a test gives up; below the 30 s that OpenCV waits where no time-out is set
 
 both = pytest.mark.parametrize("make_server", [rtsp_server, http_server])
@@ -61,6 +62,12 @@ def _wait_until(condition: Callable[[], bool]) -> None:
 
 def _is_fresh(frame: Frame | None) -> bool:
     return frame is not None and true_age_ms(frame) < 1000
+
+
+def _was_soon(seen: tuple[float, int]) -> bool:
+    """Within three seconds of the server's return, and a first frame of at most three periods."""
+    seconds, age_ms = seen
+    return seconds < 3 and age_ms < 120
 
 
 def _opened(url: str) -> Capture:
@@ -109,11 +116,20 @@ def test_a_server_that_dies_and_comes_back_on_its_port(
 ) -> None:
     with make_server() as server, closing(open_source(server.url(), options=options)) as source:
         _until(source, _is_fresh)
-        server.kill()
-        _until(source, lambda frame: source.status is SourceStatus.LOST)
-        assert not source.ended
-        server.start()
-        _until(source, lambda frame: source.status is SourceStatus.REOPENED and _is_fresh(frame))
+        seen = []
+        for _ in range(TRIES):
+            server.kill()
+            _until(source, lambda frame: source.status is SourceStatus.LOST and frame is None)
+            assert not source.ended
+            server.start()
+            back_s = time.monotonic()
+            frame = _until(source, lambda frame: frame is not None)
+            assert frame is not None
+            seen.append((time.monotonic() - back_s, true_age_ms(frame)))
+            assert source.status is SourceStatus.REOPENED
+            if _was_soon(seen[-1]):
+                break
+        assert _was_soon(seen[-1]), seen
         assert source.stats.reopenings >= 1
     assert _camera_threads() == []
 
