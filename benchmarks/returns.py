@@ -2,7 +2,8 @@
 
 Real servers of RTSP (over TCP and UDP, H.264) and MJPEG over HTTP, 25 frames a second, killed or stopped, away for some
 seconds, and back. Each picture carries the server's clock. "Over" is the age beyond one period of the camera: what the
-way of a frame, its decoding and whatever was stale take.
+way of a frame, its decoding and whatever was stale take. Ends with 1 where the median is beyond three seconds, or
+beyond three periods.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from edge_sdk.source_options import SourceOptions
 from tests.system.streams import StreamServer, http_server, rtsp_server, true_age_ms
 
 _PERIOD_MS = 40.0
+_MOST_S, _MOST_AGE_MS = 3.0, 3 * _PERIOD_MS
 _PATIENCE_S = 60.0
 _WAYS: dict[str, tuple[Callable[[], StreamServer], SourceOptions]] = {
     "rtsp over tcp": (rtsp_server, SourceOptions()),
@@ -67,14 +69,18 @@ def main(rounds: int, away_s: float) -> None:
     for _ in range(rounds):
         for way, kills in kinds:
             found[way, kills].append(measure(way, away_s, kills=kills))
+    missed = False
     for (way, kills), measured in found.items():
         seconds, ages = zip(*measured, strict=True)
+        missed |= statistics.median(seconds) > _MOST_S or statistics.median(ages) > _MOST_AGE_MS
         over = [age - _PERIOD_MS for age in ages]
         print(
             f"{way:14} {'killed' if kills else 'stopped':8} back after {statistics.median(seconds):5.2f} s "
             f"[{min(seconds):.2f}-{max(seconds):.2f}]   age {statistics.median(ages):5.0f} ms "
             f"[{min(ages):.0f}-{max(ages):.0f}], over {statistics.median(over):5.0f}"
         )
+    if missed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,11 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     Attributes:
         image: uint8 (H, W, 3), BGR. Belongs to the source, which overwrites it after the next `latest()`: copy to keep.
-        captured_ns: monotonic nanoseconds, taken right after the grab, or by the sensor; for files when it was due.
+        captured_ns: monotonic nanoseconds at which it arrived, or the sensor took it; for files when it was due.
         captured_at: seconds since the epoch, wall clock, at the same moment.
         seq: 0 and up; counts every frame of the source, those nobody took included. For files the frame's index.
         camera: the stream's name.
+        delay_ns: of its age what passed before it was to be had, nanoseconds: that no other frame would be without.
     """
 
     image: Image
@@ -37,6 +38,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
     captured_at: float
     seq: int
     camera: str
+    delay_ns: int = 0
 
     @classmethod
     def of(cls, image: NDArray[Any] | None, *, seq: int = 0, camera: str = "camera") -> Frame:

@@ -54,6 +54,7 @@ class Loop:
         least_gap_ns: nanoseconds between two frames that run, on average, at least; 0 without a limit.
         counts: how many steps came to what.
         last_wait_ns: how old the last frame was when it was taken.
+        last_delay_ns: of that what it waited before it was to be had: dropping frames does not help against it.
         last_age_ns: capture to outbox of the last result.
         last_hang: what was said of the last run that came to no end; empty when there was none.
         last_serial_ns: of it what the loop itself took: prepare, run, decode and outbox.
@@ -75,7 +76,7 @@ class Loop:
         self.counts: dict[Tick, int] = dict.fromkeys(Tick, 0)
         self.every = 1.0
         self.least_gap_ns = self._due_ns = 0
-        self.last_wait_ns = self.last_age_ns = self.last_serial_ns = self.last_run_ns = 0
+        self.last_wait_ns = self.last_delay_ns = self.last_age_ns = self.last_serial_ns = self.last_run_ns = 0
         self.last_hang = ""
         self._last_seq: int | None = None
         self._behind = 0.0  # of the last frame, behind where `every` has it: below 1
@@ -148,8 +149,8 @@ class Loop:
         if 0 < step < wanted or self._is_too_soon(frame):
             return Tick.SKIPPED, None
         started_ns = self._clock_ns()
-        self.last_wait_ns = started_ns - frame.captured_ns
-        if not self._budget.admits(frame.captured_ns, started_ns):
+        self.last_wait_ns, self.last_delay_ns = started_ns - frame.captured_ns, frame.delay_ns
+        if not self._budget.admits(frame.captured_ns + frame.delay_ns, started_ns):
             return Tick.STALE, None
         self._last_seq = frame.seq
         self._behind = step - wanted if wanted <= step < wanted + 1 else 0.0

@@ -29,6 +29,11 @@ class Capture(Protocol):
         ...
 
     @property
+    def comes_with_next(self) -> bool:
+        """Whether a frame is returned only when the next one begins to arrive."""
+        ...
+
+    @property
     def fps(self) -> float:
         """Frames a second; 25 where the source says nothing sensible."""
         ...
@@ -103,6 +108,11 @@ class OpenCvCapture:
         self._capture.release()
 
     @property
+    def comes_with_next(self) -> bool:
+        """Whether a frame is returned only when the next one begins to arrive: of each stream but those of JPEGs."""
+        return self.buffered_since_ns is not None
+
+    @property
     def fps(self) -> float:
         """Frames a second; 25 where the source says nothing sensible."""
         return plausible_fps(self._capture.get(cv2.CAP_PROP_FPS))
@@ -124,6 +134,11 @@ class JpegCapture(OpenCvCapture):
     OpenCV scales what comes to the size of the first picture, says that size for ever, and nothing tells that it was
     another one. So FFmpeg only fetches, and the JPEGs are decoded here: .1 ms more for 1280x720 (docs/adr/0039).
     """
+
+    @property
+    def comes_with_next(self) -> bool:
+        """See `Capture`: where a JPEG ends, it says itself."""
+        return False
 
     def retrieve_into(self, buffer: Image) -> Image | None:
         """Decode the grabbed frame, into a new array, which is all that OpenCV can do; None: unreadable."""

@@ -100,7 +100,7 @@ class LiveFeed:
     def _read(self, capture: Capture, slot: Slot, stop: Event) -> str:
         """Put every frame into the slot; returns why there is no more."""
         self._rate, self.remarks = Rate(capture.fps), capture.remarks
-        backlog = Backlog(capture.buffered_since_ns, capture.fps)
+        backlog = Backlog(capture.buffered_since_ns, capture.fps, comes_with_next=capture.comes_with_next)
         unreadable_in_a_row = 0
         asked_ns = self._heard_ns = time.monotonic_ns()
         self._is_reading = True
@@ -109,11 +109,9 @@ class LiveFeed:
             self._heard_ns = got_ns
             captured_ns = capture.stamp_ns or backlog.captured_ns(asked_ns, got_ns)
             seq, self._seq = self._seq, self._seq + 1
-            if backlog.has_newer(captured_ns, got_ns):
-                slot.skip()
-                asked_ns = time.monotonic_ns()
-                continue
-            self._rate.note(got_ns)
+            is_kept = backlog.was_kept(captured_ns, got_ns)
+            if not is_kept:
+                self._rate.note(got_ns)
             image = capture.retrieve_into(slot.buffer())
             if image is None and self._is_silence(asked_ns):
                 break  # OpenCV's GStreamer says after its time-out that it has a frame, and has none
@@ -125,7 +123,8 @@ class LiveFeed:
                 self._note_delivery()
                 if image.shape != self._shape:
                     self._note_shape(image.shape, capture.remarks)
-                slot.put(image, captured_ns, got_at - (got_ns - captured_ns) / 1e9, seq)
+                captured_at, delay_ns = got_at - (got_ns - captured_ns) / 1e9, backlog.delay_ns(captured_ns, got_ns)
+                slot.put(image, captured_ns, captured_at, seq, settles=is_kept, delay_ns=delay_ns)
             asked_ns = time.monotonic_ns()
         if unreadable_in_a_row >= _UNREADABLE_LIMIT:
             return f"{_UNREADABLE_LIMIT} frames in a row cannot be decoded"

@@ -25,6 +25,7 @@ class Pattern:
     """
 
     buffered_since_ns = None
+    comes_with_next = False
     remarks: tuple[str, ...] = ()
 
     def __init__(self, size_wh: tuple[int, int], fps: float) -> None:

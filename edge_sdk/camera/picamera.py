@@ -55,6 +55,7 @@ class Picamera:
     """
 
     buffered_since_ns = None
+    comes_with_next = False
 
     def __init__(self, number: int, options: SourceOptions) -> None:
         picamera = load_picamera()

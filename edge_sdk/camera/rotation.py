@@ -50,6 +50,7 @@ class RotatedCapture:
     def __init__(self, capture: Capture, degrees: int) -> None:
         self._capture, self._rotation = capture, Rotation(degrees)
         self.buffered_since_ns, self.fps, self.remarks = capture.buffered_since_ns, capture.fps, capture.remarks
+        self.comes_with_next = capture.comes_with_next
 
     @property
     def stamp_ns(self) -> int | None:

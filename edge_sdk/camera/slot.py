@@ -6,11 +6,15 @@ Owns three buffers that rotate between the reader (who writes one), the slot (wh
 
 from __future__ import annotations
 
+import time
 from threading import Event, Lock
 
 import numpy as np
 
 from edge_sdk.frame import Frame, Image
+
+_SETTLING_S = 0.1  # a picture that was kept comes as soon as the one before it is decoded
+_LOOK_S = 0.002
 
 
 class Slot:
@@ -33,6 +37,7 @@ class Slot:
         self._nothing = Lock()
         self._nothing.acquire()
         self._newest: Frame | None = None
+        self._settled_s = 0.0  # monotonic seconds from which the newest is handed out
         self._finished = False
         self._delivered = 0
         self._dropped = 0
@@ -56,7 +61,9 @@ class Slot:
         """The buffer that the reader may write into; nobody else looks at it. One pixel before the first frames."""
         return self._buffers[self._free]
 
-    def put(self, image: Image, captured_ns: int, captured_at: float, seq: int) -> None:
+    def put(
+        self, image: Image, captured_ns: int, captured_at: float, seq: int, *, settles: bool = False, delay_ns: int = 0
+    ) -> None:
         """Make a picture the newest.
 
         Args:
@@ -64,13 +71,16 @@ class Slot:
             captured_ns: monotonic nanoseconds.
             captured_at: seconds since the epoch.
             seq: the frame's number.
+            settles: a newer one is likely to come at once: this one is handed out only if none does.
+            delay_ns: see `Frame`.
         """
-        frame = Frame(image, captured_ns, captured_at, seq, self._camera)
+        frame = Frame(image, captured_ns, captured_at, seq, self._camera, delay_ns)
         with self._lock:
             if self._finished:
                 return
             self._buffers[self._free] = image
             self._free, self._ready = self._ready, self._free
+            self._settled_s = time.monotonic() + _SETTLING_S if settles else 0.0
             if self._newest is None:
                 self._nothing.release()
             else:
@@ -85,8 +95,14 @@ class Slot:
         """The newest frame not delivered yet, or None when none came within `timeout_s` seconds or none will come."""
         if not self.wanted.is_set():
             self.wanted.set()
+        until_s = time.monotonic() + timeout_s
         if not self._nothing.acquire(timeout=timeout_s):
             return None
+        while self._settled_s > (now_s := time.monotonic()) and not self._finished:
+            if now_s >= until_s:
+                self._nothing.release()
+                return None
+            time.sleep(min(_LOOK_S, until_s - now_s))
         with self._lock:
             if self._finished:
                 self._nothing.release()  # who asks again does not wait

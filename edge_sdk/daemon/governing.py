@@ -109,7 +109,7 @@ class Governing:
             self._governor.rest(now_ns)
             return
         # What was older than the whole budget when it came, as a stream's backlog is, no rung could have saved.
-        if loop.last_wait_ns <= self._limit_ns:
+        if loop.last_wait_ns - loop.last_delay_ns <= self._limit_ns:
             self._note(loop, tick)
         if self._governor.is_due(now_ns):
             self._look_at_cores(loop)
@@ -119,8 +119,9 @@ class Governing:
 
     def _note(self, loop: Loop, tick: Tick) -> None:
         if tick is Tick.ON_TIME or tick is Tick.LATE:
-            is_late = tick is Tick.LATE
-            self._governor.note_result(is_late=is_late, age_ns=loop.last_age_ns, run_ns=loop.last_run_ns)
+            # Nor against the time in which FFmpeg holds a frame back.
+            age_ns = loop.last_age_ns - loop.last_delay_ns
+            self._governor.note_result(is_late=age_ns > self._limit_ns, age_ns=age_ns, run_ns=loop.last_run_ns)
         elif tick is Tick.STALE:
             self._governor.note_stale()
 

@@ -24,8 +24,9 @@ class Clock:
 class Camera:
     """A camera of constant rate whose slot holds the newest frame only; waiting moves the clock."""
 
-    def __init__(self, clock: Clock, period_ms: float, count: int) -> None:
+    def __init__(self, clock: Clock, period_ms: float, count: int, delay_ms: float = 0) -> None:
         self._clock, self._period_ns, self._count = clock, int(period_ms * MS), count
+        self._delay_ns = int(delay_ms * MS)
         self._next = 0
 
     @property
@@ -42,7 +43,8 @@ class Camera:
             self._clock.now_ns += wait_ns
             newest = self._next
         self._next = newest + 1
-        return Frame(_PICTURE, newest * self._period_ns, 0.0, newest, "camera")
+        captured_ns = newest * self._period_ns - self._delay_ns
+        return Frame(_PICTURE, captured_ns, 0.0, newest, "camera", self._delay_ns)
 
     def close(self) -> None:
         pass

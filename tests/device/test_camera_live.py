@@ -27,6 +27,7 @@ class FakeCapture:
     """Delivers the given pictures, "" for one that cannot be decoded, and is lost after the last."""
 
     buffered_since_ns: int | None = None
+    comes_with_next = False
     fps = 25.0
     stamp_ns: int | None = None
     remarks: tuple[str, ...] = ()
@@ -258,6 +259,13 @@ def test_attempts_back_off_until_a_frame_came() -> None:
 def test_buffered_frames_are_as_old_as_they_are(grabs_ms: list[tuple[int, int]], expected_ms: list[int]) -> None:
     backlog = Backlog(0, 25.0)
     assert [backlog.captured_ns(a * MS, g * MS) // MS for a, g in grabs_ms] == expected_ms
+
+
+def test_a_frame_that_comes_with_the_next_was_captured_when_the_one_before_came() -> None:
+    """Two buffered frames; the third was on its way when they were handed out; then in time, and after a stall."""
+    backlog = Backlog(0, 25.0, comes_with_next=True)
+    grabs_ms = [(1000, 1001), (1001, 1002), (1003, 1035), (1036, 1075), (1076, 1600)]
+    assert [backlog.captured_ns(a * MS, g * MS) // MS for a, g in grabs_ms] == [0, 40, 995, 1035, 1075]
 
 
 def test_a_device_has_no_backlog() -> None:

@@ -28,6 +28,7 @@ class _Camera:
     """Gives `frames` frames and then does as `then` says."""
 
     buffered_since_ns: int | None = None
+    comes_with_next = False
     fps = 50.0
     stamp_ns: int | None = None
     remarks = ("asked for 5 frames a second, the camera gives 50",)
@@ -135,14 +136,14 @@ def test_a_driver_that_hangs_is_lost_and_closing_does_not_wait_for_it() -> None:
     _until(lambda: not any(thread.name == "camera hung" for thread in threading.enumerate()))
 
 
-def test_what_a_stream_kept_is_left_out_when_newer_is_to_be_had() -> None:
+def test_what_a_stream_kept_while_it_opened_is_told_from_what_came_after() -> None:
     backlog = Backlog(0, 25.0)
     stamps = [(1000, 1001), (1001, 1002), (1002, 1040), (1041, 1042)]
-    left_out = [backlog.has_newer(backlog.captured_ns(asked * MS, got * MS), got * MS) for asked, got in stamps]
-    assert left_out == [True, True, False, False]
+    kept = [backlog.was_kept(backlog.captured_ns(asked * MS, got * MS), got * MS) for asked, got in stamps]
+    assert kept == [True, True, False, False]
     # The estimate caught up: what is younger than a period is as good as new.
     backlog = Backlog(0, 25.0)
-    assert [backlog.has_newer(backlog.captured_ns(50 * MS, 60 * MS), 60 * MS) for _ in range(2)] == [True, False]
+    assert [backlog.was_kept(backlog.captured_ns(50 * MS, 60 * MS), 60 * MS) for _ in range(2)] == [True, False]
 
 
 def _noted(stated_fps: float, *periods_ms: float) -> float:

@@ -61,6 +61,16 @@ def test_results_beyond_the_budget_are_late_and_hopeless_frames_are_dropped_but_
     assert loop.counts[Tick.ON_TIME] == 0
 
 
+def test_frames_that_come_old_all_run_and_are_late() -> None:
+    clock, sink = Clock(), Collector()
+    camera = Camera(clock, period_ms=200, count=50, delay_ms=200)
+    loop = _loop(camera, clock, work_ms=10, budget_ms=150, sink=sink)
+    while not camera.ended:
+        loop.step()
+    assert (loop.counts[Tick.LATE], loop.counts[Tick.STALE]) == (50, 0)
+    assert (loop.last_age_ns, loop.last_delay_ns) == (210 * MS, 200 * MS)
+
+
 def test_when_the_slow_spell_ends_every_frame_runs_again() -> None:
     clock, sink = Clock(), Collector()
     camera = Camera(clock, period_ms=50, count=3000)

@@ -25,10 +25,10 @@ gi.require_version("Gst", "1.0"); gi.require_version("GstRtspServer", "1.0"); gi
 from gi.repository import GLib, Gst, GstApp, GstRtspServer
 Gst.init(None)
 port, password, encoder = sys.argv[1:4]
-W, H = int(sys.argv[4]), int(sys.argv[5])
+W, H, FPS = (int(argument) for argument in sys.argv[4:7])
 LAUNCH = (
     f"( appsrc name=clock is-live=true format=time do-timestamp=true "
-    f"caps=video/x-raw,format=GRAY8,width={W},height={H},framerate=25/1 ! videoconvert ! video/x-raw,format=I420 "
+    f"caps=video/x-raw,format=GRAY8,width={W},height={H},framerate={FPS}/1 ! videoconvert ! video/x-raw,format=I420 "
     f"! {encoder} )"
 )
 def picture():
@@ -38,7 +38,7 @@ def picture():
 def push(source):
     return source.emit("push-buffer", Gst.Buffer.new_wrapped(picture())) == Gst.FlowReturn.OK
 def configure(factory, media):
-    GLib.timeout_add(40, push, media.get_element().get_by_name("clock"))
+    GLib.timeout_add(1000 // FPS, push, media.get_element().get_by_name("clock"))
 factory = GstRtspServer.RTSPMediaFactory()
 factory.set_launch(LAUNCH)
 factory.set_shared(True)
@@ -84,10 +84,17 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", "text/html")
             self.end_headers()
             return self.wfile.write(b"<html><body>Welcome</body></html>" * 20)
+        if self.path == "/snapshot":
+            time.sleep(0.3)
+            self.send_header("Content-Type", "image/jpeg")
+            self.end_headers()
+            return self.wfile.write(cv2.imencode(".jpg", numbered_image(int(time.time() * 1000) % 65536))[1].tobytes())
         self.send_header("Content-Type", "multipart/x-mixed-replace; boundary=frame")
         self.end_headers()
-        count = 0
-        while self.path != "/ends" or count < 3:
+        count, most = 0, {"/ends": 3, "/one": 1}.get(self.path)
+        if self.path in ("/one", "/slow"):
+            time.sleep(0.3)
+        while most is None or count < most:
             size_wh = (640, 480) if self.path == "/grows" and count >= 5 else (320, 240)
             picture = cv2.imencode(".jpg", numbered_image(int(time.time() * 1000) % 65536, size_wh))[1].tobytes()
             if self.path == "/halves" and count % 2:
@@ -98,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
             except OSError:
                 return
             count += 1
-            time.sleep(0.04)
+            time.sleep(8 if self.path == "/slow" else 0.04)
     def log_message(self, *arguments):
         pass
 server = ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
@@ -176,11 +183,12 @@ def rtsp_server(
     *,
     encoder: str = H264,
     size_wh: tuple[int, int] = (640, 480),
+    fps: int = 25,
     port: int = 0,
     location: str = "{}",
 ) -> StreamServer:
     require_rtsp_server()
-    arguments = (password, encoder, str(size_wh[0]), str(size_wh[1]))
+    arguments = (password, encoder, str(size_wh[0]), str(size_wh[1]), str(fps))
     return StreamServer([SYSTEM_PYTHON, "-c", _RTSP], "rtsp", arguments, port, location)
 
 

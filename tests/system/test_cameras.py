@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ from tests.system.streams import (
 pytestmark = pytest.mark.system
 
 PASSWORD = "p@s/s:w%rd#?"
+TRIES = 3  # of which one has to be in time: a machine that does much else delays some
 PATIENCE_S = 25.0  # until a test gives up; below the 30 s that OpenCV waits where no time-out is set
 
 needs_gstreamer = pytest.mark.skipif(not has_gstreamer(), reason=NO_GSTREAMER)
@@ -80,6 +82,12 @@ def _is_fresh(frame: Frame | None) -> bool:
     return frame is not None and true_age_ms(frame) < 1000
 
 
+def _was_soon(seen: tuple[float, int]) -> bool:
+    """Within three seconds of the server's return, and a first frame of at most three periods."""
+    seconds, age_ms = seen
+    return seconds < 3 and age_ms < 120
+
+
 def _opened(url: str) -> Capture:
     pipeline = url.removeprefix("gst:")
     capture = open_stream(url) if pipeline == url else open_gstreamer(pipeline)
@@ -103,7 +111,7 @@ def _camera_threads() -> list[str]:
 @each
 def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], StreamServer]) -> None:
     with make_server() as server, closing(open_source(server.url(), camera="door")) as source:
-        seqs = []
+        seqs, less_ms = [], []
         for _ in range(40):
             frame = source.latest(5)
             assert frame is not None
@@ -111,8 +119,10 @@ def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], Str
             seqs.append(frame.seq)
             # Only a guard against clocks that are mixed up.
             assert abs(time.time() - frame.captured_at - claimed_ms / 1000) < 10
-            # The first frames of RTSP are more than a second old: they must say so.
-            assert claimed_ms > true_ms / 2 or true_ms < 500
+            less_ms.append(true_ms - claimed_ms)
+        # None says that it is younger than it is; the first ones of RTSP, which were kept, say that they are older.
+        assert statistics.quantiles(less_ms, n=10)[-1] < 30, less_ms
+        assert less_ms[0] < 60, less_ms
         _until(source, _is_fresh)
         assert seqs == sorted(set(seqs))
         assert source.status is SourceStatus.OPENED
@@ -125,11 +135,20 @@ def test_a_server_that_dies_and_comes_back_on_its_port(
 ) -> None:
     with make_server() as server, closing(open_source(server.url(), options=options)) as source:
         _until(source, _is_fresh)
-        server.kill()
-        _until(source, lambda frame: source.status is SourceStatus.LOST)
-        assert not source.ended
-        server.start()
-        _until(source, lambda frame: source.status is SourceStatus.REOPENED and _is_fresh(frame))
+        seen = []
+        for _ in range(TRIES):
+            server.kill()
+            _until(source, lambda frame: source.status is SourceStatus.LOST and frame is None)
+            assert not source.ended
+            server.start()
+            back_s = time.monotonic()
+            frame = _until(source, lambda frame: frame is not None)
+            assert frame is not None
+            seen.append((time.monotonic() - back_s, true_age_ms(frame)))
+            assert source.status is SourceStatus.REOPENED
+            if _was_soon(seen[-1]):
+                break
+        assert _was_soon(seen[-1]), seen
         assert source.stats.reopenings >= 1
     assert _camera_threads() == []
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import socket
-import statistics
 import subprocess
 import sys
 import threading
@@ -83,8 +82,8 @@ def test_the_first_frame_is_fresh(make_server: Callable[..., StreamServer]) -> N
                 frame = _until(source, lambda frame: frame is not None)
                 assert frame is not None
                 ages_ms.append(true_age_ms(frame))
-        # A machine that does much else delays one of them.
-        assert statistics.median(ages_ms) < 150, ages_ms
+        # Three periods; a machine that does much else delays some of them.
+        assert min(ages_ms) < 120, ages_ms
 
 
 @pytest.mark.parametrize("transport", ["tcp", "udp"])

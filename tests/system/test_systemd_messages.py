@@ -35,9 +35,9 @@ class Manager:
         return self._socket.recv(4096).decode().split("\n")
 
     def hear_until(self, word: str) -> list[str]:
-        """Everything but signs of life, up to a message that begins with the word."""
+        """Signs of life, and starts that ask for time, up to a message that begins with the word."""
         while not (message := self.hear())[0].startswith(word):
-            assert message == ["WATCHDOG=1"]
+            assert message == ["WATCHDOG=1"] or message[0].startswith("EXTEND_TIMEOUT_USEC=")
         return message
 
 
