@@ -42,7 +42,11 @@ class Ahead(Generic[T]):
     def __exit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        join_or_leave(self._thread, _PATIENCE_S)
+        self.close(_PATIENCE_S)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for its end, at most so many seconds; nobody takes what comes of it."""
+        join_or_leave(self._thread, timeout_s)
         if self._done.is_set() and self._undo is not None and self._results:
             self._undo(self._results.pop())
 

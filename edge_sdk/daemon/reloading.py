@@ -78,6 +78,8 @@ class Reloading:
         """Nothing is taken any more."""
         self._wait_for_this.extend(self._wait_for_next)
         self._tell("the program ends")
+        if self._reading is not None:
+            self._reading.close(0.0)
 
     def _give_up(self, why: str) -> None:
         self._refuse(why)

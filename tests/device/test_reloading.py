@@ -11,6 +11,7 @@ import pytest
 from edge_sdk.daemon.reloading import Reloading
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.errors import ConfigError
+from edge_sdk.left_behind import is_any_left
 from tests.device.delivery import until
 from tests.device.site import Site
 
@@ -100,7 +101,9 @@ def test_at_the_end_all_who_wait_are_told(scene: Scene) -> None:
     scene.reloading.end()
     assert len(scene.told) <= 33
     assert {line.partition(": ")[2] for line in scene.told} == {"the program ends"}
+    assert is_any_left()  # libraries are not taken down below what still reads
     scene.may_read.release()
+    until(lambda: not is_any_left())
 
 
 def test_without_a_thread_it_is_given_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
