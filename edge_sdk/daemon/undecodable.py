@@ -1,4 +1,4 @@
-"""Undecodable: a camera of whose frames a clear share cannot be decoded is told of, by the minute."""
+"""Undecodable: a source of whose frames a clear share cannot be decoded is told of, by the minute."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ class Undecodable:
         share = unreadable / frames
         if share >= _MUCH and not self._alarm.line:
             self._alarm.tell(
-                f"{unreadable} of {frames} frames of the last minute could not be decoded; look at the camera's cable "
-                "and network (over UDP try transport tcp), and try another codec or a lower bit rate in its settings"
+                f"{unreadable} of {frames} frames of the last minute could not be decoded; of a camera look at its "
+                "cable and network (over UDP try transport tcp), and try another codec or a lower bit rate in its "
+                "settings; of files look whether they are whole"
             )
         elif share < _LITTLE and self._alarm.line:
             self._alarm.tell("")

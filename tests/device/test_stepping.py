@@ -202,7 +202,7 @@ def test_frames_that_cannot_be_decoded_are_told(site: Site, monkeypatch: pytest.
 
     def lose(_tick: Tick) -> None:
         source.unreadable += 1
-        if any("could not be decoded; look at the camera's cable" in line for line in site.said):
+        if any("could not be decoded; of a camera look at its cable" in line for line in site.said):
             scene.stop.ask()
 
     scene.run(Watcher(lose))

@@ -43,4 +43,5 @@ def test_it_is_told_by_the_minute(minutes: list[tuple[int, int]], told: list[str
         supervisor.after(loop, Tick.IDLE)
     assert [line.partition(" frames")[0] for _, line in warned] == told
     assert all(name == "undecodable" for name, _ in warned)
+    assert all("; of files look whether they are whole" in line for _, line in warned if line)
     assert [line.startswith("warning: ") for line in said] == [bool(line) for line in told]
