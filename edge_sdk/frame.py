@@ -30,7 +30,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         captured_at: seconds since the epoch, wall clock, at the same moment.
         seq: 0 and up; counts every frame of the source, those nobody took included. For files the frame's index.
         camera: the stream's name.
-        delay_ns: of its age what passed before it was to be had, nanoseconds: that no other frame would be without.
+        delay_ns: nanoseconds of its age that each frame of this source has when it comes; FFmpeg returns H.264 late.
     """
 
     image: Image

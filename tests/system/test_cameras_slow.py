@@ -52,4 +52,5 @@ def test_a_camera_whose_period_is_beyond_the_budget_is_run_and_called_late(cell_
     assert run.returncode == 0, run.stderr
     assert "15 results" in run.stderr
     assert " 0 late" not in run.stderr
+    assert "warning: frames are " in run.stderr
     assert " 0 dropped as too old" in run.stderr
