@@ -72,7 +72,7 @@ class Daemon:
         self._outlet = Outlet(settings, say, stop.is_asked, receiver=self._desk.inbox)
         self._vitals = Vitals(notifier, start, say, self._outlet, shared.progress)
         self._streams = Streams(self._make, say, is_service=settings.waits)
-        self._reloading = Reloading(reread or (lambda: settings), self._take, self._refuse)
+        self._reloading = Reloading(reread or (lambda: settings), self._take, self._refuse, say)
         self._threads: dict[str, int] = {}  # of models, by camera
         self.left_out: EdgeError | None = None
 

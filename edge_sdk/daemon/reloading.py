@@ -6,15 +6,19 @@ who asked.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Callable
 
 from edge_sdk.ahead import Ahead
 from edge_sdk.daemon.differences import outlet_words
+from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.errors import CameraError, ConfigError
 from edge_sdk.failure import failure_line
 
+_LONG_S = 10.0  # a slow card reads bundles in that
 _MOST_WAITING = 32  # while a disk hangs; of more the first are not told
 
 Told = Callable[[str], None]
@@ -28,12 +32,21 @@ class Reloading:
         reread: reads the configuration again.
         take: goes by what was read from now on.
         refuse: takes why it is not taken, in lines.
+        say: takes one line for people.
+        clock_s: monotonic seconds; injected by tests.
     """
 
     def __init__(
-        self, reread: Callable[[], RunSettings], take: Callable[[RunSettings], None], refuse: Callable[[str], None]
+        self,
+        reread: Callable[[], RunSettings],
+        take: Callable[[RunSettings], None],
+        refuse: Callable[[str], None],
+        say: Say,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reread, self._take, self._refuse = reread, take, refuse
+        self._say, self._clock_s = say, clock_s
+        self._long_at_s = math.inf
         self._reading: Ahead[RunSettings] | None = None
         self._wait_for_this = deque[Told](maxlen=_MOST_WAITING)
         self._wait_for_next = deque[Told](maxlen=_MOST_WAITING)
@@ -55,6 +68,7 @@ class Reloading:
         """
         self._wait_for_this.extend(self._wait_for_next)
         self._wait_for_next.clear()
+        self._long_at_s = self._clock_s() + _LONG_S
         try:
             self._reading = Ahead(lambda: _read(self._reread, now), "edge-reload")
         except RuntimeError as cause:  # no thread is to be had
@@ -63,7 +77,10 @@ class Reloading:
     def look(self) -> None:
         """Take what was read, once it is."""
         reading = self._reading
-        if reading is None or not reading.is_done:
+        if reading is None:
+            return
+        if not reading.is_done:
+            self._look_at_time()
             return
         self._reading = None
         try:
@@ -80,6 +97,14 @@ class Reloading:
         self._tell("the program ends")
         if self._reading is not None:
             self._reading.close(0.0)
+
+    def _look_at_time(self) -> None:
+        if self._clock_s() >= self._long_at_s:
+            self._long_at_s = math.inf
+            self._say(
+                f"warning: the configuration is being read for {_LONG_S:g} s, with its keys and bundles; does their "
+                "disk answer? What runs goes on, and it is not read once more before that ends"
+            )
 
     def _give_up(self, why: str) -> None:
         self._refuse(why)

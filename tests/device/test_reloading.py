@@ -25,7 +25,10 @@ class Scene:
         self.found: RunSettings | Exception = self.now
         self.may_read = threading.Semaphore(0)
         self.taken, self.refused, self.told = list[RunSettings](), list[str](), list[str]()
-        self.reloading = Reloading(self._reread, self.taken.append, self.refused.append)
+        self.said, self.now_s = list[str](), 100.0
+        self.reloading = Reloading(
+            self._reread, self.taken.append, self.refused.append, self.said.append, lambda: self.now_s
+        )
 
     def _reread(self) -> RunSettings:
         self.may_read.acquire()
@@ -91,6 +94,17 @@ def test_what_changes_all_streams_must_keep_none_from_running(scene: Scene, tmp_
     scene.found = msgspec.structs.replace(scene.found, device="other")
     scene.read()
     assert "no such bundle" in scene.refused[0]
+
+
+def test_a_reading_that_takes_long_is_told_of_once(scene: Scene) -> None:
+    scene.read()
+    scene.reloading.begin(scene.now)
+    for scene.now_s in (109.9, 110.0, 5000.0):
+        scene.reloading.look()
+        assert len(scene.said) == (scene.now_s >= 110)
+    assert scene.said[0].startswith("warning: the configuration is being read for 10 s")
+    scene.go_on()
+    assert (len(scene.taken), len(scene.said)) == (2, 1)
 
 
 def test_at_the_end_all_who_wait_are_told(scene: Scene) -> None:
