@@ -45,7 +45,7 @@ class Script:
     def open(self) -> Iterator[str] | None:
         """What the next opening gives; None where it does not open."""
         if self.openings:
-            self.door.wait()
+            self.door.wait(30)
         acts = self._openings[self.openings] if self.openings < len(self._openings) else "f" * 10**6
         self.openings += 1
         return None if acts == "!" else iter(acts)
