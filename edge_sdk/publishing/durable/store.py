@@ -16,6 +16,7 @@ import msgspec
 
 from edge_sdk.publishing.durable.age_clock import AgeMark
 from edge_sdk.publishing.durable.held import Held
+from edge_sdk.publishing.durable.place import Place
 from edge_sdk.publishing.durable.rows import READ, event_of, row_of
 from edge_sdk.publishing.durable.transaction import Transaction
 
@@ -44,6 +45,10 @@ DELETE FROM quarantine WHERE id NOT IN (
     WHERE number <= ? AND bytes <= ?)"""
 
 
+class AstrayError(sqlite3.Error):
+    """A file that is open is no longer at its path: it was removed, moved, or another disk was mounted there."""
+
+
 class EventStore:
     """One open file.
 
@@ -64,6 +69,7 @@ class EventStore:
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
+        self._path = path
         self._max_pages = max_bytes // _PAGE_BYTES
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # what cameras see is nobody else's
         self._sql = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
@@ -84,6 +90,25 @@ class EventStore:
         except BaseException:
             self._sql.close()
             raise
+
+    def look(self) -> None:
+        """See whether it is still at its path; a log that was removed begins anew.
+
+        Raises:
+            AstrayError: it is not; what it has can still be read. Its log is out of the way of another file there.
+            sqlite3.Error: the disk takes nothing.
+        """
+        if self.is_astray:
+            self._place.free()
+            raise AstrayError(f"{self._path} was removed or replaced")
+        if not self._place.has_log:
+            self._sql.execute("PRAGMA journal_mode = DELETE")  # what it has goes into the file ...
+            self._begin_log()  # ... and what comes into a new one
+
+    @property
+    def is_astray(self) -> bool:
+        """Whether something else, or nothing, is at its path."""
+        return not self._place.has_file
 
     def __len__(self) -> int:
         return sum(self._counts.values())
@@ -201,7 +226,7 @@ class EventStore:
         run = self._sql.execute
         run("PRAGMA locking_mode = EXCLUSIVE")  # no second process, and no shared memory that a crash leaves behind
         run(f"PRAGMA page_size = {_PAGE_BYTES}")
-        run("PRAGMA journal_mode = WAL")
+        self._begin_log()
         run("PRAGMA synchronous = FULL")
         run(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         run(f"PRAGMA journal_size_limit = {_LOG_PAGES * _PAGE_BYTES}")
@@ -216,6 +241,12 @@ class EventStore:
             for statement in _TABLES.split(";"):
                 run(statement)
             run(f"PRAGMA user_version = {_VERSION}")
+
+    def _begin_log(self) -> None:
+        self._sql.execute("PRAGMA journal_mode = WAL")
+        with Transaction(self._sql):
+            pass  # not before it is the log there
+        self._place = Place(self._path)
 
     def _note(self, mark: AgeMark, *, is_orderly: bool) -> None:
         rows = (("mark", msgspec.json.encode(mark).decode()), ("is_orderly", str(int(is_orderly))))
