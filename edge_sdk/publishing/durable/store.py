@@ -1,7 +1,7 @@
 """EventStore: events in a file of SQLite, there for good once `commit` returned.
 
-Owns the tables, the bound of the file and what makes a commit survive a power cut: a write-ahead log that is synced
-with every commit. Used by one thread at a time, and by one process: the file stays locked while it is open.
+Owns the bound of the file and what makes a commit survive a power cut: a write-ahead log that is synced with every
+commit. Used by one thread at a time, and by one process: the file stays locked while it is open.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from edge_sdk.publishing.durable.age_clock import AgeMark
 from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.durable.place import Place
 from edge_sdk.publishing.durable.rows import READ, event_of, row_of
+from edge_sdk.publishing.durable.tables import TABLES, TRIM_QUARANTINE
 from edge_sdk.publishing.durable.transaction import Transaction
 
 _VERSION = 1
@@ -27,22 +28,6 @@ _FULL_SHARE = 0.9  # of the pages, from where on the oldest make room ...
 _CALM_SHARE = 0.87  # ... down to here: the rest is for the next commit and what SQLite needs
 _QUARANTINE_ROWS = 100
 _QUARANTINE_SHARE = 1 / 32  # of the bound, for their payloads
-_TABLES = """
-CREATE TABLE IF NOT EXISTS event (
-    id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, put_s REAL NOT NULL,
-    topic TEXT NOT NULL, payload BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS event_of_camera ON event (camera);
-CREATE TABLE IF NOT EXISTS quarantine (
-    id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL,
-    reason TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS camera (name TEXT PRIMARY KEY, bound INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
-_TRIM_QUARANTINE = """
-DELETE FROM quarantine WHERE id NOT IN (
-    SELECT id FROM (SELECT id, row_number() OVER newest AS number, sum(length(payload)) OVER newest AS bytes
-                    FROM quarantine WINDOW newest AS (ORDER BY id DESC))
-    WHERE number <= ? AND bytes <= ?)"""
 
 
 class AstrayError(sqlite3.Error):
@@ -209,7 +194,7 @@ class EventStore:
                 columns = (event.camera, event.seq, event.topic, event.payload, reason)
                 self._sql.execute("INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?)", columns)
             most_bytes = int(self._max_pages * _PAGE_BYTES * _QUARANTINE_SHARE)
-            self._sql.execute(_TRIM_QUARANTINE, (_QUARANTINE_ROWS, most_bytes))
+            self._sql.execute(TRIM_QUARANTINE, (_QUARANTINE_ROWS, most_bytes))
         self._count_out(gone)
 
     def close(self, bounds: Mapping[str, int] | None = None, mark: AgeMark | None = None) -> None:
@@ -238,7 +223,7 @@ class EventStore:
             raise sqlite3.DatabaseError(str(found).splitlines()[0])
         run(f"PRAGMA max_page_count = {self._max_pages}")
         with Transaction(self._sql):  # with it the lock is taken, and it shows whether the disk takes anything
-            for statement in _TABLES.split(";"):
+            for statement in TABLES.split(";"):
                 run(statement)
             run(f"PRAGMA user_version = {_VERSION}")
 
