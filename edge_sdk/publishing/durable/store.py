@@ -185,6 +185,15 @@ class EventStore:
                 return
             yield gone
 
+    def shrink(self) -> None:
+        """Make a file smaller that was above its bound when it was opened, once; where that fails it stays as it is."""
+        if self._is_too_large:
+            self._is_too_large = False
+            with contextlib.suppress(sqlite3.Error):  # no room for the second copy that it takes
+                self._sql.execute("VACUUM")
+                self._sql.execute("PRAGMA wal_checkpoint")  # not before it is the file smaller
+                self._bound()
+
     def quarantine(self, refused: Sequence[tuple[Held, str]]) -> None:
         """Put events aside that the broker does not take, each with the reason; the newest are kept, bounded."""
         gone: list[tuple[int, str]] = []
@@ -221,11 +230,15 @@ class EventStore:
         [found] = run("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise sqlite3.DatabaseError(str(found).splitlines()[0])
-        run(f"PRAGMA max_page_count = {self._max_pages}")
+        self._is_too_large: bool = self._bound() > self._max_pages
         with Transaction(self._sql):  # with it the lock is taken, and it shows whether the disk takes anything
             for statement in TABLES.split(";"):
                 run(statement)
             run(f"PRAGMA user_version = {_VERSION}")
+
+    def _bound(self) -> int:
+        """Let it grow no further than to its bound, or than it is; that many pages."""
+        return self._number(f"PRAGMA max_page_count = {self._max_pages}")
 
     def _begin_log(self) -> None:
         self._sql.execute("PRAGMA journal_mode = WAL")

@@ -217,6 +217,7 @@ class Writer:
             self._age_at = now_s + _AGE_EVERY_S
             with shelf.still() as busy_to:
                 shelf.lose("age", store.drop_older(now_s - self._settings.max_age_s, busy_to))
+            store.shrink()
 
     def _slices(self) -> Iterator[list[Held]]:
         some: list[Held] = []
