@@ -55,7 +55,7 @@ class EventStore:
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path = path
-        self._max_pages = max_bytes // _PAGE_BYTES
+        self._max_pages, self._is_too_large = max_bytes // _PAGE_BYTES, False
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # what cameras see is nobody else's
         self._sql = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
         self._sql.text_factory = lambda text: text.decode("utf-8", "replace")  # of a damaged file; the checksum tells
@@ -230,7 +230,7 @@ class EventStore:
         [found] = run("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise sqlite3.DatabaseError(str(found).splitlines()[0])
-        self._is_too_large: bool = self._bound() > self._max_pages
+        self._is_too_large = self._bound() > self._max_pages
         with Transaction(self._sql):  # with it the lock is taken, and it shows whether the disk takes anything
             for statement in TABLES.split(";"):
                 run(statement)
