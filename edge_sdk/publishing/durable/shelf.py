@@ -210,7 +210,8 @@ class Shelf:
         with self._lock:
             waiting = [next(iter(self._ready)).id] if self._ready else []
             waiting += self._flying
-            waiting += [event.id for event in self._answered.events()]
+            if (lowest := self._answered.lowest_id) is not None:
+                waiting.append(lowest)
             return min(waiting) - 1 if waiting else self._fed
 
     @contextmanager
