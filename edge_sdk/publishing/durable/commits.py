@@ -31,8 +31,8 @@ class Commits:
 
     def keep(self, events: Sequence[Held], to: int) -> None:
         """A commit has written these down, and all up to an id are safe."""
-        for event in events:
-            self._newest[event.camera] = event.seq
+        for event in events:  # an older number comes behind a newer one where it is offered again
+            self._newest[event.camera] = max(event.seq, self._newest.get(event.camera, event.seq))
         if to > self.safe_to:
             self.safe_to = to
             self._is_further.notify_all()
