@@ -39,8 +39,8 @@ class Backlog:
             if captured_ns < got_ns and got_ns - asked_ns < self._period_ns * _WAITED:
                 return captured_ns
             self._estimate_ns = None
-            if self._comes_with_next:  # it began to arrive before the last buffered one was handed out
-                return min(got_ns - self._period_ns, before_ns or got_ns)
+            if self._comes_with_next:  # it began to arrive before the last buffered one was handed out, and after it
+                return max(min(got_ns - self._period_ns, before_ns or got_ns), captured_ns - self._period_ns)
         return before_ns if self._comes_with_next and before_ns is not None else got_ns
 
     def delay_ns(self, captured_ns: int, got_ns: int) -> int:

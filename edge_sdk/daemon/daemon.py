@@ -163,6 +163,7 @@ class Daemon:
         self._reloading.look()
         if not self._stop.reload or self._reloading.is_reading:
             return
+        self._stop.reload = False  # before anything is read: who asks from here on may have changed what was
         if self._reread is None:
             why = "there is no configuration to read again"
             self._vitals.reloading(why)
@@ -170,7 +171,6 @@ class Daemon:
         else:
             self._vitals.reloading()
             self._reloading.begin(self._settings)
-        self._stop.reload = False
 
     def _take(self, fresh: RunSettings) -> None:
         """Go by another configuration from now on."""

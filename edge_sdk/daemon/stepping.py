@@ -12,6 +12,7 @@ import msgspec
 
 from edge_sdk.budget import Budget
 from edge_sdk.camera import OpenedSource
+from edge_sdk.daemon.held_back import HeldBack
 from edge_sdk.daemon.obeying import Obeying
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import PipelineSettings
@@ -76,6 +77,7 @@ class Stepping:
             self._record,
             self._troubles,
             Undecodable(lambda: source.stats, say, stream.warn),
+            HeldBack(budget.limit_ns, say, stream.warn),
         ]
         if watched is None:
             self.watched = WatchedSource(source, settings.source, stream, say)

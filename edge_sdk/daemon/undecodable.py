@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from edge_sdk.camera import SourceStats
+from edge_sdk.daemon.alarm import Alarm
 from edge_sdk.loop import Loop, Tick
 
 _EVERY_S = 60.0
@@ -30,10 +31,10 @@ class Undecodable:
         warn: Callable[[str, str], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stats, self._say, self._warn, self._clock_s = stats, say, warn, clock_s
+        self._stats, self._clock_s = stats, clock_s
+        self._alarm = Alarm("undecodable", say, warn)
         self._before = self._counts()
         self._due_s = clock_s() + _EVERY_S
-        self._line = ""
 
     def after(self, loop: Loop, tick: Tick) -> None:
         """Look once a minute; see `Supervisor`."""
@@ -46,17 +47,13 @@ class Undecodable:
         if frames < _FEWEST:
             return
         share = unreadable / frames
-        if share >= _MUCH and not self._line:
-            self._line = (
+        if share >= _MUCH and not self._alarm.line:
+            self._alarm.tell(
                 f"{unreadable} of {frames} frames of the last minute could not be decoded; look at the camera's cable "
                 "and network (over UDP try transport tcp), and try another codec or a lower bit rate in its settings"
             )
-            self._say(f"warning: {self._line}")
-            self._warn("undecodable", self._line)
-        elif share < _LITTLE and self._line:
-            self._say(f"over: {self._line}")
-            self._line = ""
-            self._warn("undecodable", "")
+        elif share < _LITTLE and self._alarm.line:
+            self._alarm.tell("")
 
     def _counts(self) -> tuple[int, int]:
         stats = self._stats()

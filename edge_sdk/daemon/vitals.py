@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET
 
+from edge_sdk.daemon.alarm import Alarm
 from edge_sdk.daemon.outlet import Outlet
 from edge_sdk.daemon.pipeline import Pipeline
 from edge_sdk.daemon.say import Say, counted
@@ -75,7 +76,7 @@ class Vitals:
         self._turns = 0
         self._watch: HealthWatch | None = None
         self._read: Readings | None = None
-        self._alarms: dict[str, str] = {}
+        self._alarms: dict[str, Alarm] = {}
         self._lost, self._lost_at = 0, 0.0
 
     def look(self, pipelines: Iterable[Pipeline], *, have_begun: bool, turns: int = 0) -> None:
@@ -164,11 +165,9 @@ class Vitals:
         self.outlet.warn(EVENTS_LOST, lost_in_words(lost) if lost.total else "")
 
     def _alarm(self, name: str, line: str) -> None:
-        before = self._alarms.pop(name, "")
-        if line:
-            self._alarms[name] = line
-        self._say(f"warning: {line}" if line else f"over: {before}")
-        self.outlet.warn(name, line)
+        if name not in self._alarms:  # the outlet may be another one by then
+            self._alarms[name] = Alarm(name, self._say, lambda name, line: self.outlet.warn(name, line))
+        self._alarms[name].tell(line)
 
 
 def _state_folder() -> Path | None:

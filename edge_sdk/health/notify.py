@@ -53,7 +53,7 @@ class Notifier:
 
     def starting(self, seconds: float) -> None:
         """The start, which systemd would end after TimeoutStartSec, may take so many seconds from now on."""
-        self._send([f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}"])
+        self._send([*self._owed, f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}"])
 
     def ready(self, status: str) -> None:
         """The start, or what `reloading` began, is over; `status` is for people."""

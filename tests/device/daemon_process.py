@@ -30,6 +30,7 @@ class Process:
         self.manager.bind(str(folder / "notify"))
         self.said, self.stop = list[str](), Stop()
         self.config: RunSettings | ConfigError = self.settings(*streams, waits=waits, **changes)
+        self.reads = self.asks = 0  # how often it was read again; how often that is asked for while it is read
         self.summaries: dict[str, RunSummary] = {}
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run)
@@ -52,6 +53,10 @@ class Process:
         self._thread.start()
 
     def _reread(self) -> RunSettings:
+        self.reads += 1
+        if self.asks:
+            self.asks -= 1
+            self.stop.reload = True
         if isinstance(self.config, ConfigError):
             raise self.config
         return self.config
@@ -65,8 +70,9 @@ class Process:
     def reload(self, *streams: PipelineSettings, **changes: Any) -> None:
         if streams:
             self.config = self.settings(*streams, **changes)
+        before = self.reads
         self.stop.reload = True
-        until(lambda: not self.stop.reload and not self.daemon._reloading.is_reading)
+        until(lambda: self.reads > before and not self.stop.reload and not self.daemon._reloading.is_reading)
 
     def until_results(self, *cameras: str) -> None:
         until(lambda: all(self._has_results(camera) for camera in cameras) or not self._thread.is_alive())

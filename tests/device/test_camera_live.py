@@ -268,6 +268,12 @@ def test_a_frame_that_comes_with_the_next_was_captured_when_the_one_before_came(
     assert [backlog.captured_ns(a * MS, g * MS) // MS for a, g in grabs_ms] == [0, 40, 995, 1035, 1075]
 
 
+def test_a_server_that_sends_a_second_of_pictures_at_once_turns_back_no_time() -> None:
+    backlog = Backlog(0, 25.0, comes_with_next=True)
+    captured_ns = [backlog.captured_ns(ms * MS, (ms + 1) * MS) for ms in (80, 81, 82, 83, 84)]
+    assert captured_ns == [each * MS for each in (0, 40, 80, 80, 84)]
+
+
 def test_a_device_has_no_backlog() -> None:
     assert Backlog(None, 25.0).captured_ns(5, 6) == 6
 

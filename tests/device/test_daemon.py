@@ -149,12 +149,22 @@ def test_what_cannot_be_read_changes_nothing(make: Callable[..., Process]) -> No
     assert not before.is_over
 
 
+def test_who_asks_while_a_reading_begins_has_it_read_once_more(make: Callable[..., Process]) -> None:
+    process = make()
+    process.config = process.settings(process.site.settings())
+    process.start()
+    process.until_results("gate")
+    process.asks = 1
+    process.reload()
+    until(lambda: process.reads == 2)
+
+
 def test_without_a_configuration_a_reload_says_so(make: Callable[..., Process]) -> None:
     process = make()
     process.config = process.settings(process.site.settings())
     process.start(has_config=False)
     process.until_results("gate")
-    process.reload()
+    process.stop.reload = True
     until(lambda: any("named on the command line" in line for line in process.said))
     assert process._thread.is_alive()
 

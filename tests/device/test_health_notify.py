@@ -142,6 +142,19 @@ def test_a_start_that_was_not_heard_is_told_with_the_next_sign_of_life(manager: 
     notifier.close()
 
 
+def test_more_time_for_a_start_takes_nothing_from_what_waits(manager: tuple[Manager, str]) -> None:
+    other, address = manager
+    notifier = Notifier(address)
+    sent = _fill(address)
+    notifier.reloading()
+    for _ in range(sent):
+        other.hear()
+    notifier.starting(60)
+    reloading, _, more_time = other.hear()
+    assert (reloading, more_time) == ("RELOADING=1", "EXTEND_TIMEOUT_USEC=60000000")
+    notifier.close()
+
+
 def _fill(address: str) -> int:
     sent = 0
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:

@@ -14,8 +14,8 @@ _GAP = "…"  # in a line, what differs
 
 # Where a line is put together: gaps, punctuation, and what are a user's, the system's, OpenSSL's or the broker's words.
 _THEIRS = (
-    "/mqtt|the authorities in ca.pem|135|Not authorized|Hostname mismatch|certificate is not valid for|"
-    "Too many open files"
+    "/mqtt|the authorities in ca.pem|135|Not authorized|154|Retain not supported|Hostname mismatch|"
+    "certificate is not valid for|Too many open files"
 )
 _JOINTS = rf"{_GAP}|[;:(),]| bytes |{_THEIRS}"
 

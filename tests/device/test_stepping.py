@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edge_sdk.budget import Budget
@@ -36,6 +37,7 @@ class Source:
     def __init__(self, count: int = 10**9) -> None:
         self.left, self.delivered, self.unreadable = count, 0, 3
         self.status, self.trouble, self.remarks = SourceStatus.OPENED, "", tuple[str, ...]()
+        self.delay_ns = 0
 
     @property
     def ended(self) -> bool:
@@ -51,7 +53,8 @@ class Source:
             return None
         self.left -= 1
         self.delivered += 1
-        return make_frame(self.delivered, "gate", time.monotonic_ns(), time.time())
+        frame = make_frame(self.delivered, "gate", time.monotonic_ns() - self.delay_ns, time.time())
+        return msgspec.structs.replace(frame, delay_ns=self.delay_ns)
 
     def close(self) -> None:
         pass
@@ -204,6 +207,15 @@ def test_frames_that_cannot_be_decoded_are_told(site: Site, monkeypatch: pytest.
 
     scene.run(Watcher(lose))
     assert any(line.startswith("warning: ") for line in site.said)
+
+
+def test_frames_that_come_too_old_for_the_budget_are_told(site: Site) -> None:
+    source = Source(20)
+    source.delay_ns = 6_000_000_000
+    Scene(site, source).run()
+    [line] = [line for line in site.said if line.startswith("warning: ")]
+    assert "frames are 6000 ms old when they come" in line
+    assert "above the budget of 5000 ms; raise latency_ms" in line
 
 
 def test_it_may_be_asked_how_it_does_while_it_steps(site: Site) -> None:
