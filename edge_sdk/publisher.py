@@ -110,12 +110,12 @@ class Publisher:
         """
         mqtt = {
             "url": url,
-            "password_file": _path(password_file),
+            "password_file": password_file,
             "password_env": password_env,
-            "ca_file": _path(ca_file),
-            "cert_file": _path(cert_file),
-            "key_file": _path(key_file),
-            "key_password_file": _path(key_password_file),
+            "ca_file": ca_file,
+            "cert_file": cert_file,
+            "key_file": key_file,
+            "key_password_file": key_password_file,
             "prefix": prefix,
             "qos": qos,
             "protocol": protocol,
@@ -123,7 +123,7 @@ class Publisher:
         tables = {
             "device": _given({"name": device, "site": site}),
             "mqtt": _given(mqtt),
-            "outbox": outbox if isinstance(outbox, Mapping) else _given({"folder": _path(outbox)}),
+            "outbox": outbox if isinstance(outbox, Mapping) else _given({"folder": outbox}),
             "publish": publish,
         }
         config = broker_config_of(_given(tables))
@@ -252,7 +252,3 @@ def _opened(settings: OutboxSettings, broker: MqttSettings, identity: Identity) 
 
 def _given(table: Mapping[str, object]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if value is not None}
-
-
-def _path(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.fspath(path)

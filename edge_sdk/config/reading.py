@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,17 +71,17 @@ def read_config(path: Path) -> Config:
     return _placed(config, path.parent)
 
 
-def broker_config_of(tables: dict[str, object]) -> BrokerConfig:
+def broker_config_of(tables: Mapping[str, object]) -> BrokerConfig:
     """What a program of the user's says of its broker, in the tables of a configuration file.
 
     Args:
-        tables: by name, as TOML would give them; paths are relative to the working folder.
+        tables: by name; paths, of whatever type, are relative to the working folder.
 
     Raises:
         ConfigError: they are wrong; all of it in one line, each with the table and the key.
     """
     found: list[str] = []
-    public = _without_secrets(tables, "", found)
+    public = _without_secrets(_as_toml(tables), "", found)
     found += problems(public, BrokerConfig)
     if not found:
         config = msgspec.convert(public, BrokerConfig)
@@ -87,6 +89,13 @@ def broker_config_of(tables: dict[str, object]) -> BrokerConfig:
     if found:
         raise ConfigError("; ".join(dict.fromkeys(found)))
     return config
+
+
+def _as_toml(value: object) -> object:
+    """As TOML would give it; of other mappings msgspec takes keys that it does not know."""
+    if isinstance(value, Mapping):
+        return {key: _as_toml(inner) for key, inner in value.items()}
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _check_version(path: Path, version: object) -> None:

@@ -130,3 +130,24 @@ def test_what_is_put_aside_for_good_is_bounded_by_bytes_and_counted(tmp_path: Pa
         kept = [seq for (seq,) in sql.execute("SELECT seq FROM quarantine ORDER BY id")]
     sql.close()
     assert kept == numbers[-6:]  # of 31,250 bytes
+
+
+@pytest.mark.parametrize("waiting", [0, 8000], ids=["empty by then", "nearly full"])
+def test_a_file_whose_bound_was_lowered_is_made_smaller(tmp_path: Path, waiting: int) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path, max_mb=8) as outbox:
+        numbers = put(outbox, 8000, size=500)
+        assert outbox.wait_committed(WAIT_S)
+        assert received(outbox, 8000 - waiting) == numbers[: 8000 - waiting]
+    assert path.stat().st_size > 4_000_000
+    with outbox_at(path, max_mb=1.5) as outbox:
+        new = put(outbox, 10, size=500)
+        assert outbox.wait_committed(WAIT_S)
+        until(lambda: path.stat().st_size < 1_500_000)
+        left = outbox.waiting
+        assert received(outbox, left) == [*numbers, *new][-left:]
+        assert outbox.stats().lost == Losses(overflow=waiting + 10 - left)
+        for _ in range(40):  # and it stays so
+            put(outbox, 100, size=500)
+            assert outbox.wait_committed(WAIT_S)
+    assert path.stat().st_size < 1_500_000

@@ -81,6 +81,20 @@ def test_an_event_that_could_not_be_encoded_after_its_file_was_read_is_told(
         outbox.close(WAIT_S)
 
 
+def test_a_held_event_that_could_not_be_encoded_is_told_though_nothing_was_put_since(tmp_path: Path) -> None:
+    outbox = EventOutbox(OutboxSettings(commit_s=0.002), tmp_path / "events.sqlite", "boot")
+    outbox.limit(0.001)
+    try:
+        assert outbox.put(TOPIC + "door", "door", payload) is not None
+        assert outbox.put(TOPIC + "door", "door", lambda seq: seq.to_bytes(1, "big")) is None
+        found = [outbox.wait_committed(WAIT_S)]  # no rate is waited for
+        outbox.hasten()
+        found += [outbox.wait_committed(WAIT_S) for _ in range(2)]
+        assert found == [True, False, True]
+    finally:
+        outbox.close(WAIT_S)
+
+
 def test_what_an_earlier_process_left_and_the_broker_refuses_is_nobodys_loss_here(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
     with outbox_at(path) as outbox:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -40,6 +41,13 @@ def _open(folder: Path, **arguments: Any) -> Publisher:
         ({"qos": 2}, ConfigError, "mqtt.qos: 2, expected 0 or 1"),
         ({"outbox": "nowhere"}, UsageError, "outbox: nowhere: no such folder"),
         ({"outbox": {"max_mb": 0}}, ConfigError, "outbox.max_mb is 0"),
+        ({"outbox": 5}, ConfigError, "outbox.folder: got a whole number, expected a string"),
+        (
+            {"outbox": MappingProxyType({"password": _SECRET})},
+            ConfigError,
+            "outbox.password: a password does not stand",
+        ),
+        ({"publish": MappingProxyType({"event": {}})}, ConfigError, "unknown key publish.event; did you mean events?"),
         ({"publish": {"event": {}}}, ConfigError, "unknown key publish.event; did you mean events?"),
         ({"publish": {"events": {"qos": 7}}}, ConfigError, "publish.events.qos: 7"),
         ({"ca_file": "ca.pem"}, ConfigError, "mqtt.ca_file: it is for mqtts:// and wss:// only"),
@@ -135,6 +143,11 @@ def test_it_takes_results_of_the_cameras_it_knows(tmp_path: Path, bundle: Bundle
         assert publisher.stats().put == 1
         with pytest.raises(UsageError, match=r"camera 'door', expected one of .* \('gate'\); cameras=\{'door'"):
             sink.put(make_classification([1], make_frame(0, "door")))
+
+
+def test_a_table_may_hold_a_path_and_be_any_mapping(tmp_path: Path) -> None:
+    with Publisher.open(_NOBODY, device="gate-1", outbox=MappingProxyType({"folder": tmp_path, "max_mb": 5})):
+        assert (tmp_path / "events-default-gate-1.sqlite").exists()
 
 
 def test_a_rate_holds_events_back(tmp_path: Path) -> None:

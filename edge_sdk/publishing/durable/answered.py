@@ -20,12 +20,16 @@ class Answered:
 
     def __init__(self) -> None:
         self._events: deque[tuple[float, Held]] = deque()
+        self._lowest: deque[int] = deque()  # ids that no later answer is below: the lowest of all is the first
         self._doubts: dict[int, int] = {}
 
     def add(self, event: Held) -> None:
         """The broker has just said that it has this one."""
         if self._doubts.get(event.id, 0) < _MOST_DOUBTS:
             self._events.append((time.monotonic(), event))
+            while self._lowest and self._lowest[-1] > event.id:
+                self._lowest.pop()
+            self._lowest.append(event.id)
             if len(self._events) > _MOST:
                 self._believe()
 
@@ -40,6 +44,7 @@ class Answered:
         """All that are in doubt, which are to be sent again."""
         events = self.events()
         self._events.clear()
+        self._lowest.clear()
         for event in events:
             self._doubts[event.id] = self._doubts.pop(event.id, 0) + 1
         while len(self._doubts) > _MOST:
@@ -50,6 +55,13 @@ class Answered:
         """All that are in doubt."""
         return [event for _, event in self._events]
 
+    @property
+    def lowest_id(self) -> int | None:
+        """Of all that are in doubt; asked at each turn, so without a look at each of them."""
+        return self._lowest[0] if self._lowest else None
+
     def _believe(self) -> None:
         _, event = self._events.popleft()
+        if self._lowest[0] == event.id:
+            self._lowest.popleft()
         self._doubts.pop(event.id, None)

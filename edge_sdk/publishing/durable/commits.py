@@ -22,8 +22,8 @@ class Commits:
         self._is_further = threading.Condition(lock)
         self._newest: dict[str, int] = {}
         self.safe_to = 0
-        self._lost_id = -1  # the newest that was lost before it was safe
-        self._asked = threading.local()
+        self._losses = 0
+        self._told = threading.local()
 
     def newest_seq(self, camera: str) -> int | None:
         """The newest number that a commit has written down."""
@@ -31,23 +31,22 @@ class Commits:
 
     def keep(self, events: Sequence[Held], to: int) -> None:
         """A commit has written these down, and all up to an id are safe."""
-        for event in events:
-            self._newest[event.camera] = event.seq
+        for event in events:  # an older number comes behind a newer one where it is offered again
+            self._newest[event.camera] = max(event.seq, self._newest.get(event.camera, event.seq))
         if to > self.safe_to:
             self.safe_to = to
             self._is_further.notify_all()
 
-    def lose(self, number: int) -> None:
-        """The one with this id is lost, and was never written down; one without an id: that of the latest put."""
-        self._lost_id = max(self._lost_id, number)
+    def lose(self) -> None:
+        """Something was lost before it was safe."""
+        self._losses += 1
 
     def wait(self, timeout_s: float, put_id: int) -> bool:
         """Wait, with the lock, until all up to an id are safe; see `EventOutbox.wait_committed`.
 
-        What was lost is told to each thread by itself: the event that one misses may be another's.
+        What was lost is told to each thread by itself, once: the event that one misses may be another's.
         """
         if not self._is_further.wait_for(lambda: self.safe_to >= put_id, timeout_s):
             return False
-        asked_to = getattr(self._asked, "to", -1)
-        self._asked.to = put_id
-        return self._lost_id <= asked_to
+        told, self._told.losses = getattr(self._told, "losses", 0), self._losses
+        return told == self._losses

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.durable.recovery import DiskTroubleError, Opened, disk_trouble, open_store
-from edge_sdk.publishing.durable.store import EventStore
+from edge_sdk.publishing.durable.salvage import carry_over
+from edge_sdk.publishing.durable.store import AstrayError, EventStore
 
 _FIRST_RETRY_S = 2.0
 _LONGEST_RETRY_S = 30.0
@@ -30,6 +31,7 @@ class Disk:
 
     Attributes:
         store: open, though it may take nothing at present; None while it cannot even be opened.
+        astray: open too, but no longer at the path: what it has is still to go into the file that is there now.
         set_aside: damaged files that were put aside.
     """
 
@@ -38,6 +40,7 @@ class Disk:
     ) -> None:
         self.path, self._max_bytes, self._on_trouble = path, max_bytes, on_trouble
         self.store: EventStore | None = None
+        self.astray: EventStore | None = None
         self.set_aside = 0
         self._retry = retry or Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
         self._retry_at: float | None = None
@@ -62,6 +65,9 @@ class Disk:
         """Open it, or begin a new file; None where neither is possible now."""
         if self.path is None:
             return None
+        if self.astray is not None and not self.astray.is_astray:  # moved back: it would be locked
+            self.astray.close()
+            self.astray = None
         try:
             opened = open_store(self.path, self._max_bytes, self._damage)
         except DiskTroubleError as trouble:
@@ -88,9 +94,12 @@ class Disk:
         """It did not.
 
         Returns:
-            Whether the file itself is damaged: opened again, it is put aside, and a new one begun.
+            Whether the file itself is damaged or astray: opened again, a new one is begun in its place.
         """
         assert self.path is not None
+        if isinstance(cause, AstrayError):
+            self.astray, self.store = self.store, None
+            return True
         trouble = disk_trouble(cause, self.path)
         if trouble is not None:
             self._be_down(trouble)
@@ -100,6 +109,15 @@ class Disk:
         if trouble is None or "I/O" in str(cause):
             self.close()
         return trouble is None
+
+    def carry_over(self, store: EventStore, after: int) -> None:
+        """Copy what an astray file has after an id into the one that is open now."""
+        if self.astray is not None:
+            carried = carry_over(self.astray, store, after)
+            self.astray.close()
+            self.astray = None
+            line = f"{self.path} was removed or replaced while it was used; {carried} events were carried over"
+            self._on_trouble("outbox_damaged", f"{line}; nothing else may touch it")
 
     def close(self) -> None:
         """Give the file back, without an orderly end."""

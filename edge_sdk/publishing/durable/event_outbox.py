@@ -117,7 +117,7 @@ class EventOutbox:
 
         Returns:
             False where that takes longer, or where some of what was put since this thread asked last was lost before it
-            was there (see `stats`), or could not be encoded after it had waited for the file.
+            was there (see `stats`), or could not be encoded after it had waited for the file or its rate.
         """
         until = time.monotonic() + timeout_s
         return self._entrance.wait_open(timeout_s) and self._shelf.wait_committed(max(0.0, until - time.monotonic()))

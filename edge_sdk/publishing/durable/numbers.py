@@ -43,7 +43,8 @@ class Numbers:
         """
         self._bounds = dict(bounds)
         for camera, bound in bounds.items():
-            self._first[camera] = bound if is_orderly else self._at_least(bound)
+            first = bound if is_orderly else self._at_least(bound)
+            self._first[camera] = max(first, self._first.get(camera, 0))
             if camera in self.following:
                 self.following[camera] = max(self.following[camera], bound)
 

@@ -1,4 +1,4 @@
-"""Salvage: what can still be read of a damaged file goes into a new one."""
+"""Salvage: what can still be read of a damaged file, or of one that is no longer at its path, goes into a new one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from edge_sdk.publishing.durable.rows import READ, event_of
 from edge_sdk.publishing.durable.store import EventStore
 
 _AT_ONCE = 200  # rows of a commit
+_AT_ONCE_BYTES = 100_000
 _NO_MARK = AgeMark("", 0.0, 0.0)
 
 
@@ -39,6 +40,37 @@ def salvage(damaged: Path, store: EventStore) -> int:
     finally:
         sql.close()
     return len(store)
+
+
+def carry_over(astray: EventStore, store: EventStore, after: int) -> int:
+    """Copy events that come after an id, and how far numbers were given.
+
+    Args:
+        astray: open, but no longer at its path.
+        store: open there; may have some of these events. Of more than it may hold the oldest are left out.
+        after: all events up to this id are through.
+
+    Returns:
+        How many events were copied.
+
+    Raises:
+        sqlite3.Error: the file that is written to takes nothing.
+    """
+    there, copied, mark = store.ids_to(astray.last_id), 0, store.mark or astray.mark or _NO_MARK
+    bounds = {name: max(bound, store.bounds.get(name, 0)) for name, bound in astray.bounds.items()}
+    store.commit((), bounds, 0, mark)
+    while after < astray.last_id:
+        try:
+            events, to, _ = astray.read_after(after, _AT_ONCE, _AT_ONCE_BYTES)
+        except sqlite3.Error:  # astray on a disk that is gone
+            break
+        if to == after:
+            break
+        new = [event for event in events if event.id not in there]
+        store.commit(new, {}, 0, mark)
+        _make_room(store)
+        copied, after = copied + len(new), to
+    return copied
 
 
 def _copy(sql: sqlite3.Connection, store: EventStore) -> None:

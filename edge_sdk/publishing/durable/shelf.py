@@ -64,16 +64,15 @@ class Shelf:
             self._tally.put += 1
             self._new_bytes += len(payload)
             while self._new_bytes > self._max_bytes or len(self._new) > _MOST_NEW:
-                _, dropped, _, _, number = self._new.popleft()
-                self._new_bytes -= len(dropped)
+                self._new_bytes -= len(self._new.popleft()[1])
                 self._tally.lose("memory", 1)
-                self._commits.lose(number)
+                self._commits.lose()
         return seq
 
     def leave_out(self, *, is_lost: bool) -> None:
         """One that waited for its number got none: it is lost, or it was no event."""
         with self._lock:
-            self._commits.lose(self._put_id)
+            self._commits.lose()
             if is_lost:
                 self._tally.put += 1
                 self._tally.lose("memory", 1)
@@ -141,7 +140,7 @@ class Shelf:
                 self._aside.refuse(event, reason)
                 self._tally.refuse(event.id)
                 if event.id > self._commits.safe_to:
-                    self._commits.lose(event.id)
+                    self._commits.lose()
 
     def give_back(self, event: Held, hold_s: float) -> None:
         """It did not arrive, and is the next again; nothing is taken for so many seconds."""
@@ -210,7 +209,8 @@ class Shelf:
         with self._lock:
             waiting = [next(iter(self._ready)).id] if self._ready else []
             waiting += self._flying
-            waiting += [event.id for event in self._answered.events()]
+            if (lowest := self._answered.lowest_id) is not None:
+                waiting.append(lowest)
             return min(waiting) - 1 if waiting else self._fed
 
     @contextmanager
@@ -243,10 +243,10 @@ class Shelf:
 
     def lose_unsaved(self, why: str, ids: Collection[int]) -> None:
         """The same of events that no commit has written down: who waits for that is told."""
-        self.lose(why, ids)
-        with self._lock:
-            for number in ids:
-                self._commits.lose(number)
+        if ids:
+            self.lose(why, ids)
+            with self._lock:
+                self._commits.lose()
 
     def forget(self, done_to: int) -> None:
         """All up to an id are through, and nobody asks for them any more."""

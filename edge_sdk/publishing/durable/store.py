@@ -1,7 +1,7 @@
 """EventStore: events in a file of SQLite, there for good once `commit` returned.
 
-Owns the tables, the bound of the file and what makes a commit survive a power cut: a write-ahead log that is synced
-with every commit. Used by one thread at a time, and by one process: the file stays locked while it is open.
+Owns the bound of the file and what makes a commit survive a power cut: a write-ahead log that is synced with every
+commit. Used by one thread at a time, and by one process: the file stays locked while it is open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import msgspec
 from edge_sdk.publishing.durable.age_clock import AgeMark
 from edge_sdk.publishing.durable.aside import is_denial
 from edge_sdk.publishing.durable.held import Held
+from edge_sdk.publishing.durable.place import Place
 from edge_sdk.publishing.durable.rows import READ, event_of, row_of
+from edge_sdk.publishing.durable.tables import TABLES, TRIM_QUARANTINE
 from edge_sdk.publishing.durable.transaction import Transaction
 
 _VERSION = 1
@@ -27,22 +29,10 @@ _FULL_SHARE = 0.9  # of the pages, from where on the oldest make room ...
 _CALM_SHARE = 0.87  # ... down to here: the rest is for the next commit and what SQLite needs
 _QUARANTINE_ROWS = 100
 _QUARANTINE_SHARE = 1 / 32  # of the bound, for their payloads
-_TABLES = """
-CREATE TABLE IF NOT EXISTS event (
-    id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, put_s REAL NOT NULL,
-    topic TEXT NOT NULL, payload BLOB NOT NULL, crc INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS event_of_camera ON event (camera);
-CREATE TABLE IF NOT EXISTS quarantine (
-    id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL,
-    reason TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS camera (name TEXT PRIMARY KEY, bound INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
-_TRIM_QUARANTINE = """
-DELETE FROM quarantine WHERE id NOT IN (
-    SELECT id FROM (SELECT id, row_number() OVER newest AS number, sum(length(payload)) OVER newest AS bytes
-                    FROM quarantine WINDOW newest AS (ORDER BY id DESC))
-    WHERE number <= ? AND bytes <= ?)"""
+
+
+class AstrayError(sqlite3.Error):
+    """A file that is open is no longer at its path: it was removed, moved, or another disk was mounted there."""
 
 
 class EventStore:
@@ -65,7 +55,8 @@ class EventStore:
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        self._max_pages = max_bytes // _PAGE_BYTES
+        self._path = path
+        self._max_pages, self._is_too_large = max_bytes // _PAGE_BYTES, False
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # what cameras see is nobody else's
         self._sql = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
         self._sql.text_factory = lambda text: text.decode("utf-8", "replace")  # of a damaged file; the checksum tells
@@ -85,6 +76,25 @@ class EventStore:
         except BaseException:
             self._sql.close()
             raise
+
+    def look(self) -> None:
+        """See whether it is still at its path; a log that was removed begins anew.
+
+        Raises:
+            AstrayError: it is not; what it has can still be read. Its log is out of the way of another file there.
+            sqlite3.Error: the disk takes nothing.
+        """
+        if self.is_astray:
+            self._place.free()
+            raise AstrayError(f"{self._path} was removed or replaced")
+        if not self._place.has_log:
+            self._sql.execute("PRAGMA journal_mode = DELETE")  # what it has goes into the file ...
+            self._begin_log()  # ... and what comes into a new one
+
+    @property
+    def is_astray(self) -> bool:
+        """Whether something else, or nothing, is at its path."""
+        return not self._place.has_file
 
     def __len__(self) -> int:
         return sum(self._counts.values())
@@ -176,6 +186,15 @@ class EventStore:
                 return
             yield gone
 
+    def shrink(self) -> None:
+        """Make a file smaller that was above its bound when it was opened, once; where that fails it stays as it is."""
+        if self._is_too_large:
+            self._is_too_large = False
+            with contextlib.suppress(sqlite3.Error):  # no room for the second copy that it takes
+                self._sql.execute("VACUUM")
+                self._sql.execute("PRAGMA wal_checkpoint")  # not before it is the file smaller
+                self._bound()
+
     def quarantine(self, refused: Sequence[tuple[Held, str]]) -> None:
         """Put events aside that the broker does not take, each with the reason; the newest are kept, bounded."""
         gone: list[tuple[int, str]] = []
@@ -185,7 +204,7 @@ class EventStore:
                 columns = (event.camera, event.seq, event.topic, event.payload, reason)
                 self._sql.execute("INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?)", columns)
             most_bytes = int(self._max_pages * _PAGE_BYTES * _QUARANTINE_SHARE)
-            self._sql.execute(_TRIM_QUARANTINE, (_QUARANTINE_ROWS, most_bytes))
+            self._sql.execute(TRIM_QUARANTINE, (_QUARANTINE_ROWS, most_bytes))
         self._count_out(gone)
 
     def denied(self, topics: Collection[str] | None) -> list[Held]:
@@ -220,7 +239,7 @@ class EventStore:
         run = self._sql.execute
         run("PRAGMA locking_mode = EXCLUSIVE")  # no second process, and no shared memory that a crash leaves behind
         run(f"PRAGMA page_size = {_PAGE_BYTES}")
-        run("PRAGMA journal_mode = WAL")
+        self._begin_log()
         run("PRAGMA synchronous = FULL")
         run(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         run(f"PRAGMA journal_size_limit = {_LOG_PAGES * _PAGE_BYTES}")
@@ -230,11 +249,21 @@ class EventStore:
         [found] = run("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise sqlite3.DatabaseError(str(found).splitlines()[0])
-        run(f"PRAGMA max_page_count = {self._max_pages}")
+        self._is_too_large = self._bound() > self._max_pages
         with Transaction(self._sql):  # with it the lock is taken, and it shows whether the disk takes anything
-            for statement in _TABLES.split(";"):
+            for statement in TABLES.split(";"):
                 run(statement)
             run(f"PRAGMA user_version = {_VERSION}")
+
+    def _bound(self) -> int:
+        """Let it grow no further than to its bound, or than it is; that many pages."""
+        return self._number(f"PRAGMA max_page_count = {self._max_pages}")
+
+    def _begin_log(self) -> None:
+        self._sql.execute("PRAGMA journal_mode = WAL")
+        with Transaction(self._sql):
+            pass  # not before it is the log there
+        self._place = Place(self._path)
 
     def _note(self, mark: AgeMark, *, is_orderly: bool) -> None:
         rows = (("mark", msgspec.json.encode(mark).decode()), ("is_orderly", str(int(is_orderly))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 
 from edge_sdk.publishing.durable.losses import Losses
@@ -19,23 +20,24 @@ class Tally:
     def __init__(self) -> None:
         self.put = self.restored = self.delivered = 0
         self._lost: dict[str, int] = {}
-        self._through: set[int] = set()  # ids that are counted, and that may still be in the file
+        self._through: OrderedDict[int, None] = OrderedDict()  # ids that are counted, and may still be in the file
 
     def deliver(self, number: int) -> None:
         """The broker says that it has the one with this id."""
         self.delivered += 1
-        self._through.add(number)
+        self._through[number] = None
 
     def recall(self, numbers: Iterable[int]) -> None:
         """It may not have these."""
         doubtful = set(numbers)
         self.delivered -= len(doubtful)
-        self._through -= doubtful
+        for number in doubtful:
+            self._through.pop(number, None)
 
     def refuse(self, number: int) -> None:
         """It never takes this one."""
         self.lose("quarantine", 1)
-        self._through.add(number)
+        self._through[number] = None
 
     def offer_again(self, count: int) -> None:
         """So many that were put aside wait again; those of earlier programs are not counted as lost here."""
@@ -45,12 +47,12 @@ class Tally:
 
     def lose_those(self, why: str, numbers: set[int]) -> None:
         """These are lost, but for those that are counted already."""
-        self.lose(why, len(numbers - self._through))
+        self.lose(why, len(numbers - self._through.keys()))
 
     def forget(self, done_to: int) -> None:
         """Nobody asks any more for those up to an id."""
-        if self._through:
-            self._through = {number for number in self._through if number > done_to}
+        while self._through and next(iter(self._through)) <= done_to:  # about in order: a few stay for longer
+            self._through.popitem(last=False)
 
     def lose(self, why: str, count: int) -> None:
         """Some are lost."""

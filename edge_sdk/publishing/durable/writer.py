@@ -58,7 +58,8 @@ class Writer:
         if opened is None:
             return
         try:
-            is_ours = opened.store.owner == self._token or opened.set_aside is not None
+            is_salvaged = opened.set_aside is not None and self._disk.astray is None
+            is_ours = opened.store.owner == self._token or is_salvaged
             self._take_over(opened.store, is_ours=self._has_opened and is_ours)
         except sqlite3.Error as cause:
             self._disk.failed(cause)
@@ -77,6 +78,7 @@ class Writer:
 
     def close(self) -> None:
         """Write down what there is, and the exact numbers."""
+        self._age_at = -math.inf  # what goes into a file that is gone is seen at the latest now
         self.turn()
         store, shelf = self._disk.store, self._shelf
         if store is not None and self._disk.takes:
@@ -87,6 +89,9 @@ class Writer:
         self._disk.close()
         self._forget(shelf.done_to())
         shelf.lose_unsaved("memory", self._unsaved)
+        if self._disk.astray is not None:
+            self._disk.astray.close()
+            shelf.count_lost("disk", shelf.waiting)
         self._complaints.lost(shelf.counts()[2], is_last=True)
 
     def _see(self, new: Sequence[Held]) -> None:
@@ -104,7 +109,7 @@ class Writer:
         with shelf.numbers() as numbers:
             numbers.restore(store.bounds, is_orderly=store.is_orderly)
         behind_s = self._clock.behind_s(store.mark) if store.mark is not None else 0.0
-        restored = 0 if is_ours or self._has_opened else len(store)
+        restored = 0 if is_ours else len(store)
         if not is_ours:
             by = shelf.restore(0, store.last_id)
             if by:
@@ -112,12 +117,13 @@ class Writer:
             else:
                 self._seen_to = store.last_id
                 self._clock.advance(max(0.0, behind_s))
-        elif shelf.fed > self._unread_after:
+        store.own(self._token, self._clock.mark())
+        shelf.restore(restored, 0)  # not before the file is ours: where that fails, all of this is done once more
+        self._disk.carry_over(store, shelf.done_to())
+        if shelf.fed > self._unread_after:
             # What was in memory has overtaken what could not be read.
             by = shelf.restore(0, store.last_id)
             store.shift(self._unread_after, self._unread_to, by, 0.0)
-        store.own(self._token, self._clock.mark())
-        shelf.restore(restored, 0)  # not before the file is ours: where that fails, all of this is done once more
         there = store.ids_to(shelf.fed)
         for event in shelf.held():
             if event.id not in there and event.id not in self._unsaved:
@@ -132,11 +138,13 @@ class Writer:
     def _try_disk(self) -> None:
         if self._disk.store is None:
             self.open()
-        for _ in range(2):  # a damaged file is put aside, and what is here goes into a new one at once
+        for _ in range(2):  # what is here goes into a new file at once, where the old one is damaged or gone
             store = self._disk.store
             if store is None:
                 return
             try:
+                if self._clock.seconds() >= self._age_at:
+                    store.look()
                 self._write(store)
             except sqlite3.Error as cause:
                 if not self._fail(cause):
@@ -146,14 +154,14 @@ class Writer:
                 return
 
     def _fail(self, cause: sqlite3.Error) -> bool:
-        """True where a damaged file is replaced."""
+        """True where a file is replaced."""
         store = self._disk.store
-        is_damaged = self._disk.failed(cause)
+        is_over = self._disk.failed(cause)
         if self._disk.store is None and store is not None:
             self._unread_after, self._unread_to = self._shelf.fed, store.last_id
-        if is_damaged:
+        if is_over:
             self.open()
-        return is_damaged and self._disk.store is not None
+        return is_over and self._disk.store is not None
 
     def _write(self, store: EventStore) -> None:
         shelf = self._shelf
@@ -226,6 +234,7 @@ class Writer:
             self._age_at = now_s + _AGE_EVERY_S
             with shelf.still() as busy_to:
                 shelf.lose("age", store.drop_older(now_s - self._settings.max_age_s, busy_to))
+            store.shrink()
 
     def _feed(self) -> None:
         shelf = self._shelf
