@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
@@ -130,8 +131,10 @@ class Publisher:
         settings, waiting = _settings_of(config), outbox_settings_of(config.outbox)
         identity = Identity(settings.device)
         encoders = {camera: _encoder(camera, bundle, identity) for camera, bundle in (cameras or {}).items()}
-        events = _opened(waiting, settings, identity)
+        path, troubles = _place(waiting, settings), dict[str, str]()
+        events = EventOutbox(waiting, path, identity.boot_id, on_trouble=troubles.__setitem__)
         try:
+            _check_file(events, path, troubles)
             versions = {"edge-sdk": edge_sdk.__version__}
             publisher = MqttPublisher(settings, identity, versions=versions, events=events)
         except BaseException:
@@ -231,8 +234,8 @@ def _encoder(camera: str, bundle: Bundle, identity: Identity) -> ResultEncoder:
     return ResultEncoder.for_bundle(bundle, identity)
 
 
-def _opened(settings: OutboxSettings, broker: MqttSettings, identity: Identity) -> EventOutbox:
-    """An outbox with its file: whoever waits for commits must learn at once that there will be none."""
+def _place(settings: OutboxSettings, broker: MqttSettings) -> Path:
+    """Where the file of events is, which is there from now on."""
     path = settings.path_of(broker.site, broker.device)
     if settings.folder is not None and not settings.folder.is_dir():
         raise UsageError(f"outbox: {settings.folder}: no such folder; make it, or mount the disk that has it")
@@ -241,13 +244,15 @@ def _opened(settings: OutboxSettings, broker: MqttSettings, identity: Identity) 
         path.touch(mode=0o600)  # an outbox opens at once what is there, and else with the first event
     except OSError as cause:
         raise OutputError(f"{path}: events cannot wait there: {cause.strerror or cause}") from cause
-    troubles: dict[str, str] = {}
-    events = EventOutbox(settings, path, identity.boot_id, on_trouble=troubles.__setitem__)
-    if events.wait_committed(_OPENING_S) and events.is_durable:
-        return events
-    events.close()
-    line = troubles.get("outbox_disk") or f"{path}: this disk did not answer within {_OPENING_S:.0f} s; look after it"
-    raise OutputError(line.removeprefix("events wait in memory only: "))
+    return path
+
+
+def _check_file(events: EventOutbox, path: Path, troubles: Mapping[str, str]) -> None:
+    """Whoever waits for commits must learn at once that there will be none."""
+    if not events.wait_committed(_OPENING_S) or not events.is_durable:
+        silent = f"{path}: this disk did not answer within {_OPENING_S:.0f} s; look after it"
+        line = troubles.get("outbox_disk") or silent
+        raise OutputError(line.removeprefix("events wait in memory only: "))
 
 
 def _given(table: Mapping[str, object]) -> dict[str, Any]:

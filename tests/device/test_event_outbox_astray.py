@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.event_outboxes import WAIT_S, delivered, outbox_at, put, until
+from edge_sdk.publishing.durable import EventOutbox, Losses
+from tests.device.event_outboxes import WAIT_S, delivered, outbox_at, put, taken, until
 
 
 def _remove(path: Path) -> None:
@@ -81,6 +82,42 @@ def test_what_was_acknowledged_stays_so(tmp_path: Path, change: Callable[[Path],
         assert outbox.waiting == len(numbers) - 5
         assert delivered(outbox, len(numbers) - 5) == numbers[5:]
         assert outbox.stats().lost.total == 0
+
+
+def _deny_one(outbox: EventOutbox) -> list[int]:
+    numbers = put(outbox, 1)
+    outbox.refuse(taken(outbox, 1)[0], "Not authorized")
+    put(outbox, 1, camera="yard")  # the commit before which it is put aside
+    assert outbox.wait_committed(WAIT_S)
+    delivered(outbox, 1)
+    outbox.end_connection(is_orderly=True)
+    return numbers
+
+
+def test_what_was_denied_in_a_file_that_was_removed_is_offered_again_as_at_a_start(tmp_path: Path) -> None:
+    path, clock_s = tmp_path / "outbox" / "events.sqlite", [0.0]
+    with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
+        denied = _deny_one(outbox)
+        assert outbox.stats().lost == Losses(quarantine=1)
+        _remove(path)
+        clock_s[0] += 2.0
+        new = put(outbox, 1, camera="yard")
+        assert sorted(delivered(outbox, 2)) == sorted(denied + new)
+        assert (outbox.stats().lost, outbox.waiting) == (Losses(), 0)
+
+
+def test_so_is_what_was_denied_in_the_file_that_is_put_in_its_place(tmp_path: Path) -> None:
+    path, other, clock_s = tmp_path / "outbox" / "events.sqlite", tmp_path / "other" / "events.sqlite", [0.0]
+    with outbox_at(other) as outbox:
+        denied = _deny_one(outbox)
+    with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
+        put(outbox, 1, camera="gate")
+        delivered(outbox, 1)
+        other.replace(path)
+        clock_s[0] += 2.0
+        new = put(outbox, 1, camera="gate")
+        assert sorted(delivered(outbox, 2)) == sorted(denied + new)
+        assert (outbox.stats().lost, outbox.waiting) == (Losses(), 0)
 
 
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["whole", "damaged"])

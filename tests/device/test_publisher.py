@@ -12,8 +12,11 @@ import pytest
 
 from edge_sdk import Bundle, EdgeError, Event, EventSink, Publisher, Sink
 from edge_sdk.errors import ConfigError, OutputError, UsageError
+from edge_sdk.publishing import EventOutbox
+from tests.device.event_outboxes import WAIT_S
 from tests.device.graded import write_graded
 from tests.device.results import make_classification, make_frame
+from tests.device.test_event_opening import SlowOpening
 
 _NOBODY = "mqtt://127.0.0.1:9"
 _SECRET = "hunter2"
@@ -123,6 +126,23 @@ def test_a_folder_that_takes_nothing_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "events-default-gate-1.sqlite").mkdir()
     with pytest.raises(OutputError, match=r"events-default-gate-1\.sqlite: "):
+        _open(tmp_path)
+
+
+def test_a_disk_that_does_not_answer_is_refused_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_sdk.publisher._OPENING_S", 0.01)
+    disk, close = SlowOpening(monkeypatch), EventOutbox.close
+
+    def closed(outbox: EventOutbox) -> None:
+        assert disk.is_asked.wait(WAIT_S)
+        close(outbox, 0.0)  # its thread is left behind, and that is said
+        disk.may_go.set()
+        close(outbox)
+
+    monkeypatch.setattr(EventOutbox, "close", closed)
+    with pytest.raises(OutputError, match=r"events-default-gate-1\.sqlite: this disk did not answer within 0 s; look"):
         _open(tmp_path)
 
 

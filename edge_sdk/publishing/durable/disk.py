@@ -5,6 +5,7 @@ Owns when it is tried again, and what is said. It is opened when it is needed, a
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sqlite3
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge_sdk.publishing.backoff import Backoff
+from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.durable.recovery import DiskTroubleError, Opened, disk_trouble, open_store
 from edge_sdk.publishing.durable.salvage import carry_over
 from edge_sdk.publishing.durable.store import AstrayError, EventStore
@@ -110,14 +112,18 @@ class Disk:
             self.close()
         return trouble is None
 
-    def carry_over(self, store: EventStore, after: int) -> None:
-        """Copy what an astray file has after an id into the one that is open now."""
+    def carry_over(self, store: EventStore, after: int) -> list[Held]:
+        """Copy what an astray file has after an id into the one that is open now; returns what was denied there."""
+        denied: list[Held] = []
         if self.astray is not None:
             carried = carry_over(self.astray, store, after)
+            with contextlib.suppress(sqlite3.Error):  # on a disk that is gone
+                denied = self.astray.denied(None)
             self.astray.close()
             self.astray = None
             line = f"{self.path} was removed or replaced while it was used; {carried} events were carried over"
             self._on_trouble("outbox_damaged", f"{line}; nothing else may touch it")
+        return denied
 
     def close(self) -> None:
         """Give the file back, without an orderly end."""

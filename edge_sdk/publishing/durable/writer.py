@@ -111,6 +111,7 @@ class Writer:
         behind_s = self._clock.behind_s(store.mark) if store.mark is not None else 0.0
         restored = 0 if is_ours else len(store)
         if not is_ours:
+            self._has_offered = False
             by = shelf.restore(0, store.last_id)
             if by:
                 store.shift(0, store.last_id, by, -behind_s)
@@ -119,7 +120,7 @@ class Writer:
                 self._clock.advance(max(0.0, behind_s))
         store.own(self._token, self._clock.mark())
         shelf.restore(restored, 0)  # not before the file is ours: where that fails, all of this is done once more
-        self._disk.carry_over(store, shelf.done_to())
+        self._see(shelf.take_new(self._disk.carry_over(store, shelf.done_to())))
         if shelf.fed > self._unread_after:
             # What was in memory has overtaken what could not be read.
             by = shelf.restore(0, store.last_id)
