@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import sqlite3
+import threading
+from contextlib import closing
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from edge_sdk.publishing.durable import Held, Losses
 from edge_sdk.publishing.durable.aside import Aside
+from edge_sdk.publishing.durable.store import EventStore
+from edge_sdk.publishing.durable.writer import Writer
 from tests.device.event_outboxes import TOPIC, outbox_at, put, taken, until
 
 DENIED = "Not authorized (reason code 135)"
@@ -62,6 +71,37 @@ def test_a_start_offers_what_was_denied_and_nothing_else_that_was_refused(tmp_pa
         put(outbox, 1)
         taken(outbox, 1)
         assert outbox.waiting == 1
+
+
+def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, copy = tmp_path / "events.sqlite", tmp_path / "copy.sqlite"
+    with outbox_at(path) as outbox:
+        numbers = put(outbox, 1)
+        [event] = taken(outbox, 1)
+        commit, is_refused = EventStore.commit, threading.Event()
+
+        def refused_meanwhile(writer: Writer, store: EventStore, topics: set[str]) -> list[int]:
+            if not is_refused.is_set():
+                outbox.refuse(event, DENIED)
+                writer._age_at = -math.inf  # the time has come to look for what is through
+                is_refused.set()
+            return []
+
+        def killed_after(store: EventStore, *arguments: Any) -> None:
+            commit(store, *arguments)
+            if is_refused.is_set() and not copy.exists():
+                with closing(sqlite3.connect(copy)) as sql:
+                    store._sql.backup(sql)
+
+        monkeypatch.setattr(Writer, "_offer_again", refused_meanwhile)
+        monkeypatch.setattr(EventStore, "commit", killed_after)
+        put(outbox, 1)
+        until(copy.exists)
+    with closing(sqlite3.connect(copy)) as sql:
+        kept = [seq for table in ("event", "quarantine") for (seq,) in sql.execute(f"SELECT seq FROM {table}")]
+    assert numbers[0] in kept
 
 
 def test_a_broker_that_denies_some_and_takes_others_gets_them_once_a_minute() -> None:

@@ -45,6 +45,10 @@ class Aside:
         """What is not put aside yet."""
         return list(self._refused)
 
+    def before(self, number: int) -> int:
+        """The largest id up to this one, of which and before which none waits here."""
+        return min([number, *(event.id - 1 for event, _ in self._refused)])
+
     def put_aside(self, refused: Sequence[tuple[Held, str]]) -> None:
         """These are."""
         done = {event.id for event, _ in refused}

@@ -224,6 +224,8 @@ class Writer:
             shelf.settle(math.inf)
         if store.is_full or now_s >= self._age_at:
             done_to = shelf.done_to()
+            with shelf.aside() as aside:  # after it: what is refused meanwhile stays until it is put aside
+                done_to = aside.before(done_to)
             if done_to > self._done_to:  # first: what is through is not lost
                 store.commit((), {}, done_to, self._clock.mark())
                 self._done_to = done_to
