@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
+def told(line: str, before: str) -> str:
+    """What is wrong, for people; where the line is empty that what was wrong is over, without what was to be done."""
+    return f"warning: {line}" if line else f"over: {before.partition('; ')[0]}"
+
+
 class Alarm:
     """Tells people, and whoever watches from afar.
 
@@ -24,5 +29,5 @@ class Alarm:
     def tell(self, line: str) -> None:
         """Say what is wrong now, or with an empty line that it is over."""
         before, self.line = self.line, line
-        self._say(f"warning: {line}" if line else f"over: {before}")
+        self._say(told(line, before))
         self._warn(self._name, line)

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 import msgspec
 
 import edge_sdk
+from edge_sdk.daemon.alarm import told
 from edge_sdk.daemon.say import Say, counted
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.errors import OutputError, StoppedError, UsageError
@@ -220,7 +221,7 @@ class Outlet:
         if line:
             self._troubles[name] = line
         if line or before:
-            self._say(f"warning: {line}" if line else f"over: {before}")
+            self._say(told(line, before))
 
     def _say_doubt(self, address: str, line: str) -> None:
         if line != self._said_doubt:

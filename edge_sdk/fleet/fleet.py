@@ -103,7 +103,7 @@ class Fleet:
         if isinstance(message, EventNote):
             if not camera.is_new(message.seq):
                 return []
-            camera.note = event_words(message)
+            camera.note = event_words(message, now)
             return [f"{where}: event: {camera.note}"]
         if isinstance(message, Snapshot):
             camera.note = f"snapshot of {message.size / 1000:.0f} kB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TypeAlias
 
 import msgspec
@@ -27,6 +28,8 @@ class EventNote(msgspec.Struct, frozen=True):
     seq: int | None = None
     label: str = ""
     confidence: float | None = None
+    at: datetime | None = None
+    clock: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from edge_sdk.fleet.reading import EventNote
 from edge_sdk.fleet.text import plain
@@ -11,6 +12,7 @@ from edge_sdk.publishing import ClassificationMessage, DetectionMessage, ModelRe
 _MOST = 6  # labels; a line holds no more
 _LONGEST = 40  # characters of one
 _NOTHING = "nothing"
+_LATE_S = 10.0  # from here on an event is told with its age: less may be the difference of two clocks
 
 
 def result_words(message: ResultMessage) -> str:
@@ -33,15 +35,27 @@ def result_labels(message: ResultMessage) -> tuple[tuple[str, int], ...]:
     return tuple((label[:_LONGEST], count) for label, count in found)
 
 
-def event_words(event: EventNote) -> str:
-    """`person appeared 91%`."""
+def event_words(event: EventNote, now: datetime) -> str:
+    """`person appeared 91%`, and when, where it waited for its broker: `person appeared 91%, 4 min ago`."""
     sure = "" if event.confidence is None else f" {event.confidence:.0%}"
-    return f"{plain(event.label, _LONGEST)} {plain(event.kind, _LONGEST)}{sure}".strip()
+    words = f"{plain(event.label, _LONGEST)} {plain(event.kind, _LONGEST)}{sure}".strip()
+    if event.at is None or event.at.tzinfo is None or event.clock == "unsynchronised":
+        return words
+    late_s = (now - event.at).total_seconds()
+    return f"{words}, {_duration_words(late_s)} ago" if late_s >= _LATE_S else words
 
 
 def model_words(model: ModelRef) -> str:
     """`yolov8n 1795290429`."""
     return f"{plain(model.name, _LONGEST)} {model.version}"
+
+
+def _duration_words(seconds: float) -> str:
+    """The largest unit of which there are two."""
+    for unit_s, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds // unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _grouped(items: Iterable[tuple[str, float]]) -> dict[str, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
+import msgspec
 import pytest
 
 from edge_sdk.errors import UsageError
@@ -149,6 +150,20 @@ def test_events_and_snapshots_are_said_each() -> None:
     assert hear(fleet, "a/pi/event/gate", event) == ["a/pi/gate: event: person appeared 91%"]
     assert hear(fleet, "a/pi/event/gate", event) == ["a/pi/gate: event: person appeared 91%"]
     numbered = b'{"kind": "appeared", "label": "person", "confidence": 0.91, "seq": %d}'
+    for at, clock, told in (
+        (NOON - timedelta(seconds=9), "", ""),
+        (NOON - timedelta(seconds=100), "", ", 100 s ago"),
+        (NOON - timedelta(minutes=119), "", ", 119 min ago"),
+        (NOON - timedelta(days=3), "", ", 3 days ago"),
+        (NOON - timedelta(days=3), "unsynchronised", ""),
+        (NOON + timedelta(days=3), "", ""),
+        (NOON.replace(tzinfo=None), "", ""),
+        (datetime.min.replace(tzinfo=timezone(timedelta(hours=23, minutes=59))), "", None),
+    ):
+        waited = msgspec.json.encode({"kind": "rang", "at": at, "clock": clock})
+        [line] = hear(fleet, "a/pi/event/gate", waited)
+        assert line.startswith("a/pi/gate: event: rang")
+        assert told is None or line == f"a/pi/gate: event: rang{told}"
     assert [len(hear(fleet, "a/pi/event/gate", numbered % seq)) for seq in (7, 8, 7, 8, 9)] == [1, 1, 0, 0, 1]
     assert len(hear(fleet, "a/pi/event/yard", numbered % 7)) == 1
     assert hear(fleet, "a/pi/snapshot/gate", b"\xff\xd8" * 5000) == ["a/pi/gate: snapshot of 10 kB"]

@@ -228,7 +228,7 @@ def test_alarms_reach_people_and_the_device_s_state_and_are_taken_back(scene: Sc
     until(lambda: scene.site.state().get("warnings") == {"hot": hot})
     scene.set("sys/class/thermal/thermal_zone0/temp", "70000")
     until(lambda: len(scene.said) == 2)
-    assert scene.said[1] == f"over: {hot}"
+    assert scene.said[1] == "over: the board is hot: 81 degrees"
     until(lambda: "warnings" not in scene.site.state())
 
 
