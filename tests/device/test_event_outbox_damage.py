@@ -169,7 +169,7 @@ def test_two_programs_never_use_one_file(tmp_path: Path) -> None:
             assert not second.wait_committed(0.05)
             assert delivered(second, 4) == others[:4]  # from memory
             assert [name for name, _ in said] == ["outbox_disk"]
-            assert "another program uses this file; give each its own --device" in said[0][1]
+            assert "another program uses this file; give each its own device name (--device, device=)" in said[0][1]
             first.close()
             assert second.wait_committed(WAIT_S)  # it has the file now, and what the first had not sent
             until(lambda: said[1:] == [("outbox_disk", "")])

@@ -96,7 +96,7 @@ def _advised(path: Path, said: str) -> str:
     if "full" in lower or "no space" in lower:
         advice = "free some space on this disk"
     elif "locked" in lower:
-        return f"{path}: another program uses this file; give each its own --device"
+        return f"{path}: another program uses this file; give each its own device name (--device, device=)"
     elif "read" in lower and "only" in lower:
         advice = "mount this disk for writing"
     elif "denied" in lower or "not permitted" in lower or "unable to open" in lower:
