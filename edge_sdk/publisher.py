@@ -151,13 +151,15 @@ class Publisher:
         """Take a result, or an event; never waits for a disk or a network, nor raises for their sake.
 
         Raises:
-            UsageError: a result of a camera that was not named to `open`; an event of one with an impossible name; or
-                the publisher is closed.
+            UsageError: a result of a camera that was not named to `open`; an event of one with an impossible name; what
+                is neither; or the publisher is closed.
         """
         if isinstance(value, Event):
             self.put_event(value)
             return
         self._check_open()
+        if not isinstance(value, Result):
+            raise _no(value, "a result (Detections, Classification, Segmentation) or an Event")
         camera = value.frame.camera
         stream = self._streams.get(camera)
         if stream is None:
@@ -174,9 +176,11 @@ class Publisher:
             Its number among the camera's events, which go on over restarts; None where it is held, as `max_per_s` says.
 
         Raises:
-            UsageError: the camera's name is impossible, or the publisher is closed.
+            UsageError: the camera's name is impossible, it is no event, or the publisher is closed.
         """
         self._check_open()
+        if not isinstance(event, Event):
+            raise _no(event, "an Event")
         encoder = self._encoders.get(event.camera)
         if encoder is None:
             encoder = self._encoders.setdefault(event.camera, EventEncoder(self._identity, event.camera))
@@ -222,6 +226,10 @@ def _settings_of(config: BrokerConfig) -> MqttSettings:
     with contextlib.suppress(ExpiredError):  # a new one in its place is taken as it comes
         check_credentials(settings)
     return settings
+
+
+def _no(given: object, expected: str) -> UsageError:
+    return UsageError(f"got a value of type {type(given).__name__}, expected {expected}")
 
 
 def _encoder(camera: str, bundle: Bundle, identity: Identity) -> ResultEncoder:

@@ -145,6 +145,17 @@ def test_it_takes_results_of_the_cameras_it_knows(tmp_path: Path, bundle: Bundle
             sink.put(make_classification([1], make_frame(0, "door")))
 
 
+@pytest.mark.parametrize("value", ["x", None])
+def test_what_is_neither_a_result_nor_an_event_is_refused(tmp_path: Path, value: Any) -> None:
+    given = f"got a value of type {type(value).__name__}, expected"
+    with _open(tmp_path) as publisher:
+        with pytest.raises(UsageError) as refused:
+            publisher.put(value)
+        assert str(refused.value) == f"{given} a result (Detections, Classification, Segmentation) or an Event"
+        with pytest.raises(UsageError, match=f"{given} an Event$"):
+            publisher.put_event(value)
+
+
 def test_a_table_may_hold_a_path_and_be_any_mapping(tmp_path: Path) -> None:
     with Publisher.open(_NOBODY, device="gate-1", outbox=MappingProxyType({"folder": tmp_path, "max_mb": 5})):
         assert (tmp_path / "events-default-gate-1.sqlite").exists()
