@@ -115,7 +115,8 @@ def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bo
     undelivered, waiting = _undelivered(last), _waiting(last)
     has_time = all(summary.ended_by != "signal" for summary in summaries)
     if undelivered and last.publisher and last.publisher.sent == last.publisher.rejected and has_time:
-        raise PublishError("; ".join(filter(None, [undelivered, waiting])))  # a script must see that all was for nothing
+        # A script must see that all was for nothing.
+        raise PublishError("; ".join(filter(None, [undelivered, waiting])))
     for line in filter(None, [] if quiet else [undelivered, waiting]):
         say(f"warning: {line}")
     if left_out is not None:
