@@ -30,6 +30,7 @@ from edge_sdk.publishing import (
     ResultEncoder,
     check_credentials,
     check_name,
+    want_of_folder,
 )
 
 _OPENING_S = 60.0  # for the file of events, which is looked through; a small board reads a full one in many seconds
@@ -242,8 +243,8 @@ def _encoder(camera: str, bundle: Bundle, identity: Identity) -> ResultEncoder:
 def _opened(settings: OutboxSettings, broker: MqttSettings, identity: Identity) -> EventOutbox:
     """An outbox with its file: whoever waits for commits must learn at once that there will be none."""
     path = settings.path_of(broker.site, broker.device)
-    if settings.folder is not None and not settings.folder.is_dir():
-        raise UsageError(f"outbox: {settings.folder}: no such folder; make it, or mount the disk that has it")
+    if settings.folder is not None and (want := want_of_folder(settings.folder)):
+        raise UsageError(f"outbox: {want}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)  # an outbox opens at once what is there, and else with the first event

@@ -40,6 +40,7 @@ def _open(folder: Path, **arguments: Any) -> Publisher:
         ({"site": ""}, UsageError, "site name has 0 characters"),
         ({"qos": 2}, ConfigError, "mqtt.qos: 2, expected 0 or 1"),
         ({"outbox": "nowhere"}, UsageError, "outbox: nowhere: no such folder"),
+        ({"outbox": __file__}, UsageError, "test_publisher.py is a file, name a folder"),
         ({"outbox": {"max_mb": 0}}, ConfigError, "outbox.max_mb is 0"),
         ({"outbox": 5}, ConfigError, "outbox.folder: got a whole number, expected a string"),
         (
