@@ -7,7 +7,7 @@ and time without results is no time in which something was gone. `presence` has 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timezone
 
 from edge_sdk.bundle import Bundle
@@ -17,6 +17,7 @@ from edge_sdk.event_rule import EventRule
 from edge_sdk.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.presence import Presence, Turn
 from edge_sdk.protocols import EventSink
+from edge_sdk.toml_file import nearest, shown
 
 _MOST_BETWEEN_NS = 1_000_000_000  # a camera that is away for an hour was looked at for none of it
 
@@ -50,8 +51,12 @@ class EventWatch:
 
         Raises:
             BundleError: when its labels changed since it was opened.
-            UsageError: two rules name the same label.
+            UsageError: two rules name the same label, or one names a label that the bundle does not have.
         """
+        rules = [*rules]
+        unknown = unwatched(rules, bundle)
+        if unknown:
+            raise UsageError(f"event rules: {'; '.join(unknown)}")
         return cls(rules, labels_by_id(bundle), sink)
 
     def put(self, result: Result) -> None:
@@ -124,6 +129,29 @@ def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
             if by_label.setdefault(label, rule) is not rule:
                 raise UsageError(f"event rules: two of them name {label!r}, expected one a label")
     return by_label
+
+
+def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
+    """A line for each label of the rules that no class of a bundle has.
+
+    Raises:
+        BundleError: the bundle's labels changed since it was opened.
+        UsageError: two rules name the same label.
+    """
+    of = f"is no label of {bundle.manifest.name}, so nothing is told of it"
+    return missing_labels(rules_by_label(rules), labels_by_id(bundle).values(), of)
+
+
+def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
+    """A line for each label that is none of these, with the one that was probably meant.
+
+    Args:
+        named: the labels to look for.
+        labels: that there are.
+        of: what is to be said of one that is missing.
+    """
+    near = {label: nearest(label, labels) for label in named if label not in labels}
+    return [f"{shown(label)} {of}" + (f"; did you mean {shown(like)}?" if like else "") for label, like in near.items()]
 
 
 def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:

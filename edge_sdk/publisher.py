@@ -31,6 +31,7 @@ from edge_sdk.publishing import (
     ResultEncoder,
     check_credentials,
     check_name,
+    want_of_folder,
 )
 
 _OPENING_S = 60.0  # for the file of events, which is looked through; a small board reads a full one in many seconds
@@ -154,13 +155,15 @@ class Publisher:
         """Take a result, or an event; never waits for a disk or a network, nor raises for their sake.
 
         Raises:
-            UsageError: a result of a camera that was not named to `open`; an event of one with an impossible name; or
-                the publisher is closed.
+            UsageError: a result of a camera that was not named to `open`; an event of one with an impossible name; what
+                is neither; or the publisher is closed.
         """
         if isinstance(value, Event):
             self.put_event(value)
             return
         self._check_open()
+        if not isinstance(value, Result):
+            raise _no(value, "a result (Detections, Classification, Segmentation) or an Event")
         camera = value.frame.camera
         stream = self._streams.get(camera)
         if stream is None:
@@ -177,9 +180,11 @@ class Publisher:
             Its number among the camera's events, which go on over restarts; None where it is held, as `max_per_s` says.
 
         Raises:
-            UsageError: the camera's name is impossible, or the publisher is closed.
+            UsageError: the camera's name is impossible, it is no event, or the publisher is closed.
         """
         self._check_open()
+        if not isinstance(event, Event):
+            raise _no(event, "an Event")
         encoder = self._encoders.get(event.camera)
         if encoder is None:
             encoder = self._encoders.setdefault(event.camera, EventEncoder(self._identity, event.camera))
@@ -227,6 +232,10 @@ def _settings_of(config: BrokerConfig) -> MqttSettings:
     return settings
 
 
+def _no(given: object, expected: str) -> UsageError:
+    return UsageError(f"got a value of type {type(given).__name__}, expected {expected}")
+
+
 def _encoder(camera: str, bundle: Bundle, identity: Identity) -> ResultEncoder:
     check_name("camera", camera)
     if not isinstance(bundle, Bundle):
@@ -237,8 +246,8 @@ def _encoder(camera: str, bundle: Bundle, identity: Identity) -> ResultEncoder:
 def _place(settings: OutboxSettings, broker: MqttSettings) -> Path:
     """Where the file of events is, which is there from now on."""
     path = settings.path_of(broker.site, broker.device)
-    if settings.folder is not None and not settings.folder.is_dir():
-        raise UsageError(f"outbox: {settings.folder}: no such folder; make it, or mount the disk that has it")
+    if settings.folder is not None and (want := want_of_folder(settings.folder)):
+        raise UsageError(f"outbox: {want}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)  # an outbox opens at once what is there, and else with the first event

@@ -112,12 +112,13 @@ def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bo
         elif not quiet:
             say((f"{summary.camera}: " if len(summaries) > 1 else "") + _closing(summary))
     last = summaries[-1]  # what became of the results is in each, of all streams together
-    undelivered = _undelivered(last)
+    undelivered, waiting = _undelivered(last), _waiting(last)
     has_time = all(summary.ended_by != "signal" for summary in summaries)
     if undelivered and last.publisher and last.publisher.sent == last.publisher.rejected and has_time:
-        raise PublishError(undelivered)  # a script must see that all was for nothing
-    if undelivered and not quiet:
-        say(f"warning: {undelivered}")
+        # A script must see that all was for nothing.
+        raise PublishError("; ".join(filter(None, [undelivered, waiting])))
+    for line in filter(None, [] if quiet else [undelivered, waiting]):
+        say(f"warning: {line}")
     if left_out is not None:
         raise left_out
 
@@ -249,3 +250,14 @@ def _undelivered(summary: RunSummary) -> str | None:
         return None
     reason = f"; {publisher.last_error}" if publisher.last_error else ""
     return f"{lost} of {publisher.put} results did not reach the broker{reason}"
+
+
+def _waiting(summary: RunSummary) -> str | None:
+    """What of the events the broker did not get so far, or None; those in memory only are lost by now, and said so."""
+    from edge_sdk.daemon.say import counted
+
+    events = summary.publisher.events if summary.publisher else None
+    if events is None or not events.waiting or not events.is_durable:
+        return None
+    wait = "waits" if events.waiting == 1 else "wait"
+    return f"{counted(events.waiting, 'event')} {wait} on disk for the next start"

@@ -56,6 +56,7 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
         if broker.password is not None and not broker.tls:
             doubts.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
     doubts += _shared_cameras(settings.pipelines)
+    outbox = _noted(found, partial(_outbox, settings))
     bundles = _Bundles([key for key in keys if key is not None], is_blind=None in keys)
     checked_pipelines = tuple(_pipeline(pipeline, broker, bundles) for pipeline in settings.pipelines)
     labels = bundles.labels()
@@ -64,7 +65,7 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
     return Checked(
         device=settings.device,
         broker=None if broker is None else _broker(broker),
-        outbox=_outbox(settings),
+        outbox=outbox,
         commands=settings.commands,
         home_assistant=_home_assistant(settings),
         trusted_keys=tuple(map(str, files)),
@@ -78,6 +79,8 @@ def _outbox(settings: RunSettings) -> str | None:
     mqtt = settings.mqtt
     if mqtt is None or not any(pipeline.events for pipeline in settings.pipelines):
         return None
+    if want := settings.outbox.want_of_place():
+        raise UsageError(f"outbox.folder: {want}")
     try:
         return str(settings.outbox.path_of(mqtt.site, mqtt.device))
     except OutputError:  # they wait in memory, which a run says

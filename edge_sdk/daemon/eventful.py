@@ -9,7 +9,7 @@ from edge_sdk.daemon.labels import unknown_labels
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.event import Event
-from edge_sdk.event_watch import EventWatch
+from edge_sdk.event_watch import EventWatch, labels_by_id
 from edge_sdk.protocols import Sink
 from edge_sdk.publishing import Stream
 from edge_sdk.snapshots import Snapshots
@@ -50,7 +50,7 @@ def observers_of_events(
     if settings.events:
         for line in unknown_labels(settings, bundle):
             say(f"warning: {line}")
-        observers.append(EventWatch.for_bundle(bundle, settings.events, _Told(stream, snapshots)))
+        observers.append(EventWatch(settings.events, labels_by_id(bundle), _Told(stream, snapshots)))
     if snapshots is not None:
         observers.append(snapshots)
     return observers

@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.event_watch import labels_by_id, rules_by_label
+from edge_sdk.event_watch import missing_labels, unwatched
 from edge_sdk.home_assistant import HomeAssistantSettings
-from edge_sdk.toml_file import nearest, shown
 
 
 def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:
@@ -17,10 +16,7 @@ def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:
     Raises:
         BundleError: the bundle's labels changed since it was opened.
     """
-    labels = labels_by_id(bundle).values()
-    missing = [label for label in rules_by_label(settings.events) if label not in labels]
-    of = f"is no label of {bundle.manifest.name}, so nothing is told of it"
-    return [f"[[events]] labels: {shown(label)} {of}{_hint(label, labels)}" for label in missing]
+    return [f"[[events]] labels: {line}" for line in unwatched(settings.events, bundle)]
 
 
 def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collection[str]) -> list[str]:
@@ -32,11 +28,5 @@ def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collecti
     """
     if settings is None or not settings.is_enabled:
         return []
-    missing = [label for label in settings.labels if label not in labels]
     of = "is no label of a bundle here, so it has no entity"
-    return [f"home_assistant.labels: {shown(label)} {of}{_hint(label, labels)}" for label in missing]
-
-
-def _hint(label: str, labels: Collection[str]) -> str:
-    near = nearest(label, labels)
-    return f"; did you mean {shown(near)}?" if near else ""
+    return [f"home_assistant.labels: {line}" for line in missing_labels(settings.labels, labels, of)]

@@ -14,6 +14,7 @@ from edge_sdk.snapshots import jpeg_of
 _PATIENCE_S = 5.0  # for a frame: a requester waits for an answer
 _MOST = 8  # requests that wait; they share a camera's picture
 _QUALITY = 85
+_PAUSED = "this camera is paused: nothing of it is looked at; resume it and ask again"
 
 Done: TypeAlias = "Picture | RefusedError"
 
@@ -40,7 +41,7 @@ class Shooting:
         if not isinstance(command, Snapshot):
             raise TypeError("expected a snapshot")
         if control.paused:
-            raise RefusedError("not_possible", "this camera is paused: nothing of it is looked at")
+            raise RefusedError("not_possible", _PAUSED)
         if len(self._waiting) >= _MOST:
             raise RefusedError("too_fast", f"{_MOST} pictures are waited for already")
         if all(other.camera != command.camera for _, other, _ in self._waiting):
@@ -58,7 +59,7 @@ class Shooting:
                 yield request, self._publish(outlet, command, shot)
             elif control.paused:
                 control.wants_shot = False
-                yield request, RefusedError("not_possible", "this camera was paused")
+                yield request, RefusedError("not_possible", _PAUSED)
             elif self._clock_s() >= until:
                 control.wants_shot = False
                 yield request, RefusedError("failed", f"no frame came within {_PATIENCE_S:g} s")

@@ -4,7 +4,14 @@ from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.blame import refusal
 from edge_sdk.publishing.channels import EVENTS, LONGEST_EXPIRY_S, SNAPSHOTS, Channel
 from edge_sdk.publishing.credentials import ExpiredError, check_credentials, own_expiry, valid_until
-from edge_sdk.publishing.durable import EVENTS_LOST, LEAST_MB, EventOutbox, OutboxSettings, lost_in_words
+from edge_sdk.publishing.durable import (
+    EVENTS_LOST,
+    LEAST_MB,
+    EventOutbox,
+    OutboxSettings,
+    lost_in_words,
+    want_of_folder,
+)
 from edge_sdk.publishing.encoder import ResultEncoder
 from edge_sdk.publishing.event_encoder import EventEncoder
 from edge_sdk.publishing.identity import Identity, new_run_id
@@ -104,4 +111,5 @@ __all__ = [
     "read_password",
     "refusal",
     "valid_until",
+    "want_of_folder",
 ]

@@ -13,7 +13,7 @@ from edge_sdk.daemon.checking import check_run
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.event_rule import EventRule
 from edge_sdk.home_assistant import HomeAssistantSettings
-from edge_sdk.publishing import MqttSettings, Secret
+from edge_sdk.publishing import MqttSettings, OutboxSettings, Secret
 from edge_sdk.session import onnxruntime_version
 from edge_sdk.snapshot_settings import SnapshotSettings
 from tests.device.bundles import make_manifest, write_bundle
@@ -28,9 +28,15 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def _check(
-    *pipelines: PipelineSettings, mqtt: MqttSettings | None = None, home_assistant: HomeAssistantSettings | None = None
+    *pipelines: PipelineSettings,
+    mqtt: MqttSettings | None = None,
+    home_assistant: HomeAssistantSettings | None = None,
+    outbox: OutboxSettings | None = None,
 ) -> Checked:
-    return check_run(RunSettings(device="pi", pipelines=pipelines, mqtt=mqtt, home_assistant=home_assistant))
+    waiting = outbox or OutboxSettings()
+    return check_run(
+        RunSettings(device="pi", pipelines=pipelines, mqtt=mqtt, home_assistant=home_assistant, outbox=waiting)
+    )
 
 
 def _said(checked: Checked) -> list[tuple[int, str]]:
@@ -127,6 +133,34 @@ def test_a_key_that_is_missing_hides_no_bundle_that_is(tmp_path: Path, bundle: P
     assert len(said) == 2
     assert "none.pub" in said[0]
     assert "none.edge: no such bundle" in said[1]
+
+
+_MAKE_IT = "no such folder; make it, or mount the disk that has it"
+
+
+@pytest.mark.parametrize(
+    ("folder", "complaint"),
+    [
+        ("", ""),
+        ("new", ""),
+        ("file", "outbox.folder: FOLDER/file is a file, name a folder"),
+        ("file/new", "outbox.folder: FOLDER/file is a file, name a folder"),
+        ("file/new/newer", f"outbox.folder: FOLDER/file/new: {_MAKE_IT}"),
+        ("new/newer", f"outbox.folder: FOLDER/new: {_MAKE_IT}"),
+        ("unmounted", f"outbox.folder: FOLDER/unmounted: {_MAKE_IT}"),
+    ],
+)
+def test_a_folder_in_which_events_cannot_wait(bundle: Path, tmp_path: Path, folder: str, complaint: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "unmounted").symlink_to(tmp_path / "nowhere")
+    rules = (EventRule(labels=("dog",)),)
+    outbox, mqtt = OutboxSettings(folder=tmp_path / folder), MqttSettings(host="h", port=1, device="pi")
+    checked = _check(PipelineSettings(source="pattern", bundle=bundle, events=rules), mqtt=mqtt, outbox=outbox)
+    assert _said(checked) == ([(2, complaint.replace("FOLDER", str(tmp_path)))] if complaint else [])
+    assert (checked.outbox is None) is bool(complaint)
+    assert not (tmp_path / "new").exists()
+    without_events = _check(PipelineSettings(source="pattern", bundle=bundle), mqtt=mqtt, outbox=outbox)
+    assert _said(without_events) == []
 
 
 def test_a_label_for_home_assistant_that_no_bundle_has(bundle: Path, tmp_path: Path) -> None:

@@ -90,6 +90,15 @@ def test_a_picture_that_came_too_late_is_nobody_s(office: Office) -> None:
     assert (control.wants_shot, control.shot) == (True, None)
 
 
+@pytest.mark.parametrize("steps", [("pause", "snapshot"), ("snapshot", "pause")])
+def test_a_picture_of_a_paused_camera_is_refused_with_what_to_do(office: Office, steps: tuple[str, str]) -> None:
+    for step in steps:
+        office.hear(step, camera="gate")
+    [error] = [answer["error"] for answer in office.answers(2) if not answer["ok"]]
+    assert error["code"] == "not_possible"
+    assert error["message"] == "this camera is paused: nothing of it is looked at; resume it and ask again"
+
+
 def test_a_picture_on_its_way_when_the_connection_breaks_is_sent_again(office: Office) -> None:
     office.link.answers = False
     _shoot(office, 7)

@@ -158,6 +158,27 @@ def test_a_file_of_a_later_version_is_not_written_to(tmp_path: Path) -> None:
     sql.close()
 
 
+def test_a_folder_that_is_named_is_made_once_the_one_above_it_is_there(tmp_path: Path) -> None:
+    folder, said = tmp_path / "disk" / "waiting", list[tuple[str, str]]()
+    with outbox_at(folder / "events.sqlite", said=said, folder=folder) as outbox:
+        put(outbox, 1)
+        want = "no such folder; make it, or mount the disk that has it"
+        until(lambda: said == [("outbox_disk", f"events wait in memory only: {tmp_path / 'disk'}: {want}")])
+        assert list(tmp_path.iterdir()) == []
+        (tmp_path / "disk").touch()
+        until(
+            lambda: (
+                said[1:]
+                == [("outbox_disk", f"events wait in memory only: {tmp_path / 'disk'} is a file, name a folder")]
+            )
+        )
+        (tmp_path / "disk").unlink()
+        (tmp_path / "disk").mkdir()
+        assert outbox.wait_committed(WAIT_S)
+        until(lambda: said[2:] == [("outbox_disk", "")])
+    assert (folder / "events.sqlite").exists()
+
+
 def test_two_programs_never_use_one_file(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
     said: list[tuple[str, str]] = []
@@ -169,7 +190,7 @@ def test_two_programs_never_use_one_file(tmp_path: Path) -> None:
             assert not second.wait_committed(0.05)
             assert delivered(second, 4) == others[:4]  # from memory
             assert [name for name, _ in said] == ["outbox_disk"]
-            assert "another program uses this file; give each its own --device" in said[0][1]
+            assert "another program uses this file; give each its own device name (--device, device=)" in said[0][1]
             first.close()
             assert second.wait_committed(WAIT_S)  # it has the file now, and what the first had not sent
             until(lambda: said[1:] == [("outbox_disk", "")])

@@ -258,6 +258,15 @@ def test_a_bundles_labels_are_counted_as_its_results_count_them(tmp_path: Path) 
     assert [event.class_id for event in told] == [1]
 
 
+def test_a_label_that_the_bundle_does_not_have_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "tiny.edge"))
+    rules = (EventRule(labels=labels) for labels in (("dog", "catt"), ("fox",)))
+    with pytest.raises(UsageError) as refused:
+        EventWatch.for_bundle(bundle, rules, Told())
+    of = "is no label of tiny, so nothing is told of it"
+    assert str(refused.value) == f"event rules: 'catt' {of}; did you mean 'cat'?; 'fox' {of}"
+
+
 @pytest.mark.parametrize(
     ("background_class", "expected"), [(False, {0: "cat", 1: "class_1"}), (True, {-1: "cat", 0: "class_0"})]
 )

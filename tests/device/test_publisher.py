@@ -43,6 +43,7 @@ def _open(folder: Path, **arguments: Any) -> Publisher:
         ({"site": ""}, UsageError, "site name has 0 characters"),
         ({"qos": 2}, ConfigError, "mqtt.qos: 2, expected 0 or 1"),
         ({"outbox": "nowhere"}, UsageError, "outbox: nowhere: no such folder"),
+        ({"outbox": __file__}, UsageError, "test_publisher.py is a file, name a folder"),
         ({"outbox": {"max_mb": 0}}, ConfigError, "outbox.max_mb is 0"),
         ({"outbox": 5}, ConfigError, "outbox.folder: got a whole number, expected a string"),
         (
@@ -163,6 +164,17 @@ def test_it_takes_results_of_the_cameras_it_knows(tmp_path: Path, bundle: Bundle
         assert publisher.stats().put == 1
         with pytest.raises(UsageError, match=r"camera 'door', expected one of .* \('gate'\); cameras=\{'door'"):
             sink.put(make_classification([1], make_frame(0, "door")))
+
+
+@pytest.mark.parametrize("value", ["x", None])
+def test_what_is_neither_a_result_nor_an_event_is_refused(tmp_path: Path, value: Any) -> None:
+    given = f"got a value of type {type(value).__name__}, expected"
+    with _open(tmp_path) as publisher:
+        with pytest.raises(UsageError) as refused:
+            publisher.put(value)
+        assert str(refused.value) == f"{given} a result (Detections, Classification, Segmentation) or an Event"
+        with pytest.raises(UsageError, match=f"{given} an Event$"):
+            publisher.put_event(value)
 
 
 def test_a_table_may_hold_a_path_and_be_any_mapping(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ import msgspec
 import pytest
 
 from edge_sdk.camera import SourceStats
-from edge_sdk.cli.run import _closing, _undelivered
+from edge_sdk.cli.run import _closing, _undelivered, _waiting
 from edge_sdk.daemon.summary import RunSummary
 from edge_sdk.percentiles import Percentiles
 from edge_sdk.publishing import PublisherStats, StreamStats
+from edge_sdk.publishing.durable import EventStats
 
 _TIMES = Percentiles(1.0, 2.0, 3.0)
 
@@ -46,3 +47,20 @@ def test_what_a_rate_leaves_out_is_not_lost(put: int, sent: int, limited: int, e
     summary = _summary(put=put, sent=sent, limited=limited)
     assert _undelivered(summary) == expected
     assert (f", {limited} not published, as max_per_s says" in _closing(summary)) is bool(limited)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        (EventStats(is_durable=True), None),
+        (EventStats(waiting=1, is_durable=True), "1 event waits on disk for the next start"),
+        (EventStats(waiting=3, is_durable=True), "3 events wait on disk for the next start"),
+        (EventStats(waiting=3), None),
+    ],
+)
+def test_events_that_wait_for_the_next_start_are_said(events: EventStats, expected: str | None) -> None:
+    summary = _summary(put=10, sent=10, limited=0)
+    assert summary.publisher is not None
+    left = msgspec.structs.replace(summary.publisher, events=events)
+    assert _waiting(msgspec.structs.replace(summary, publisher=left)) == expected
+    assert _waiting(msgspec.structs.replace(summary, publisher=None)) is None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.host.asyncapi import AsyncApi
-from tests.system.broker import Broker, Received, Subscriber
+from tests.system.broker import Broker, Received, Subscriber, free_port
 from tests.system.bundles import cell_picture
 from tests.system.program import edge_sdk
 from tests.system.publishers import documents
@@ -107,6 +107,25 @@ def test_as_lines_events_stand_between_results(cell_bundle: Path, tmp_path: Path
     assert kinds == [("result", seq) for seq in range(16)][:6] + [("event", 5)] * 2 + [
         ("result", seq) for seq in range(6, 12)
     ] + [("event", 11)] * 2 + [("result", seq) for seq in range(12, 16)]
+
+
+@pytest.mark.parametrize(
+    ("is_folder", "expected"),
+    [
+        (True, "did not reach the broker; Connection refused; 4 events wait on disk for the next start\n"),
+        (False, "warning: 4 events are lost since the start: 4 in memory only\n"),
+    ],
+)
+def test_what_becomes_of_events_without_a_broker_is_said_at_the_end(
+    cell_bundle: Path, tmp_path: Path, is_folder: bool, expected: str
+) -> None:
+    outbox = tmp_path / "waiting"
+    outbox.mkdir() if is_folder else outbox.touch()
+    tables = f'[mqtt]\nurl = "mqtt://127.0.0.1:{free_port()}"\n[outbox]\nfolder = "{outbox}"\n'
+    done = edge_sdk("run", "--config", _config(tmp_path, cell_bundle, tables))
+    assert done.returncode == 1
+    assert expected in done.stderr
+    assert ("wait on disk" in done.stderr) is is_folder
 
 
 def test_a_label_that_the_bundle_has_not_is_said(cell_bundle: Path, tmp_path: Path) -> None:

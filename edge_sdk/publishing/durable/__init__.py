@@ -4,7 +4,7 @@ from edge_sdk.publishing.durable.complaints import EVENTS_LOST, lost_in_words
 from edge_sdk.publishing.durable.event_outbox import EventOutbox
 from edge_sdk.publishing.durable.held import Encode, Held
 from edge_sdk.publishing.durable.losses import Losses
-from edge_sdk.publishing.durable.settings import LEAST_MB, OutboxSettings
+from edge_sdk.publishing.durable.settings import LEAST_MB, OutboxSettings, want_of_folder
 from edge_sdk.publishing.durable.stats import EventStats
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "Losses",
     "OutboxSettings",
     "lost_in_words",
+    "want_of_folder",
 ]

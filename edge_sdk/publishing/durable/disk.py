@@ -16,6 +16,7 @@ from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.durable.recovery import DiskTroubleError, Opened, disk_trouble, open_store
 from edge_sdk.publishing.durable.salvage import carry_over
+from edge_sdk.publishing.durable.settings import OutboxSettings
 from edge_sdk.publishing.durable.store import AstrayError, EventStore
 
 _FIRST_RETRY_S = 2.0
@@ -27,7 +28,7 @@ class Disk:
 
     Args:
         path: of the file; None: no disk is wanted.
-        max_bytes: that it may take.
+        settings: of the outbox.
         on_trouble: called with a name and a line; an empty one when the trouble is over.
         retry: how long to wait before the next attempt.
 
@@ -38,9 +39,13 @@ class Disk:
     """
 
     def __init__(
-        self, path: Path | None, max_bytes: int, on_trouble: Callable[[str, str], None], retry: Backoff | None = None
+        self,
+        path: Path | None,
+        settings: OutboxSettings,
+        on_trouble: Callable[[str, str], None],
+        retry: Backoff | None = None,
     ) -> None:
-        self.path, self._max_bytes, self._on_trouble = path, max_bytes, on_trouble
+        self.path, self._settings, self._on_trouble = path, settings, on_trouble
         self.store: EventStore | None = None
         self.astray: EventStore | None = None
         self.set_aside = 0
@@ -71,7 +76,7 @@ class Disk:
             self.astray.close()
             self.astray = None
         try:
-            opened = open_store(self.path, self._max_bytes, self._damage)
+            opened = open_store(self.path, self._settings, self._damage)
         except DiskTroubleError as trouble:
             self._be_down(trouble)
             return None

@@ -245,7 +245,7 @@ class EventOutbox:
             from edge_sdk.publishing.durable.disk import Disk  # with SQLite: only where there are events
             from edge_sdk.publishing.durable.writer import Writer
 
-            self._disk = Disk(self._path, int(self._settings.max_mb * 1e6), self._troubles.say, self._retry)
+            self._disk = Disk(self._path, self._settings, self._troubles.say, self._retry)
             writer = Writer(self._shelf, self._disk, self._clock, self._settings, self._complaints)
         except Exception as cause:  # noqa: BLE001 - no descriptor is left to load SQLite with; that may pass
             self._troubles.say_memory_only(of_descriptors() or f"{type(cause).__name__}: {cause}")

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.publishing.durable.salvage import salvage
+from edge_sdk.publishing.durable.settings import OutboxSettings
 from edge_sdk.publishing.durable.store import EventStore
 from edge_sdk.publishing.shortage import of_descriptors
 
@@ -42,19 +43,22 @@ class Opened(msgspec.Struct, frozen=True):
     salvaged: int = 0
 
 
-def open_store(path: Path, max_bytes: int, damage: str = "") -> Opened:
+def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> Opened:
     """Open the file, or begin a new one where it is damaged.
 
     Args:
         path: of the file.
-        max_bytes: that it may take.
+        settings: its bound, and whether what is above its folder may be made.
         damage: what is known to be wrong with it; empty where that is to be found out.
 
     Raises:
         DiskTroubleError: neither is possible now; it may be later.
     """
+    max_bytes = int(settings.max_mb * 1e6)
+    if want := settings.want_of_place():
+        raise DiskTroubleError(want)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=settings.folder is None, exist_ok=True)
         if not damage:
             try:
                 return Opened(EventStore(path, max_bytes))
@@ -96,7 +100,7 @@ def _advised(path: Path, said: str) -> str:
     if "full" in lower or "no space" in lower:
         advice = "free some space on this disk"
     elif "locked" in lower:
-        return f"{path}: another program uses this file; give each its own --device"
+        return f"{path}: another program uses this file; give each its own device name (--device, device=)"
     elif "read" in lower and "only" in lower:
         advice = "mount this disk for writing"
     elif "denied" in lower or "not permitted" in lower or "unable to open" in lower:
