@@ -12,9 +12,8 @@ from threading import Thread
 import numpy as np
 
 from edge_sdk.camera.stats import SourceStats, SourceStatus
-from edge_sdk.camera.threaded import PATIENCE_S
+from edge_sdk.camera.threaded import PATIENCE_S, failed_reading
 from edge_sdk.camera.video import VideoFile
-from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame, Image
 from edge_sdk.left_behind import join_or_leave
 
@@ -81,7 +80,7 @@ class EveryFrame:
         if item is None:
             self._ended = True
             if self._failure is not None:
-                raise CameraError(f"{self._thread.name}: reading failed: {self._failure}") from self._failure
+                raise failed_reading(self._thread, self._failure) from self._failure
             return None
         index, self._held = item
         self._delivered += 1

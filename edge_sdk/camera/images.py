@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from pathlib import Path
 from typing import cast
@@ -15,7 +14,7 @@ from edge_sdk.camera.rotation import turned
 from edge_sdk.camera.stats import SourceStats, SourceStatus
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame, Image
-from edge_sdk.location import IMAGE_SUFFIXES
+from edge_sdk.location import IMAGE_SUFFIXES, kind_of
 from edge_sdk.permission import want_of_permission
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 
@@ -39,7 +38,7 @@ class ImageFiles:
 
     def __init__(self, path: Path, camera: str, options: SourceOptions = AS_IT_COMES) -> None:
         set_up_opencv()
-        self._options = options
+        self._path, self._options = path, options
         self._camera = camera
         self._paths = _image_paths(path)
         self._index = 0
@@ -48,9 +47,7 @@ class ImageFiles:
         self._unreadable = 0
         self._first = self._next_readable()
         if self._first is None:
-            which = f"none of {len(self._paths)} images can be read"
-            why = next(filter(None, map(want_of_permission, self._paths)), "expected whole JPEG, PNG, …")
-            raise CameraError(f"{path}: {which}; {why}")
+            raise self._none_readable()
 
     @property
     def ended(self) -> bool:
@@ -71,21 +68,18 @@ class ImageFiles:
         """The next image that can be read, or None when there is none left.
 
         Raises:
-            CameraError: no file can be read at present, which says nothing of the images; asked again, it goes on.
+            CameraError: no file can be read at present, which says nothing of the images, or none of those that are
+                repeated; asked again, it goes on.
         """
         image, self._first = self._first, None
         if image is None:
             image = self._next_readable()
         if image is None:
-            return None
+            if self.ended:
+                return None
+            raise self._none_readable()
         self._delivered += 1
-        seq = self._seq
-        if self._options.repeat and self._index >= len(self._paths):
-            # Looked up now, so that a folder of which nothing can be read any more comes to an end.
-            self._index = 0
-            with contextlib.suppress(CameraError):  # this image is whole: the next call says it
-                self._first = self._next_readable()
-        return Frame(image, time.monotonic_ns(), time.time(), seq, self._camera)
+        return Frame(image, time.monotonic_ns(), time.time(), self._seq, self._camera)
 
     def close(self) -> None:
         """Deliver nothing more; may be called twice."""
@@ -93,17 +87,27 @@ class ImageFiles:
         self._index = len(self._paths)
 
     def _next_readable(self) -> Image | None:
-        while self._index < len(self._paths):
+        for _ in self._paths:  # of those that are repeated one round
+            if self._index >= len(self._paths):
+                break
             image = _read(self._paths[self._index])
             self._index += 1
+            if self._options.repeat:
+                self._index %= len(self._paths)
             self._seq += 1
             if image is not None:
                 return turned(image, self._options.rotate)
             self._unreadable += 1
         return None
 
+    def _none_readable(self) -> CameraError:
+        _image_paths(self._path)  # which says that none is there
+        why = next(filter(None, map(want_of_permission, self._paths)), "expected whole JPEG, PNG, …")
+        return CameraError(f"{self._path}: none of {len(self._paths)} images can be read; {why}")
+
 
 def _image_paths(path: Path) -> list[Path]:
+    kind_of(str(path.absolute()))  # which says that nothing is there
     denied = want_of_permission(path)
     if denied:
         raise CameraError(f"{path}: {denied}")

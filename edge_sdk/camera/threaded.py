@@ -96,7 +96,7 @@ class ThreadedSource:
     @property
     def status(self) -> SourceStatus:
         """Where it stands now."""
-        return SourceStatus.ENDED if self._slot.ended else self._feed.status
+        return SourceStatus.ENDED if self.ended else self._feed.status
 
     @property
     def trouble(self) -> str:
@@ -116,7 +116,7 @@ class ThreadedSource:
         """
         frame = self._slot.latest(timeout_s)
         if frame is None and self._failure is not None and not self._stop.is_set():
-            raise CameraError(f"{self._thread.name}: reading failed: {_first_line(self._failure)}") from self._failure
+            raise failed_reading(self._thread, self._failure) from self._failure
         return frame
 
     def close(self) -> None:
@@ -137,5 +137,8 @@ class ThreadedSource:
             self._slot.finish()
 
 
-def _first_line(cause: Exception) -> str:
-    return f"{type(cause).__name__}: {cause}".splitlines()[0]
+def failed_reading(thread: Thread, cause: Exception) -> CameraError:
+    """What the consumer hears of a reader that failed; what a source says of itself is said as it is at an opening."""
+    if isinstance(cause, CameraError):
+        return CameraError(str(cause))
+    return CameraError(f"{thread.name}: reading failed: {type(cause).__name__}: {cause}".splitlines()[0])

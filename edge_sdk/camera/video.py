@@ -21,6 +21,7 @@ from edge_sdk.camera.stats import SourceStatus
 from edge_sdk.camera.trouble import want_of_descriptors
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Image
+from edge_sdk.location import kind_of
 from edge_sdk.permission import want_of_permission
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 
@@ -47,20 +48,13 @@ class VideoFile:
     """
 
     def __init__(self, path: Path, options: SourceOptions = AS_IT_COMES) -> None:
-        self._path = str(path.absolute())
+        self._path = path
         self._rotation, self._repeats = Rotation(options.rotate), options.repeat
         self._version = _version(self._path)
-        capture = open_file(self._path)
-        first = self._first_image(capture) if capture else None
-        if capture is None or first is None:
-            if capture is not None:
-                capture.release()
-            raise CameraError(f"{path}: {want_of_permission(path) or want_of_descriptors() or _NO_FRAME}")
-        self.capture: OpenCvCapture = capture
-        self.first: Image = first
-        self.fps = capture.fps
-        self._first_ms = capture.position_ms
-        self._first_sum = zlib.crc32(first.data) if self._repeats else 0
+        self.capture, self.first = self._opened()
+        self.fps = self.capture.fps
+        self._first_ms = self.capture.position_ms
+        self._first_sum = zlib.crc32(self.first.data) if self._repeats else 0
         self._can_rewind: bool | None = None  # until it was tried
 
     def retrieve_into(self, buffer: Image) -> Image | None:
@@ -71,7 +65,7 @@ class VideoFile:
         """Go to the next frame; a file that is repeated begins again. False when there is none.
 
         Raises:
-            CameraError: no file can be opened at present, which says nothing of this one.
+            CameraError: it is to begin again, and is away, is no video any more, or no file can be opened at present.
         """
         return self.capture.grab() or self._begin_again()
 
@@ -87,16 +81,10 @@ class VideoFile:
         if version == self._version and self._is_rewound():
             return True
         self.capture.release()
-        again = open_file(self._path)
-        if again is None:
-            trouble = want_of_descriptors()
-            if trouble:
-                raise CameraError(f"{self._path}: {trouble}; it does not begin again")
-            return False
-        self.capture = again
+        self.capture, _ = self._opened()
         if version != self._version:
             self._version, self._can_rewind = version, False  # what its first frame looks like was not noted
-        return again.grab()
+        return True
 
     def _is_rewound(self) -> bool:
         """Go back to the first frame without opening anything: an opening waits for cameras that hang in theirs.
@@ -113,17 +101,27 @@ class VideoFile:
         image = self._new_image(self.capture)
         return image is not None and zlib.crc32(image.data) == self._first_sum
 
-    def _first_image(self, capture: OpenCvCapture) -> Image | None:
-        return self._new_image(capture) if capture.grab() else None
+    def _opened(self) -> tuple[OpenCvCapture, Image]:
+        """The file, with its first frame grabbed, and that frame."""
+        location = str(self._path.absolute())
+        kind_of(location)  # which says that nothing is there, or no file
+        capture = open_file(location)
+        first = self._new_image(capture) if capture and capture.grab() else None
+        if capture is None or first is None:
+            if capture is not None:
+                capture.release()
+            trouble = want_of_permission(self._path) or want_of_descriptors() or _NO_FRAME
+            raise CameraError(f"{self._path}: {trouble}")
+        return capture, first
 
     def _new_image(self, capture: OpenCvCapture) -> Image | None:
         return self._rotation.retrieve_into(capture, np.zeros((1, 1, 3), np.uint8))
 
 
-def _version(path: str) -> tuple[int, ...] | None:
+def _version(path: Path) -> tuple[int, ...] | None:
     """Differs when a file was written or another one took its place; None where there is none."""
     try:
-        found = Path(path).stat()
+        found = path.stat()
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

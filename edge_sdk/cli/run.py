@@ -225,7 +225,7 @@ def say(line: str) -> None:
 def _closing(summary: RunSummary) -> str:
     unreadable = f", {summary.source.unreadable} could not be decoded" if summary.source.unreadable else ""
     if summary.age is None or summary.inference is None:
-        return f"stopped by {summary.ended_by}; no results, {summary.stale} stale frames{unreadable}"
+        return f"stopped by {summary.ended_by}; no results, {summary.stale} dropped as too old{unreadable}"
     limited = summary.delivery.limited if summary.delivery else 0
     return (
         f"stopped by {summary.ended_by}; {summary.results} results, {summary.fps:.1f} a second; age "

@@ -52,9 +52,8 @@ def read_config(path: Path) -> Config:
     """
     with contextlib.suppress(OSError, ValueError):  # what else is wrong with it is said by who reads it
         if not path.exists():
-            raise ConfigError(
-                f"{path}: no such file; write one, see docs/config.md (its usual place is {DEFAULT_PATH})"
-            )
+            elsewhere = "" if path == DEFAULT_PATH else f" (its usual place is {DEFAULT_PATH})"
+            raise ConfigError(f"{path}: no such file; write one, see docs/config.md{elsewhere}")
     document = read_document(path, ConfigError, see="docs/config.md")
     _check_version(path, document.get("version"))
     found: list[str] = []

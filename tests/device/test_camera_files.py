@@ -155,7 +155,7 @@ def test_a_reader_that_fails_is_heard_of(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(video.capture, "grab", lambda: 1 / 0)
     source = EveryFrame(video, "gate")
     assert source.latest(5) is not None
-    with pytest.raises(CameraError, match="camera gate: reading failed: division by zero"):
+    with pytest.raises(CameraError, match="camera gate: reading failed: ZeroDivisionError: division by zero"):
         source.latest(5)
     source.close()
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from edge_sdk.camera import OpenedSource, SourceOptions, open_source, video
+from edge_sdk.camera import OpenedSource, SourceOptions, SourceStatus, open_source, video
 from edge_sdk.camera.capture import OpenCvCapture
 from edge_sdk.errors import CameraError
-from tests.device.numbered import number_in, write_video
+from tests.device.numbered import number_in, write_images, write_video
 
 _LENGTH = 20
 _REPEATED = SourceOptions(repeat=True)
@@ -96,6 +98,72 @@ def test_want_of_descriptors_is_an_error_and_no_end(
     path.touch()  # another version, which is opened anew
     with pytest.raises(CameraError, match=r"a\.avi: too many open files in this process"):
         _numbers(source, 1000)
+
+
+def _no_file(path: Path) -> None:
+    path.unlink()
+
+
+def _no_video(path: Path) -> None:
+    path.write_bytes(b"no video")
+
+
+def _no_end(path: Path) -> None:
+    """One that an opening would wait in for a writer."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _read_while_open(source: OpenedSource) -> None:
+    for _ in range(1000):
+        source.latest(5)
+        assert source.status is SourceStatus.OPENED
+
+
+@pytest.mark.parametrize("realtime", [True, False])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (_no_file, "no such file or folder"),
+        (_no_video, "no frame can be read"),
+        (_no_end, "neither a file nor a folder"),
+    ],
+)
+def test_a_film_that_is_away_or_broken_when_it_begins_again_is_an_error_and_no_end(
+    tmp_path: Path, realtime: bool, change: Callable[[Path], None], expected: str
+) -> None:
+    path = write_video(tmp_path / "a.avi", range(3))
+    source = open_source(str(path), realtime=realtime, options=_REPEATED)
+    change(path)
+    with closing(source), pytest.raises(CameraError, match=f"^{path}: {expected}"):
+        _read_while_open(source)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (shutil.rmtree, "no such file or folder"),
+        (lambda folder: [path.unlink() for path in folder.iterdir()], "no image in it"),
+        (lambda folder: [path.write_bytes(b"x") for path in folder.iterdir()], "none of 3 images can be read"),
+    ],
+)
+def test_a_folder_that_is_away_or_broken_for_a_moment_does_not_end(
+    tmp_path: Path, change: Callable[[Path], object], expected: str
+) -> None:
+    folder = tmp_path / "images"
+    names = ["0.png", "1.png", "2.png"]
+    write_images(folder, names)
+    with closing(open_source(str(folder), options=_REPEATED)) as source:
+        assert source.latest(5) is not None
+        change(folder)
+        for _ in range(2):
+            with pytest.raises(CameraError, match=f"^{folder}: {expected}"):
+                source.latest(5)
+            assert source.status is SourceStatus.OPENED
+        shutil.rmtree(folder, ignore_errors=True)
+        write_images(folder, names)
+        assert _numbers(source, 4) == [1, 2, 0, 1]
+    assert source.ended
 
 
 def _frames_within(source: OpenedSource, seconds: float) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.cli.root import run
+from edge_sdk.config import reading
 from tests.device.configs import STREAM, write_config
 
 _MQTT = '[mqtt]\nurl = "mqtt://edge@h"\n'
@@ -204,6 +205,15 @@ def test_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str], version: s
     path = write_config(tmp_path, version=version)
     assert run(["run", "--config", str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"edge-sdk: {path}: {expected}")
+
+
+def test_the_usual_place_is_not_told_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = tmp_path / "usual.toml"
+    monkeypatch.setattr(reading, "DEFAULT_PATH", usual)
+    assert run(["run", "--check", "--config", str(usual)]) == 2
+    assert capsys.readouterr().err == f"edge-sdk: {usual}: no such file; write one, see docs/config.md\n"
 
 
 def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
