@@ -6,12 +6,14 @@ import importlib
 import resource
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from edge_sdk.publishing.durable import EventOutbox, Losses
+from edge_sdk.publishing.durable import EventOutbox, Held, Losses
+from edge_sdk.publishing.durable.store import EventStore
 from tests.device.event_outboxes import WAIT_S, delivered, outbox_at, put, taken, until
 
 
@@ -110,6 +112,28 @@ def test_a_payload_that_changed_on_disk_is_not_sent(tmp_path: Path) -> None:
         assert delivered(outbox, 29) == numbers[:7] + numbers[8:]
         assert outbox.stats().lost == Losses(disk=1)
         assert outbox.waiting == 0
+
+
+def test_damage_that_is_found_by_reading_lets_what_comes_meanwhile_wait_for_no_other_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_after, is_damaged = EventStore.read_after, threading.Event()
+    with outbox_at(tmp_path / "events.sqlite") as outbox:
+
+        def damaged_once(store: EventStore, *arguments: int) -> tuple[list[Held], int, int]:
+            if not is_damaged.is_set():
+                put(outbox, 20)
+                is_damaged.set()
+                raise sqlite3.DatabaseError("database disk image is malformed")
+            return read_after(store, *arguments)
+
+        put(outbox, 1000)  # more than wait in memory
+        assert outbox.wait_committed(WAIT_S)
+        monkeypatch.setattr(EventStore, "read_after", damaged_once)
+        for event in taken(outbox, 500):
+            outbox.deliver(event)
+        until(is_damaged.is_set)
+        assert outbox.wait_committed(WAIT_S)
 
 
 def test_a_file_that_is_damaged_while_it_is_used_is_replaced(tmp_path: Path) -> None:

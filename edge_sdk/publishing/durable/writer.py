@@ -45,11 +45,10 @@ class Writer:
         self._largest_bytes = min(settings.max_mb * 1e6 * _LARGEST_SHARE, settings.max_memory_bytes / 4)
         self._slice_bytes = int(settings.max_mb * 1e6 * _SLICE_SHARE)
         self._unsaved: dict[int, Held] = {}  # by growing ids
-        self._unsaved_bytes = self._seen_to = 0
+        self._unsaved_bytes = self._seen_to = self._done_to = 0  # the last is what the file knows of
         self._token = uuid.uuid4().hex
         self._unread_after = self._unread_to = 0  # of ids: what a file that had to be closed has in between
         self._has_opened = self._has_offered = False
-        self._done_to = 0  # what the file knows of
         self._age_at = -math.inf
 
     def open(self) -> None:
@@ -250,6 +249,7 @@ class Writer:
             except sqlite3.Error as cause:
                 if not self._fail(cause):
                     break
+                self._try_disk()  # into the new file goes what is here: there need be no other turn before long
                 continue
             shelf.count_lost("disk", damaged)
             to = to if to > shelf.fed else store.last_id  # nothing there: the last ones were dropped
