@@ -81,7 +81,9 @@ def test_it_is_nowhere(
             subscriber.wait_for(
                 lambda messages: any(b"user or password refused" in m.payload for m in messages), "why, in the state"
             )
-            shown = _process_shows(device.process.pid) + told.recv(4096)
+            shown = _process_shows(device.process.pid)
+            while b"READY=1" not in shown:
+                shown += told.recv(4096)
             assert device.stop() == 0
         printed = [
             *(checked.stdout, checked.stderr, checked_json.stdout, checked_json.stderr, *device.said, *device.printed),
