@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from edge_sdk.cli.root import run
 from edge_sdk.config import reading
 from tests.device.configs import STREAM, write_config
+from tests.device.rights import as_nobody
 
 _MQTT = '[mqtt]\nurl = "mqtt://edge@h"\n'
 _GATE = 'pipelines[0] ("gate")'
@@ -239,23 +237,11 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert err.count("\n") == 1
 
 
-@contextlib.contextmanager
-def _as_nobody() -> Iterator[None]:
-    """Not as root, who may read every file."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-
-
 @pytest.mark.parametrize("closed", ["config.toml", "."])
 def test_a_file_that_may_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], closed: str) -> None:
     path = write_config(tmp_path)
     (tmp_path / closed).chmod(0)
-    with _as_nobody():
+    with as_nobody():
         assert run(["run", "--config", str(path)]) == 2
     (tmp_path / closed).chmod(0o700)
     assert capsys.readouterr().err == f"edge-sdk: {path}: cannot be read: Permission denied\n"

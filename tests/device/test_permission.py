@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,18 +13,7 @@ from edge_sdk.daemon.checking import check_run
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.errors import CameraError
 from tests.device.numbered import write_images, write_video
-
-
-@contextlib.contextmanager
-def _as_nobody() -> Iterator[None]:
-    """Not as root, who may read every file."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
+from tests.device.rights import as_nobody
 
 
 @pytest.fixture
@@ -55,7 +42,7 @@ def test_what_may_not_be_read_is_not_called_broken(
     write_images(open_folder / "images", ["0.png"])
     (open_folder / closed).chmod(mode)
     location = str(open_folder / source)
-    with _as_nobody():
+    with as_nobody():
         with pytest.raises(CameraError, match=f"^{location}{expected}$"):
             open_source(location)
         checked = check_run(RunSettings(device="pi", pipelines=(PipelineSettings(source=location, bundle=Path("no")),)))
