@@ -24,12 +24,13 @@ class Ahead(Generic[T]):
     Args:
         work: what to do; everything that it shares with others must bear several threads.
         name: of the thread.
-        undo: takes a result that nobody took.
+        undo: takes a result that nobody took; called by the thread itself where the work ends after `close`.
     """
 
     def __init__(self, work: Callable[[], T], name: str, undo: Callable[[T], None] | None = None) -> None:
         self._work, self._undo = work, undo
         self._done = threading.Event()
+        self._is_closed = False
         self._results: list[T] = []
         self._failure: BaseException | None = None
         # A daemon thread: what hangs in it must not keep the process from ending.
@@ -45,10 +46,10 @@ class Ahead(Generic[T]):
         self.close(_PATIENCE_S)
 
     def close(self, timeout_s: float) -> None:
-        """Wait for its end, at most so many seconds; nobody takes what comes of it."""
+        """Wait for its end, at most so many seconds; what comes of it, now or later, is undone."""
         join_or_leave(self._thread, timeout_s)
-        if self._done.is_set() and self._undo is not None and self._results:
-            self._undo(self._results.pop())
+        self._is_closed = True
+        self._undo_untaken()
 
     @property
     def is_done(self) -> bool:
@@ -80,3 +81,15 @@ class Ahead(Generic[T]):
             self._failure = failure
         finally:
             self._done.set()
+        if self._is_closed:
+            self._undo_untaken()
+
+    def _undo_untaken(self) -> None:
+        """Called by `close` and by the thread: whichever pops the result is the one that undoes it."""
+        if self._undo is None:
+            return
+        try:
+            result = self._results.pop()
+        except IndexError:
+            return
+        self._undo(result)

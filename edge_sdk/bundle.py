@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import io
 import os
-import stat
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from edge_sdk.errors import BundleError, IncompatibleError, UsageError
 from edge_sdk.frame import Tensor
 from edge_sdk.golden import output_keys, row_count
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest
+from edge_sdk.regular_file import open_regular
 from edge_sdk.signing import SIGNATURE_BYTES, is_signed_by_any, public_keys
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Bundle:
     def _verify(self, entry: FileEntry) -> None:
         """As `read` does, in pieces: of what nobody asked for nothing stays in memory."""
         digest, size, piece = hashlib.sha256(), 0, memoryview(bytearray(min(_PIECE, entry.size + 1)))
-        with _open_regular(self.path / entry.name) as file:
+        with _opened(self.path / entry.name) as file:
             while size <= entry.size and (count := file.readinto(piece[: entry.size + 1 - size])):
                 digest.update(piece[:count])
                 size += count
@@ -270,24 +270,21 @@ def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519
 
 def _read_regular(path: Path, limit: int) -> bytes:
     """Read at most `limit` + 1 bytes of a regular file."""
-    with _open_regular(path) as file:
+    with _opened(path) as file:
         # Never as many bytes as a manifest likes to promise, nor as a file that grows likes to give.
         return file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
 
 
-def _open_regular(path: Path) -> io.FileIO:
-    """Open a regular file; links, pipes and devices are refused."""
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a regular file and read it; links, folders, pipes and devices are refused."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_regular(path, follow_links=False) as file:
+            yield file
     except FileNotFoundError:
         raise BundleError(f"{path}: missing; copy the bundle again") from None
     except OSError as cause:
         raise BundleError(f"{path}: cannot be read: {cause.strerror}") from cause
-    file = io.FileIO(descriptor)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
-        raise BundleError(f"{path}: not a regular file")
-    return file
 
 
 def digest_at(path: Path) -> str | None:

@@ -1,8 +1,10 @@
 """Every error a user can meet, by who can mend it.
 
 Owns the exit codes, and which is the worst. A message is one line: what, where, expected, got, next step. It never
-holds a secret.
+holds a secret. Whatever names and texts of somebody else's are in it, it is printable and of a bounded length.
 """
+
+from edge_sdk.printable import one_line
 
 _WORST_FIRST = (7, 6, 8, 4, 2, 1)
 """Exit codes: a bundle that is not to be trusted before one that does not run here, before what can be mended here."""
@@ -14,9 +16,19 @@ def worst_first(exit_code: int) -> int:
 
 
 class EdgeError(Exception):
-    """The root: something went wrong while running (source, broker, disk)."""
+    """The root: something went wrong while running (source, broker, disk).
+
+    Args:
+        lines: what it says, a line each; most errors have one. Line ends within one become spaces.
+    """
 
     exit_code = 1
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__(*map(one_line, lines))
+
+    def __str__(self) -> str:
+        return "\n".join(self.args)
 
 
 class UsageError(EdgeError):
@@ -106,7 +118,7 @@ class NoRoomError(SessionError):
 
 
 class PublishError(EdgeError):
-    """A broker that refuses what it is sent."""
+    """A broker that refuses what it is sent, or a device name that another program has there."""
 
 
 class OutputError(EdgeError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from threading import Lock, Thread
 from typing import TextIO
@@ -34,9 +35,21 @@ def leave(exit_code: int) -> None:
     if not _empty(sys.stdout):
         exit_code = exit_code or 1
     _empty(sys.stderr)
+    ignore_signals()
     if is_any_left():
         os._exit(exit_code)
     sys.exit(exit_code)
+
+
+def ignore_signals() -> None:
+    """Ignore SIGTERM and SIGINT from here on, where the program has handled SIGTERM until now: it ends anyway.
+
+    While Python ends, it puts the default actions back in place of handlers, so that a second SIGTERM would change the
+    exit code. Signals that are ignored stay so.
+    """
+    if callable(signal.getsignal(signal.SIGTERM)):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _empty(stream: TextIO) -> bool:

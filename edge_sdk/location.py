@@ -159,6 +159,11 @@ def names_user(location: str) -> bool:
     return bool(mark) and bool(re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[0])
 
 
+def is_encrypted(location: str) -> bool:
+    """Whether it is a URL whose server is spoken to by TLS."""
+    return location.lower().startswith(("rtsps://", "https://"))
+
+
 def picamera_number(location: str) -> int:
     """Which camera of the board `picamera2` or `picamera2:1` names, from 0."""
     found = _PICAMERA.fullmatch(location)
@@ -191,14 +196,28 @@ class Address(msgspec.Struct, frozen=True):
         host: without brackets.
         port: of the scheme where the URL names none.
         target: path and query; empty where there is none.
-        is_open: whether nothing in `target` looks like a secret.
     """
 
     scheme: str
     host: str
     port: int
     target: str
-    is_open: bool
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the server is spoken to by TLS."""
+        return self.scheme.endswith("s")
+
+    @property
+    def name(self) -> str:
+        """The host as the server knows it: the zone of an IPv6 address (`fe80::1%eth0`) is this device's own."""
+        return self.host.partition("%")[0]
+
+    @property
+    def authority(self) -> str:
+        """Host, in brackets and without its zone where it is an IPv6 address, and port if not the scheme's own."""
+        host = f"[{self.name}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def address_of(url: str) -> Address:
@@ -217,7 +236,14 @@ def address_of(url: str) -> Address:
         port = 0
     if not port or not parts.hostname:
         raise CameraError(f"{redact(url)}: no host, or no possible port (1 to 65535), in this address")
-    return Address(scheme.lower(), parts.hostname, port, tail, redact(bare) == bare)
+    return Address(scheme.lower(), parts.hostname, port, tail)
+
+
+def through(url: str, scheme: str, authority: str) -> str:
+    """The same URL, with its login, by another scheme and at another host and port."""
+    own, tail = _split_authority(url.partition("://")[2])
+    login, at, _ = own.rpartition("@")
+    return f"{scheme}://{login}{at}{authority}{tail}"
 
 
 def is_utf8(location: str) -> bool:

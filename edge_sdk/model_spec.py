@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_sdk.errors import ModelError
+from edge_sdk.regular_file import LIST_BYTES, read_regular
 
 Task = Literal["classification", "detection", "segmentation"]
 Decoder = Literal["logits", "softmax", "argmax", "yolov4", "yolov5", "yolov8", "yolox", "nanodet", "centerface", "ssd"]
@@ -23,6 +24,8 @@ DECODERS: dict[Task, tuple[Decoder, ...]] = {
     "segmentation": ("logits", "argmax"),
 }
 """Decoders by task, in the order in which outputs are compared with them. YOLO11 heads have YOLOv8's layout."""
+
+_FLOAT32_MAX = 3.4028234663852886e38
 
 _Side = Annotated[int, Meta(ge=8, le=8192)]
 _Unit = Annotated[float, Meta(ge=0, le=1)]
@@ -95,6 +98,9 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             _check_finite(key, values)
         if 0.0 in self.std:
             raise ValueError("std holds 0, expected numbers other than 0")
+        farthest, narrowest = max(map(abs, self.mean)), min(map(abs, self.std))
+        if max(farthest, *map(abs, self.std), (255 + farthest) / narrowest) > _FLOAT32_MAX:
+            raise ValueError("mean and std make values of the picture that float32 does not hold")
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -224,19 +230,24 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     budget: BudgetSpec = BudgetSpec()
 
     def __post_init__(self) -> None:
-        if self.decoder not in DECODERS[self.task]:
-            raise ValueError(
-                f"decoder: {self.decoder!r} is not for {self.task}; expected {' or '.join(DECODERS[self.task])}"
-            )
-        if self.decoder == "yolov4":
-            if not self.detection.anchors:
-                raise ValueError(
-                    "detection.anchors is missing, expected one list of [width, height] an output for yolov4"
-                )
-            if len(self.detection.scale_xy) not in (0, len(self.detection.anchors)):
-                raise ValueError("detection.scale_xy: expected as many numbers as detection.anchors has lists")
-        if self.decoder == "ssd" and self.detection.anchors and not self.detection.strides:
-            raise ValueError("detection.strides is missing, expected one number a list of detection.anchors for ssd")
+        check_decoder(self.task, self.decoder, self.detection)
+
+
+def check_decoder(task: Task, decoder: Decoder, detection: DetectionSpec) -> None:
+    """Check that a decoder is one of its task and has what it needs, whoever says so: a model.toml or a manifest.
+
+    Raises:
+        ValueError: it names the key.
+    """
+    if decoder not in DECODERS[task]:
+        raise ValueError(f"decoder: {decoder!r} is not for {task}; expected {' or '.join(DECODERS[task])}")
+    if decoder == "yolov4":
+        if not detection.anchors:
+            raise ValueError("detection.anchors is missing, expected one list of [width, height] an output for yolov4")
+        if len(detection.scale_xy) not in (0, len(detection.anchors)):
+            raise ValueError("detection.scale_xy: expected as many numbers as detection.anchors has lists")
+    if decoder == "ssd" and detection.anchors and not detection.strides:
+        raise ValueError("detection.strides is missing, expected one number a list of detection.anchors for ssd")
 
 
 def load_model_spec(path: Path) -> ModelSpec:
@@ -268,11 +279,14 @@ def read_labels(path: Path) -> tuple[str, ...]:
         ModelError: when the file is missing, empty or not UTF-8.
     """
     try:
-        labels = tuple(line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines())
+        text = read_regular(path, LIST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise ModelError(f"{path}: no such labels file") from None
-    except (OSError, UnicodeDecodeError) as cause:
+    except UnicodeDecodeError as cause:
         raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
+    except OSError as cause:
+        raise ModelError(f"{path}: labels cannot be read: {cause.strerror}") from cause
+    labels = tuple(line.strip() for line in text.splitlines())
     while labels and not labels[-1]:
         labels = labels[:-1]
     if not labels:

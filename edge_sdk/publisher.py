@@ -26,6 +26,7 @@ from edge_sdk.publishing import (
     Identity,
     MqttPublisher,
     MqttSettings,
+    NameLock,
     OutboxSettings,
     PublisherStats,
     ResultEncoder,
@@ -47,6 +48,7 @@ class Publisher:
         events: where events wait.
         encoders: of the results of each camera.
         identity: who speaks.
+        name: is let go of at the end.
     """
 
     def __init__(
@@ -55,8 +57,9 @@ class Publisher:
         events: EventOutbox,
         encoders: Mapping[str, ResultEncoder],
         identity: Identity,
+        name: NameLock,
     ) -> None:
-        self._publisher, self._events, self._identity = publisher, events, identity
+        self._publisher, self._events, self._identity, self._name = publisher, events, identity, name
         self._streams = {camera: publisher.stream(camera, encoder) for camera, encoder in encoders.items()}
         self._encoders = {camera: EventEncoder.beside(encoder, camera) for camera, encoder in encoders.items()}
         self._is_closed = False
@@ -108,6 +111,7 @@ class Publisher:
             ConfigError: an argument that cannot be used; a password that cannot be read.
             UsageError: a certificate or a key that cannot be used, an impossible name, no bundle, no such folder.
             OutputError: the file of events cannot be used at present, or another program uses it.
+            PublishError: another program on this machine publishes as this device there.
             BundleError: the bundle's labels changed since it was opened.
         """
         mqtt = {
@@ -133,15 +137,16 @@ class Publisher:
         identity = Identity(settings.device)
         encoders = {camera: _encoder(camera, bundle, identity) for camera, bundle in (cameras or {}).items()}
         path, troubles = _place(waiting, settings), dict[str, str]()
-        events = EventOutbox(waiting, path, identity.boot_id, on_trouble=troubles.__setitem__)
-        try:
+        with contextlib.ExitStack() as undone:
+            name = NameLock(settings)
+            undone.callback(name.close)
+            events = EventOutbox(waiting, path, identity.boot_id, on_trouble=troubles.__setitem__)
+            undone.callback(events.close)
             _check_file(events, path, troubles)
             versions = {"edge-sdk": edge_sdk.__version__}
             publisher = MqttPublisher(settings, identity, versions=versions, events=events)
-        except BaseException:
-            events.close()
-            raise
-        return cls(publisher, events, encoders, identity)
+            undone.pop_all()
+        return cls(publisher, events, encoders, identity, name)
 
     def __enter__(self) -> Publisher:
         return self
@@ -215,6 +220,7 @@ class Publisher:
         """
         self._is_closed = True
         self._publisher.close(timeout_s)
+        self._name.close()
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edge_sdk.errors import ConfigError, OutputError, UsageError
+from edge_sdk.regular_file import read_regular
 
 if TYPE_CHECKING:  # 8 MB and 20 ms, for a bundle whose signature nobody asked to see
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -126,7 +127,7 @@ def _verifies(manifest: bytes, signature: bytes, key: Ed25519PublicKey) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such key file") from None
     except OSError as cause:

@@ -6,6 +6,7 @@ picture is overwritten by the next one.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -97,7 +98,8 @@ class Snapshots:
             with self._lock:
                 waiting, self._waiting = self._waiting, None
             if waiting is not None:
-                self._make(*waiting)
+                with contextlib.suppress(Exception):  # for want of memory perhaps: the next one may be made
+                    self._make(*waiting)
                 with self._lock:
                     self._spare = waiting[0]
             elif self._is_closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from typing import Literal
 
 import msgspec
@@ -17,11 +18,15 @@ SHORTEST_S, LONGEST_S = 0.1, 60.0  # of a time-out
 DEVICE_TIMEOUT_VARIABLE = "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"
 _DEVICE_TIMEOUT_S = 2  # OpenCV has it for all V4L2 cameras of a process, in whole seconds
 
+_FINGERPRINT = re.compile(r"[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}")
+
 _CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("pixel_format", (None, "MJPG", "YUYV")),
     ("transport", ("tcp", "udp")),
     ("rotate", (0, 90, 180, 270)),
     ("repeat", (False, True)),
+    ("tls_verify", (False, True)),
+    ("allow_other_hosts", (False, True)),
 )
 
 
@@ -42,6 +47,11 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
         repeat: a video file, or a folder of images, begins again when it is through.
         open_timeout_s: seconds, 0.1 to 60, that a stream may take to open.
         read_timeout_s: seconds, 0.1 to 60, without a frame after which a stream is lost. A V4L2 camera has 2.
+        tls_fingerprint: SHA-256 of the one certificate that an rtsps or https camera may show, 64 hexadecimal digits,
+            with colons or without.
+        tls_ca_file: PEM file of the authorities whose certificates are trusted instead of the system's.
+        tls_verify: False: any certificate is taken, and whoever shows one gets the password.
+        allow_other_hosts: a stream may redirect to other hosts, which then get the password.
 
     Raises:
         SourceOptionError: one that is out of its range.
@@ -55,6 +65,10 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     repeat: bool = False
     open_timeout_s: float = 3.0
     read_timeout_s: float = 2.0
+    tls_fingerprint: str | None = None
+    tls_ca_file: str | None = None
+    tls_verify: bool = True
+    allow_other_hosts: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no source can have."""
@@ -74,6 +88,26 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) not in choices:
                 expected = " or ".join(str(choice) for choice in choices if choice is not None)
                 raise SourceOptionError(f"{name} is {getattr(self, name)}, expected {expected}")
+        if self.tls_fingerprint is not None and not _FINGERPRINT.fullmatch(self.tls_fingerprint):
+            raise SourceOptionError(
+                f"tls_fingerprint is {self.tls_fingerprint}, expected 64 hexadecimal digits, with colons or without: "
+                "`openssl x509 -noout -fingerprint -sha256 -in FILE` prints them"
+            )
+        given = [name for name, is_given in self._ways_to_trust() if is_given]
+        if len(given) > 1:
+            raise SourceOptionError(f"{' and '.join(given)}: expected one of them")
+
+    def _ways_to_trust(self) -> tuple[tuple[str, bool], ...]:
+        return (
+            ("tls_fingerprint", self.tls_fingerprint is not None),
+            ("tls_ca_file", self.tls_ca_file is not None),
+            ("tls_verify = false", not self.tls_verify),
+        )
+
+
+def bare_fingerprint(written: str) -> str:
+    """A fingerprint as it is compared: small letters, no colons."""
+    return written.replace(":", "").lower()
 
 
 def device_timeout_s() -> int:

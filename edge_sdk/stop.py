@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import signal
+import time
 from collections.abc import Iterator
 from types import FrameType
 
@@ -23,6 +25,7 @@ class Stop:
     def __init__(self, whole: Stop | None = None) -> None:
         self._whole = whole
         self._reason: str | None = None
+        self._asked_s = math.inf  # monotonic seconds
         self.reload = False
 
     @property
@@ -32,16 +35,23 @@ class Stop:
 
     def ask(self, reason: str = "signal") -> None:
         """Finish what is at hand and leave; safe in a signal handler. The first reason counts."""
+        self._asked_s = min(self._asked_s, time.monotonic())
         self._reason = self._reason or reason
 
     def is_asked(self) -> bool:
         """Whether it shall end."""
         return self.reason is not None
 
+    def left_s(self, total_s: float) -> float:
+        """What is left of so many seconds since somebody asked for the end: less than 0 after them, all before."""
+        return min(total_s, self._asked_s + total_s - time.monotonic())
+
 
 @contextlib.contextmanager
 def stopping_on_signals(*, reloads: bool = False) -> Iterator[Stop]:
     """SIGTERM and SIGINT ask for the end, and SIGHUP does; a second SIGINT interrupts at once.
+
+    SIGHUP stays ignored where it was, as under nohup: then it neither ends a run nor has it read anything again.
 
     Args:
         reloads: SIGHUP asks for a reload, as of a service; but where there is a terminal and it is gone with that

@@ -34,8 +34,8 @@ if [ ! -x "$ready" ] || ! cmp -s "$here/constraints.txt" "$root/constraints.txt"
   chroot "$root" python3 -m venv --system-site-packages /opt/edge
   # All that edge-sdk needs but the wheel of OpenCV, which would hide Debian's.
   chroot "$root" /opt/edge/bin/python -m pip --disable-pip-version-check install --quiet -c /constraints.txt.new click \
-    cryptography jinja2 joblib msgspec onnx onnxruntime paho-mqtt pillow pytest pytest-cov pytest-rerunfailures \
-    pytest-timeout rich scipy >&2
+    cryptography jinja2 joblib msgspec onnx onnxruntime paho-mqtt pillow pytest pytest-timeout \
+    rich scipy >&2
   mv "$root/constraints.txt.new" "$root/constraints.txt"
 fi
 cat >"$ready" <<EOF

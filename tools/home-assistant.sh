@@ -5,7 +5,7 @@ set -eu
 
 folder=${1:?where to install it}
 here=$(cd "$(dirname "$0")/.." && pwd)
-wanted="$here/tests/system/home-assistant.txt"
+wanted="$here/tests/support/home-assistant.txt"
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 ready="$folder/hass"

@@ -6,17 +6,24 @@ silenced unless the user asked for their log.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import math
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol, cast
 
 import cv2
 
+from edge_sdk.camera.picture_size import MOST_SENT_PX, decode
 from edge_sdk.frame import Image
 from edge_sdk.source_options import DEVICE_TIMEOUT_VARIABLE, FASTEST_FPS, SLOWEST_FPS, device_timeout_s
 
 _FALLBACK_FPS = 25.0  # where a header says nothing, or 1000 and 90000, which are time bases and no rates
 _FFMPEG_QUIET = "-8"  # AV_LOG_QUIET
+_MOST_BYTES = 3 * (MOST_SENT_PX + (1 << 20))  # BGR, and rows that are aligned
 _OPENCV_SILENT = 0  # LOG_LEVEL_SILENT
 
 
@@ -68,14 +75,19 @@ class OpenCvCapture:
         capture: opened.
         buffered_since_ns: see `Capture`.
         remarks: see `Capture`.
+        on_release: called after it was released.
     """
 
     stamp_ns = None
 
     def __init__(
-        self, capture: cv2.VideoCapture, buffered_since_ns: int | None = None, remarks: tuple[str, ...] = ()
+        self,
+        capture: cv2.VideoCapture,
+        buffered_since_ns: int | None = None,
+        remarks: tuple[str, ...] = (),
+        on_release: Callable[[], None] = lambda: None,
     ) -> None:
-        self._capture = capture
+        self._capture, self._on_release = capture, on_release
         self.buffered_since_ns = buffered_since_ns
         self.remarks = remarks
 
@@ -106,6 +118,7 @@ class OpenCvCapture:
     def release(self) -> None:
         """Give everything back."""
         self._capture.release()
+        self._on_release()
 
     @property
     def comes_with_next(self) -> bool:
@@ -116,6 +129,14 @@ class OpenCvCapture:
     def fps(self) -> float:
         """Frames a second; 25 where the source says nothing sensible."""
         return plausible_fps(self._capture.get(cv2.CAP_PROP_FPS))
+
+    @property
+    def excess(self) -> str:
+        """What is said of pictures that are too large to be decoded; empty where they are not."""
+        width, height = (int(self._capture.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+        if width * height <= MOST_SENT_PX:
+            return ""
+        return f"its pictures are {width}x{height}, expected {MOST_SENT_PX / 1e6:.1f} million pixels at most"
 
     @property
     def frame_count(self) -> float:
@@ -146,14 +167,32 @@ class JpegCapture(OpenCvCapture):
             readable, data = self._capture.retrieve()
             if not readable or data.size == 0:
                 return None
-            return cast("Image | None", cv2.imdecode(data.reshape(-1), cv2.IMREAD_COLOR))
         except cv2.error:
             return None
+        return decode(data.reshape(-1).data, MOST_SENT_PX)
 
 
 def plausible_fps(fps: float) -> float:
     """The frames a second that a header states, or 25 where that is missing (0, NaN) or absurd."""
     return fps if math.isfinite(fps) and SLOWEST_FPS <= fps <= FASTEST_FPS else _FALLBACK_FPS
+
+
+@functools.cache
+def _limit_ffmpeg() -> None:
+    """Have OpenCV's FFmpeg take no more memory at once than one picture of the largest size needs.
+
+    OpenCV hands FFmpeg's own `max_pixels` on to no decoder, so that half a megabyte of H.264 took 5 GB. Where OpenCV
+    loads FFmpeg as a plugin, or holds a copy of it that shows no symbols, nothing is limited.
+
+    Raises:
+        OSError: no file can be opened at present.
+    """
+    here = Path(cv2.__file__)
+    for file in [here] if here.suffix == ".so" else sorted(here.parent.glob("*.so")):
+        with contextlib.suppress(AttributeError):
+            limit = ctypes.CDLL(str(file)).av_max_alloc  # loaded already: this finds it, and what it depends on
+            limit.argtypes, limit.restype = [ctypes.c_size_t], None
+            limit(_MOST_BYTES)
 
 
 def set_up_opencv() -> None:
@@ -162,6 +201,8 @@ def set_up_opencv() -> None:
     That lock is held for a whole opening: one camera that does not answer held up every other opening in the process,
     also of a film that is written. FFmpeg has needed none since its version 4 (docs/adr/0039).
     """
+    with contextlib.suppress(OSError):  # the next opening tries again
+        _limit_ffmpeg()
     os.environ.setdefault("OPENCV_FFMPEG_IS_THREAD_SAFE", "1")
     # Read by OpenCV when it opens its first capture.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", _FFMPEG_QUIET)

@@ -21,10 +21,6 @@ _POLL = {"x86_64": ("7", "271"), "aarch64": ("73",)}  # poll and ppoll in the ke
 
 # No frames are counted to find out the rate, which took 0.8 s of each opening (docs/cameras.md).
 _QUICK = "fpsprobesize;0"
-STREAM_OPTIONS = {
-    "tcp": f"rtsp_flags;prefer_tcp|{_QUICK}",
-    "udp": f"rtsp_transport;udp|{_QUICK}",
-}
 
 # Containers that hold pictures and nothing else. Left out are those that name other files or addresses (hls, dash,
 # concat, sdp, webvtt, imf …) and those that make pictures from anything (tty, rawvideo, image2 …).
@@ -32,6 +28,15 @@ CONTAINERS = (
     "3gp,asf,avi,dv,flv,gif,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mp4,mpeg,mpegts,mpegvideo,mxf,nut,ogg,webm,"
     "yuv4mpegpipe"
 )
+_SENT = f"rtsp,mpjpeg,jpeg_pipe,png_pipe,webp_pipe,bmp_pipe,live_flv,{CONTAINERS}"  # what a stream may be, too
+# All connections go through a relay of this process, so that a proxy of the environment's is of no use. Without rtsp
+# among the protocols FFmpeg follows no redirect of RTSP, not even one to the relay.
+_STREAMS = f"{_QUICK}|http_proxy;none|protocol_whitelist;tcp,http,udp,rtp,rtsp|format_whitelist;{_SENT}"
+STREAM_OPTIONS = {
+    "tcp": f"rtsp_flags;prefer_tcp|{_STREAMS}",
+    "tls": f"rtsp_transport;tcp|{_STREAMS}",  # over UDP the pictures would not be encrypted
+    "udp": f"rtsp_transport;udp|{_STREAMS}",
+}
 FILE_OPTIONS = f"protocol_whitelist;file|format_whitelist;{CONTAINERS}"
 
 
@@ -98,7 +103,7 @@ _users = os.environ.get(_VARIABLE)  # before anything here set it
 
 @contextmanager
 def stream_options(transport: str) -> Iterator[None]:
-    """Open a stream within: over TCP or UDP, unless the user's own value of the variable says otherwise."""
+    """Open a stream within, as `STREAM_OPTIONS` say, unless the user's own value of the variable says otherwise."""
     ours = STREAM_OPTIONS[transport]
     with _set(f"{ours}|{_users}" if _users else ours):
         yield

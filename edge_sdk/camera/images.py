@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import cast
-
-import cv2
-import numpy as np
 
 from edge_sdk.camera.capture import set_up_opencv
+from edge_sdk.camera.picture_size import MOST_READ_PX, decode
 from edge_sdk.camera.rotation import turned
 from edge_sdk.camera.stats import SourceStats, SourceStatus
 from edge_sdk.errors import CameraError
@@ -17,6 +14,8 @@ from edge_sdk.frame import Frame, Image
 from edge_sdk.location import IMAGE_SUFFIXES, kind_of
 from edge_sdk.permission import want_of_permission
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
+
+_EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MOST_READ_PX / 1e6:.1f} million pixels at most"
 
 
 class ImageFiles:
@@ -102,7 +101,7 @@ class ImageFiles:
 
     def _none_readable(self) -> CameraError:
         _image_paths(self._path)  # which says that none is there
-        why = next(filter(None, map(want_of_permission, self._paths)), "expected whole JPEG, PNG, …")
+        why = next(filter(None, map(want_of_permission, self._paths)), _EXPECTED)
         return CameraError(f"{self._path}: none of {len(self._paths)} images can be read; {why}")
 
 
@@ -123,13 +122,10 @@ def _image_paths(path: Path) -> list[Path]:
 
 def _read(path: Path) -> Image | None:
     try:
-        data = np.frombuffer(path.read_bytes(), np.uint8)
+        data = path.read_bytes()
     except (FileNotFoundError, PermissionError):  # of this one alone; others may be there
         return None
     except OSError as cause:  # of descriptors or of the disk: the next one, too, would be called broken
         raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
     # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
-    try:
-        return cast("Image | None", cv2.imdecode(data, cv2.IMREAD_COLOR))
-    except cv2.error:
-        return None
+    return decode(data, MOST_READ_PX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -10,7 +11,9 @@ import cv2
 
 from edge_sdk.camera.capture import JpegCapture, OpenCvCapture, set_up_opencv
 from edge_sdk.camera.ffmpeg_options import file_options, stream_options
-from edge_sdk.location import is_utf8
+from edge_sdk.camera.relay import Relay
+from edge_sdk.camera.trouble import UntrustedError, stream_trouble
+from edge_sdk.location import address_of, is_utf8, names_user, through
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
 
 _MJPG = cv2.VideoWriter.fourcc(*"MJPG")
@@ -20,16 +23,30 @@ _DEVICE_BUFFERS = 2
 _FPS_TOLERANCE = 0.05  # 29.97 for 30 is as asked
 
 
-def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture | None:
-    """Open an RTSP or HTTP URL; None when it does not open within the time-out."""
-    with stream_options(options.transport):
-        since_ns = time.monotonic_ns()
-        capture = _open(url, cv2.CAP_FFMPEG, _timeouts(options) + _one_thread())
-    if capture is None:
-        return None
-    if int(capture.get(cv2.CAP_PROP_FOURCC)) == _MJPG and capture.set(cv2.CAP_PROP_FORMAT, -1):
-        return JpegCapture(capture, since_ns)
-    return OpenCvCapture(capture, since_ns)
+def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture:
+    """Open an RTSP or HTTP URL, with its login.
+
+    Raises:
+        CameraError: it does not open within the time-out; the message says why, and no more.
+    """
+    relay = Relay(address_of(url), options)
+    began_s = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        stack.callback(relay.close)
+        with stream_options("tls" if relay.address.is_encrypted else options.transport):
+            since_ns = time.monotonic_ns()
+            inner_url = through(url, relay.scheme, relay.authority)
+            capture = _open(inner_url, cv2.CAP_FFMPEG, _timeouts(options) + _one_thread())
+        if capture is None:
+            took_s = time.monotonic() - began_s
+            raise stream_trouble(relay, options, names_user=names_user(url), took_s=took_s)
+        is_jpeg = int(capture.get(cv2.CAP_PROP_FOURCC)) == _MJPG and capture.set(cv2.CAP_PROP_FORMAT, -1)
+        kind = JpegCapture if is_jpeg else OpenCvCapture
+        opened = kind(capture, since_ns, on_release=stack.pop_all().close)
+    if excess := opened.excess:
+        opened.release()
+        raise UntrustedError(excess)
+    return opened
 
 
 def open_device(path: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,10 +15,10 @@ from edge_sdk.camera.pattern import Pattern
 from edge_sdk.camera.rotation import rotated
 from edge_sdk.camera.stats import OpenedSource
 from edge_sdk.camera.threaded import ThreadedSource
-from edge_sdk.camera.trouble import device_trouble, opened_device_trouble, stream_trouble, want_of_descriptors
+from edge_sdk.camera.trouble import UntrustedError, device_trouble, opened_device_trouble, want_of_descriptors
 from edge_sdk.camera.video import VideoFeed, VideoFile
 from edge_sdk.errors import CameraError, MissingDependencyError
-from edge_sdk.location import Kind, add_password, kind_of, names_user, pattern_of, picamera_number, redact
+from edge_sdk.location import Kind, add_password, kind_of, pattern_of, picamera_number, redact
 from edge_sdk.source_options import AS_IT_COMES, PATTERN_SLOWEST_FPS, SourceOptions, device_timeout_s
 
 _PATTERN_SIZE_WH, _PATTERN_FPS = (1280, 720), 30.0
@@ -42,8 +41,9 @@ def open_source(
 ) -> OpenedSource:
     """Open a source of frames.
 
-    Files end; cameras and streams are reopened for ever. Certificates of rtsps and https cameras are not verified. When
-    an H.264 or H.265 stream changes its size without a new session, OpenCV scales it to the first size.
+    Files end; cameras and streams are reopened for ever. Certificates of rtsps and https cameras are verified, and
+    redirects to other servers are refused, unless `options` say otherwise. When an H.264 or H.265 stream changes its
+    size without a new session, OpenCV scales it to the first size.
 
     Args:
         location: a V4L2 index ("0") or /dev path, an RTSP(S) or HTTP(S) URL, `picamera2`, `gst:PIPELINE`, `pattern`, a
@@ -79,7 +79,8 @@ def _opened(kind: Kind, location: str, reopen: Callable[[], Capture]) -> Capture
     except CameraError as cause:
         trouble = want_of_descriptors() or str(cause)
         shown = _device_path(location) if kind is Kind.DEVICE else redact(location)
-        raise CameraError(f"{shown}: {trouble}; {_ADVICE[kind]}") from cause
+        advice = "" if isinstance(cause, UntrustedError) else f"; {_ADVICE[kind]}"
+        raise CameraError(f"{shown}: {trouble}{advice}") from cause
 
 
 def _opener(kind: Kind, location: str, password: str | None, options: SourceOptions) -> Callable[[], Capture]:
@@ -117,16 +118,7 @@ def _pattern_opener(location: str, options: SourceOptions) -> Callable[[], Captu
 
 def _stream_opener(location: str, password: str | None, options: SourceOptions) -> Callable[[], Capture]:
     url = add_password(location, password)
-
-    def open_one() -> Capture:
-        began = time.monotonic()
-        capture = open_stream(url, options)
-        if capture is None:
-            took_s = time.monotonic() - began
-            raise CameraError(stream_trouble(location, options, names_user=names_user(url), took_s=took_s))
-        return capture
-
-    return open_one
+    return partial(open_stream, url, options)
 
 
 def _gstreamer_opener(location: str, options: SourceOptions) -> Callable[[], Capture]:

@@ -15,6 +15,7 @@ from typing import Any, cast
 from edge_sdk.camera.capture import plausible_fps
 from edge_sdk.camera.opencv import size_remark
 from edge_sdk.errors import CameraError, MissingDependencyError
+from edge_sdk.failure import first_line
 from edge_sdk.frame import Image
 from edge_sdk.source_options import SourceOptions
 
@@ -37,7 +38,7 @@ def load_picamera() -> Any:
         ) from cause
     except (ImportError, ValueError, OSError) as cause:
         raise MissingDependencyError(
-            f"picamera2 cannot be loaded: {str(cause).splitlines()[0]}; if it was built for another numpy, `pip "
+            f"picamera2 cannot be loaded: {first_line(cause)}; if it was built for another numpy, `pip "
             "install --force-reinstall simplejpeg` in this virtual environment"
         ) from cause
 
@@ -68,12 +69,12 @@ class Picamera:
         try:
             self._camera = picamera(number)
         except Exception as cause:  # a driver's own errors
-            raise CameraError(f"in use by another program, or it does not answer ({_first_line(cause)})") from cause
+            raise CameraError(f"in use by another program, or it does not answer ({first_line(cause)})") from cause
         try:
             self.remarks = self._start(options)
         except Exception as cause:
             self.release()
-            raise CameraError(f"it does not start ({_first_line(cause)})") from cause
+            raise CameraError(f"it does not start ({first_line(cause)})") from cause
         self.fps = plausible_fps(options.fps or 30.0)
 
     def grab(self) -> bool:
@@ -133,7 +134,3 @@ def _monotonic_ns(sensor_ns: int | None) -> int | None:
         if 0 <= clock_ns - sensor_ns < _MOST_AGE_NS:
             return now_ns - (clock_ns - sensor_ns)
     return None
-
-
-def _first_line(cause: Exception) -> str:
-    return (str(cause) or type(cause).__name__).splitlines()[0]

@@ -1,79 +1,60 @@
-"""Why a camera is not there, in words for people; found out after it did not open.
-
-Sends no user and no password, and nothing at all where the address itself looks like a secret.
-"""
+"""Why a camera is not there, in words for people; found out after it did not open."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
-import re
-import socket
 from pathlib import Path
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
-from edge_sdk.location import Address, address_of
+from edge_sdk.errors import CameraError
 from edge_sdk.source_options import SourceOptions
 
-_ASK_S = 1.0
+if TYPE_CHECKING:
+    from edge_sdk.camera.relay import Relay
+
 _QUERYCAP, _CAPABILITY_BYTES = 0x80685600, 104  # VIDIOC_QUERYCAP of linux/videodev2.h, and its struct
-_STATUS_LINE = re.compile(rb"(?:RTSP|HTTP)/\d\.\d (\d{3})")
-_TOO_MANY_FILES = "too many open files in this process"
 _WORDS = {
     errno.ECONNREFUSED: "connection refused",
     errno.EHOSTUNREACH: "no way to this host",
     errno.ENETUNREACH: "no network",
-    errno.EMFILE: _TOO_MANY_FILES,
+    errno.EMFILE: "too many open files in this process",
     errno.ENFILE: "too many open files on this device",
 }
 
 
-def stream_trouble(location: str, options: SourceOptions, *, names_user: bool, took_s: float) -> str:
+class UntrustedError(CameraError):
+    """What a camera shows or answers is refused; the message says what to do."""
+
+
+def words_of(error: OSError, otherwise: str = "no connection") -> str:
+    """What the system says of a failure, in a few words."""
+    return _WORDS.get(error.errno or 0) or (error.strerror or otherwise).lower()
+
+
+def silence(options: SourceOptions) -> str:
+    """What is said of a server that does not answer in time."""
+    return f"no answer within {options.open_timeout_s:g} s"
+
+
+def stream_trouble(relay: Relay, options: SourceOptions, *, names_user: bool, took_s: float) -> CameraError:
     """Why a stream did not open.
 
     Args:
-        location: its URL; a login in it is left out.
+        relay: through which it was opened.
         options: those with which it was opened.
         names_user: whether it was opened with a user and a password.
         took_s: seconds until opening it failed.
     """
-    address = address_of(location)
-    silent = f"no answer within {options.open_timeout_s:g} s"
-    try:
-        with socket.create_connection((address.host, address.port), _ASK_S) as connection:
-            answer = _ask(connection, address)
-    except (socket.gaierror, UnicodeError):
-        return "host unknown"
-    except TimeoutError:
-        return silent
-    except OSError as cause:
-        return _WORDS.get(cause.errno or 0) or (cause.strerror or "no connection").lower()
-    if answer is None:
-        return silent if address.is_open else f"no video within {options.open_timeout_s:g} s"
-    refusal = _refusal(answer, is_rtsp=address.scheme == "rtsp", names_user=names_user)
-    return refusal or _want_of_video(options, is_rtsp=address.scheme == "rtsp", took_s=took_s)
-
-
-def _ask(connection: socket.socket, address: Address) -> int | None:
-    """The status with which a server answers who shows no login; 0 for what is no status, None for silence."""
-    if not address.is_open or address.scheme not in ("rtsp", "http"):
-        return None
-    target = quote(address.target or "/", safe="/?&=%:;,+@!$'()*~-._")
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    if address.scheme == "rtsp":
-        request = (
-            f"DESCRIBE rtsp://{host}:{address.port}{target} RTSP/1.0\r\nCSeq: 1\r\nAccept: application/sdp\r\n\r\n"
-        )
-    else:
-        request = f"GET {target} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-    connection.sendall(request.encode())
-    with contextlib.suppress(TimeoutError):
-        answer = connection.recv(512)
-        found = _STATUS_LINE.match(answer)
-        return int(found[1]) if found else 0
-    return None
+    if relay.trouble is not None:
+        return relay.trouble
+    is_rtsp, status = relay.scheme == "rtsp", relay.status
+    if status is None:
+        hangs_up = took_s < options.open_timeout_s * 0.9
+        return CameraError("it hangs up without an answer" if hangs_up else silence(options))
+    refusal = _refusal(status, is_rtsp=is_rtsp, names_user=names_user)
+    return CameraError(refusal or _want_of_video(options, is_rtsp=is_rtsp, took_s=took_s))
 
 
 def _refusal(status: int, *, is_rtsp: bool, names_user: bool) -> str:
@@ -110,7 +91,7 @@ def opened_device_trouble(path: str) -> str:
     except OSError as cause:
         if cause.errno == errno.EBUSY:
             return "in use by another program"
-        return _WORDS.get(cause.errno or 0) or (cause.strerror or "it does not open").lower()
+        return words_of(cause, "it does not open")
     try:
         fcntl.ioctl(descriptor, _QUERYCAP, bytes(_CAPABILITY_BYTES))
     except OSError:

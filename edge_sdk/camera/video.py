@@ -106,11 +106,12 @@ class VideoFile:
         location = str(self._path.absolute())
         kind_of(location)  # which says that nothing is there, or no file
         capture = open_file(location)
-        first = self._new_image(capture) if capture and capture.grab() else None
+        excess = capture.excess if capture else ""
+        first = self._new_image(capture) if capture and not excess and capture.grab() else None
         if capture is None or first is None:
             if capture is not None:
                 capture.release()
-            trouble = want_of_permission(self._path) or want_of_descriptors() or _NO_FRAME
+            trouble = excess or want_of_permission(self._path) or want_of_descriptors() or _NO_FRAME
             raise CameraError(f"{self._path}: {trouble}")
         return capture, first
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from edge_sdk.cli.host_tools import host_tools
+from edge_sdk.cli.json_output import echo_json
 from edge_sdk.cli.measuring import folded
+from edge_sdk.cli.paths import PATH
 from edge_sdk.errors import MissingDependencyError, TargetError
 from edge_sdk.target import Target, load_target
 
@@ -44,13 +45,13 @@ def _set_up(as_json: bool) -> None:
         counter = set_up(on_progress=progress)
     if as_json:
         said = {"folder": str(counter.folder), "onnxruntime": counter.recipe.onnxruntime}
-        click.echo(msgspec.json.encode(said))
+        echo_json(said)
     else:
         click.echo(f"ready: {counter.folder} counts for ONNX Runtime {counter.recipe.onnxruntime}")
 
 
 @command.command("count")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @click.option("--target", required=True, help="The board: a name from `edge-sdk targets`, or a path to a .toml.")
 @click.option(
     "--time-limit",
@@ -75,7 +76,7 @@ def _count(model: Path, target: str, time_limit_s: float, as_json: bool) -> None
         counts = counter.count(file, cpu, time_limit_s=time_limit_s)
     estimated = estimate(counts, board)
     if as_json:
-        click.echo(msgspec.json.encode({"target": board.name, "counts": counts, "estimate": estimated}))
+        echo_json({"target": board.name, "counts": counts, "estimate": estimated})
     else:
         _show(counts, estimated, board)
 

@@ -5,31 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import cv2
 import msgspec
-import numpy as np
 
 from edge_sdk.bench import BenchReport, bench
 from edge_sdk.bundle import Bundle
+from edge_sdk.camera.picture_size import MOST_READ_PX, decode
+from edge_sdk.cli.json_output import echo_json
+from edge_sdk.cli.paths import PATH
 from edge_sdk.errors import DataError
 from edge_sdk.frame import Image
 from edge_sdk.percentiles import Percentiles
+from edge_sdk.regular_file import read_regular
 from edge_sdk.session import SessionSettings
 from edge_sdk.signing import load_public_key
 
+_MOST_IMAGE_BYTES = 1 << 28  # 67,108,864 pixels without compression are 201 MB
+
 
 @click.command("bench")
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option(
-    "--image", type=click.Path(path_type=Path), help="The frame to measure with.  [default: a golden image at 1280x720]"
-)
+@click.argument("bundle", type=PATH)
+@click.option("--image", type=PATH, help="The frame to measure with.  [default: a golden image at 1280x720]")
 @click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
 @click.option("--threads", type=click.IntRange(1, 256), help="Of the loop's model.  [default: as the bundle has them]")
 @click.option(
     "--spin/--no-spin", default=None, help="Those threads spin within a run, or not.  [default: as the bundle has it]"
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=200, show_default=True)
-@click.option("--trust", multiple=True, type=click.Path(path_type=Path), help="Public key; demands a signature.")
+@click.option("--trust", multiple=True, type=PATH, help="Public key; demands a signature.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
     bundle: Path,
@@ -53,18 +55,24 @@ def command(
     )
     report = bench(opened, _read(image) if image else None, rounds, settings=settings)
     if as_json:
-        click.echo(msgspec.json.encode(report))
+        echo_json(report)
     else:
         _show(report)
 
 
 def _read(path: Path) -> Image:
-    if not path.is_file():
-        raise DataError(f"{path}: no such image")
-    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    try:
+        data = read_regular(path, _MOST_IMAGE_BYTES)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such image") from None
+    except OSError as cause:
+        raise DataError(f"{path}: image cannot be read: {cause.strerror}") from cause
+    image = decode(data, MOST_READ_PX)
     if image is None:
-        raise DataError(f"{path}: not an image that can be read")
-    return np.asarray(image, np.uint8)  # which it is: OpenCV's types say only that it holds numbers
+        raise DataError(
+            f"{path}: not an image that can be read, or of more than {MOST_READ_PX // 10**6} million pixels"
+        )
+    return image
 
 
 def _show(report: BenchReport) -> None:

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.measuring import folded, points, points_of
+from edge_sdk.cli.json_output import echo_json
+from edge_sdk.cli.measuring import folded, points, points_of, warn
+from edge_sdk.cli.paths import PATH
 
 if TYPE_CHECKING:
     from edge_sdk_tools.build_report import BuildReport
 
 _NAMED = 3
+_MOST_VERSION = 2**53 - 1  # beyond it not every reader of JSON keeps every digit
 _GARBAGE_OBJECTS = 100_000
 _METRICS = {
     "top1_agreement": "top-1 agreement",
@@ -25,22 +27,24 @@ _METRICS = {
 
 
 @click.command("build")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @click.option("--target", required=True, help="The device: a name from `edge-sdk targets`, or a path to a .toml.")
 @click.option(
     "--calibration",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of images like those the camera will see; may be given more than once.",
 )
 @click.option(
     "--evaluation",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder of other images, to measure on; without it every fourth calibration image is held out.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="The bundle; NAME.edge by default.")
-@click.option("--bundle-version", type=click.IntRange(min=1), help="Grows from build to build; the time by default.")
+@click.option("-o", "--output", type=PATH, help="The bundle; NAME.edge by default.")
+@click.option(
+    "--bundle-version", type=click.IntRange(1, _MOST_VERSION), help="Grows from build to build.  [default: the time]"
+)
 @click.option(
     "--prove-runtime",
     "prove_runtimes",
@@ -111,7 +115,7 @@ def command(
             on_progress=progress,
         )
     if as_json:
-        click.echo(msgspec.json.encode(report))
+        echo_json(report)
     else:
         _show(report)
 
@@ -153,7 +157,7 @@ def _show(report: BuildReport) -> None:
         ("integer convolutions", "", f"{report.integer_mac_share:.1%}", ""),
     ]
     for warning in _warnings(report):
-        click.echo(f"edge-sdk: warning: {warning}", err=True)
+        warn(warning)
     title = f"{report.name} for {report.target}, measured on {agreement.images} images"
     print_table(title, ("", "FP32", "INT8", "INT8 / FP32"), rows)
     for sample in report.samples:

@@ -5,30 +5,44 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
 from edge_sdk.cli.host_tools import host_tools
+from edge_sdk.cli.json_output import echo_json
+from edge_sdk.cli.paths import PATH
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.model_spec import load_model_spec
 from edge_sdk.target import load_target
 
 
 @click.command("check")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @click.option(
     "--target",
     help="The device: a name from `edge-sdk targets`, or a path to a .toml.  [default: this machine's ONNX Runtime]",
 )
+@click.option(
+    "--prove-runtime",
+    "prove_runtimes",
+    multiple=True,
+    metavar="VERSION",
+    help="As of `build`: check for this older ONNX Runtime, which the bundle will admit too. Repeatable.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(model: Path, target: str | None, as_json: bool) -> None:
+def command(model: Path, target: str | None, prove_runtimes: tuple[str, ...], as_json: bool) -> None:
     """Check whether a device can run MODEL (a model.toml), what it costs there, and what is wrong with it."""
     with host_tools("check"):
-        from edge_sdk_tools.check import examine
+        from edge_sdk_tools.check import as_admitted, examine
         from edge_sdk_tools.check.screen import render
     if model.suffix != ".toml":
         raise UsageError(f"{model}: expected a model.toml that describes the model, see README.md")
-    report = examine(load_model_spec(model), load_target(target) if target else None)
-    click.echo(msgspec.json.encode(report) if as_json else render(report))
+    if prove_runtimes and target is None:
+        raise UsageError("--prove-runtime says what a bundle for a device admits: give --target too")
+    spec = load_model_spec(model)
+    report = examine(spec, as_admitted(load_target(target), prove_runtimes) if target else None)
+    if as_json:
+        echo_json(report)
+    else:
+        click.echo(render(report))
     errors = len(report.of("error"))
     if errors:
         said = "1 error" if errors == 1 else f"{errors} errors"

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
 from edge_sdk.cli.host_tools import host_tools
+from edge_sdk.cli.json_output import echo_json
+from edge_sdk.cli.paths import PATH
 
 
 @click.command("demo")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("demo-output"),
     show_default=True,
     help="Folder for the annotated video and picture and the messages; an earlier demo's is replaced.",
@@ -27,4 +28,4 @@ def command(output: Path, frames: int | None, as_json: bool) -> None:
         from edge_sdk_tools.demo.show import make_show
     summary = run_demo(output, frames, make_show(errors_only=as_json))
     if as_json:
-        click.echo(msgspec.json.encode(summary))
+        echo_json(summary)

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from edge_sdk.cli.host_tools import host_tools
+from edge_sdk.cli.json_output import echo_json
 from edge_sdk.cli.measuring import folded, measuring_options, show_figures, show_images
+from edge_sdk.cli.paths import PATH
 from edge_sdk.errors import AccuracyGateError
+from edge_sdk.printable import printable
 
 if TYPE_CHECKING:
     from edge_sdk_tools.distill_check import DistillReport
@@ -21,9 +23,9 @@ _WORST = 5
 
 
 @click.command("distill-check")
-@click.argument("student", type=click.Path(path_type=Path))
-@click.option("--teacher", type=click.Path(path_type=Path), help="model.toml or bundle.  [default: the student's]")
-@click.option("--data", type=click.Path(path_type=Path), help="Images, labelled or not.  [default: the student's]")
+@click.argument("student", type=PATH)
+@click.option("--teacher", type=PATH, help="model.toml or bundle.  [default: the student's]")
+@click.option("--data", type=PATH, help="Images, labelled or not.  [default: the student's]")
 @click.option(
     "--max-drop-points", type=click.FloatRange(0, 100), help="Labelled: points below the teacher.  [default: gates]"
 )
@@ -60,7 +62,7 @@ def command(
             on_progress=progress,
         )
     if as_json:
-        click.echo(msgspec.json.encode(report, enc_hook=str))
+        echo_json(report)
     else:
         _show(report)
     if not report.verdict.passed:
@@ -117,4 +119,4 @@ def _show_worst(report: DistillReport) -> None:
         click.echo("images to look at:")
     for image in report.worst[:_WORST]:
         truth = f" ({image.truth})" if image.truth else ""
-        click.echo(f"  {Path(image.file).name}{truth}\n    teacher {image.teacher}, student {image.student}")
+        click.echo(f"  {printable(image.file.name)}{truth}\n    teacher {image.teacher}, student {image.student}")

@@ -6,21 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from edge_sdk.cli.host_tools import host_tools
+from edge_sdk.cli.json_output import echo_json
 from edge_sdk.cli.measuring import measuring_options, show_figures, show_images
+from edge_sdk.cli.paths import PATH
 
 if TYPE_CHECKING:
     from edge_sdk_tools.evaluate import Evaluation
 
 
 @click.command("evaluate")
-@click.argument("model", type=click.Path(path_type=Path))
-@click.option("--data", type=click.Path(path_type=Path), help="Images, labelled or not.  [default: model.toml's]")
+@click.argument("model", type=PATH)
+@click.option("--data", type=PATH, help="Images, labelled or not.  [default: model.toml's]")
 @click.option(
     "--reference",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Another model.toml or bundle: agreement with it, and on labels the difference.",
 )
 @measuring_options
@@ -39,7 +40,7 @@ def command(
     with StepProgress(quiet=as_json) as progress:
         evaluation = evaluate(model, data, reference=reference, max_images=max_images, jobs=jobs, on_progress=progress)
     if as_json:
-        click.echo(msgspec.json.encode(evaluation, enc_hook=str))
+        echo_json(evaluation)
     else:
         _show(evaluation)
 

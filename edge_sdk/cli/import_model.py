@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
-import msgspec
 
 from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.measuring import show_skipped
+from edge_sdk.cli.json_output import echo_json
+from edge_sdk.cli.measuring import show_skipped, warn
+from edge_sdk.cli.paths import PATH
 from edge_sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,14 +25,14 @@ _COMPARED = (
         "model_toml",
         required=True,
         metavar="MODEL_TOML",
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="Describes the model's input, and names the .onnx to write.",
     ),
     click.option("--target", help="The device, whose ONNX Runtime limits the opset."),
     click.option(
         "--images",
         multiple=True,
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="Folder of images to compare on; [data] calibration of MODEL_TOML by default. Repeatable.",
     ),
     _JSON,
@@ -75,7 +76,7 @@ def command(ctx: click.Context) -> None:
 @command.command("pytorch", short_help="A torch.nn.Module, a torch.export archive or TorchScript.")
 @click.argument("source")
 @_compared
-@click.option("--weights", type=click.Path(path_type=Path), help="A state dict for the function's module.")
+@click.option("--weights", type=PATH, help="A state dict for the function's module.")
 @click.option("--dynamic-batch", is_flag=True, help="Leave the batch free; a build fixes it to 1 again.")
 def pytorch(options: _Options, source: str, weights: Path | None, dynamic_batch: bool) -> None:
     """Export SOURCE: FILE.py:FUNCTION that returns a torch.nn.Module, a .pt2 (torch.export) or a .pt (TorchScript)."""
@@ -85,7 +86,7 @@ def pytorch(options: _Options, source: str, weights: Path | None, dynamic_batch:
 
 
 @command.command("onnx", short_help="An .onnx of opset 7 or more, made ready for a build.")
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
 @_compared
 def onnx(options: _Options, source: Path) -> None:
     """Rewrite SOURCE, an .onnx of opset 7 or more: opset raised, weights inside, shapes fixed."""
@@ -95,7 +96,7 @@ def onnx(options: _Options, source: Path) -> None:
 
 
 @command.command("tensorflow", short_help="A .tflite, .keras or .h5 file, or a SavedModel.")
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=PATH)
 @_compared
 def tensorflow(options: _Options, source: Path) -> None:
     """Convert SOURCE with tf2onnx: a .tflite, .keras or .h5 file, or the folder of a SavedModel."""
@@ -105,10 +106,10 @@ def tensorflow(options: _Options, source: Path) -> None:
 
 
 @command.command("darknet", short_help="A detector's .cfg and .weights.")
-@click.argument("cfg", type=click.Path(path_type=Path))
-@click.argument("weights", type=click.Path(path_type=Path))
-@click.option("--labels", required=True, type=click.Path(path_type=Path), help="One class a line, in output order.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to write into.")
+@click.argument("cfg", type=PATH)
+@click.argument("weights", type=PATH)
+@click.option("--labels", required=True, type=PATH, help="One class a line, in output order.")
+@click.option("-o", "--output", required=True, type=PATH, help="The folder to write into.")
 @click.option("--name", help="Of the model; the name of CFG without its ending by default.")
 @_JSON
 def darknet(cfg: Path, weights: Path, labels: Path, output: Path, name: str | None, as_json: bool) -> None:
@@ -119,7 +120,7 @@ def darknet(cfg: Path, weights: Path, labels: Path, output: Path, name: str | No
         raise UsageError(f"{output / 'model.toml'}: exists; choose another folder with -o, or move it away")
     model_toml = import_darknet(cfg, weights, labels, output, name=name)
     if as_json:
-        click.echo(msgspec.json.encode({"model_toml": str(model_toml)}))
+        echo_json({"model_toml": str(model_toml)})
         return
     click.echo(f"wrote {model_toml}, its .onnx and labels.txt")
     _say_next(model_toml)
@@ -132,7 +133,7 @@ def _run(importer: Callable[..., ImportReport], options: _Options) -> None:
     with StepProgress(quiet=options.as_json) as progress:
         report = importer(options.model_toml, target_name=options.target, images=options.images, on_progress=progress)
     if options.as_json:
-        click.echo(msgspec.json.encode(report, enc_hook=str))  # paths are in it
+        echo_json(report)
     else:
         _show(report)
         _say_next(options.model_toml)
@@ -142,7 +143,7 @@ def _show(report: ImportReport) -> None:
     from edge_sdk_tools.progress import print_table
 
     for warning in report.warnings:
-        click.echo(f"edge-sdk: warning: {warning}", err=True)
+        warn(warning)
     show_skipped(report.skipped)
     rows = [
         (

@@ -7,19 +7,20 @@ from collections import Counter
 from pathlib import Path
 
 import click
-import msgspec
 
 from edge_sdk.bundle import Bundle
+from edge_sdk.cli.json_output import echo_json
+from edge_sdk.cli.paths import PATH
 from edge_sdk.errors import EdgeError
 from edge_sdk.inspection import Inspection, ProfiledRun, inspect_bundle, profile_bundle, write_graph
 from edge_sdk.manifest import Variant
+from edge_sdk.printable import printable
 from edge_sdk.session import onnxruntime_version
 from edge_sdk.signing import load_public_key
 from edge_sdk.state_folder import state_folder
 from edge_sdk.trial import prove_here
 from edge_sdk.tuning import Machine, Record, Records, figures
 
-_PATH = click.Path(path_type=Path)
 _TOP = 10
 _BAR = 24
 _SIGNATURES = {
@@ -30,12 +31,12 @@ _SIGNATURES = {
 
 
 @click.command("inspect")
-@click.argument("bundle", type=_PATH)
+@click.argument("bundle", type=PATH)
 @click.option("--variant", metavar="NAME", help="Another of the bundle's models, such as int8.320x320 or fp32.")
-@click.option("--trust", multiple=True, type=_PATH, help="Public key; demands a signature. Repeatable.")
+@click.option("--trust", multiple=True, type=PATH, help="Public key; demands a signature. Repeatable.")
 @click.option("--profile", "with_profile", is_flag=True, help="Run the golden inputs and show where the time goes.")
 @click.option("--runs", type=click.IntRange(min=1, max=10_000), default=50, show_default=True, help="With --profile.")
-@click.option("--graph", type=_PATH, help="Write the graph as it runs here to a new .onnx file.")
+@click.option("--graph", type=PATH, help="Write the graph as it runs here to a new .onnx file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def command(
     bundle: Path,
@@ -61,7 +62,7 @@ def command(
     if as_json:
         graph_file = str(graph) if graph else None
         found = {"bundle": inspection, "tuned": tuned, "run": profiled, "graph": graph_file}
-        click.echo(msgspec.json.encode(found))
+        echo_json(found)
         return
     _show(inspection, tuned)
     if profiled is not None:
@@ -79,7 +80,8 @@ def _tuned(bundle: Bundle) -> list[Record]:
 
 
 def _show(found: Inspection, tuned: list[Record]) -> None:
-    click.echo(f"{found.name} {found.version}, built {found.created_at} for {found.target} ({found.machine})")
+    built = f"built {found.created_at} for {found.target}"  # both are any text
+    click.echo(printable(f"{found.name} {found.version}, {built} ({found.machine})"))
     for name, text in (
         ("task", f"{found.task}, decoder {found.decoder}, {found.labels} labels"),
         ("budget", f"{found.latency_budget_ms:g} ms from capture to outbox"),
@@ -94,7 +96,7 @@ def _show(found: Inspection, tuned: list[Record]) -> None:
         ("teacher", found.distillation),
     ):
         if text is not None:
-            click.echo(f"{name:<10}  {text}")
+            click.echo(printable(f"{name:<10}  {text}"))
     for record in tuned:
         wish, outcome = record.request, record.tuned
         click.echo(

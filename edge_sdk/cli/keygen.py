@@ -5,19 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
+from edge_sdk.cli.json_output import echo_json
+from edge_sdk.cli.paths import PATH
 from edge_sdk.signing import generate_key
 
 
 @click.command("keygen")
-@click.argument("path", type=click.Path(path_type=Path), default=Path("edge-sdk.key"))
+@click.argument("path", type=PATH, default=Path("edge-sdk.key"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(path: Path, as_json: bool) -> None:
     """Make a key pair: PATH (edge-sdk.key by default) stays secret here, PATH.pub goes to every device."""
     public = generate_key(path)
     if as_json:
-        click.echo(msgspec.json.encode({"private_key": str(path), "public_key": str(public)}))
+        echo_json({"private_key": str(path), "public_key": str(public)})
         return
     width = len(str(public))
     click.echo(f"{path!s:<{width}}  private, keep it here:     edge-sdk sign NAME.edge --key {path}")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edge_sdk.printable import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -40,7 +42,7 @@ def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
     from edge_sdk_tools.progress import print_table
 
     for warning in evaluation.warnings:
-        click.echo(f"edge-sdk: warning: {warning}", err=True)
+        warn(warning)
     show_skipped(evaluation.skipped)
     beside = f" beside {evaluation.reference}" if evaluation.reference else ""
     title = f"{evaluation.model}{beside} on {evaluation.images} images of {evaluation.data}"
@@ -106,12 +108,17 @@ def _with_interval(name: str, interval: Interval) -> str:
     return f"{value} [{low.rstrip('%')} to {high.rstrip('%')}]"
 
 
+def warn(line: str) -> None:
+    """Say a warning on standard error, in one line whatever the names of files in it are."""
+    click.echo(f"edge-sdk: warning: {one_line(line)}", err=True)
+
+
 def show_skipped(skipped: Sequence[Skipped]) -> None:
     """Name the first few files that could not be used."""
     if not skipped:
         return
-    click.echo(f"edge-sdk: warning: files that were skipped: {len(skipped)}", err=True)
+    warn(f"files that were skipped: {len(skipped)}")
     for one in skipped[:_NAMED]:
-        click.echo(f"  {one.path}: {one.reason}", err=True)
+        click.echo(one_line(f"  {one.path}: {one.reason}"), err=True)
     if len(skipped) > _NAMED:
         click.echo(f"  and {len(skipped) - _NAMED} more, all of them in --json", err=True)

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -88,6 +89,8 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with the exit code that fits."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # None where it is closed
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text
     leave(run(arguments))
 
 
@@ -113,6 +116,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return _fail_for_memory(error)
         if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
             return _fail(f"standard output cannot be written: {error.strerror}; check the space on its disk", 1)
+        if isinstance(error, OSError) and isinstance(error.filename, (str, os.PathLike)):
+            # Of a file that went, or changed its rights, while it was used: nobody's fault but the disk's.
+            return _fail(f"{os.fspath(error.filename)}: {error.strerror}", 1)
         return _fail(f"{failure_line(error)}; set EDGE_SDK_DEBUG=1 to see where", 1)
     return 0
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
-import msgspec
 
 from edge_sdk.ahead import Ahead
+from edge_sdk.cli.json_output import echo_json
 from edge_sdk.cli.mqtt_options import connection_options
 from edge_sdk.cli.numbers import POSITIVE, as_in_a_file, number
 from edge_sdk.cli.run_config import config_file, rereading
@@ -26,6 +26,7 @@ from edge_sdk.health.notify import Notifier
 from edge_sdk.health.progress import Progress
 from edge_sdk.health.start import Start
 from edge_sdk.heap import share_one_heap
+from edge_sdk.left_behind import ignore_signals
 from edge_sdk.stop import Stop, stopping_on_signals
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _READER_MS = 300  # a reader that works has taken something by then
 @click.option("--check", is_flag=True, help="Say what would run, and all that is wrong; start nothing.")
 @click.option("--source", help="V4L2 index or /dev path, rtsp:// or http:// URL, picamera2, video, images, pattern.")
 @click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
+@click.option("--source-tls-fingerprint", help="SHA-256 of the one certificate that an rtsps or https camera may show.")
 @click.option("--camera", default="camera", show_default=True, help="The source's name in topics.")
 @click.option("--mqtt", "mqtt_url", help="mqtt[s]:// or ws[s]://[user@]host[:port]; without it results go to stdout.")
 @connection_options
@@ -55,6 +57,7 @@ _READER_MS = 300  # a reader that works has taken something by then
 @click.option("--site", default="default", show_default=True, help="Where the device stands: one level of the topic.")
 @click.option("--device", help="Its name in topics; each run needs its own.  [default: the host's name]")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
+@click.option("--allow-older", is_flag=True, help="Run a signed bundle although a newer version of it ran here.")
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
 @click.option(
     "--run-limit",
@@ -95,7 +98,10 @@ def command(context: click.Context, /, **options: object) -> None:
         return
     is_journal(2)  # remembers the answer: below something else is in its place
     with unhurried():
-        _end(*_run(options, config, quiet=quiet), as_json=bool(options["as_json"]), quiet=quiet)
+        summaries, left_out = _run(options, config, quiet=quiet)
+        if any(summary.ended_by == "signal" for summary in summaries):
+            ignore_signals()
+        _end(summaries, left_out, as_json=bool(options["as_json"]), quiet=quiet)
 
 
 def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bool, quiet: bool) -> None:
@@ -108,7 +114,7 @@ def _end(summaries: list[RunSummary], left_out: EdgeError | None, *, as_json: bo
     for summary in summaries:
         is_read = is_read and not _would_hang(summary)  # where one is not read, none after it waits for that
         if is_read:
-            click.echo(msgspec.json.encode(summary))
+            echo_json(summary)
         elif not quiet:
             say((f"{summary.camera}: " if len(summaries) > 1 else "") + _closing(summary))
     last = summaries[-1]  # what became of the results is in each, of all streams together

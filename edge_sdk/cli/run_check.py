@@ -10,9 +10,11 @@ from pathlib import Path
 import click
 import msgspec
 
+from edge_sdk.cli.json_output import echo_json
 from edge_sdk.daemon.checked import Checked, CheckedPipeline, Problem
 from edge_sdk.daemon.say import counted
 from edge_sdk.errors import EdgeError
+from edge_sdk.printable import printable
 
 _WIDEST = 100  # columns: longer lines are hard to read
 _LABEL = 11  # columns
@@ -47,7 +49,7 @@ def check(options: dict[str, object], config: Path | None) -> None:
     """
     checked = _of_flags(options) if config is None else _of_file(config)
     if options["as_json"]:
-        click.echo(msgspec.json.encode(_Document(ok=not checked.exit_code, exit_code=checked.exit_code, found=checked)))
+        echo_json(_Document(ok=not checked.exit_code, exit_code=checked.exit_code, found=checked))
     elif not options["quiet"]:
         width = min(shutil.get_terminal_size().columns, _WIDEST)
         for line in _lines(checked, config, width):
@@ -191,6 +193,8 @@ def _verdict(checked: Checked) -> str:
 
 def _row(label: str, text: str, width: int, color: str | None = None, indent: int = 0) -> str:
     start = " " * indent + label.ljust(_LABEL)
-    lines = textwrap.wrap(text, max(width - len(start), 20), break_long_words=False, break_on_hyphens=False) or [""]
+    lines = textwrap.wrap(
+        printable(text), max(width - len(start), 20), break_long_words=False, break_on_hyphens=False
+    ) or [""]
     first = " " * indent + (click.style(label, fg=color, bold=True) if color else label) + " " * (_LABEL - len(label))
     return "\n".join([first + lines[0], *(" " * len(start) + line for line in lines[1:])])

@@ -11,6 +11,7 @@ from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.errors import UsageError
 from edge_sdk.location import holds_password
 from edge_sdk.publishing import MqttSettings, Secret, check_name, default_device, read_password
+from edge_sdk.source_options import SourceOptions
 from edge_sdk.trial import TRIAL_S
 
 
@@ -34,8 +35,10 @@ def run_settings(options: dict[str, object], warn: Callable[[str], None]) -> Run
         bundle=cast("Path", options["bundle"]),
         source=source,
         source_password=_source_password(cast("Path | None", options["source_password_file"])),
+        source_options=SourceOptions(tls_fingerprint=cast("str | None", options["source_tls_fingerprint"])),
         camera=cast("str", options["camera"]),
         trusted_keys=cast("tuple[Path, ...]", options["trust"]),
+        allow_older=bool(options["allow_older"]),
         frames=cast("int | None", options["frames"]),
         annotate=cast("Path | None", options["annotate"]),
         latency_ms=cast("float | None", options["latency_ms"]),

@@ -6,17 +6,18 @@ import os
 from pathlib import Path
 
 import click
-import msgspec
 
 from edge_sdk.bundle import Bundle
+from edge_sdk.cli.json_output import echo_json
+from edge_sdk.cli.paths import PATH
 from edge_sdk.errors import OutputError
 from edge_sdk.manifest import SIGNATURE_FILE
 from edge_sdk.signing import load_private_key, sign
 
 
 @click.command("sign")
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--key", required=True, type=click.Path(path_type=Path), help="Private key from `edge-sdk keygen`.")
+@click.argument("bundle", type=PATH)
+@click.option("--key", required=True, type=PATH, help="Private key from `edge-sdk keygen`.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(bundle: Path, key: Path, as_json: bool) -> None:
     """Verify BUNDLE and sign its manifest, which names and hashes every other file."""
@@ -32,6 +33,6 @@ def command(bundle: Path, key: Path, as_json: bool) -> None:
         partial.unlink(missing_ok=True)
         raise OutputError(f"{bundle / SIGNATURE_FILE}: cannot be written: {cause.strerror}") from cause
     if as_json:
-        click.echo(msgspec.json.encode({"bundle": str(bundle), "digest": opened.digest, "signed": True}))
+        echo_json({"bundle": str(bundle), "digest": opened.digest, "signed": True})
         return
     click.echo(f"signed {bundle} (digest {opened.digest[:12]}…)")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import click
-import msgspec
 
+from edge_sdk.cli.json_output import echo_json
 from edge_sdk.target import load_target, target_names
 
 
@@ -14,7 +14,7 @@ def command(as_json: bool) -> None:
     """List the devices that edge-sdk can build for."""
     targets = [load_target(name) for name in target_names()]
     if as_json:
-        click.echo(msgspec.json.encode(targets))
+        echo_json(targets)
         return
     width = max(len(t.name) for t in targets)
     for target in targets:

@@ -10,17 +10,19 @@ from pathlib import Path
 
 import click
 import cv2
-import msgspec
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.camera import open_source, redact
+from edge_sdk.cli.json_output import echo_json
 from edge_sdk.cli.numbers import POSITIVE, as_in_a_file, number
+from edge_sdk.cli.paths import PATH
 from edge_sdk.cli.run import say
 from edge_sdk.errors import LatencyGateError, StoppedError, UsageError
 from edge_sdk.protocols import Source
 from edge_sdk.publishing import check_name, read_password
 from edge_sdk.session import SessionSettings, Shortfalls, onnxruntime_version
 from edge_sdk.signing import load_public_key
+from edge_sdk.source_options import SourceOptions
 from edge_sdk.stages import Stages
 from edge_sdk.stop import Stop, stopping_on_signals
 from edge_sdk.trial import prove_here
@@ -36,16 +38,16 @@ from edge_sdk.tuning import (
 )
 from edge_sdk.tuning.tune import golden_camera, tune
 
-_PATH = click.Path(path_type=Path)
 _FPS = 30.0
 _SECONDS_HELP = f"For all of it, about.  [default: {SECONDS:g}, more where a slow camera needs it]"
 _CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
 
 
 @click.command("tune")
-@click.argument("bundle", type=_PATH)
+@click.argument("bundle", type=PATH)
 @click.option("--source", help="A camera, stream or video file to measure on.  [default: a golden image at 1280x720]")
-@click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
+@click.option("--source-password-file", type=PATH, help="Password of the user in the source's URL.")
+@click.option("--source-tls-fingerprint", help="SHA-256 of the one certificate that an rtsps or https camera may show.")
 @click.option("--camera", default="camera", show_default=True, help="As in `edge-sdk run`: it is remembered for it.")
 @click.option(
     "--fps", type=click.FloatRange(0.1, 1000), callback=number, help=f"Without --source.  [default: {_FPS:g}]"
@@ -59,12 +61,13 @@ _CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
 )
 @click.option("--seconds", type=POSITIVE, callback=number, help=_SECONDS_HELP)
 @click.option("--variant", metavar="NAME", help="Only this one of the bundle's models.")
-@click.option("--trust", multiple=True, type=_PATH, help="Public key; demands a signature.")
+@click.option("--trust", multiple=True, type=PATH, help="Public key; demands a signature.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
     bundle: Path,
     source: str | None,
     source_password_file: Path | None,
+    source_tls_fingerprint: str | None,
     camera: str,
     fps: float | None,
     latency_ms: float | None,
@@ -87,14 +90,14 @@ def command(
         if source is None:
             found: tuple[Source, float] = golden_camera(opened, fps or _FPS, camera), fps or _FPS
         else:
-            found = _opened(stack, source, source_password_file, camera)
+            found = _opened(stack, source, source_password_file, source_tls_fingerprint, camera)
         try:
             with _progress(quiet=as_json) as show:
                 tuned, remark = tune(tuning, limits, *found, seconds, show, is_stopped=stop.is_asked)
         except StoppedError:
             raise click.Abort from None
     if as_json:
-        click.echo(msgspec.json.encode(tuned))
+        echo_json(tuned)
     else:
         _show(opened, tuned, only_variant=variant is not None)
     if remark:
@@ -124,9 +127,11 @@ def _opening(stop: Stop) -> Callable[[Bundle, Candidate], Stages]:
     return open_proved
 
 
-def _opened(stack: contextlib.ExitStack, source: str, password: Path | None, camera: str) -> tuple[Source, float]:
+def _opened(
+    stack: contextlib.ExitStack, source: str, password: Path | None, fingerprint: str | None, camera: str
+) -> tuple[Source, float]:
     secret = None if password is None else read_password(password, "the source's password").reveal()
-    opened = open_source(source, camera=camera, password=secret)
+    opened = open_source(source, camera=camera, password=secret, options=SourceOptions(tls_fingerprint=fingerprint))
     stack.callback(opened.close)
     if not opened.paced:
         raise UsageError(f"{redact(source)}: images have no pace to tune at; give a video or a camera, or no --source")

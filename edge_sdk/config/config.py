@@ -105,9 +105,13 @@ class TrustConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     Attributes:
         keys: public key files; when there are any, a bundle that none of them signed is refused.
+        allow_older: run a bundle although a newer version of it ran here.
     """
 
     keys: Annotated[tuple[FilePath, ...], Meta(description="public key files that `edge-sdk keygen` wrote")] = ()
+    allow_older: Annotated[bool, Meta(description="run a signed bundle although a newer version of it ran here")] = (
+        False
+    )
 
 
 _CommandClass = Annotated[CommandClass, Meta(extra={"advice": {"resume": "write pause, which stands for resume too"}})]
@@ -152,6 +156,10 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         repeat: files begin again when they are through.
         open_timeout_s: seconds that a stream may take to open.
         read_timeout_s: seconds without a frame after which a stream is lost.
+        tls_fingerprint: SHA-256 of the certificate that an rtsps or https camera shows; one of these three at most.
+        tls_ca_file: authorities to trust instead of the system's, PEM.
+        tls_verify: false: a camera's certificate is not verified.
+        allow_other_hosts: a stream may redirect to other servers.
         latency_ms: the budget, milliseconds from capture to outbox.
         variant: which of the bundle's models runs, and no other.
         cpu_share: cores that tuning may use.
@@ -185,6 +193,16 @@ class Defaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     repeat: Annotated[bool, Meta(description="files begin again when they are through")] | UnsetType = UNSET
     open_timeout_s: Annotated[float, timeout("that a stream may take to open")] | UnsetType = UNSET
     read_timeout_s: Annotated[float, timeout("without a frame, after which a stream is lost")] | UnsetType = UNSET
+    tls_fingerprint: (
+        Annotated[str, Meta(description="SHA-256 fingerprint of the certificate of an rtsps or https camera")]
+        | UnsetType
+    ) = UNSET
+    tls_ca_file: (
+        Annotated[FilePath, Meta(description="PEM file of the authorities to trust instead of the system's")]
+        | UnsetType
+    ) = UNSET
+    tls_verify: Annotated[bool, Meta(description="false: a camera's certificate is not verified")] | UnsetType = UNSET
+    allow_other_hosts: Annotated[bool, Meta(description="a stream may redirect to other servers")] | UnsetType = UNSET
     latency_ms: (
         Annotated[
             float,

@@ -5,24 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from msgspec import UnsetType
 
-from edge_sdk.config.config import VERSION, BrokerConfig, Config, TrustConfig
+from edge_sdk.config.config import VERSION, BrokerConfig, Config
 from edge_sdk.config.merging import merged
 from edge_sdk.config.rules import broken_broker_rules, broken_rules
 from edge_sdk.errors import ConfigError
 from edge_sdk.location import holds_password, names_file
-from edge_sdk.toml_file import entry_label, problems, read_document, sound_part
+from edge_sdk.toml_file import entry_label, first_problems, problems, read_document, sound_part
 
 DEFAULT_PATH = Path("/etc/edge-sdk/config.toml")
 """Where `edge-sdk run` looks when it is told nothing."""
 
-_PATHS = ("bundle", "ca_file", "cert_file", "folder", "key_file", "key_password_file", "password_file")
+_PATHS = ("bundle", "ca_file", "cert_file", "folder", "key_file", "key_password_file", "password_file", "tls_ca_file")
 """Keys whose values are relative to the file's folder."""
 
 _Table = TypeVar("_Table", bound=msgspec.Struct)
@@ -58,15 +59,14 @@ def read_config(path: Path) -> Config:
     _check_version(path, document.get("version"))
     found: list[str] = []
     public = _without_secrets(document, "", found)
+    config: Config | None
     try:
         config = msgspec.convert(public, Config)
     except msgspec.ValidationError:
-        found += problems(public, Config)
-        found += _rules_broken_by_the_rest(public)
-    else:
-        found += broken_rules(config)
-    if found:
-        raise ConfigError("\n".join(f"{path}: {line}" for line in dict.fromkeys(found)))
+        config = None
+    wrong = first_problems(chain(found, _problems(public) if config is None else broken_rules(config)))
+    if wrong or config is None:
+        raise ConfigError(*(f"{path}: {line}" for line in wrong))
     return _placed(config, path.parent)
 
 
@@ -81,12 +81,12 @@ def broker_config_of(tables: Mapping[str, object]) -> BrokerConfig:
     """
     found: list[str] = []
     public = _without_secrets(_as_toml(tables), "", found)
-    found += problems(public, BrokerConfig)
-    if not found:
+    wrong = first_problems(chain(found, problems(public, BrokerConfig)))
+    if not wrong:
         config = msgspec.convert(public, BrokerConfig)
-        found += broken_broker_rules(config.mqtt)
-    if found:
-        raise ConfigError("; ".join(dict.fromkeys(found)))
+        wrong = first_problems(broken_broker_rules(config.mqtt))
+    if wrong:
+        raise ConfigError("; ".join(wrong))
     return config
 
 
@@ -107,13 +107,14 @@ def _check_version(path: Path, version: object) -> None:
         raise ConfigError(f"{path}: version is {version}, expected {VERSION}; update edge-sdk on this device")
 
 
-def _rules_broken_by_the_rest(public: object) -> list[str]:
-    """What the keys of right values get wrong together; nothing that is about one whose value is wrong."""
+def _problems(public: object) -> Iterator[str]:
+    """Values that are wrong, then what the keys of right ones get wrong together: nothing about one that is wrong."""
+    yield from problems(public, Config)
     config, left_out = sound_part(public, Config) if isinstance(public, dict) else (None, set[str]())
     if config is None:
-        return []
+        return
     word = re.compile(rf"\b({'|'.join(map(re.escape, left_out))})\b")
-    return [line for line in broken_rules(config) if not word.search(line)]
+    yield from (line for line in broken_rules(config) if not word.search(line))
 
 
 def _without_secrets(value: object, where: str, found: list[str]) -> object:
@@ -149,7 +150,7 @@ def _placed(config: Config, folder: Path) -> Config:
         config,
         mqtt=config.mqtt if isinstance(config.mqtt, UnsetType) else _with_places(config.mqtt, folder),
         outbox=_with_places(config.outbox, folder),
-        trust=TrustConfig(keys=tuple(str(folder / key) for key in config.trust.keys)),
+        trust=msgspec.structs.replace(config.trust, keys=tuple(str(folder / key) for key in config.trust.keys)),
         defaults=_with_places(config.defaults, folder),
         pipelines=tuple(msgspec.structs.replace(s, source=_source(s.source, folder)) for s in streams),
     )

@@ -14,13 +14,14 @@ from msgspec import UNSET, UnsetType
 
 from edge_sdk.config.config import Config, Defaults, MqttConfig, PipelineConfig
 from edge_sdk.config.event_rules import broken_event_rules
-from edge_sdk.config.merging import merged
+from edge_sdk.config.merging import TLS_KEYS, merged
 from edge_sdk.config.password import PASSWORD_KEYS, password_keys
 from edge_sdk.config.rate_rules import broken_rate_rules
 from edge_sdk.cores import configured
 from edge_sdk.errors import EdgeError
-from edge_sdk.location import kind_of, names_user, without_slashes
+from edge_sdk.location import is_encrypted, kind_of, names_user, without_slashes
 from edge_sdk.publishing import MqttSettings, Secret, check_name
+from edge_sdk.source_options import SourceOptions
 from edge_sdk.toml_file import entry_label, problems, shown
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -92,6 +93,7 @@ def _pipeline(pipeline: PipelineConfig, defaults: Defaults) -> Iterator[str]:
         yield f"{given[0]}: source names no user, expected a URL such as rtsp://USER@HOST/…"
     whole = merged(pipeline, defaults)
     yield from broken_rate_rules(whole)
+    yield from _of_camera_tls(pipeline, whole)
     if whole.bundle is UNSET:
         yield "bundle is missing, expected a NAME.edge folder that `edge-sdk build` wrote, here or in [defaults]"
     yield from _share(whole)
@@ -99,11 +101,25 @@ def _pipeline(pipeline: PipelineConfig, defaults: Defaults) -> Iterator[str]:
         yield "cpu_share is a limit that tuning keeps, and tune = false leaves that out; expected one of them"
 
 
+def _of_camera_tls(stream: PipelineConfig, whole: PipelineConfig) -> Iterator[str]:
+    """Those of how a camera's certificate is verified.
+
+    Args:
+        stream: as it is written.
+        whole: with what [defaults] say for it.
+    """
+    given = {key: value for key in TLS_KEYS if (value := getattr(whole, key)) is not UNSET}
+    yield from _said(lambda: SourceOptions(**given), "")
+    for key in TLS_KEYS:
+        if getattr(stream, key) is not UNSET and not is_encrypted(stream.source):
+            yield f"{key}: it is for rtsps:// and https:// only, and source is not encrypted"
+
+
 def broken_by_flag(key: str, value: object) -> str:
     """What is wrong with a key of a stream that a flag of a command line gives; empty where nothing is."""
     document = {key: value}
-    found = problems(document, Defaults) or [*_share(msgspec.convert(document, Defaults))]
-    return "\n".join(found)
+    found = [*problems(document, Defaults)] or [*_share(msgspec.convert(document, Defaults))]
+    return "; ".join(found)
 
 
 def _share(stream: Defaults) -> Iterator[str]:

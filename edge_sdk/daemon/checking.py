@@ -25,6 +25,7 @@ from edge_sdk.location import IMAGE_SUFFIXES, Kind, add_password, kind_of, names
 from edge_sdk.permission import want_of_permission
 from edge_sdk.publishing import MqttSettings, check_name, valid_until
 from edge_sdk.publishing.tls import check_authorities
+from edge_sdk.rollback import refuse_older
 from edge_sdk.session import onnxruntime_version
 from edge_sdk.signing import load_public_key
 from edge_sdk.state_folder import state_folder
@@ -57,8 +58,10 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
             doubts.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
     doubts += _shared_cameras(settings.pipelines)
     outbox = _noted(found, partial(_outbox, settings))
-    bundles = _Bundles([key for key in keys if key is not None], is_blind=None in keys)
+    allow_older = settings.pipelines[0].allow_older
+    bundles = _Bundles([key for key in keys if key is not None], is_blind=None in keys, allow_older=allow_older)
     checked_pipelines = tuple(_pipeline(pipeline, broker, bundles) for pipeline in settings.pipelines)
+    doubts += bundles.doubts
     labels = bundles.labels()
     if labels is not None:
         found += map(LabelError, unknown_home_labels(settings.home_assistant, labels))
@@ -100,10 +103,15 @@ class _Bundles:
     Args:
         keys: that are trusted.
         is_blind: a key cannot be read, so that no bundle can be judged; that is said elsewhere.
+        allow_older: accept a bundle although a newer version of it ran here.
+
+    Attributes:
+        doubts: a line for each bundle that is older and accepted.
     """
 
-    def __init__(self, keys: list[Ed25519PublicKey], *, is_blind: bool) -> None:
-        self._keys, self._is_blind = keys, is_blind
+    def __init__(self, keys: list[Ed25519PublicKey], *, is_blind: bool, allow_older: bool) -> None:
+        self._keys, self._is_blind, self._allow_older = keys, is_blind, allow_older
+        self.doubts: list[str] = []
         self._known: dict[Path, Bundle | EdgeError] = {}
 
     def open(self, path: Path) -> Bundle | None:
@@ -128,6 +136,7 @@ class _Bundles:
     def _opened(self, path: Path) -> Bundle | EdgeError:
         try:
             bundle = Bundle.open(path, self._keys)
+            self.doubts += filter(None, [refuse_older(bundle, allow_older=self._allow_older)])
             bundle.labels()
             bundle.check_device(platform.machine(), onnxruntime_version())
         except EdgeError as cause:
@@ -140,6 +149,7 @@ class _Bundles:
 def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: _Bundles) -> CheckedPipeline:
     found: list[EdgeError] = []
     _noted(found, partial(check_name, "camera", settings.camera))
+    topics = None if broker is None or found else broker.topics  # no topic has a name that cannot be part of one
     kind = _noted(found, partial(_check_source, settings))
     bundle = _noted(found, partial(bundles.open, settings.bundle))
     if bundle is not None and settings.variant is not None:
@@ -158,9 +168,9 @@ def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: 
         cpu_share=settings.cpu_share,
         runs=runs,
         reason=reason,
-        result_topic=None if broker is None else broker.topics.result(settings.camera),
-        event_topic=broker.topics.event(settings.camera) if broker is not None and settings.events else None,
-        snapshot_topic=broker.topics.snapshot(settings.camera) if broker is not None and settings.snapshots else None,
+        result_topic=None if topics is None else topics.result(settings.camera),
+        event_topic=topics.event(settings.camera) if topics is not None and settings.events else None,
+        snapshot_topic=topics.snapshot(settings.camera) if topics is not None and settings.snapshots else None,
         events=tuple(label for rule in settings.events for label in rule.labels),
         problems=tuple(map(Problem.of, found)),
     )
@@ -172,6 +182,10 @@ def _check_source(settings: PipelineSettings) -> Kind:
     kind = kind_of(location)
     if kind is Kind.STREAM:
         add_password(location, settings.source_password.reveal() if settings.source_password else None)
+        if settings.source_options.tls_ca_file is not None:
+            from edge_sdk.camera.connection import check_authorities  # as below
+
+            check_authorities(settings.source_options.tls_ca_file)
         return kind
     if not (names_file(location) or kind is Kind.DEVICE):
         from edge_sdk.camera import check_location  # OpenCV's import, for the few that need it

@@ -71,9 +71,16 @@ def run_settings_of(
         broker = mqtt_settings_of(config.device, config.mqtt, config.publish, *words)
         _look_at_credentials(broker, warn, excuse)
     keys = tuple(map(Path, config.trust.keys))
+    for index, stream in enumerate(config.pipelines):
+        if stream.tls_verify is False:
+            entry = entry_label(f"pipelines[{index}]", stream.name)
+            warn(
+                f"warning: {entry}: tls_verify is false: whoever is between gets the password and can show any picture"
+            )
     streams = tuple(
         msgspec.structs.replace(
             _stream(stream, keys, secret(stream, entry_label(f"pipelines[{i}]", stream.name), "the source's password")),
+            allow_older=config.trust.allow_older,
             events=_events(config, stream.name),
             snapshots=_snapshots(config),
         )

@@ -26,15 +26,16 @@ from edge_sdk.daemon.vitals import Vitals
 from edge_sdk.errors import EdgeError
 from edge_sdk.health.notify import Notifier
 from edge_sdk.health.start import Start
+from edge_sdk.publishing import NameLock
 from edge_sdk.stop import Stop
 
 _LOOK_S = 0.1  # how soon a signal is seen
 _JOIN_S = 0.9  # for the streams together: who is told to stop has two seconds for everything
-_VIDEO_S = 125.0  # where one writes a video: cut off it would be none, and a slow board takes long to finish it
-_CLOSE_TIMEOUT_S = 0.9  # for the results that wait; where the streams took their time,
-_END_S = 1.4  # what is left of this ...
-_SHORTEST_CLOSE_S = 0.4  # ... but so long at least
-_LONGER_S = 1.5  # for them where nobody waits for the end
+_END_S = 1.4  # for streams and the results that wait, counted from then like the line above ...
+_CLOSE_TIMEOUT_S = 0.9  # ... and for the results at most
+_SHORTEST_S = 0.2  # for each of them however late it is, and for the disk that takes the last events after that
+_VIDEO_S = 125.0  # for the streams where one writes a video: cut off it would be none, and a slow board takes long
+_LONGER_S = 1.5  # for the results where nobody waits for the end
 
 
 class Daemon:
@@ -72,7 +73,8 @@ class Daemon:
         self._outlet = Outlet(settings, say, stop.is_asked, receiver=self._desk.inbox)
         self._vitals = Vitals(notifier, start, say, self._outlet, shared.progress)
         self._streams = Streams(self._make, say, is_service=settings.waits)
-        self._reloading = Reloading(reread or (lambda: settings), self._take, self._refuse, say)
+        self._reloading = Reloading(self._read_again, self._take, self._refuse, say)
+        self._names: dict[str, NameLock] = {}  # by key; while another name is taken, both
         self._threads: dict[str, int] = {}  # of models, by camera
         self.left_out: EdgeError | None = None
 
@@ -83,10 +85,12 @@ class Daemon:
             What each stream came to, by camera.
 
         Raises:
-            EdgeError: the failure of a stream, where that is the process's: always where its camera is not waited for.
+            EdgeError: the failure of a stream, where that is the process's: always where its camera is not waited for;
+                or another program publishes under this device's name.
         """
         streams, vitals = self._streams, self._vitals
         try:
+            self._lock_name(self._settings)
             streams.start(self._settings.pipelines)
             self._wait()
             self._reloading.end()
@@ -94,16 +98,22 @@ class Daemon:
         finally:
             for pipeline in streams.all():
                 pipeline.ask(self._stop.reason or "signal")
-            began_s = time.monotonic()
             draws = any(pipeline.annotate for pipeline in self._settings.pipelines)
-            streams.join(_VIDEO_S if draws else _JOIN_S)
+            streams.join(_VIDEO_S if draws else self._left_s(_JOIN_S))
             vitals.close()
-            rest_s = max(_SHORTEST_CLOSE_S, began_s + _END_S - time.monotonic())
-            self._outlet.close(min(_CLOSE_TIMEOUT_S, rest_s) if self._stop.is_asked() else _LONGER_S)
+            if self._stop.is_asked() and not draws:
+                self._outlet.close(min(_CLOSE_TIMEOUT_S, self._left_s(_END_S)), disk_s=_SHORTEST_S)
+            else:
+                self._outlet.close(_LONGER_S)
+            self._unlock_names()
         if not self._settings.waits:
             streams.look()  # what failed only at its end, such as a video that cannot be finished
         of_all = self._outlet.stats()
         return {camera: pipeline.summary(of_all) for camera, pipeline in streams.running.items()}
+
+    def _left_s(self, total_s: float) -> float:
+        """What a step of the end has of so many seconds since somebody asked for it."""
+        return max(_SHORTEST_S, self._stop.left_s(total_s))
 
     def _wait(self) -> None:
         """Wait for a reason to end."""
@@ -172,6 +182,23 @@ class Daemon:
             self._vitals.reloading()
             self._reloading.begin(self._settings)
 
+    def _read_again(self) -> RunSettings:
+        """Called in a thread of its own; raises EdgeError where what is read cannot be used."""
+        fresh = self._settings if self._reread is None else self._reread()
+        self._lock_name(fresh)
+        return fresh
+
+    def _lock_name(self, settings: RunSettings) -> None:
+        mqtt = settings.mqtt
+        if mqtt is not None and (key := NameLock.key_of(mqtt)) not in self._names:
+            self._names[key] = NameLock(mqtt)
+
+    def _unlock_names(self, settings: RunSettings | None = None) -> None:
+        """Let go of all names but that of these settings."""
+        mqtt = None if settings is None else settings.mqtt
+        for key in self._names.keys() - ({NameLock.key_of(mqtt)} if mqtt is not None else set()):
+            self._names.pop(key).close()
+
     def _take(self, fresh: RunSettings) -> None:
         """Go by another configuration from now on."""
         before, self._settings = self._settings, fresh
@@ -184,11 +211,12 @@ class Daemon:
         else:
             words = [*others, self._streams.change_to(fresh.pipelines)]
             self._say(f"configuration read again: {'; '.join(words)}")
+        self._unlock_names(fresh)
 
     def _change_outlet(self) -> None:
         """All streams end and leave their sources; what they put is delivered, and others go on with the sources."""
         before = self._streams.stop_for_others(self._stop.is_asked)
-        self._outlet.close(_CLOSE_TIMEOUT_S)
+        self._outlet.close(_CLOSE_TIMEOUT_S, disk_s=_SHORTEST_S)  # the next one waits for this one's disk
         stay = set() if self._stop.is_asked() else {each.camera for each in self._settings.pipelines}
         for camera in before.keys() - stay:
             before[camera].handover.close_left()
@@ -198,6 +226,7 @@ class Daemon:
             self._streams.start(self._settings.pipelines, before)
 
     def _refuse(self, why: str) -> None:
+        self._unlock_names(self._settings)
         for line in f"the configuration is not taken, what runs goes on: {why}".splitlines():
             self._say(line)
 

@@ -38,7 +38,6 @@ from edge_sdk.daemon.reloading import Told
 from edge_sdk.daemon.say import Say
 from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.daemon.shooting import Shooting
-from edge_sdk.errors import EdgeError
 from edge_sdk.failure import failure_line
 from edge_sdk.printable import printable
 from edge_sdk.publishing import Incoming, Message
@@ -140,13 +139,8 @@ class Desk:
                 self._begin_reload(admitted)
                 return
             state = self._carry_out(command)
-        except RefusedError as refusal:
-            self._answer(admitted, refusal)
-            return
-        except EdgeError:
-            raise
         except Exception as cause:  # noqa: BLE001 - whoever may send a command must not be able to end the process
-            self._answer(admitted, RefusedError("failed", _short(failure_line(cause))))
+            self._answer(admitted, cause)
             return
         self._done(admitted, state)
 
@@ -215,7 +209,9 @@ class Desk:
         )
         self._send(turned.topic, turned.correlation, response)
 
-    def _answer(self, request: Request, done: object) -> None:
+    def _answer(self, request: Request, done: msgspec.Raw | Picture | Exception | None) -> None:
+        if isinstance(done, Exception) and not isinstance(done, RefusedError):
+            done = RefusedError("failed", _short(failure_line(done)))
         command, error = request.command, done.complaint if isinstance(done, RefusedError) else UNSET
         if not isinstance(error, UnsetType):
             self._complaints.take(error.code, f"command {_words(command)} was refused ({error.code}): {error.message}")

@@ -18,6 +18,7 @@ from edge_sdk.daemon.settings import PipelineSettings
 from edge_sdk.daemon.shared import Shared
 from edge_sdk.daemon.steering import Steering
 from edge_sdk.publishing import check_name
+from edge_sdk.rollback import refuse_older, remember_version
 from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.stop import Stop
 from edge_sdk.trial import prove_here
@@ -97,8 +98,11 @@ def begin_loading(
     if not verified.is_ready(stop.is_asked):
         return None
     bundle = verified.take()
+    say_once = say if shared is None else shared.say_once
     if not settings.trusted_keys:
-        (say if shared is None else shared.say_once)(_UNCHECKED)
+        say_once(_UNCHECKED)
+    if allowed := refuse_older(bundle, allow_older=settings.allow_older):
+        say_once(f"warning: {allowed}")
     bundle.check_device(platform.machine(), onnxruntime_version())
     if settings.variant is not None:
         bundle = bundle.led_by(settings.variant)
@@ -107,6 +111,7 @@ def begin_loading(
     seconds = settings.trial_s
     if not prove_here(bundle, settings=session, seconds=seconds, say=say, is_stopped=stop.is_asked, beside=is_beside):
         return None
+    remember_version(bundle, say_once)
     return Loading(settings, bundle, session, say, stop, shared)
 
 

@@ -19,6 +19,7 @@ from edge_sdk.daemon.settings import RunSettings
 from edge_sdk.errors import OutputError, StoppedError, UsageError
 from edge_sdk.home_assistant import Discovery
 from edge_sdk.publishing import (
+    LAST_COMMIT_S,
     EventOutbox,
     Identity,
     JsonLinesPublisher,
@@ -164,8 +165,12 @@ class Outlet:
         other._lock, other._warnings = self._lock, self._warnings  # whoever still has this one warns the other, too
         return other
 
-    def close(self, timeout_s: float) -> None:
+    def close(self, timeout_s: float, disk_s: float = LAST_COMMIT_S) -> None:
         """Send what waits as far as the time allows, and say goodbye; see `Publisher.close`.
+
+        Args:
+            timeout_s: seconds.
+            disk_s: seconds that the disk has for the last events; see `MqttPublisher.close`.
 
         Raises:
             BrokenPipeError: nobody reads standard output any more.
@@ -173,7 +178,9 @@ class Outlet:
         """
         with self._lock:
             self._is_closed = True
-        if self._publisher is not None:
+        if isinstance(self._publisher, MqttPublisher):
+            self._publisher.close(timeout_s, disk_s)
+        elif self._publisher is not None:
             self._publisher.close(timeout_s)
 
     def _opened(self) -> Publisher:

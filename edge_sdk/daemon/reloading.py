@@ -120,7 +120,7 @@ def _read(reread: Callable[[], RunSettings], now: RunSettings) -> RunSettings:
     fresh = reread()
     hindrances = _hindrances(fresh) if outlet_words(now, fresh) else []
     if hindrances:
-        raise ConfigError("\n".join(hindrances))
+        raise ConfigError(*hindrances)
     return fresh
 
 

@@ -27,6 +27,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
         source_options: what the source is asked for.
         bundle: a NAME.edge folder.
         trusted_keys: public key files; when there are any, an unsigned bundle is refused.
+        allow_older: run a signed bundle although a newer version of it ran here.
         frames: stop after so many results.
         annotate: write an MP4 with the results drawn.
         latency_ms: overrides the bundle's budget.
@@ -49,6 +50,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
     source_options: SourceOptions = SourceOptions()
     bundle: Path
     trusted_keys: tuple[Path, ...] = ()
+    allow_older: bool = False
     frames: int | None = None
     annotate: Path | None = None
     latency_ms: float | None = None

@@ -16,7 +16,7 @@ _MOST = 8  # requests that wait; they share a camera's picture
 _QUALITY = 85
 _PAUSED = "this camera is paused: nothing of it is looked at; resume it and ask again"
 
-Done: TypeAlias = "Picture | RefusedError"
+Done: TypeAlias = "Picture | Exception"
 
 
 class Shooting:
@@ -50,7 +50,7 @@ class Shooting:
         self._waiting.append((request, command, self._clock_s() + _PATIENCE_S))
 
     def look(self, outlet: Outlet) -> Iterator[tuple[Request, Done]]:
-        """Publish pictures that came; gives what became of each request that is done."""
+        """Publish pictures that came; gives of each request that is done its picture, or why there is none."""
         waiting, self._waiting = self._waiting, []
         for request, command, until in waiting:
             control = self._controls.of(command.camera)
@@ -74,7 +74,10 @@ class Shooting:
         broker = outlet.broker
         if broker is None:
             return RefusedError("failed", "there is no broker any more")
-        jpeg, width, height = jpeg_of(shot.image, command.width, _QUALITY)
+        try:
+            jpeg, width, height = jpeg_of(shot.image, command.width, _QUALITY)
+        except Exception as cause:  # noqa: BLE001 - want of memory, or of OpenCV's, is the request's failure alone
+            return cause
         topic = broker.topics.snapshot(command.camera)
         broker.snapshot(command.camera, jpeg, shot.seq)
         return Picture(topic=topic, width=width, height=height, bytes=len(jpeg), seq=shot.seq)

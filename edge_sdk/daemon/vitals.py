@@ -202,7 +202,7 @@ def _message(outlet: Outlet, readings: Readings, cameras: dict[str, CameraHealth
 
 
 def _events(stats: PublisherStats | LinesStats | None) -> EventsHealth | msgspec.UnsetType:
-    if not isinstance(stats, PublisherStats) or not (stats.events.put or stats.events.waiting):
+    if not isinstance(stats, PublisherStats) or not (stats.events.put or stats.events.restored):
         return UNSET
     events = stats.events
     return EventsHealth(

@@ -15,7 +15,6 @@ from edge_sdk.home_assistant.entities import PLATFORMS, Camera, Entities, Machin
 from edge_sdk.home_assistant.settings import HomeAssistantSettings
 from edge_sdk.publishing import Topics
 
-_URL = "https://github.com/edge-sdk/edge-sdk"
 _COMPONENT = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _MOST_TOLD = 2000  # entities that are remembered
 
@@ -116,7 +115,7 @@ class Discovery:
                     "serial_number": f"{topics.site}/{topics.device}",
                     "sw_version": self._version,
                 },
-                "origin": {"name": "edge-sdk", "sw_version": self._version, "support_url": _URL},
+                "origin": {"name": "edge-sdk", "sw_version": self._version},
                 "availability": [self._entities.online()],
                 "components": {**entities, **gone},
             }

@@ -15,7 +15,7 @@ from edge_sdk.manifest.input_tensor import InputTensor, floats_of
 from edge_sdk.manifest.measured import Distillation
 from edge_sdk.manifest.variant import Variant
 from edge_sdk.manifest.versions import RuntimeRange
-from edge_sdk.model_spec import ClassificationSpec, Decoder, DetectionSpec, InputSpec, Task, Thresholds
+from edge_sdk.model_spec import ClassificationSpec, Decoder, DetectionSpec, InputSpec, Task, Thresholds, check_decoder
 from edge_sdk.provider_options import ProviderOptions
 
 SCHEMA_VERSION = 1
@@ -112,6 +112,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     latency_budget_ms: Annotated[float, Meta(gt=0)]
     provenance: Provenance
     files: tuple[FileEntry, ...]
+
+    def __post_init__(self) -> None:
+        check_decoder(self.task, self.decoder, self.detection)
 
     @property
     def taken(self) -> InputTensor:

@@ -19,7 +19,8 @@ from edge_sdk.publishing.incoming import Incoming, Receiver
 from edge_sdk.publishing.json_lines import JsonLinesPublisher
 from edge_sdk.publishing.link import Kind, Link
 from edge_sdk.publishing.listener import Listener
-from edge_sdk.publishing.mqtt_publisher import MqttPublisher, load_client
+from edge_sdk.publishing.mqtt_publisher import LAST_COMMIT_S, MqttPublisher, load_client
+from edge_sdk.publishing.name_lock import NameLock
 from edge_sdk.publishing.outbox import CameraKind, MemoryOutbox, Message
 from edge_sdk.publishing.payload import (
     CameraHealth,
@@ -51,6 +52,7 @@ from edge_sdk.publishing.topics import Topics, as_name, check_name, default_devi
 __all__ = [
     "EVENTS",
     "EVENTS_LOST",
+    "LAST_COMMIT_S",
     "LEAST_MB",
     "LONGEST_EXPIRY_S",
     "SNAPSHOTS",
@@ -80,6 +82,7 @@ __all__ = [
     "ModelRef",
     "MqttPublisher",
     "MqttSettings",
+    "NameLock",
     "OutboxSettings",
     "Publisher",
     "PublisherStats",

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from edge_sdk.printable import one_line
 from edge_sdk.publishing.identity import Identity
 from edge_sdk.publishing.payload import (
     CameraState,
@@ -98,12 +99,13 @@ class Board:
 
     def warn(self, entry: Entry, name: str, line: str) -> bool:
         """Add a warning in place of an older one of that name, or take it back with an empty line; True for news."""
-        before = entry.state.warnings or {}
+        before, line = entry.state.warnings or {}, one_line(line)
         warnings = {key: value for key, value in {**before, name: line}.items() if value}
         return self._change(entry, warnings=warnings or msgspec.UNSET)
 
     def warn_of_device(self, name: str, line: str) -> bool:
         """The same of the device itself."""
+        line = one_line(line)
         with self._lock:
             if self._warnings.get(name, "") == line:
                 return False

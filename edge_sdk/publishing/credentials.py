@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from edge_sdk.errors import UsageError
 from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.regular_file import read_regular
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 AHEAD = timedelta(days=30)
 """How long before the end of a certificate a warning begins."""
 
-_FILE_LIMIT = 1_000_000  # bytes
 _OTHERS = 0o007  # a group may be meant, everybody never is
 
 
@@ -141,8 +141,6 @@ def _openness(path: Path) -> str:
 
 def _read(path: Path, what: str) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(_FILE_LIMIT)
-    except (OSError, ValueError) as cause:
-        reason = getattr(cause, "strerror", None) or cause
-        raise UsageError(f"{path}: {what} cannot be read: {reason}") from None
+        return read_regular(path)
+    except OSError as cause:
+        raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from None

@@ -229,17 +229,15 @@ class Delivery:
 
     def _may_leave(self, link: Link, deadline: float) -> bool:
         now = time.monotonic()
-        if now >= deadline:
-            return True
         if link.phase != "up":
-            return self._supply.is_over
-        if self._farewell is None:
+            return now >= deadline or self._supply.is_over
+        if self._farewell is None:  # also at the deadline: who leaves without a word takes the last will along
             is_done = self._supply.is_empty and not self._flight and self._notices.wait_s() > 0
             if not is_done and now < self._farewell_at:
                 return False
             farewell = Message(self._status_topic, self._board.offline("shutdown"))
             self._farewell = self._flight.publish(link, "status", farewell)
-        return self._farewell not in self._flight
+        return now >= deadline or self._farewell not in self._flight
 
     def _has_room(self, link: Link) -> bool:
         window = 1 if self._supply.poison.is_suspected else link.window

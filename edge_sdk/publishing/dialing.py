@@ -35,9 +35,20 @@ _CONNECT_TIMEOUT_S = 5.0
 _WANTS_TLS = "; perhaps that port wants TLS: write mqtts:// (wss://) in the URL"
 _NOT_ENCRYPTED = "the broker ended the connection before it was encrypted; is it a port for TLS?"
 
+_LARGEST_INCOMING = 16_000_000  # bytes of a packet; MaximumPacketSize says so, but not every broker keeps to it
+
 
 class RefusedError(Exception):
     """There is no connection to this broker before somebody mends something; the text says what."""
+
+
+class _Client(mqtt.Client):
+    """paho's client, which by itself takes memory for any length that a broker announces, up to 268 MB."""
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        if bufsize > _LARGEST_INCOMING:  # paho asks for the rest of a packet, and ends the connection at an OSError
+            raise ConnectionError("a packet that is too large")
+        return super()._sock_recv(bufsize)
 
 
 class Dialing:
@@ -57,7 +68,7 @@ class Dialing:
         self._tls: BrokerTls | None = None
         self._is_v5 = protocol == "5"
         self._has_heard = False
-        self.client = mqtt.Client(
+        self.client: mqtt.Client = _Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
             protocol=MQTTProtocolVersion.MQTTv5 if protocol == "5" else MQTTProtocolVersion.MQTTv311,

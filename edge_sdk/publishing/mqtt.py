@@ -11,6 +11,7 @@ import select
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
+import msgspec
 import paho.mqtt.client as mqtt
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -35,6 +36,9 @@ from edge_sdk.publishing.ways import (
 )
 
 WINDOW = 20  # messages; Mosquitto's default receive maximum. paho queues QoS 0 without a limit: so much and no more
+# Mosquitto 2.0.11 keeps an in-flight place for each message above our maximum packet size, and sends nothing at QoS 1
+# after twenty of them. QoS 1 gains nothing here: what a session brings after an outage is not carried out anyway.
+_INCOMING_QOS = 0
 _MOST_RECEIVED = 64  # messages that wait to be handed over, and that one turn reads
 _UNSPECIFIED = 0x80  # what paho says of a connection that ended without a word
 _SILENT, _TAKEN_OVER = 0x8D, 0x8E
@@ -101,7 +105,9 @@ class MqttLink:
         way = self._ways[kind]
         # MQTT 5.0, 3.3: length and bytes of the topic, message id, properties, payload; before them type and length.
         message_id_bytes = 2 if min(way.qos, self._dialect.max_qos) else 0
-        packed = way.properties.of(message.seq).pack() if way.properties is not None else b""
+        # An event that fits must fit once more, with the mark of one that may have come before.
+        as_repeated = msgspec.structs.replace(message, is_repeated=True) if kind == "event" else message
+        packed = way.properties.of(as_repeated).pack() if way.properties is not None else b""
         properties_bytes = len(packed) + (len(message.correlation) + 3 if message.correlation else 0)
         remaining = 2 + len(message.topic.encode()) + message_id_bytes + properties_bytes + len(message.payload)
         return 1 + length_bytes(remaining) + remaining <= self._max_packet
@@ -113,7 +119,7 @@ class MqttLink:
         if kind == "event" and not qos:
             return self._hold_back()
         if properties is not None:  # paho packs them at once: it is never given more than it may send
-            properties.of(message.seq)
+            properties.of(message)
         wanted = answer_properties(message.correlation) if message.correlation and self._is_v5 else properties
         return self._client.publish(message.topic, message.payload, qos, retain, wanted).mid
 
@@ -130,10 +136,10 @@ class MqttLink:
         """Ask for messages; what was published as a retained one is known by its flag, with MQTT 5. See `Link`."""
         self._wanted = frozenset(topics)
         if self._is_v5:
-            options = SubscribeOptions(qos=1, noLocal=True, retainAsPublished=True)
+            options = SubscribeOptions(qos=_INCOMING_QOS, noLocal=True, retainAsPublished=True)
             _, mid = self._client.subscribe([(topic, options) for topic in topics])
         else:
-            _, mid = self._client.subscribe([(topic, 1) for topic in topics])
+            _, mid = self._client.subscribe([(topic, _INCOMING_QOS) for topic in topics])
         self._subscribed[mid] = tuple(topics)
 
     def received(self) -> list[Incoming]:

@@ -38,7 +38,8 @@ from edge_sdk.publishing.topics import check_name
 
 _CLIENT = "edge_sdk.publishing.mqtt"
 _LISTENING_TURN_S = 0.1  # how soon a message is seen that comes while none is sent; it costs ten looks a second
-_DISK_S = 3.0  # for the last commit, which takes milliseconds; a card that tidies itself up pauses for a second or two
+LAST_COMMIT_S = 3.0
+"""For the last commit, which takes milliseconds; a card that tidies itself up pauses for a second or two."""
 _STALL_KEEPALIVES = 2.0  # as long as MQTT itself gives a silent peer, and half of it again
 
 
@@ -182,18 +183,19 @@ class MqttPublisher:
             snapshots_lost=self._queues.dropped_snapshots + pictures.rejected + pictures.too_large,
         )
 
-    def close(self, timeout_s: float = 5.0) -> None:
+    def close(self, timeout_s: float = 5.0, disk_s: float = LAST_COMMIT_S) -> None:
         """Send what waits as far as the time allows, say offline, disconnect; may be called twice.
 
         Args:
-            timeout_s: seconds; with a dead broker it returns sooner, with a disk that takes long for the last events up
-                to three seconds later. A thread that is stuck in a name server's silence is left behind, and ends by
-                itself.
+            timeout_s: seconds; with a dead broker it returns sooner. A thread that is stuck in a name server's silence
+                is left behind, and ends by itself.
+            disk_s: seconds that the disk has for the last events at least, counted from the goodbye; it has the rest of
+                `timeout_s`, too. What it has not taken by then is said.
         """
         until = time.monotonic() + timeout_s
         self._delivery.finish(timeout_s)
         self._thread.join(max(0.0, timeout_s))
-        self._events.close(max(_DISK_S, until - time.monotonic()))
+        self._events.close(max(disk_s, until - time.monotonic()))
 
     def unsent(self) -> list[Message]:
         """The results that did not go out until `close`, for another publisher; none while its thread still ends."""

@@ -27,6 +27,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         kind: what it is; says nothing of the device's own.
         seq: its number among those of its kind and camera, where it has one.
         correlation: what a requester wants back with an answer.
+        is_repeated: whether a broker may have had it before.
     """
 
     topic: str
@@ -35,6 +36,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     kind: CameraKind = "result"
     seq: int | None = None
     correlation: bytes = b""
+    is_repeated: bool = False
 
 
 class Waiting(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from edge_sdk.errors import UsageError
+from edge_sdk.regular_file import read_regular
 
 _PASSWORD_LIMIT = 65535  # bytes, MQTT's own
 
@@ -53,8 +54,7 @@ def read_password(path: Path, what: str = "the MQTT password") -> Secret:
         UsageError: the file cannot be read, or its first line is no password.
     """
     try:
-        with path.open("rb") as file:
-            line = file.readline(_PASSWORD_LIMIT + 2).rstrip(b"\r\n")
+        line = read_regular(path).partition(b"\n")[0].rstrip(b"\r")
     except OSError as cause:
         raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from cause
     try:

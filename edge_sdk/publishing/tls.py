@@ -16,6 +16,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.publishing.blame import NO_TLS, OLD_TLS
 from edge_sdk.publishing.credentials import expiry_line
 from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.regular_file import LIST_BYTES, read_regular
 
 # OpenSSL's numbers of what verifying a certificate found (X509_V_ERR_... in x509_vfy.h).
 _NOT_YET_VALID, _EXPIRED = 9, 10
@@ -209,6 +210,7 @@ def _load_authorities(context: ssl.SSLContext, file: Path | None) -> None:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         return
     try:
+        read_regular(file, LIST_BYTES)  # OpenSSL, which reads it again, waits at a pipe and reads a device for ever
         context.load_verify_locations(cafile=str(file))
     except (OSError, ValueError) as cause:
         _raise_shortage(cause)
@@ -221,6 +223,8 @@ def _load_own(context: ssl.SSLContext, settings: MqttSettings, cert_file: Path) 
     key_file = settings.key_file or cert_file
     word = settings.key_password.reveal() if settings.key_password is not None else ""
     try:
+        for file in {cert_file, key_file}:
+            read_regular(file)  # as of the authorities
         context.load_cert_chain(cert_file, key_file, password=lambda: word)  # without one OpenSSL asks on the terminal
     except ssl.SSLError as cause:
         detail = cause.reason or "its password is wrong, or it is damaged"

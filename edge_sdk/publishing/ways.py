@@ -11,11 +11,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties, VariableByteIntegers
 
 from edge_sdk.publishing.link import Kind
+from edge_sdk.publishing.outbox import Message
 from edge_sdk.publishing.payload import SCHEMA_VERSION
 from edge_sdk.publishing.settings import MqttSettings
 
 RETAINED_QOS = 1
 ANSWER_EXPIRY_S = 60  # nobody waits longer for an answer
+_REPEATED = b"\x26\x00\x08repeated\x00\x011"
 _MOST_INCOMING_BYTES = 65536  # of one packet; a broker that knows MQTT 5 keeps larger ones
 
 
@@ -28,7 +30,7 @@ class Way(NamedTuple):
 
 
 class Numbered(Properties):
-    """Properties that differ in a message's number alone: packing them anew costs ten times as much."""
+    """Properties that differ in a message's number and in one mark: packing them anew costs ten times as much."""
 
     def __init__(self, base: Properties) -> None:
         # As below: paho writes no types for what packs.
@@ -42,12 +44,14 @@ class Numbered(Properties):
         packed: bytes = self.__dict__["_packed"]
         return packed
 
-    def of(self, seq: int | None) -> Numbered:
-        """The same with a number; what is packed before the next call bears it."""
+    def of(self, message: Message) -> Numbered:
+        """Those of one message; what is packed before the next call bears them."""
         rest: bytes = self.__dict__["_rest"]
-        if seq is not None:
-            number = b"%d" % seq
+        if message.seq is not None:
+            number = b"%d" % message.seq
             rest += b"\x26\x00\x03seq%b%b" % (len(number).to_bytes(2, "big"), number)  # MQTT 5.0, 3.3.2.3.7
+        if message.is_repeated:  # MQTT's own flag ends at the broker, which does not pass it on (3.3.1.1)
+            rest += _REPEATED
         self.__dict__["_packed"] = VariableByteIntegers.encode(len(rest)) + rest  # type: ignore[no-untyped-call]
         return self
 

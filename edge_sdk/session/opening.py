@@ -10,6 +10,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from edge_sdk.errors import SessionError
+from edge_sdk.failure import first_line
 from edge_sdk.heap import give_back_freed
 from edge_sdk.self_contained import refuse_other_files
 from edge_sdk.session.providers import CPU, Providers, not_installed, not_started, options_of, standard_error_read
@@ -79,11 +80,6 @@ def open_inference(
         why_not.update({p: not_started(p, "".join(said)) for p in wanted if p not in got})
         in_order = {p: why_not[p] for p in asked if p in why_not}
         return inference, Providers(asked, got, in_order, _nodes(inference) if got[0] != CPU else {})
-
-
-def first_line(cause: Exception) -> str:
-    """The first line of what ONNX Runtime says, without its own name."""
-    return str(cause).splitlines()[0].removeprefix("[ONNXRuntimeError] : ") if str(cause) else type(cause).__name__
 
 
 def _load(

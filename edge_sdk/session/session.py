@@ -15,11 +15,12 @@ import msgspec
 import numpy as np
 
 from edge_sdk.bundle import Bundle
-from edge_sdk.errors import BundleError, HungRunError, IncompatibleError, SessionError
+from edge_sdk.errors import BundleError, HungRunError, IncompatibleError, OutputError, SessionError
+from edge_sdk.failure import first_line
 from edge_sdk.frame import Inferred, Prepared, Tensor
 from edge_sdk.golden import largest_difference
 from edge_sdk.session.custom_operators import extension_libraries, operator_libraries
-from edge_sdk.session.opening import first_line, onnxruntime_version, open_inference
+from edge_sdk.session.opening import onnxruntime_version, open_inference
 from edge_sdk.session.profile import Event
 from edge_sdk.session.settings import UNKNOWN_LIMIT_S, SessionSettings
 from edge_sdk.session.tensors import DTYPES, check_outputs, misfit_of, only_input
@@ -200,12 +201,18 @@ class Session:
         return worst
 
     def stop_profile(self) -> list[Event]:
-        """All that was noted since it was opened with `profile_prefix`; nothing is noted any more, the file is gone."""
+        """All that was noted since it was opened with `profile_prefix`; nothing is noted any more, the file is gone.
+
+        Raises:
+            OutputError: the profile is not whole; ONNX Runtime writes what fits on the disk, and says nothing.
+        """
         profile = Path(self.inference.end_profiling())
         try:
             return msgspec.json.decode(profile.read_bytes(), type=list[Event])
+        except (OSError, msgspec.DecodeError) as cause:
+            raise OutputError(f"{profile}: not the whole profile of a run; check the space on its disk") from cause
         finally:
-            profile.unlink()
+            profile.unlink(missing_ok=True)
 
     def _failure(self, cause: Exception) -> SessionError:
         guard = self._guard

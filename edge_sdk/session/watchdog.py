@@ -61,18 +61,25 @@ class RunGuard:
         return was_told and not self.was_ended()
 
 
-class _Watchdog:
+class Watchdog:
+    """Looks at the runs of all sessions, in one thread that lives as long as there is a session."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._guards: weakref.WeakSet[RunGuard] = weakref.WeakSet()
         self._is_running = False
 
     def watch(self, guard: RunGuard) -> None:
+        """Look at it from now on.
+
+        Raises:
+            RuntimeError: the thread cannot start; the next session tries again.
+        """
         with self._lock:
             self._guards.add(guard)
             if not self._is_running:
-                self._is_running = True
                 threading.Thread(target=self._run, name="edge-watchdog", daemon=True).start()
+                self._is_running = True  # only now: where the thread cannot start, the next session tries again
 
     def _run(self) -> None:
         """Look until no session is left."""
@@ -93,7 +100,7 @@ class _Watchdog:
             return max(_SHORTEST_S, min(_LOOK_S, *(limit / 4 for limit in limits))) if limits else 0.0
 
 
-_WATCHDOG = _Watchdog()
+_WATCHDOG = Watchdog()
 
 
 def guarded(limit_s: float) -> RunGuard:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from edge_sdk.errors import EdgeError
+from edge_sdk.regular_file import read_regular
 from edge_sdk.toml_file.complaint import explain
 
 if sys.version_info >= (3, 11):
@@ -23,7 +24,7 @@ else:
 
 T = TypeVar("T")
 
-_SIZE_LIMIT = 4 << 20  # bytes; a target's has one kB, and a device that never ends is no file
+_SIZE_LIMIT = 4 << 20  # bytes; a target's has one kB
 _SYNTAX_AT = re.compile(r"\(at line (?P<line>\d+), column (?P<column>\d+)\)$")
 _JSON = re.compile(r"\s*(?:\{|\[\s*\{)")
 _YAML_LINE = re.compile(r"""\s*(?:- |---|(?:[\w.-]+|"[^"]*"|'[^']*')\s*:(?:\s|$))""")
@@ -83,16 +84,11 @@ def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[
 
 def _read_text(path: Path, error: type[EdgeError]) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(_SIZE_LIMIT + 1)
+        data = read_regular(path, _SIZE_LIMIT)
     except FileNotFoundError:
         raise error(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise error(f"{path}: cannot be read: it is a folder, expected a TOML file") from None
-    except (OSError, ValueError) as cause:
-        raise error(f"{path}: cannot be read: {getattr(cause, 'strerror', None) or cause}") from cause
-    if len(data) > _SIZE_LIMIT:
-        raise error(f"{path}: cannot be read: more than {_SIZE_LIMIT >> 20} MiB, expected a TOML file")
+    except OSError as cause:
+        raise error(f"{path}: cannot be read: {cause.strerror}") from cause
     try:
         return data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as cause:

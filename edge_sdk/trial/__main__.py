@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Literal
 
@@ -31,9 +32,9 @@ def main() -> None:
 
 def _try(job: Job) -> Verdict:
     try:
-        bundle = Bundle.open(job.bundle)
+        bundle = Bundle.open(os.fsdecode(job.bundle))
         if bundle.digest != job.digest:
-            raise BundleError(f"{job.bundle}: was changed while it was opened")
+            raise BundleError(f"{bundle.path}: was changed while it was opened")
         bundle.signed = job.signed  # its digest is that of the one whose signature was verified
         Stages.open(bundle.led_by(job.variant), job.settings)
     except MemoryError:

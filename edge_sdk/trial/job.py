@@ -14,7 +14,7 @@ class Job(msgspec.Struct, frozen=True):
     """What to try.
 
     Attributes:
-        bundle: its folder, an absolute path.
+        bundle: its folder, an absolute path, as the file system has it: a name may be no text.
         digest: what was verified; another bundle there is refused.
         signed: whether that was by a trusted key.
         variant: which of its models.
@@ -22,7 +22,7 @@ class Job(msgspec.Struct, frozen=True):
         limits: to take up before anything of it is read.
     """
 
-    bundle: str
+    bundle: bytes
     digest: str
     signed: bool
     variant: str

@@ -15,6 +15,7 @@ import edge_sdk
 from edge_sdk.bundle import Bundle
 from edge_sdk.cpu import Cpu
 from edge_sdk.errors import OutputError
+from edge_sdk.regular_file import read_regular
 from edge_sdk.session import SessionSettings, onnxruntime_version
 from edge_sdk.state_folder import state_folder, write_record
 
@@ -49,7 +50,7 @@ class Proof(msgspec.Struct, frozen=True):
     def is_known(self) -> bool:
         """Whether there is a whole record of it."""
         try:
-            return self._path().read_bytes() == msgspec.json.encode(self)
+            return read_regular(self._path()) == msgspec.json.encode(self)
         except (OSError, OutputError):  # there may be no folder for it at all
             return False
 

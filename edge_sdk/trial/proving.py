@@ -39,7 +39,17 @@ TRIAL_S = 60.0
 _IMPORTS_S = 30.0  # for the process to come as far as its own limit, from a slow card
 _LOOK_S = 0.1  # how soon a signal is seen
 _NICENESS = 10  # a tenth of the weight of what runs: a trial beside a camera takes what that leaves
-_SECRETS = ("EDGE_SDK_", "CREDENTIALS_DIRECTORY")
+_KEPT_VARIABLES = frozenset(
+    (
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX"),
+        *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),  # the stack of each thread counts against its memory
+        *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "HOME", "TMPDIR"),
+        *("STATE_DIRECTORY", "XDG_STATE_HOME"),  # where an accelerator's engines are kept
+        *("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING"),
+        *("CUDA_CACHE_PATH", "PYTHONHOME", "PYTHONUTF8", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE"),
+    )
+)
+"""All that a trial inherits: any other variable may hold a password, whose name is the user's choice."""
 _IMPORT_PATH = tuple(sys.path)
 """As it was when this module was imported: OpenCV puts folders of its own in front while another thread imports it."""
 
@@ -93,7 +103,7 @@ def prove_here(
     if proof.is_known():
         return True
     limits = TrialLimits.here(chosen.manifest.memory_mb, seconds)
-    job = Job(str(chosen.path.absolute()), chosen.digest, chosen.signed, proof.variant, settings, limits)
+    job = Job(os.fsencode(chosen.path.absolute()), chosen.digest, chosen.signed, proof.variant, settings, limits)
     where = f"{chosen.path / chosen.manifest.variants[0].file}"
     verdict = _run(job, where, is_stopped, beside=beside)
     if verdict is None:
@@ -196,8 +206,8 @@ def _answer(answer: bytes, where: str) -> Verdict:
 
 
 def _environment() -> dict[str, str]:
-    """This process's own, without passwords, and with its import path."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(_SECRETS)}
+    """What a model needs of this process's own, with its import path."""
+    kept = {key: value for key, value in os.environ.items() if key in _KEPT_VARIABLES}
     return {**kept, "PYTHONPATH": os.pathsep.join(str(Path(entry or ".").absolute()) for entry in _IMPORT_PATH)}
 
 

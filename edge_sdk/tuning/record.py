@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.bundle import Bundle
+from edge_sdk.regular_file import read_regular
 from edge_sdk.state_folder import write_record
 from edge_sdk.tuning.candidate import Candidate
 from edge_sdk.tuning.choice import Limits
@@ -22,7 +23,6 @@ from edge_sdk.tuning.tuned import Tuned
 
 SCHEMA_VERSION = 2
 
-_SIZE_LIMIT = 1 << 20  # bytes; a real one has about 5 kB
 _KEPT = 32  # records: bundles come and go for years
 
 
@@ -91,14 +91,11 @@ class Records:
 
     def _read(self, path: Path) -> Record | str | None:
         try:
-            with path.open("rb") as file:
-                data = file.read(_SIZE_LIMIT + 1)
+            data = read_regular(path)
         except FileNotFoundError:
             return None
         except OSError as cause:
             return f"{path} cannot be read: {cause.strerror}"
-        if len(data) > _SIZE_LIMIT:
-            return f"{path} is damaged"
         try:
             loose = msgspec.json.decode(data)
             if isinstance(loose, dict) and loose.get("schema_version") != SCHEMA_VERSION:

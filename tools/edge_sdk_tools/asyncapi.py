@@ -95,7 +95,9 @@ def _published() -> list[_Published]:
         ),
         _Published("seen", "What a camera sees at present, in few words", SeenMessage, is_retained=True),
         _Published("discovery", "What Home Assistant is told of the device", dict[str, Any], is_retained=True),
-        _Published("command", "What the device is asked to do, where that is allowed", Command, action="receive"),
+        _Published(
+            "command", "What the device is asked to do, where that is allowed", Command, action="receive", qos=0
+        ),
         _Published("response", "What came of a command", ResponseMessage, expiry_s=ANSWER_EXPIRY_S),
     ]
 
@@ -142,11 +144,14 @@ def _message(published: _Published, payload: _Json | None) -> _Json:
     properties: _Json = {"schema": {"const": str(SCHEMA_VERSION)}, "stream": {"const": published.kind}}
     if published.kind in ("result", "event", "snapshot"):
         properties["seq"] = {"type": "string", "pattern": "^[0-9]+$"}
+    required = list(properties)
+    if published.kind == "event":
+        properties["repeated"] = {"const": "1", "description": "Only where a broker may have had it before."}
     headers: _Json = {
         "type": "object",
         "description": "User properties of MQTT 5; MQTT 3.1.1 has none.",
         "properties": properties,
-        "required": list(properties),
+        "required": required,
     }
     return {
         "name": published.kind,

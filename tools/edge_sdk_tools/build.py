@@ -23,7 +23,7 @@ from edge_sdk_tools.build_report import BuildReport, report_of
 from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.chain import measure_chain
-from edge_sdk_tools.check import check_model
+from edge_sdk_tools.check import as_admitted, check_model, runtime_range
 from edge_sdk_tools.device_form import fit_to_core
 from edge_sdk_tools.distill_check import check_distillation
 from edge_sdk_tools.evaluate import OnProgress, from_checked
@@ -31,7 +31,7 @@ from edge_sdk_tools.host_cpu import host_saturates
 from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.ledger import to_json
 from edge_sdk_tools.pixel_input import choose_input
-from edge_sdk_tools.promise import Steps, promise, runtime_range
+from edge_sdk_tools.promise import Steps, promise
 from edge_sdk_tools.quantize import first_recipe, local_noise, refuse_quantized, signs_activations, simplify, watch_once
 from edge_sdk_tools.record import record_of
 from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html
@@ -94,6 +94,7 @@ def build(
     spec = load_model_spec(model_toml)
     target = load_target(target_name)
     runtimes = runtime_range(target, prove_runtimes)
+    target = as_admitted(target, prove_runtimes)
     with bundle_folder(output or Path(f"{spec.name}.edge")) as folder, contextlib.ExitStack() as own:
         helped = workshop or own.enter_context(Workshop())
         # Before the folder goes nobody may write to it any more.
@@ -166,7 +167,7 @@ def _take_steps(
     else:  # the core's form of the model that takes levels, where it does
         choice, taken = choose_input(choice, spec.input, target, work)
         choice = fit_to_core(choice, spec, target, fp32.session, macs, work)
-    forms = forms_of(spec, fp32, distilled, simplified, search, choice)
+    forms = forms_of(fp32, distilled, simplified, search, choice)
     with measure_chain(forms, choice.proof.images, spec, target, counter) as finish:
         board = estimate_once(workshop, choice.converted.model, target, counter, on_progress)
         noise = local_noise(simplified, activations, onnx.load(forms.files["int8"]))

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from edge_sdk.errors import BundleError, OutputError, UsageError
+from edge_sdk.location import is_utf8
 from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest, encode_manifest
+from edge_sdk.regular_file import LIST_BYTES, read_regular
 from edge_sdk_tools.disk import is_full
 from edge_sdk_tools.interruption import interrupted_by_sigterm
 from edge_sdk_tools.janitor import janitor
@@ -84,8 +86,8 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
         UsageError: when `output` is something else than a bundle, or in no folder.
         OutputError: when the disk refuses.
     """
-    _refuse_other_things(output)
     try:
+        _refuse_other_things(output)
         partial = Path(tempfile.mkdtemp(prefix=f".{output.name}.building-", dir=output.parent))
     except OSError as cause:
         raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
@@ -106,12 +108,16 @@ def _refuse_other_things(output: Path) -> None:
         raise UsageError(f"{output}: expected the name of a bundle to write, such as NAME.edge")
     if not output.parent.is_dir():
         raise UsageError(f"{output}: the folder {output.parent} does not exist")
+    if not is_utf8(str(output.absolute())):
+        raise UsageError(
+            f"{output}: its path is not valid UTF-8, which ONNX's tools cannot take; choose another with -o"
+        )
     if output.is_symlink() or (output.exists() and not output.is_dir()):
         raise UsageError(f"{output}: exists and is not a bundle; choose another name with -o")
     if not output.exists() or not any(output.iterdir()):
         return
     try:
-        manifest = decode_manifest((output / MANIFEST_FILE).read_bytes(), str(output))
+        manifest = decode_manifest(read_regular(output / MANIFEST_FILE, LIST_BYTES), str(output))
     except (OSError, BundleError) as cause:
         raise UsageError(f"{output}: exists and is not a bundle; choose another name with -o") from cause
     ours = {entry.name for entry in manifest.files} | {MANIFEST_FILE, SIGNATURE_FILE}

@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edge_sdk.errors import ModelError
+from edge_sdk.failure import first_line
 from edge_sdk.session import extension_libraries
 from edge_sdk.target import Target
 from edge_sdk_tools.disk import raise_if_full
@@ -66,8 +67,8 @@ def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
                 enable_type_reduction=True,
             )
     except Exception as cause:  # onnxruntime's exceptions share no root of their own
-        raise_if_full(folder)
-        raise ModelError(f"conversion to ORT format failed: {str(cause).splitlines()[0]}") from cause
+        raise_if_full(folder, cause)
+        raise ModelError(f"conversion to ORT format failed: {first_line(cause)}") from cause
     [model] = work.glob("*.ort")
     [config] = work.glob("*required_operators_and_types*.config")
     return Converted(model, operators_of(config.read_text(encoding="utf-8")))

@@ -13,12 +13,18 @@ def is_full(cause: OSError) -> bool:
     return cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def raise_if_full(folder: Path) -> None:
-    """Write and remove one MiB.
+def raise_if_full(folder: Path, cause: Exception) -> None:
+    """Find out whether the disk made a library fail: by what it raised, or by writing and removing one MiB.
+
+    Args:
+        folder: where the library wrote.
+        cause: what it raised.
 
     Raises:
-        OSError: the disk's own reason why it cannot.
+        OSError: the disk's own reason.
     """
+    if isinstance(cause, OSError):  # the disk's, whatever it is: no model is a reason for one
+        raise cause
     probe = folder / "probe"
     try:
         probe.write_bytes(bytes(_PROBE_BYTES))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
+from edge_sdk.errors import OutputError
 from edge_sdk.session import Event, Session, SessionSettings
 from edge_sdk_tools.disk import raise_if_full
 
@@ -28,10 +27,11 @@ class ProfiledSession(Session):
         """All that was noted.
 
         Raises:
-            OSError: the disk is full; ONNX Runtime writes what fits and says nothing.
+            OSError: the disk is full.
+            OutputError: the profile is not whole for another reason.
         """
         try:
             return super().stop_profile()
-        except msgspec.DecodeError:
-            raise_if_full(self._folder)
+        except OutputError as cause:
+            raise_if_full(self._folder, cause)
             raise

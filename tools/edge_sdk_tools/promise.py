@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
-from collections.abc import Sequence
 from importlib.metadata import version
 
 import cv2
@@ -13,7 +11,6 @@ import numpy as np
 import onnxruntime as ort
 
 import edge_sdk
-from edge_sdk.errors import UsageError
 from edge_sdk.manifest import (
     BoardEstimate,
     Distillation,
@@ -22,7 +19,6 @@ from edge_sdk.manifest import (
     Provenance,
     RuntimeRange,
     Variant,
-    parse_version,
 )
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk.target import Target
@@ -63,29 +59,6 @@ class Steps(msgspec.Struct, frozen=True):
     def latency_budget_ms(self) -> float:
         """Capture to outbox, of model.toml or else of the target."""
         return self.spec.budget.latency_ms or self.target.latency_budget_ms
-
-
-def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
-    """From the lowest version that will be proved to the one that builds.
-
-    Raises:
-        UsageError: a version is none, or outside what target and builder allow.
-    """
-    span = RuntimeRange(target.min_onnxruntime, ort.__version__)
-    for wanted in versions:
-        if not re.fullmatch(r"\d+\.\d+\.\d+", wanted) or not span.admits(wanted):
-            raise UsageError(
-                f"--prove-runtime {wanted}: expected a version from {span.minimum}, the lowest of {target.name}, to "
-                f"{span.maximum}, which builds"
-            )
-    lowest = min([*versions, ort.__version__], key=parse_version)
-    limit = target.max_onnxruntime
-    if limit and parse_version(lowest) > parse_version(limit):
-        raise UsageError(
-            f"{target.name} has ONNX Runtime {limit} at most and {lowest} builds: give --prove-runtime {limit}, or no "
-            "device could run the bundle"
-        )
-    return RuntimeRange(lowest, ort.__version__)
 
 
 def promise(

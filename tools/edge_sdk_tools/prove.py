@@ -21,6 +21,7 @@ from edge_sdk.golden import NOISE_SHARE, energies_of, noise_of
 from edge_sdk.manifest import Agreement, Golden
 from edge_sdk.model_spec import ModelSpec, Task
 from edge_sdk.prepare import Prepare
+from edge_sdk.printable import one_line
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk_tools.convert import Converted, integer_mac_share
 from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet
@@ -57,7 +58,7 @@ Reference: TypeAlias = Callable[[Image], Sequence[Tensor]]
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One image, and what FP32 and INT8 say of it, for a person to judge."""
+    """One image by its name, and what FP32 and INT8 say of it, for a person to judge."""
 
     image: str
     fp32: str
@@ -176,7 +177,7 @@ def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
         describe(subject.open()(image).result, subject.labels, background_class=bool(subject.background))
         for subject in subjects
     )
-    return Sample(file.path.name, fp32, int8)
+    return Sample(one_line(file.path.name), fp32, int8)
 
 
 def make_golden(

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge_sdk.publishing.backoff import Backoff
+from edge_sdk.publishing.durable.committed import State
 from edge_sdk.publishing.durable.held import Held
-from edge_sdk.publishing.durable.recovery import DiskTroubleError, Opened, disk_trouble, open_store
-from edge_sdk.publishing.durable.salvage import carry_over
+from edge_sdk.publishing.durable.recovery import DiskTroubleError, carry_over, disk_trouble, open_store
 from edge_sdk.publishing.durable.settings import OutboxSettings
 from edge_sdk.publishing.durable.store import AstrayError, EventStore
 
@@ -68,27 +68,33 @@ class Disk:
         """Whether it is worth giving it something now."""
         return self.path is not None and (self._retry_at is None or time.monotonic() >= self._retry_at)
 
-    def open(self) -> Opened | None:
-        """Open it, or begin a new file; None where neither is possible now."""
+    def open(self) -> EventStore | None:
+        """Open it, or a new file in place of a damaged one; None where neither is possible now."""
         if self.path is None:
             return None
         if self.astray is not None and not self.astray.is_astray:  # moved back: it would be locked
             self.astray.close()
             self.astray = None
         try:
-            opened = open_store(self.path, self._settings, self._damage)
+            self.store = open_store(self.path, self._settings, self._damage)
         except DiskTroubleError as trouble:
+            self._damage = trouble.damage
             self._be_down(trouble)
             return None
-        self.store, self._damage = opened.store, ""
-        if opened.set_aside is not None:
-            self.set_aside += 1
-            kept = (
-                f"{opened.salvaged} events were read from it" if opened.salvaged else "no event could be read from it"
-            )
-            line = f"{self.path} was damaged ({opened.complaint}) and is put aside as {opened.set_aside.name}; {kept}"
-            self._on_trouble("outbox_damaged", line)
-        return opened
+        self._damage = ""
+        return self.store
+
+    def hasten(self) -> None:
+        """Let the next attempt be made at once."""
+        if self._retry_at is not None:
+            self._retry_at = time.monotonic()
+
+    def tell_salvage(self, state: State) -> None:
+        """Say what came of a damaged file, in whose place the one that is open now is."""
+        self.set_aside += 1
+        kept = f"{state.salvaged} events were read from it" if state.salvaged else "no event could be read from it"
+        aside = f" and is put aside as {state.aside}" if state.aside else ""
+        self._on_trouble("outbox_damaged", f"{self.path} was damaged ({state.complaint}){aside}; {kept}")
 
     def worked(self) -> None:
         """It took what it was given."""
@@ -124,8 +130,10 @@ class Disk:
             carried = carry_over(self.astray, store, after)
             with contextlib.suppress(sqlite3.Error):  # on a disk that is gone
                 denied = self.astray.denied(None)
-            self.astray.close()
+            self.astray.close()  # takes away what is the log at its path, which is another file's by now
             self.astray = None
+            with contextlib.suppress(sqlite3.Error):
+                store.look()
             line = f"{self.path} was removed or replaced while it was used; {carried} events were carried over"
             self._on_trouble("outbox_damaged", f"{line}; nothing else may touch it")
         return denied

@@ -20,6 +20,7 @@ from edge_sdk.publishing.durable.complaints import Complaints
 from edge_sdk.publishing.durable.entrance import Entrance
 from edge_sdk.publishing.durable.held import Encode, Held
 from edge_sdk.publishing.durable.numbers import Numbers
+from edge_sdk.publishing.durable.place import is_there
 from edge_sdk.publishing.durable.settings import OutboxSettings
 from edge_sdk.publishing.durable.shelf import Shelf
 from edge_sdk.publishing.durable.stats import EventStats
@@ -67,7 +68,7 @@ class EventOutbox:
         self._shelf = Shelf(Numbers(wall_s), self._clock.seconds, settings.max_memory_bytes)
         self._before = after if after is not None and after.is_busy_with(path) else None
         # At once where there is one: it knows the numbers, and has what an earlier process could not send.
-        has_file = path is not None and (self._before is not None or path.exists())
+        has_file = path is not None and (self._before is not None or is_there(path))
         self._entrance = Entrance(self._shelf, self._troubles.say_unencoded, is_open=not has_file)
         self._complaints = Complaints(self._troubles.say)
         self._was_durable: bool | None = None
@@ -190,12 +191,13 @@ class EventOutbox:
 
     def stats(self) -> EventStats:
         """What happened so far."""
-        early, (put, delivered, lost) = self._entrance.early, self._shelf.counts()
+        early, counts = self._entrance.early, self._shelf.counts()
         return EventStats(
-            put=put + early,
-            waiting=self._shelf.waiting + early,
-            delivered=delivered,
-            lost=lost,
+            put=counts.put + early,
+            restored=counts.restored,
+            waiting=counts.waiting + early,
+            delivered=counts.delivered,
+            lost=counts.lost,
             is_durable=self.is_durable,
             set_aside=0 if self._disk is None else self._disk.set_aside,
             limited=self._entrance.limited,
@@ -217,7 +219,7 @@ class EventOutbox:
         self._alarm.ring()
         self.join(timeout_s)
         if self.is_busy_with(self._path):
-            line = f"{self._path}: this disk did not take the last events within {timeout_s:.0f} s; look after it"
+            line = f"{self._path}: this disk did not take the last events within {timeout_s:.1f} s; look after it"
             self._troubles.say("outbox_disk", line)
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -261,7 +263,7 @@ class EventOutbox:
             if self._closing.wait(_FAULT_S):
                 self._entrance.open()
                 self._shelf.count_lost("memory", self._shelf.waiting)
-                self._complaints.lost(self._shelf.counts()[2], is_last=True)
+                self._complaints.lost(self._shelf.counts().lost, is_last=True)
                 return
         self._try(writer.open)
         self._entrance.open()
@@ -287,7 +289,7 @@ class EventOutbox:
         self._alarm.clear()
         self._try(self._entrance.release)
         self._try(writer.turn)
-        self._complaints.lost(self._shelf.counts()[2])
+        self._complaints.lost(self._shelf.counts().lost)
         if self._shelf.is_ready:
             self._on_ready()
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+SALVAGED = ".salvaged"
+"""Ends the name of a file that is complete and about to be put in the place of a damaged one."""
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file to be opened, or one that is to be put in its place."""
+    return path.exists() or path.with_name(path.name + SALVAGED).exists()
+
 
 class Place:
     """Of one open file; taken when it and its log are there.

@@ -12,6 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
 
 from edge_sdk.publishing.durable.answered import Answered
 from edge_sdk.publishing.durable.aside import Aside
@@ -24,6 +27,32 @@ from edge_sdk.publishing.durable.tally import Tally
 
 _MOST_NEW = 10_000  # events that the outbox's thread has not seen
 _LOW = 128  # from here on down the next ones are read
+
+
+class InMemory(NamedTuple):
+    """What is in memory at one moment.
+
+    Attributes:
+        held: events on their way, answered and in doubt, or ready.
+        through: ids of events after `done_to` that are counted as delivered or lost, and may still be in the file.
+        done_to: all events up to this id are through.
+        waiting: events that are not through, without those that were put since `take_new`.
+    """
+
+    held: list[Held]
+    through: set[int]
+    done_to: int
+    waiting: int
+
+
+class Counts(NamedTuple):
+    """How many events came, and what became of them: `put` and `restored` are `delivered`, `lost` or `waiting`."""
+
+    put: int
+    restored: int
+    delivered: int
+    lost: Losses
+    waiting: int
 
 
 class Shelf:
@@ -130,7 +159,8 @@ class Shelf:
         with self._lock:
             doubtful = self._answered.recall()
             self._tally.recall(event.id for event in doubtful)
-            self._ready.put_first([*doubtful, *self._flying.values()])
+            again = [*doubtful, *self._flying.values()]
+            self._ready.put_first(msgspec.structs.replace(event, is_repeated=True) for event in again)
             self._flying.clear()
 
     def refuse(self, event: Held, reason: str) -> None:
@@ -171,11 +201,6 @@ class Shelf:
             Held(topic, payload, camera, seq=seq, id=number, put_s=now_s) for topic, payload, camera, seq, number in new
         ]
 
-    def count_waiting(self) -> int:
-        """Events that are not through, without those that were put since `take_new`."""
-        with self._lock:
-            return self._tally.waiting - len(self._new)
-
     @contextmanager
     def aside(self) -> Iterator[Aside]:
         """What the broker refused; it refuses nothing meanwhile."""
@@ -207,11 +232,7 @@ class Shelf:
     def done_to(self) -> int:
         """All events up to this id are through, one way or another."""
         with self._lock:
-            waiting = [next(iter(self._ready)).id] if self._ready else []
-            waiting += self._flying
-            if (lowest := self._answered.lowest_id) is not None:
-                waiting.append(lowest)
-            return min(waiting) - 1 if waiting else self._fed
+            return self._done_to()
 
     @contextmanager
     def still(self) -> Iterator[int]:
@@ -229,10 +250,16 @@ class Shelf:
         finally:
             self._is_still = False
 
-    def held(self) -> list[Held]:
-        """What is on its way or ready, by growing ids."""
+    def in_memory(self) -> InMemory:
+        """What is here at this moment."""
         with self._lock:
-            return sorted([*self._answered.events(), *self._flying.values(), *self._ready], key=lambda event: event.id)
+            done_to = self._done_to()
+            return InMemory(
+                [*self._answered.events(), *self._flying.values(), *self._ready],
+                self._tally.through_after(done_to),
+                done_to,
+                self._tally.waiting - len(self._new),
+            )
 
     def lose(self, why: str, ids: Collection[int]) -> None:
         """Events are lost that are not on their way, but for those that are through already; none stays ready."""
@@ -258,15 +285,23 @@ class Shelf:
         with self._lock:
             self._tally.lose(why, count)
 
-    def restore(self, count: int, ids: int) -> int:
-        """Make room for the ids of events that come from the disk.
+    def restore(self, count: int) -> None:
+        """Count events that come from the disk."""
+        with self._lock:
+            self._tally.restored += count
+
+    def make_room(self, last_id: int) -> int:
+        """Make room for the ids of events that come from the disk, behind those that were given so far.
+
+        Args:
+            last_id: the largest one there.
 
         Returns:
-            What must be added to their ids.
+            What must be added to their ids; 0, or no less than the largest one.
         """
         with self._lock:
-            by, self._last_id = self._last_id, self._last_id + ids
-            self._tally.restored += count
+            by = max(self._last_id, last_id) if self._last_id else 0
+            self._last_id = by + last_id
             return by
 
     @contextmanager
@@ -281,13 +316,21 @@ class Shelf:
             self._numbers.kept(bounds)
             self._commits.keep(events, to)
 
-    def counts(self) -> tuple[int, int, Losses]:
-        """How many were put, how many the broker has, and what is lost."""
+    def counts(self) -> Counts:
+        """How many came, and what became of them."""
         with self._lock:
-            return self._tally.put, self._tally.delivered, self._tally.lost
+            tally = self._tally
+            return Counts(tally.put, tally.restored, tally.delivered, tally.lost, tally.waiting)
 
     @property
     def waiting(self) -> int:
         """Events that are not at the broker yet, and not lost."""
         with self._lock:
             return self._tally.waiting
+
+    def _done_to(self) -> int:
+        waiting = [next(iter(self._ready)).id] if self._ready else []
+        waiting += self._flying
+        if (lowest := self._answered.lowest_id) is not None:
+            waiting.append(lowest)
+        return min(waiting) - 1 if waiting else self._fed

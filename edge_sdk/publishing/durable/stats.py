@@ -10,9 +10,13 @@ from edge_sdk.publishing.durable.losses import Losses
 class EventStats(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to the events of all cameras since the program began.
 
+    At every moment `put` + `restored` = `delivered` + `waiting` + `lost.total`; what was set aside in the file's
+    quarantine is in the last as `lost.quarantine`.
+
     Attributes:
         put: given to `put`.
-        waiting: not at the broker yet, those of earlier starts included.
+        restored: that earlier starts had left on disk, or in quarantine, and that came up again.
+        waiting: not at the broker yet.
         delivered: that the broker has.
         lost: that it never gets, by why.
         is_durable: whether what is put goes to disk; False also before the first event, and where no disk is wanted.
@@ -21,6 +25,7 @@ class EventStats(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     put: int = 0
+    restored: int = 0
     waiting: int = 0
     delivered: int = 0
     lost: Losses = Losses()

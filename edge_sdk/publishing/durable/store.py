@@ -1,38 +1,103 @@
 """EventStore: events in a file of SQLite, there for good once `commit` returned.
 
-Owns the bound of the file and what makes a commit survive a power cut: a write-ahead log that is synced with every
-commit. Used by one thread at a time, and by one process: the file stays locked while it is open.
+Owns the bound of the file; what makes a commit survive a power cut, a write-ahead log that is synced with every commit;
+and what shows afterwards whether all of it is still there: a checksum in each row, for SQLite notices no byte that
+changed, and a `State` in each commit, also beside the file. Used by one thread at a time, and by one process: the file
+stays locked while it is open.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import uuid
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from edge_sdk.publishing.durable.age_clock import AgeMark
 from edge_sdk.publishing.durable.aside import is_denial
+from edge_sdk.publishing.durable.committed import CommitRecord, State, unsealed
 from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.durable.place import Place
-from edge_sdk.publishing.durable.rows import READ, event_of, row_of
-from edge_sdk.publishing.durable.tables import TABLES, TRIM_QUARANTINE
-from edge_sdk.publishing.durable.transaction import Transaction
 
-_VERSION = 1
-_PAGE_BYTES = 4096
+PAGE_BYTES = 4096
+VERSION = 2
+TABLES = """
+CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS event (
+    id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, put_s REAL NOT NULL,
+    topic TEXT NOT NULL, payload BLOB NOT NULL, crc BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS quarantine (
+    id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL,
+    reason TEXT NOT NULL, crc BLOB NOT NULL);
+"""
+"""Statements, each ended by a semicolon. The first table begins in `STATE_PAGE`, also after a VACUUM."""
+STATE_PAGE = 2
+PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?)"
+PUT_EVENT = "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?)"
+PUT_ASIDE = "INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?, ?)"
+QUARANTINE_ROWS = 100
+_READ = "SELECT id, camera, seq, put_s, topic, payload, crc FROM event"
+# Keeps the newest, up to a number of rows and of bytes.
+_TRIM_QUARANTINE = """
+DELETE FROM quarantine WHERE id NOT IN (
+    SELECT id FROM (SELECT id, row_number() OVER newest AS number, sum(length(payload)) OVER newest AS bytes
+                    FROM quarantine WINDOW newest AS (ORDER BY id DESC))
+    WHERE number <= ? AND bytes <= ?)"""
 _LOG_PAGES = 256  # of the write-ahead log, before it is copied into the file
 _FULL_SHARE = 0.9  # of the pages, from where on the oldest make room ...
 _CALM_SHARE = 0.87  # ... down to here: the rest is for the next commit and what SQLite needs
-_QUARANTINE_ROWS = 100
 _QUARANTINE_SHARE = 1 / 32  # of the bound, for their payloads
+_AT_ONCE = 500  # rows that are changed by one statement
+_MOST_GONE = 500  # entries of a state, which is written with each commit
 
 
 class AstrayError(sqlite3.Error):
     """A file that is open is no longer at its path: it was removed, moved, or another disk was mounted there."""
+
+
+def row_of(event: Held, epoch: int) -> tuple[object, ...]:
+    """The row of an event, with its checksum."""
+    head = f"{epoch}\0{event.id}\0{event.camera}\0{event.seq}\0{event.put_s!r}\0{event.topic}"
+    crc = _checksum(head, event.payload)
+    return (event.id, event.camera, event.seq, event.put_s, event.topic, event.payload, crc)
+
+
+def event_of(row: Sequence[Any], epoch: int) -> Held | None:
+    """The event of a row; None where the row is not what `row_of` made."""
+    number, camera, seq, put_s, topic, payload, crc = row
+    if not isinstance(payload, bytes) or not isinstance(put_s, float | int):
+        return None
+    event = Held(topic, payload, camera, seq=seq, id=number, put_s=float(put_s))
+    return event if row_of(event, epoch)[-1] == crc else None
+
+
+def aside_row_of(event: Held, reason: str) -> tuple[object, ...]:
+    """The row of an event that is put aside, without its id."""
+    crc = _checksum(f"{event.camera}\0{event.seq}\0{event.topic}\0{reason}", event.payload)
+    return (event.camera, event.seq, event.topic, event.payload, reason, crc)
+
+
+def aside_of(row: Sequence[Any]) -> tuple[Held, str] | None:
+    """The event and the reason of a row with its id; None where it is not what `aside_row_of` made."""
+    number, camera, seq, topic, payload, reason, crc = row
+    if not isinstance(payload, bytes):
+        return None
+    event = Held(topic, payload, camera, seq=seq, id=number)
+    return (event, reason) if aside_row_of(event, reason)[-1] == crc else None
+
+
+def _checksum(head: str, payload: bytes) -> bytes:
+    """Always of four bytes: in a file that is full a row must not grow when it gets another one."""
+    return zlib.crc32(payload, zlib.crc32(head.encode("utf-8", "replace"))).to_bytes(4, "big")
 
 
 class EventStore:
@@ -41,38 +106,28 @@ class EventStore:
     Args:
         path: of the file, made where it is missing; its folder is there.
         max_bytes: that it may take.
+        record: of this file; closed with it.
 
     Attributes:
-        last_id: the largest id in it; 0 when it is empty.
-        bounds: which numbers were given, by camera, when it was opened.
-        is_orderly: whether the last process that wrote had closed it.
-        owner: who gave the ids.
-        mark: of its time; None where it is new.
+        state: of the last commit.
+        earlier_to: an id; events up to it may have been sent by an earlier process.
 
     Raises:
         sqlite3.Error: the disk does not take it, or it is damaged; `trouble` tells which.
         OSError: the same of the file itself.
     """
 
-    def __init__(self, path: Path, max_bytes: int) -> None:
-        self._path = path
-        self._max_pages, self._is_too_large = max_bytes // _PAGE_BYTES, False
+    def __init__(self, path: Path, max_bytes: int, record: CommitRecord) -> None:
+        self._path, self._record = path, record
+        self._max_pages, self._is_too_large = max_bytes // PAGE_BYTES, False
+        self.earlier_to = 0
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # what cameras see is nobody else's
         self._sql = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
         self._sql.text_factory = lambda text: text.decode("utf-8", "replace")  # of a damaged file; the checksum tells
         try:
             self._prepare()
-            self.bounds: dict[str, int] = dict(self._sql.execute("SELECT name, bound FROM camera"))
-            meta: dict[str, str] = dict(self._sql.execute("SELECT name, value FROM meta"))
-            self.is_orderly = meta.get("is_orderly") == "1"
-            self.mark = msgspec.json.decode(meta["mark"], type=AgeMark) if "mark" in meta else None
-            self.owner = meta.get("owner", "")
-            self.last_id: int = self._number("SELECT coalesce(max(id), 0) FROM event")
-            counted = self._sql.execute("SELECT camera, count(*) FROM event GROUP BY camera")
-            self._counts: dict[str, int] = dict(counted)
-        except msgspec.MsgspecError as cause:
-            self._sql.close()
-            raise sqlite3.DatabaseError(f"what it says of its time cannot be read: {cause}") from cause
+            self._counts: Counter[str] = Counter()
+            self.state = self._look_through()
         except BaseException:
             self._sql.close()
             raise
@@ -81,23 +136,32 @@ class EventStore:
         """See whether it is still at its path; a log that was removed begins anew.
 
         Raises:
-            AstrayError: it is not; what it has can still be read. Its log is out of the way of another file there.
+            AstrayError: it is not; what it has can still be read. Its log and its record are out of the way of another
+                file there.
             sqlite3.Error: the disk takes nothing.
         """
         if self.is_astray:
             self._place.free()
+            self._record.remove()
             raise AstrayError(f"{self._path} was removed or replaced")
         if not self._place.has_log:
             self._sql.execute("PRAGMA journal_mode = DELETE")  # what it has goes into the file ...
             self._begin_log()  # ... and what comes into a new one
+        if len(self.state.gone) > _MOST_GONE:
+            self.shift(0, 0, 0, 0.0)
 
     @property
     def is_astray(self) -> bool:
         """Whether something else, or nothing, is at its path."""
         return not self._place.has_file
 
+    @property
+    def last_id(self) -> int:
+        """The largest id that was ever in it."""
+        return self.state.last_id
+
     def __len__(self) -> int:
-        return sum(self._counts.values())
+        return self.state.count
 
     def commit(self, events: Sequence[Held], bounds: Mapping[str, int], done_to: int, mark: AgeMark) -> None:
         """Write all of this down, or nothing; it survives a power cut from when this returns.
@@ -108,15 +172,19 @@ class EventStore:
             done_to: the broker has all events up to this id, or never gets them.
             mark: of the time.
         """
-        with Transaction(self._sql):
-            gone = self._delete("id <= ?", (done_to,))
-            self._sql.executemany("INSERT OR IGNORE INTO event VALUES (?, ?, ?, ?, ?, ?, ?)", map(row_of, events))
-            self._sql.executemany("INSERT OR REPLACE INTO camera VALUES (?, ?)", bounds.items())
-            self._note(mark, is_orderly=False)
-        self._count_out(gone)
-        for event in events:
-            self._counts[event.camera] = self._counts.get(event.camera, 0) + 1
-            self.last_id = max(self.last_id, event.id)
+        new = [event for event in events if event.id > done_to]
+        if new and new[0].id <= self.last_id and self.state.gone:  # what was gone may be written again
+            self.shift(0, 0, 0, 0.0)
+        with self._committing() as state:
+            gone = self._delete(state, "id <= ?", (done_to,))
+            self._sql.executemany(PUT_EVENT, (row_of(event, state.epoch) for event in new))
+            state.finish(done_to)
+            state.count += len(new)
+            state.last_id = max(state.last_id, new[-1].id if new else 0)
+            state.bounds = {**state.bounds, **bounds}
+            state.mark, state.is_orderly = mark, False
+        self._counts.subtract(gone.values())
+        self._counts.update(event.camera for event in new)
 
     def read_after(self, last_id: int, most: int, most_bytes: int) -> tuple[list[Held], int, int]:
         """The next events.
@@ -126,47 +194,83 @@ class EventStore:
         """
         found: list[Held] = []
         damaged = 0
-        for row in self._sql.execute(f"{READ} WHERE id > ? ORDER BY id LIMIT ?", (last_id, most)):
-            last_id, event = row[0], event_of(row)
-            if event is None:
-                damaged += 1
+        for row in self._sql.execute(f"{_READ} WHERE id > ? ORDER BY id LIMIT ?", (last_id, most)):
+            event = event_of(row, self.state.epoch)
+            if event is None or event.id <= last_id:  # its page may be in the place of another
+                last_id, damaged = max(last_id, row[0]), damaged + 1
                 continue
-            found.append(event)
+            last_id = event.id
+            is_repeated = event.id <= self.earlier_to
+            found.append(msgspec.structs.replace(event, is_repeated=True) if is_repeated else event)
             most_bytes -= event.cost
             if most_bytes <= 0:
                 break
         return found, last_id, damaged
 
     def shift(self, after: int, to: int, by: int, put_s_by: float) -> None:
-        """Put events behind those that came in the meantime.
+        """Put events behind those that came in the meantime, and begin a new epoch of the ids.
 
         Args:
             after: an id; those behind it ...
             to: ... up to this one are meant.
-            by: what is added to their ids.
+            by: what is added to their ids; no smaller than the largest of all.
             put_s_by: what is added to their times.
+
+        Raises:
+            sqlite3.Error: the disk does not take it, or a row is damaged.
         """
-        with Transaction(self._sql):
-            # By way of negative ids: two rows must not have the same one in between.
-            change = "UPDATE event SET id = -(id + ?), put_s = put_s + ? WHERE id > ? AND id <= ?"
-            self._sql.execute(change, (by, put_s_by, after, to))
-            self._sql.execute("UPDATE event SET id = -id WHERE id < 0")
-        self.last_id = self._number("SELECT coalesce(max(id), 0) FROM event")
+        seen, last_id = 0, self.state.last_id
+        with self._committing() as state:
+            state.epoch, state.done_to, state.gone = state.epoch + 1, 0, []
+            while rows := self._rows("id > ? AND id <= ? ORDER BY id LIMIT ?", (seen, last_id, _AT_ONCE)):
+                changed: list[tuple[object, ...]] = []
+                for row in rows:
+                    event = event_of(row, self.state.epoch)
+                    if event is None:
+                        raise sqlite3.DatabaseError("an event in it is not what was written")
+                    seen = event.id
+                    if after < seen <= to:
+                        event = msgspec.structs.replace(event, id=seen + by, put_s=event.put_s + put_s_by)
+                    number, *_, put_s, _, _, crc = row_of(event, state.epoch)
+                    state.last_id = max(state.last_id, event.id)
+                    changed.append((number, put_s, crc, seen))
+                self._sql.executemany("UPDATE event SET id = ?, put_s = ?, crc = ? WHERE id = ?", changed)
 
     def own(self, token: str, mark: AgeMark) -> None:
-        """Say who gives ids from now on, by what clock."""
-        with Transaction(self._sql):
-            self._sql.execute("INSERT OR REPLACE INTO meta VALUES ('owner', ?)", (token,))
-            self._note(mark, is_orderly=False)
+        """Say who gives ids from now on, by what clock; and that what a salvage came to is known."""
+        with self._committing() as state:
+            state.owner, state.mark, state.is_orderly = token, mark, False
+            state.missing = state.salvaged = 0
+            state.complaint = state.aside = ""
 
     def ids_to(self, last_id: int) -> set[int]:
         """The ids of events up to one."""
         return {row[0] for row in self._sql.execute("SELECT id FROM event WHERE id <= ?", (last_id,))}
 
+    def ids_among(self, numbers: Iterable[int]) -> set[int]:
+        """Which of these ids it has."""
+        return {n for n in numbers if self._sql.execute("SELECT 1 FROM event WHERE id = ?", (n,)).fetchone()}
+
+    def count_to(self, last_id: int) -> int:
+        """How many events it has up to an id."""
+        return self._number("SELECT count(*) FROM event WHERE id <= ?", last_id)
+
+    def drop(self, numbers: Collection[int]) -> None:
+        """Delete events by their ids."""
+        with self._committing() as state:
+            for number in numbers:
+                gone = self._delete(state, "id = ?", (number,))
+                state.leave_out("", number - 1, number)
+                self._counts.subtract(gone.values())
+
     def drop_older(self, put_s: float, after: int) -> list[int]:
-        """Delete events that were put before a time, and come after an id; their ids."""
+        """Delete the oldest events that come after an id, as far as they were put before a time; their ids."""
         row = self._sql.execute("SELECT put_s FROM event WHERE id > ? ORDER BY id LIMIT 1", (after,)).fetchone()
-        return self._drop("id > ? AND put_s < ?", (after, put_s)) if row is not None and row[0] < put_s else []
+        if row is None or row[0] >= put_s:
+            return []
+        young = "SELECT coalesce(min(id), ?) FROM event WHERE id > ? AND put_s >= ?"
+        [before] = self._sql.execute(young, (self.last_id + 1, after, put_s)).fetchone()
+        return self._drop("", after, "id > ? AND id < ?", (after, before))
 
     @property
     def is_full(self) -> bool:
@@ -177,11 +281,11 @@ class EventStore:
         """Delete the oldest events, of the camera that has most, until the next commit has room; their ids."""
         if not self.is_full:
             return
-        while self._used_pages() > self._max_pages * _CALM_SHARE and any(self._counts.values()):
-            camera = max(self._counts, key=lambda name: self._counts[name])
-            some = max(1, self._counts[camera] // 64)
+        while self._used_pages() > self._max_pages * _CALM_SHARE and self.state.count:
+            [(camera, count)] = self._counts.most_common(1)
             oldest = "id IN (SELECT id FROM event WHERE camera = ? AND id > ? ORDER BY id LIMIT ?)"
-            gone = self._drop(oldest, (camera, after, some))
+            begin = max([after, *(to for name, gone, to in self.state.gone if name == camera and gone <= after)])
+            gone = self._drop(camera, after, oldest, (camera, begin, max(1, count // 64)))
             if not gone:
                 return
             yield gone
@@ -197,15 +301,15 @@ class EventStore:
 
     def quarantine(self, refused: Sequence[tuple[Held, str]]) -> None:
         """Put events aside that the broker does not take, each with the reason; the newest are kept, bounded."""
-        gone: list[tuple[int, str]] = []
-        with Transaction(self._sql):
+        gone: dict[int, str] = {}
+        with self._committing() as state:
             for event, reason in refused:
-                gone += self._delete("id = ?", (event.id,))
-                columns = (event.camera, event.seq, event.topic, event.payload, reason)
-                self._sql.execute("INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?)", columns)
-            most_bytes = int(self._max_pages * _PAGE_BYTES * _QUARANTINE_SHARE)
-            self._sql.execute(TRIM_QUARANTINE, (_QUARANTINE_ROWS, most_bytes))
-        self._count_out(gone)
+                gone |= self._delete(state, "id = ?", (event.id,))
+                state.leave_out(event.camera, event.id - 1, event.id)
+                self._sql.execute(PUT_ASIDE, aside_row_of(event, reason))
+            most_bytes = int(self._max_pages * PAGE_BYTES * _QUARANTINE_SHARE)
+            self._sql.execute(_TRIM_QUARANTINE, (QUARANTINE_ROWS, most_bytes))
+        self._counts.subtract(gone.values())
 
     def denied(self, topics: Collection[str] | None) -> list[Held]:
         """Events that were put aside because a broker's ACL denied them; their ids are those of quarantine.
@@ -213,47 +317,65 @@ class EventStore:
         Args:
             topics: of these; None: of all.
         """
-        rows = self._sql.execute("SELECT id, camera, seq, topic, payload, reason FROM quarantine ORDER BY id")
+        rows = self._sql.execute("SELECT id, camera, seq, topic, payload, reason, crc FROM quarantine ORDER BY id")
         return [
-            Held(topic, payload, camera, seq=seq, id=number)
-            for number, camera, seq, topic, payload, reason in rows
-            if isinstance(payload, bytes) and is_denial(reason) and (topics is None or topic in topics)
+            event
+            for event, reason in filter(None, map(aside_of, rows))
+            if is_denial(reason) and (topics is None or event.topic in topics)
         ]
 
     def forget_denied(self, numbers: Sequence[int]) -> None:
         """These are events again."""
-        with Transaction(self._sql):
+        with self._transaction():
             self._sql.executemany("DELETE FROM quarantine WHERE id = ?", [(number,) for number in numbers])
 
     def close(self, bounds: Mapping[str, int] | None = None, mark: AgeMark | None = None) -> None:
         """Give the file back; in an orderly way with exact bounds and the time. Never raises."""
         if bounds is not None and mark is not None:
             # Where that fails the next start finds the file as after a kill.
-            with contextlib.suppress(sqlite3.Error), Transaction(self._sql):
-                self._sql.executemany("INSERT OR REPLACE INTO camera VALUES (?, ?)", bounds.items())
-                self._note(mark, is_orderly=True)
+            with contextlib.suppress(sqlite3.Error), self._committing() as state:
+                state.bounds, state.mark, state.is_orderly = {**state.bounds, **bounds}, mark, True
         with contextlib.suppress(sqlite3.Error):
             self._sql.close()
+        self._record.close()
 
     def _prepare(self) -> None:
         run = self._sql.execute
         run("PRAGMA locking_mode = EXCLUSIVE")  # no second process, and no shared memory that a crash leaves behind
-        run(f"PRAGMA page_size = {_PAGE_BYTES}")
+        run(f"PRAGMA page_size = {PAGE_BYTES}")
         self._begin_log()
         run("PRAGMA synchronous = FULL")
         run(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-        run(f"PRAGMA journal_size_limit = {_LOG_PAGES * _PAGE_BYTES}")
+        run(f"PRAGMA journal_size_limit = {_LOG_PAGES * PAGE_BYTES}")
         version = self._number("PRAGMA user_version")
-        if version not in (0, _VERSION):
-            raise sqlite3.DatabaseError(f"its version is {version}, expected {_VERSION}")
+        if version not in (0, VERSION):
+            raise sqlite3.DatabaseError(f"its version is {version}, expected {VERSION}")
         [found] = run("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
-            raise sqlite3.DatabaseError(str(found).splitlines()[0])
+            raise sqlite3.DatabaseError(" ".join(str(found).splitlines()))
         self._is_too_large = self._bound() > self._max_pages
-        with Transaction(self._sql):  # with it the lock is taken, and it shows whether the disk takes anything
+        with self._transaction():  # with it the lock is taken, and it shows whether the disk takes anything
             for statement in TABLES.split(";"):
                 run(statement)
-            run(f"PRAGMA user_version = {_VERSION}")
+            run(f"PRAGMA user_version = {VERSION}")
+
+    def _look_through(self) -> State:
+        """Count the events, and compare that with what was committed."""
+        row = self._sql.execute("SELECT body FROM state").fetchone()
+        rows = "SELECT camera, count(*), min(id), max(id) FROM event GROUP BY camera"
+        first = last = 0
+        for camera, count, least, largest in self._sql.execute(rows):
+            self._counts[camera] = count
+            first, last = min(first or least, least), max(last, largest)
+        state = State(file=uuid.uuid4().hex) if row is None and not self._counts else unsealed(row and row[0])
+        if state is None:
+            raise sqlite3.DatabaseError("what it says of its last commit cannot be read")
+        if self._counts.total() != state.count:
+            raise sqlite3.DatabaseError(f"it has {self._counts.total()} events, expected {state.count}")
+        if state.count and not state.done_to < first <= last <= state.last_id:
+            expected = f"from {state.done_to + 1} to {state.last_id}"
+            raise sqlite3.DatabaseError(f"it has events from {first} to {last}, expected {expected}")
+        return state
 
     def _bound(self) -> int:
         """Let it grow no further than to its bound, or than it is; that many pages."""
@@ -261,35 +383,58 @@ class EventStore:
 
     def _begin_log(self) -> None:
         self._sql.execute("PRAGMA journal_mode = WAL")
-        with Transaction(self._sql):
+        with self._transaction():
             pass  # not before it is the log there
         self._place = Place(self._path)
 
-    def _note(self, mark: AgeMark, *, is_orderly: bool) -> None:
-        rows = (("mark", msgspec.json.encode(mark).decode()), ("is_orderly", str(int(is_orderly))))
-        self._sql.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Do all of what is done inside, or after an error nothing."""
+        self._sql.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._sql.execute("COMMIT")
+        except BaseException:
+            if self._sql.in_transaction:  # SQLite has rolled back by itself after some errors
+                self._sql.execute("ROLLBACK")
+            raise
 
-    def _drop(self, condition: str, values: tuple[object, ...]) -> list[int]:
-        with Transaction(self._sql):
-            gone = self._delete(condition, values)
-        self._count_out(gone)
-        return [number for number, _ in gone]
+    @contextmanager
+    def _committing(self) -> Iterator[State]:
+        """The same with a new state, to be changed inside; it is the store's, and recorded, once it is committed."""
+        state = copy.copy(self.state)
+        with self._transaction():
+            yield state
+            state.number += 1
+            sealed = state.sealed()
+            self._sql.execute(PUT_STATE, (sealed,))
+        self.state = state
+        self._record.write(sealed)
 
-    def _delete(self, condition: str, values: tuple[object, ...]) -> list[tuple[int, str]]:
+    def _drop(self, camera: str, after: int, condition: str, values: tuple[object, ...]) -> list[int]:
+        """Delete all events of a camera, or of all, from behind an id up to the last one that the condition finds."""
+        with self._committing() as state:
+            gone = self._delete(state, condition, values)
+            if gone:
+                state.leave_out(camera, after, max(gone))
+        self._counts.subtract(gone.values())
+        return list(gone)
+
+    def _delete(self, state: State, condition: str, values: tuple[object, ...]) -> dict[int, str]:
         """Ids and cameras of what is gone, once the transaction is through."""
         found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - our own words
-        gone: list[tuple[int, str]] = found.fetchall()
+        gone: dict[int, str] = dict(found.fetchall())
         if gone:
             self._sql.execute(f"DELETE FROM event WHERE {condition}", values)  # noqa: S608 - the same
+            state.count -= len(gone)
         return gone
 
-    def _count_out(self, gone: Sequence[tuple[int, str]]) -> None:
-        for _, camera in gone:
-            self._counts[camera] -= 1
+    def _rows(self, condition: str, values: tuple[object, ...]) -> list[Any]:
+        return self._sql.execute(f"{_READ} WHERE {condition}", values).fetchall()
 
     def _used_pages(self) -> int:
         return self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count")
 
-    def _number(self, statement: str) -> int:
-        number: int = self._sql.execute(statement).fetchone()[0]
+    def _number(self, statement: str, *values: object) -> int:
+        number: int = self._sql.execute(statement, values).fetchone()[0]
         return number

@@ -49,6 +49,10 @@ class Tally:
         """These are lost, but for those that are counted already."""
         self.lose(why, len(numbers - self._through.keys()))
 
+    def through_after(self, done_to: int) -> set[int]:
+        """Ids above this one that are counted as delivered or lost, and may still be in the file."""
+        return {number for number in self._through if number > done_to}
+
     def forget(self, done_to: int) -> None:
         """Nobody asks any more for those up to an id."""
         while self._through and next(iter(self._through)) <= done_to:  # about in order: a few stay for longer

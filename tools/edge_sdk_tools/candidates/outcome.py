@@ -1,10 +1,12 @@
 """Outcome: what came of one job, in a form that survives the way between processes.
 
-Owns both directions: a result or an error into bytes where the job ran, and out of them on the host. Paths are text.
+Owns both directions: a result or an error into bytes where the job ran, and out of them on the host. Paths are bytes,
+for names of files may be no text.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import traceback
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import numpy as np
 
 import edge_sdk.errors
 from edge_sdk.errors import EdgeError
+from edge_sdk.failure import typed_line
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -63,7 +66,7 @@ def outcome_of(function: Callable[[T, S], object], item: T, shared: S, key: str)
     except EdgeError as error:
         return _failed(error, error)
     except Exception as error:  # noqa: BLE001 - a job may do anything, and one line has to name its item
-        return _failed(EdgeError(f"{key}: {one_line(error)}"), error)
+        return _failed(EdgeError(f"{key}: {typed_line(error)}"), error)
 
 
 def encoded(result: object) -> bytes:
@@ -82,22 +85,16 @@ def decoded(data: bytes, kind: type[R]) -> R:
 
 def _encode(value: object) -> object:
     if isinstance(value, Path):
-        return str(value)
+        return os.fsencode(value)
     if isinstance(value, np.ndarray):
         return [value.dtype.str, list(value.shape), value.tobytes()]
     raise NotImplementedError(f"{type(value).__name__} is no result of a job")
 
 
 def _decode_path(kind: type, value: object) -> object:
-    if issubclass(kind, Path):
-        return Path(str(value))
+    if issubclass(kind, Path) and isinstance(value, bytes):
+        return Path(os.fsdecode(value))
     raise NotImplementedError(f"{kind.__name__} is no result of a job")
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's kind and the first line of what it says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _failed(error: EdgeError, cause: Exception) -> Outcome:

@@ -5,7 +5,6 @@ Owns which infinities are meant: bounds of Clip, masks and fills are; weights of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -17,7 +16,7 @@ from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import Finding, show_shape
 from edge_sdk_tools.check.skeleton import tensors
-from edge_sdk_tools.check.values import Value, element_name
+from edge_sdk_tools.check.values import Value, element_count, element_name
 from edge_sdk_tools.check.weight import Weight
 
 LAYERS = (
@@ -41,6 +40,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorPro
 _CHUNK = 1 << 18  # values looked at together, so that the answer takes little memory beside the weights
 _VARIANCE = 4  # input of BatchNormalization
 _SHOWN = 20
+_AGAIN = "export the model again"
 
 
 def check_data(proto: onnx.ModelProto) -> None:
@@ -57,23 +57,23 @@ def check_data(proto: onnx.ModelProto) -> None:
 
 def _check_data(tensor: onnx.TensorProto) -> None:
     name = element_name(tensor.data_type)
+    if tensor.HasField("segment"):
+        raise RefusedModelError(f"constant {tensor.name!r} is written in segments, which nobody reads", _AGAIN)
     if name is None or min(tensor.dims, default=0) < 0:
-        raise RefusedModelError(
-            f"constant {tensor.name!r} has no type and shape that ONNX knows", "export the model again"
-        )
+        raise RefusedModelError(f"constant {tensor.name!r} has no type and shape that ONNX knows", _AGAIN)
     size = Value(name, tuple(tensor.dims)).bytes or 0
     if tensor.HasField("raw_data"):
         held, unit, allowed = len(tensor.raw_data), "bytes", {size}
     else:
         lists = (tensor.float_data, tensor.double_data, tensor.int32_data, tensor.int64_data, tensor.uint64_data)
-        count = math.prod(tensor.dims) * (2 if name.startswith("complex") else 1)
+        count = element_count(tensor.dims) * (2 if name.startswith("complex") else 1)
         # Types of less than a byte are written packed.
         held, unit, allowed = sum(map(len, lists)), "values", {count, min(count, size)}
     if held not in allowed:
         raise RefusedModelError(
             f"constant {tensor.name!r} has shape {show_shape(tuple(tensor.dims))} and holds {held} {unit}, expected "
             f"{max(allowed)}",
-            "export the model again",
+            _AGAIN,
         )
 
 
@@ -123,7 +123,7 @@ def _judge(name: str, array: NDArray[np.generic], uses: list[tuple[str, int]]) -
         yield Finding(severity="error", rule="infinite-weight", where=name, what=what, next_step="export it in float32")
     if ("BatchNormalization", _VARIANCE) in uses and array.size and array.min() < 0:
         what = f"variance {name!r} of BatchNormalization goes down to {array.min():.3g}, expected 0 or more"
-        yield Finding(severity="error", rule="variance", where=name, what=what, next_step="export the model again")
+        yield Finding(severity="error", rule="variance", where=name, what=what, next_step=_AGAIN)
 
 
 def _count(array: NDArray[np.generic]) -> tuple[int, int]:

@@ -5,7 +5,6 @@ Owns what is counted: docs/check.md repeats it. Fused and quantized operators co
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import onnx
@@ -14,7 +13,7 @@ from onnx import TensorProto
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.check.report import Costs, Finding, OperatorUse
 from edge_sdk_tools.check.skeleton import tensors
-from edge_sdk_tools.check.values import Value, Values, element_name
+from edge_sdk_tools.check.values import FAR, Value, Values, element_count, element_name
 from edge_sdk_tools.check.weight import Weight
 
 NOT_COUNTED = ("Attention", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
@@ -28,22 +27,22 @@ _Shapes = Sequence[Sequence[int]]
 
 def _convolution(inputs: _Shapes, outputs: _Shapes, weight: int = 1) -> int:
     """Every output element takes one filter: input channels of its group times the kernel."""
-    return math.prod(outputs[0]) * math.prod(inputs[weight][1:])
+    return element_count(outputs[0]) * element_count(inputs[weight][1:])
 
 
 def _transposed(inputs: _Shapes, _outputs: _Shapes) -> int:
     """Every input element goes through one filter: output channels of its group times the kernel."""
-    return math.prod(inputs[0]) * math.prod(inputs[1][1:])
+    return element_count(inputs[0]) * element_count(inputs[1][1:])
 
 
 def _product(inputs: _Shapes, outputs: _Shapes) -> int:
     """Every output element takes as many as A's last axis is long."""
-    return math.prod(outputs[0]) * inputs[0][-1]
+    return element_count(outputs[0]) * inputs[0][-1]
 
 
 def _gemm(node: onnx.NodeProto, inputs: _Shapes, outputs: _Shapes) -> int:
     transposed = any(a.name == "transA" and a.i for a in node.attribute)
-    return math.prod(outputs[0]) * inputs[0][0 if transposed else 1]
+    return element_count(outputs[0]) * inputs[0][0 if transposed else 1]
 
 
 _COUNTS: Mapping[str, Callable[[onnx.NodeProto, _Shapes, _Shapes], int]] = {
@@ -62,7 +61,7 @@ _COUNTS: Mapping[str, Callable[[onnx.NodeProto, _Shapes, _Shapes], int]] = {
 
 
 def node_macs(node: onnx.NodeProto, values: Values) -> int | None:
-    """Multiply-accumulates of one node: 0 for what is not counted, None where a shape is not known."""
+    """Multiply-accumulates of one node, `FAR` at most: 0 for what is not counted, None where a shape is not known."""
     count = _COUNTS.get(node.op_type)
     if count is None:
         return 0
@@ -71,7 +70,7 @@ def node_macs(node: onnx.NodeProto, values: Values) -> int | None:
     if len(inputs) != len(shapes[0]) or len(outputs) != len(shapes[1]):
         return None
     try:
-        return count(node, inputs, outputs)
+        return min(count(node, inputs, outputs), FAR)
     except IndexError:  # an input or an axis that the operator must have, and the file lacks
         return None
 
@@ -90,8 +89,8 @@ def measure(proto: onnx.ModelProto, weights: Sequence[Weight], values: Values) -
     macs = [node_macs(node, values) for node in proto.graph.node if node.op_type in _COUNTS]
     peak, where = _peak(proto, {w.name for w in weights}, values)
     return Costs(
-        parameters=sum(value.count or 0 for value in held),
-        weight_bytes=sum(value.bytes or 0 for value in held),
+        parameters=min(sum(value.count or 0 for value in held), FAR),
+        weight_bytes=min(sum(value.bytes or 0 for value in held), FAR),
         macs=_sum(macs),
         peak_activation_bytes=peak,
         peak_node=where,
@@ -135,9 +134,9 @@ def check_counted(uses: Sequence[OperatorUse]) -> list[Finding]:
 
 
 def _sum(counts: Sequence[int | None]) -> int | None:
-    """What could be counted, together; None where there was something to count and none of it could be."""
+    """What could be counted, together, `FAR` at most; None where there was something to count and none could be."""
     known = [count for count in counts if count is not None]
-    return sum(known) if known or not counts else None
+    return min(sum(known), FAR) if known or not counts else None
 
 
 def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[int | None, str]:
@@ -159,7 +158,7 @@ def _peak(proto: onnx.ModelProto, constants: set[str], values: Values) -> tuple[
         if alive > peak:
             peak, where = alive, node.name
         alive -= ends.pop(index, 0)
-    return peak, where
+    return min(peak, FAR), where
 
 
 def _keep(name: str, index: int, last: Mapping[str, int], values: Values, ends: dict[int, int]) -> int:

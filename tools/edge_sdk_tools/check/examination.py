@@ -5,6 +5,7 @@ Runs inside the limits of `limited.py`: nothing here trusts the file. Each check
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ import onnx.checker
 import onnx.shape_inference
 import onnx.version_converter
 
+from edge_sdk.printable import one_line
 from edge_sdk_tools.check.constants import check_data, check_numbers
 from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses
 from edge_sdk_tools.check.cpu_kernels import CpuKernels
@@ -60,9 +62,10 @@ def examine_model(job: Job) -> Examined:
     """Examine one model; whatever is wrong with it is a finding."""
     table = installed_table() if job.runtime.version is None else kernel_table(job.runtime.version)
     version = job.runtime.version or (table.onnxruntime if table else "")
-    blank = CheckReport(name=job.name, model=job.model, target=job.runtime.target, onnxruntime=version)
+    path = Path(os.fsdecode(job.model))
+    blank = CheckReport(name=job.name, model=one_line(path.name), target=job.runtime.target, onnxruntime=version)
     try:
-        file = read_model(Path(job.model))
+        file = read_model(path)
     except RefusedModelError as cause:
         return Examined(msgspec.structs.replace(blank, findings=(cause.finding("file"),)))
     try:

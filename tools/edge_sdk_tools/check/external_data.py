@@ -1,4 +1,4 @@
-"""Weights that lie in other files: which files a model may name, and the reading of them.
+"""The files of a model: its own, and those that it names because its weights lie there.
 
 Owns the rule: a plain relative path to a regular file in the model's own folder, and a part of it that is there. A
 model comes from somebody else, and must not choose which files of this machine are read.
@@ -7,13 +7,17 @@ model comes from somebody else, and must not choose which files of this machine 
 from __future__ import annotations
 
 import os
-import stat
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import msgspec
-import onnx
 
+from edge_sdk.regular_file import open_regular
 from edge_sdk_tools.check.refusal import RefusedModelError
+
+if TYPE_CHECKING:
+    import onnx
 
 MOST_BYTES = 2**31 - 1
 """Largest model with everything in it: protobuf's own limit for a message."""
@@ -52,6 +56,40 @@ def external_part(tensor: onnx.TensorProto) -> Part:
     return Part(file, _number(tensor, entries.get("offset", "0")), None if length is None else _number(tensor, length))
 
 
+def open_model(path: Path) -> BufferedReader:
+    """Open the file of a model itself.
+
+    Raises:
+        RefusedModelError: it is missing, no regular file, or cannot be opened.
+    """
+    step = "put it there, or correct `model` in model.toml"
+    try:
+        return open_regular(path)
+    except FileNotFoundError:
+        raise RefusedModelError("no such model file", step) from None
+    except OSError as cause:
+        raise RefusedModelError(f"the model cannot be read: {cause.strerror}", step) from cause
+
+
+def read_opened(file: BufferedReader, room: int) -> bytes:
+    """Read a whole file.
+
+    Args:
+        file: a regular file, opened.
+        room: bytes that are left below `MOST_BYTES`.
+
+    Raises:
+        RefusedModelError: it is larger, or cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > room:
+        raise too_large(size - room)
+    try:
+        return file.read(size)  # not all the room: so much memory would be taken before anything is read
+    except OSError as cause:
+        raise RefusedModelError(f"it cannot be read: {cause.strerror}", "copy it again") from cause
+
+
 def read_external(folder: Path, file: str, room: int) -> bytes:
     """Read one file that a model names.
 
@@ -71,21 +109,13 @@ def read_external(folder: Path, file: str, room: int) -> bytes:
             raise RefusedModelError(
                 f"{where} is a link that leads out of the model's folder", "copy the file itself there"
             )
-        # Not blocking: a pipe would wait for a writer for ever.
-        descriptor = os.open(resolved, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        with os.fdopen(descriptor, "rb") as opened:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise RefusedModelError(f"{where} is no regular file", "copy the file itself there")
-            if status.st_size > room:
-                raise too_large(status.st_size - room)
-            return opened.read(room + 1)
+        with open_regular(resolved, follow_links=False) as opened:
+            return read_opened(opened, room)
     except FileNotFoundError:
         raise RefusedModelError(f"{where} is missing", "copy it beside the model") from None
-    except OSError as cause:
-        raise RefusedModelError(
-            f"{where} cannot be read: {cause.strerror}", "correct its permissions, or copy it again"
-        ) from cause
+    except (OSError, RuntimeError) as cause:  # RuntimeError: links that lead in a circle, up to Python 3.12
+        why = getattr(cause, "strerror", None) or "its links lead in a circle"
+        raise RefusedModelError(f"{where} cannot be read: {why}", "copy the file itself there") from cause
 
 
 def too_large(excess: int) -> RefusedModelError:

@@ -56,7 +56,7 @@ class _Bodies(Protocol):
 
 
 def _function(node: onnx.NodeProto, values: Values, opset: int) -> onnx.FunctionProto | None:
-    schema = cast("_Bodies", onnx.defs.get_schema(node.op_type, opset, node.domain))
+    schema = cast("_Bodies", onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain))
     fixed = [version for version in schema.function_opset_versions if version <= opset]
     by_type = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
     function: onnx.FunctionProto | None = None

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import onnx
 import onnx.inliner
 
+from edge_sdk.failure import first_line
 from edge_sdk_tools.check.refusal import RefusedModelError
 
 DEEPEST = 100
@@ -35,9 +36,8 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         inlined = onnx.inliner.inline_local_functions(proto)
     except Exception as cause:  # onnx raises its own C++ types, which share no root
-        detail = str(cause).splitlines()[0]
         raise RefusedModelError(
-            f"functions cannot be put in the place of their calls: {detail}", "export the model again"
+            f"functions cannot be put in the place of their calls: {first_line(cause)}", "export the model again"
         ) from cause
     left = next((n for n in nodes_of(inlined.graph.node) if (n.domain, n.op_type) in defined), None)
     if left is not None:

@@ -6,6 +6,7 @@ Owns the two questions that are asked of it: everything that is to be said (`exa
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,15 @@ import msgspec
 
 from edge_sdk.errors import ModelError
 from edge_sdk.model_spec import ModelSpec, read_labels
+from edge_sdk.printable import one_line
 from edge_sdk.target import Target
+from edge_sdk_tools.check.external_data import open_model
 from edge_sdk_tools.check.job import Examined, Job, Runtime
 from edge_sdk_tools.check.labels import check_labels
 from edge_sdk_tools.check.limited import Limits, run_limited
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import CPU, CheckReport, in_order
+from edge_sdk_tools.check.runtimes import check_options
 
 if TYPE_CHECKING:
     import onnx
@@ -80,7 +84,10 @@ def check_model(spec: ModelSpec, target: Target | None) -> CheckedModel:
         raise ModelError(_first_error(spec, target, report))
     from edge_sdk_tools.check.model_file import assemble
 
-    proto = assemble(Path(spec.model), report.files, examined.skeleton, examined.weights, report.sha256)
+    try:
+        proto = assemble(Path(spec.model), report.files, examined.skeleton, examined.weights, report.sha256)
+    except RefusedModelError as cause:  # it was there a moment ago
+        raise ModelError(f"{spec.model}: {cause}") from cause
     return CheckedModel(proto, report.sha256, read_labels(Path(spec.labels)), report.used_opset or 0)
 
 
@@ -105,17 +112,15 @@ def _examine_file(spec: ModelSpec, target: Target | None, *, wants_model: bool) 
         RefusedModelError: there is no such file, or it brings down the process that reads it.
     """
     path = Path(spec.model)
-    if not path.is_file():
-        what = "is no file" if path.exists() else "no such model file"
-        raise RefusedModelError(f"{path}: {what}", "put it there, or correct `model` in model.toml")
-    size_mb = path.stat().st_size / 1e6
+    with open_model(path) as file:
+        size_mb = os.fstat(file.fileno()).st_size / 1e6
     limits = Limits(
         memory_mb=_LIMITS.memory_mb + int(size_mb * _MEMORY_MB_PER_MB),
         cpu_s=_LIMITS.cpu_s + int(size_mb * _CPU_S_PER_MB),
         wall_s=_LIMITS.wall_s + int(size_mb * _CPU_S_PER_MB * 3),
     )
-    job = Job(spec.name, str(path.absolute()), spec.input, _runtime(target), wants_model)
-    answer = run_limited(_MODULE, msgspec.msgpack.encode(job), limits, str(path))
+    job = Job(spec.name, os.fsencode(path.absolute()), spec.input, _runtime(target), wants_model)
+    answer = run_limited(_MODULE, msgspec.msgpack.encode(job), limits)
     return msgspec.msgpack.decode(answer, type=Examined)
 
 
@@ -127,9 +132,8 @@ def _runtime(target: Target | None) -> Runtime:
 
 def _naming_file(report: CheckReport) -> CheckReport:
     """Name the file in what is said of it as a whole, by the path that the user knows."""
-    prefix = f"{report.model}: "
     named = (
-        msgspec.structs.replace(f, where=report.model, what=prefix + f.what.removeprefix(prefix))
+        msgspec.structs.replace(f, where=report.model, what=f"{report.model}: {f.what}")
         if f.rule == "file" and not f.where
         else f
         for f in report.findings
@@ -146,9 +150,9 @@ def _with_labels(spec: ModelSpec, report: CheckReport) -> CheckReport:
 
 def _first_error(spec: ModelSpec, target: Target | None, report: CheckReport) -> str:
     first, *others = report.of("error")
-    names_file = first.what.startswith((f"{spec.labels}: ", f"{report.model}: "))
+    names_file = first.what.startswith((one_line(f"{spec.labels}: "), one_line(f"{report.model}: ")))
     line = first.line if names_file else f"{report.model}: {first.line}"
     if not others:
         return line
-    on = f" --target {target.name}" if target else ""
+    on = f" {check_options(target)}" if target else ""
     return f"{line} (and {len(others)} more: `edge-sdk check MODEL.toml{on}` lists them)"

@@ -29,22 +29,27 @@ def main() -> None:
     own = os.dup(sys.stdout.fileno())
     # Libraries print: what they say must not be in the answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    try:
-        examined = examine_model(job)
-    except MemoryError:
-        examined = _refused(job, "memory", "examining it took more memory than a model of its size needs")
-    except UnicodeDecodeError:
-        # Of a name that no check has reached; protobuf finds it when the name is first read.
-        examined = _refused(job, "file", "not an ONNX model, or damaged: a name in it is not UTF-8")
+    examined = examine(job)
     os.dup2(own, sys.stdout.fileno())
     write_answer(msgspec.msgpack.encode(examined))
+
+
+def examine(job: Job) -> Examined:
+    """Examine one model; what brings a library of Python to its end becomes a finding."""
+    try:
+        return examine_model(job)
+    except MemoryError:
+        return _refused(job, "memory", "examining it took more memory than a model of its size needs")
+    except UnicodeDecodeError:
+        # Of a name that no check has reached; protobuf finds it when the name is first read.
+        return _refused(job, "file", "not an ONNX model, or damaged: a name in it is not UTF-8")
 
 
 def _refused(job: Job, rule: str, what: str) -> Examined:
     finding = Finding(severity="error", rule=rule, what=what, next_step="export it again")
     version = job.runtime.version or ""
     return Examined(
-        CheckReport(name=job.name, model=job.model, target=job.runtime.target, onnxruntime=version, findings=(finding,))
+        CheckReport(name=job.name, model="", target=job.runtime.target, onnxruntime=version, findings=(finding,))
     )
 
 

@@ -35,14 +35,14 @@ class Job(msgspec.Struct, frozen=True):
 
     Attributes:
         name: of the model.
-        model: absolute path of the ONNX file.
+        model: absolute path of the ONNX file, as the file system has it: it may be no text.
         input: what model.toml says of its image.
         runtime: what must run it.
         wants_model: the checked model is wanted too, not only the report.
     """
 
     name: str
-    model: str
+    model: bytes
     input: InputSpec
     runtime: Runtime
     wants_model: bool
@@ -52,7 +52,7 @@ class Examined(msgspec.Struct, frozen=True):
     """What came out.
 
     Attributes:
-        report: without what labels and decoder add to it.
+        report: with the model's file name in place of its path, and without what labels and decoder add to it.
         skeleton: the serialised model without its large weights; empty when it was not wanted or did not pass.
         weights: what the skeleton lacks.
     """

@@ -48,17 +48,17 @@ class Limits(msgspec.Struct, frozen=True):
     wall_s: int
 
 
-def run_limited(module: str, request: bytes, limits: Limits, where: str) -> bytes:
+def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
     """Run `python -m module` on a request and return what it writes.
 
     Args:
         module: reads `Limits` and the request with `read_request`, and answers with `write_answer`.
         request: for its standard input.
         limits: what it may take.
-        where: what to call the file in errors.
 
     Raises:
         RefusedModelError: it crashed, or took more than it may.
+        RuntimeError: it failed, which is a fault of ours; its own traceback is the cause.
         MissingDependencyError: a package is not installed.
     """
     # An empty folder, so that no file beside the model is found as a module or as data.
@@ -74,15 +74,17 @@ def run_limited(module: str, request: bytes, limits: Limits, where: str) -> byte
                 env={**os.environ, **ENVIRONMENT, "PYTHONPATH": _import_path(), "TMPDIR": folder},
             )
         except subprocess.TimeoutExpired:
-            raise _died(where, f"it was not examined within {limits.wall_s} s") from None
+            raise _died(f"it was not examined within {limits.wall_s} s") from None
     if done.returncode == 0:
         return done.stdout
-    words = done.stderr.decode(errors="replace").strip().splitlines() or [""]
+    said = done.stderr.decode(errors="replace").strip()
+    last_line = said.splitlines()[-1] if said else ""
     if done.returncode == _MISSING_PACKAGE:
-        raise MissingDependencyError(words[-1])
+        raise MissingDependencyError(last_line)
     if done.returncode > 0:
-        raise RuntimeError(words[-1])
-    raise _died(where, _cause(-done.returncode, limits))
+        # Whoever prints a traceback of this prints that of the process first.
+        raise RuntimeError(last_line) from RuntimeError(f"in the process of {module}:\n{said}")
+    raise _died(_cause(-done.returncode, limits))
 
 
 def read_request() -> bytes:
@@ -130,5 +132,5 @@ def _cause(number: int, limits: Limits) -> str:
     return f"the process that examined it crashed ({name})"
 
 
-def _died(where: str, what: str) -> RefusedModelError:
-    return RefusedModelError(f"{where}: {what}", "the file is damaged, hostile or far too large: export it again")
+def _died(what: str) -> RefusedModelError:
+    return RefusedModelError(what, "the file is damaged, hostile or far too large: export it again")

@@ -6,7 +6,6 @@ Owns the reading and putting together. What is hashed is what is used: no file i
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,12 +16,13 @@ from onnx import TensorProto
 
 from edge_sdk.errors import ModelError
 from edge_sdk.wire import Damaged
-from edge_sdk_tools.check.external_data import MOST_BYTES, external_part, read_external, too_large
+from edge_sdk_tools.check.external_data import MOST_BYTES, external_part, open_model, read_external, read_opened
 from edge_sdk_tools.check.foreign import no_model
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import show_shape
 from edge_sdk_tools.check.skeleton import cut, put_weights, take_weights, tensors
+from edge_sdk_tools.check.values import element_count
 from edge_sdk_tools.check.weight import DTYPES, Weight
 
 _AGAIN = "export or copy it again"
@@ -63,6 +63,9 @@ def read_model(path: Path) -> ModelFile:
         raise RefusedModelError("holds sparse weights, which are not quantized", "save it with dense ones")
     if not all(_is_name(name) for name in _names(proto)):
         raise RefusedModelError("damaged: it holds names that are no printable text", _AGAIN)
+    idle = next((node for node in _nodes(proto) if not node.output), None)
+    if idle is not None:
+        raise RefusedModelError(f"damaged: node {idle.name!r} ({idle.op_type}) has no output", _AGAIN)
     files = {"": data}
     weights = [
         _checked(proto.graph.initializer[index], "", offset, length) for index, (offset, length) in parts.spans.items()
@@ -107,15 +110,8 @@ def digest(files: Mapping[str, bytes]) -> str:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise too_large(size - MOST_BYTES)
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise RefusedModelError("no such model file", "put it there, or correct `model` in model.toml") from None
-    except OSError as cause:
-        raise RefusedModelError(f"model cannot be read: {cause.strerror}", "correct its permissions") from cause
+    with open_model(path) as file:
+        return read_opened(file, MOST_BYTES)
 
 
 def _read_external(proto: onnx.ModelProto, folder: Path, files: dict[str, bytes]) -> list[Weight]:
@@ -143,14 +139,25 @@ def _is_name(name: object) -> bool:
 def _names(proto: onnx.ModelProto) -> Iterator[object]:
     """Every name that the checks go by."""
     yield from (opset.domain for opset in proto.opset_import)
-    yield from (tensor.name for tensor in tensors(proto.graph))
-    for value in (*proto.graph.input, *proto.graph.output):
-        yield from (value.name, *(side.dim_param for side in value.type.tensor_type.shape.dim))
+    for tensor in tensors(proto.graph):
+        yield tensor.name
+        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
     functions = [(function.name, function.domain) for function in proto.functions]
     yield from (name for names in functions for name in names)
-    for node in nodes_of((*proto.graph.node, *(n for function in proto.functions for n in function.node))):
+    nodes = list(_nodes(proto))
+    attributes = [attribute for node in nodes for attribute in node.attribute]
+    inner = [graph for a in attributes for graph in (*a.graphs, *([a.g] if a.HasField("g") else []))]
+    for graph in (proto.graph, *inner):
+        for value in (*graph.input, *graph.output):
+            yield from (value.name, *(side.dim_param for side in value.type.tensor_type.shape.dim))
+    for node in nodes:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        yield from (attribute.name for attribute in node.attribute)
+    yield from (attribute.name for attribute in attributes)
+
+
+def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Every node, those of functions and of the graphs inside nodes included."""
+    return nodes_of((*proto.graph.node, *(node for function in proto.functions for node in function.node)))
 
 
 def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tuple[str, int, int]:
@@ -172,7 +179,7 @@ def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tu
 def _checked(tensor: onnx.TensorProto, file: str, offset: int, length: int) -> Weight:
     """A weight whose data has the size that its shape says."""
     dims = tuple(tensor.dims)
-    expected = math.prod(dims) * DTYPES[tensor.data_type].itemsize
+    expected = 0 if min(dims, default=0) < 0 else element_count(dims) * DTYPES[tensor.data_type].itemsize
     if min(dims, default=0) < 0 or expected != length:
         raise RefusedModelError(
             f"weight {tensor.name!r} has shape {show_shape(dims)} and holds {length} bytes, expected {expected}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import onnx
 
+from edge_sdk.failure import first_line
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import Finding
 
@@ -81,9 +82,8 @@ def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
     try:
         converted = onnx.version_converter.convert_version(proto, QUANTIZABLE_OPSET)
     except Exception as cause:  # the converter raises RuntimeError and its own C++ types alike
-        detail = str(cause).splitlines()[0]
         raise RefusedModelError(
-            f"opset could not be raised to {QUANTIZABLE_OPSET}: {detail}", "export it with opset 17"
+            f"opset could not be raised to {QUANTIZABLE_OPSET}: {first_line(cause)}", "export it with opset 17"
         ) from cause
     for node in converted.graph.node:
         if node.op_type == "Resize" and node.output[0] in resized:

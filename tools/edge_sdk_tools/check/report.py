@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from edge_sdk.printable import one_line
+
 CPU = "CPUExecutionProvider"
 """The execution provider that takes what the others leave."""
 
@@ -33,6 +35,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""
     what: str
     next_step: str
+
+    def __post_init__(self) -> None:
+        """Keep what a file, its path or a library says from ending a line, steering a terminal, or filling a screen."""
+        for name in ("where", "what", "next_step"):
+            msgspec.structs.force_setattr(self, name, one_line(getattr(self, name)))
 
     @property
     def line(self) -> str:
@@ -165,10 +172,12 @@ def show_shape(shape: tuple[int | str | None, ...] | None) -> str:
     """`1x3x224x224`, with names or ? where a side is not fixed; `scalar` for none, `?` for an unknown rank."""
     if shape is None:
         return "?"
-    return "x".join("?" if side is None else str(side) for side in shape) or "scalar"
+    sides = ["?" if side is None else str(side) for side in shape[:_MOST_SIDES]]
+    return "x".join([*sides, *(["…"] if len(shape) > _MOST_SIDES else [])]) or "scalar"
 
 
 _MOST = 100
+_MOST_SIDES = 12
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 

@@ -13,6 +13,7 @@ import msgspec
 import onnx
 from onnx import TensorProto
 
+from edge_sdk.failure import first_line
 from edge_sdk.model_spec import InputSpec
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.check.refusal import RefusedModelError
@@ -104,11 +105,15 @@ def infer(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, list[Finding]]:
     del proto.graph.value_info[:]
     try:
         return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True), []
-    except onnx.shape_inference.InferenceError as cause:
-        findings = _inference_findings(str(cause))
+    except MemoryError:
+        raise
+    except Exception as cause:  # noqa: BLE001 - onnx raises InferenceError and its own C++ types alike
+        findings = _inference_findings(cause)
     try:
         return onnx.shape_inference.infer_shapes(proto), findings
-    except onnx.shape_inference.InferenceError:
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - as above, and it has been said
         return proto, findings
 
 
@@ -214,7 +219,7 @@ def _fits(found: Sequence[int | str | None], expected: Sequence[int]) -> bool:
 def _first_free(shape: tuple[int | str | None, ...] | None) -> str:
     if shape is None:
         return "its rank"
-    index = next(index for index, side in enumerate(shape) if not isinstance(side, int))
+    index = next(index for index, side in enumerate(shape) if not isinstance(side, int) or side < 0)
     return f"dimension {index}" + (f" ({shape[index]})" if shape[index] else "")
 
 
@@ -239,7 +244,7 @@ def _advice(operator: str) -> str:
     return "cut the model before that node, or export it without it"
 
 
-def _inference_findings(text: str) -> list[Finding]:
+def _inference_findings(cause: Exception) -> list[Finding]:
     """One finding for every node that the inference names."""
     found = [
         Finding(
@@ -249,9 +254,9 @@ def _inference_findings(text: str) -> list[Finding]:
             what=f"node {match['node'] or '?'!r} ({match['operator']}): {_plain(match['what'])}",
             next_step="export the model again",
         )
-        for match in _ONE_ERROR.finditer(text)
+        for match in _ONE_ERROR.finditer(str(cause))
     ]
-    what = _plain(text.splitlines()[0])
+    what = _plain(first_line(cause))
     return found[:_SHOWN] or [Finding(severity="error", rule="shape", what=what, next_step="export the model again")]
 
 

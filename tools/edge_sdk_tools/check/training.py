@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.check.report import Finding
@@ -53,7 +53,7 @@ def _drops(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> b
     if len(node.input) <= _TRAINING_MODE_INPUT or not node.input[_TRAINING_MODE_INPUT]:
         return False
     mode = constants.get(node.input[_TRAINING_MODE_INPUT])
-    return mode is None or bool(np.any(numpy_helper.to_array(mode)))
+    return mode is None or mode.data_type != TensorProto.BOOL or bool(np.any(numpy_helper.to_array(mode)))
 
 
 def _learns(node: onnx.NodeProto) -> bool:

@@ -17,6 +17,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from edge_sdk.failure import first_line
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.values import Value, Values
 from edge_sdk_tools.check.weight import DTYPES, Weight
@@ -110,7 +111,10 @@ def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[
         options.profile_file_prefix = str(Path(folder) / "shapes")
         session = _load(proto, options)
         _run(session, _feeds(session, weights, files))
-        events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[_Event])
+        try:
+            events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[_Event])
+        except (OSError, msgspec.DecodeError):  # no space for it: what cannot be seen stays unknown
+            events = []
     shapes = {e.name.removesuffix("_kernel_time"): e.args.get("output_type_shape", []) for e in events}
     return {
         name: Value(*next((element, tuple(sides)) for element, sides in shape.items()))
@@ -157,6 +161,4 @@ def _feeds(
 
 
 def _failed(what: str, cause: Exception) -> RefusedModelError:
-    lines = str(cause).splitlines() or [type(cause).__name__]
-    detail = lines[0].removeprefix("[ONNXRuntimeError] : ")
-    return RefusedModelError(f"ONNX Runtime {ort.__version__} {what}: {detail}", "export the model again")
+    return RefusedModelError(f"ONNX Runtime {ort.__version__} {what}: {first_line(cause)}", "export the model again")

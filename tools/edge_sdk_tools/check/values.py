@@ -5,8 +5,7 @@ Owns the reading of what ONNX declares and infers, and sizes in bytes.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -24,6 +23,19 @@ _BITS = {
 _INVENTED = "unk__"  # names that onnx's inference makes up
 _BYTE_BITS = 8  # bool, the 8-bit integers and floats; a string counts as one
 
+FAR = 2**63 - 1
+"""The largest number that is counted: what has more is far beyond every device, and no report could be written."""
+
+
+def element_count(sides: Iterable[int]) -> int:
+    """Elements of a shape whose sides are 0 or more; `FAR` at most."""
+    count = 1
+    for side in sorted(sides):  # a 0 comes first
+        count = min(count * side, FAR)
+        if count in (0, FAR):
+            break
+    return count
+
 
 class Value(msgspec.Struct, frozen=True):
     """One tensor.
@@ -38,17 +50,18 @@ class Value(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int | None:
-        """How many elements it has; None when a side is not fixed."""
-        if self.shape is None or not all(isinstance(side, int) for side in self.shape):
+        """How many elements it has, see `element_count`; None when a side is not fixed, or below 0."""
+        if self.shape is None:
             return None
-        return math.prod(side for side in self.shape if isinstance(side, int))
+        sides = [side for side in self.shape if isinstance(side, int) and side >= 0]
+        return element_count(sides) if len(sides) == len(self.shape) else None
 
     @property
     def bytes(self) -> int | None:
-        """Bytes of its elements; None when unknown."""
+        """Bytes of its elements, `FAR` at most; None when unknown."""
         if self.count is None or self.element is None:
             return None
-        return math.ceil(self.count * _BITS.get(self.element, _BYTE_BITS) / 8)
+        return min(FAR, -(-self.count * _BITS.get(self.element, _BYTE_BITS) // 8))
 
 
 Values: TypeAlias = Mapping[str, Value]

@@ -11,10 +11,12 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.errors import DataError
+from edge_sdk.regular_file import open_regular, read_regular
 from edge_sdk_tools.dataset.walk import is_folder
 
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
 _LOOKED_AT = 65536  # bytes; before its first list a file of COCO has `info` at most
+_MOST_BYTES = 4 << 30  # the largest public ones, of two million pictures, have about that
 _LOCATION = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 _BYTE = re.compile(r" \(byte (?P<byte>\d+)\)$")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -65,7 +67,7 @@ def read_coco_file(path: Path) -> CocoFile:
         DataError: when it cannot be read, is not JSON, or lacks what is needed.
     """
     try:
-        data = path.read_bytes().removeprefix(_BYTE_ORDER_MARK)
+        data = read_regular(path, _MOST_BYTES).removeprefix(_BYTE_ORDER_MARK)
         return msgspec.json.decode(data, type=CocoFile)
     except OSError as cause:
         raise DataError(f"{path}: cannot be read: {cause.strerror}") from cause
@@ -98,7 +100,7 @@ def image_folders(path: Path) -> list[Path]:
 
 def _looks_like_coco(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _LOOKS_LIKE_COCO.search(file.read(_LOOKED_AT)) is not None
     except OSError:
         return False

@@ -19,8 +19,10 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-MAX_PIXELS = 100_000_000
-"""Of one image: decoded it takes three times as many bytes, and no camera has so many."""
+from edge_sdk.camera.picture_size import MOST_READ_PX
+
+MAX_PIXELS = MOST_READ_PX
+"""Of one image: decoded it takes three times as many bytes, and OpenCV decodes no larger ones."""
 
 # Image.open would refuse what is large in its own words, by a limit that all of the process shares.
 _READERS: tuple[tuple[bytes, Callable[[io.BytesIO], ImageFile]], ...] = (

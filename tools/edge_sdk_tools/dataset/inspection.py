@@ -6,11 +6,11 @@ Owns the reasons. A file is read once: hashed, looked at, and decoded where that
 from __future__ import annotations
 
 import hashlib
-import stat
 from pathlib import Path
 
+from edge_sdk.regular_file import read_regular
 from edge_sdk_tools.dataset.header import MAX_PIXELS, read_size
-from edge_sdk_tools.dataset.images import ImageFile, Skipped
+from edge_sdk_tools.dataset.images import MAX_BYTES, ImageFile, Skipped
 from edge_sdk_tools.dataset.images import decode as decode_image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
@@ -21,8 +21,6 @@ FOREIGN_SUFFIXES = (
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2"),
 )
 """Of images that are not read; they are counted, so that nobody wonders where they went."""
-
-_MAX_BYTES = 1_000_000_000  # 100 million pixels of 16 bits in four channels, and no compression, are 800 MB
 
 
 def is_candidate(path: Path) -> bool:
@@ -57,11 +55,6 @@ def inspect(path: Path, *, decode: bool) -> ImageFile | Skipped:
 def _read(path: Path) -> bytes | str:
     """The file's bytes, or why there are none."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return "not a regular file"
-        if status.st_size > _MAX_BYTES:
-            return f"{status.st_size // 10**6} MB, more than {_MAX_BYTES // 10**6}"
-        return path.read_bytes() or "an empty file"
+        return read_regular(path, MAX_BYTES) or "an empty file"
     except OSError as cause:
         return f"cannot be read: {cause.strerror}"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL.PngImagePlugin import PngImageFile
 
 from edge_sdk.errors import DataError
+from edge_sdk.regular_file import open_regular, read_regular
 from edge_sdk_tools.dataset.header import MAX_PIXELS
 
 IGNORE = 255
@@ -23,6 +24,7 @@ IGNORE = 255
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _HEADER = struct.Struct(">8s8xIIBB")  # signature; IHDR: (length, name), width, height, bit depth, colour type
 _GREY, _PALETTE = 0, 3
+_MOST_BYTES = 1 << 28  # twice what the largest mask has without any compression
 _KINDS = {2: "RGB colours", 4: "grey levels with transparency", 6: "RGB colours with transparency"}
 _EXPECTED = "expected a PNG of 8-bit grey levels or of palette indices, one class id a pixel"
 
@@ -45,7 +47,7 @@ class MaskTruth(msgspec.Struct, frozen=True):
             DataError: when it is not there any more.
         """
         try:
-            return self.path.read_bytes()
+            return read_regular(self.path, _MOST_BYTES)
         except OSError as cause:
             raise DataError(f"{self.path}: mask cannot be read: {cause.strerror}") from cause
 
@@ -78,7 +80,7 @@ def mask_size(path: Path) -> tuple[int, int]:
         DataError: when it is no PNG of class ids, or too large.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEADER.size)
     except OSError as cause:
         raise DataError(f"{path}: mask cannot be read: {cause.strerror}") from cause

@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 from edge_sdk.errors import DataError
+from edge_sdk.regular_file import read_regular
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # float() takes nan and 1_0 too
+_MOST_BYTES = 1 << 30  # ten million images, a line of 100 bytes each
 _EXACT = 2**53  # from here on a float skips whole numbers
 
 
@@ -19,11 +21,12 @@ def read_text(path: Path) -> str:
         DataError: when it cannot be read or is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as cause:
         raise DataError(f"{path}: not UTF-8 (byte {cause.start}); save it as UTF-8") from cause
     except OSError as cause:
         raise DataError(f"{path}: cannot be read: {cause.strerror}") from cause
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def finite_number(text: str) -> float | None:

@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 import onnx
 
-from edge_sdk.errors import AccuracyGateError, DataError
+from edge_sdk.errors import AccuracyGateError, DataError, ModelError
 from edge_sdk.manifest import Distillation, Manifest
 from edge_sdk.model_spec import Gates, ModelSpec
+from edge_sdk.regular_file import open_regular
 from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.dataset import Dataset
@@ -104,6 +105,10 @@ def _file_of(path: Path, teacher: Subject) -> Path:
 
 
 def _size_mb(file: Path) -> float:
+    try:
+        open_regular(file).close()  # libraries would wait at a pipe that has taken its place
+    except OSError as cause:
+        raise ModelError(f"{file}: cannot be read any more: {cause.strerror}") from cause
     return (file.stat().st_size if file.suffix == ".ort" else onnx.load(file).ByteSize()) / 1e6
 
 

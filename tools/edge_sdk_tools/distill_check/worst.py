@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -28,7 +29,7 @@ class WorstImage(msgspec.Struct, frozen=True):
         distance: what the order is by: divergence in nats, objects that only one of both found, or 1 - mIoU.
     """
 
-    file: str
+    file: Path
     truth: str | None
     teacher: str
     student: str
@@ -60,7 +61,7 @@ def _classified(observed: Observed, labels: Sequence[str], count: int) -> tuple[
     order = [i for i in np.lexsort((-distance, ~lost)) if answers[i] != expected[i]]
     return tuple(
         WorstImage(
-            str(observed.path(i)),
+            observed.path(i),
             truths[i],
             f"{_first(labels[expected[i]])} {reference[i, expected[i]]:.0%}",
             f"{_first(labels[answers[i]])} {rows[i, answers[i]]:.0%}",
@@ -75,9 +76,7 @@ def _detected(observed: Observed, labels: Sequence[str], count: int) -> tuple[Wo
     distance = counts[:, 1] + counts[:, 2] - 2 * counts[:, 0]
     students, teachers = found_boxes(observed, 0), found_boxes(observed, 1)
     return tuple(
-        WorstImage(
-            str(observed.path(i)), None, _names(teachers[i], labels), _names(students[i], labels), float(distance[i])
-        )
+        WorstImage(observed.path(i), None, _names(teachers[i], labels), _names(students[i], labels), float(distance[i]))
         for i in _largest(distance, count)
     )
 
@@ -85,7 +84,7 @@ def _detected(observed: Observed, labels: Sequence[str], count: int) -> tuple[Wo
 def _segmented(observed: Observed, count: int) -> tuple[WorstImage, ...]:
     ious = np.array([_image_iou(record.between) for record in observed.records if record.between is not None])
     return tuple(
-        WorstImage(str(observed.path(i)), None, "", f"mIoU {ious[i]:.0%} with the teacher", float(1 - ious[i]))
+        WorstImage(observed.path(i), None, "", f"mIoU {ious[i]:.0%} with the teacher", float(1 - ious[i]))
         for i in _largest(1 - ious, count)
     )
 

@@ -13,6 +13,7 @@ import numpy as np
 from edge_sdk.errors import DataError, ModelError
 from edge_sdk.model_spec import ModelSpec
 from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet, find_images, read_dataset
+from edge_sdk_tools.dataset.walk import is_file, is_folder
 from edge_sdk_tools.evaluate.alignment import align_labels
 from edge_sdk_tools.evaluate.observe import Participant
 from edge_sdk_tools.evaluate.subject import DIGEST_LENGTH, Subject
@@ -60,7 +61,7 @@ def check_there(data: Path | None) -> None:
     Raises:
         DataError: nothing is at `data`.
     """
-    if data is not None and not data.exists():
+    if data is not None and not (is_folder(data) or is_file(data)):
         raise DataError(f"{data}: no such folder, or .json of COCO")
 
 

@@ -20,6 +20,7 @@ from edge_sdk.prepare import Prepare
 from edge_sdk.session import Session, SessionSettings
 from edge_sdk.tasks import make_task
 from edge_sdk_tools.check import CheckedModel, check_model
+from edge_sdk_tools.dataset.walk import is_file
 from edge_sdk_tools.evaluate.memory import OutputMemory
 from edge_sdk_tools.evaluate.optimization import check_optimization
 
@@ -130,9 +131,12 @@ def open_subject(path: Path) -> Subject:
     """
     if path.suffix == ".toml":
         return _from_spec(path)
-    if (path / MANIFEST_FILE).is_file():
+    if is_file(path / MANIFEST_FILE):
         return _from_bundle(path)
-    what = "no such file or folder" if not path.exists() else "neither a model.toml nor a bundle"
+    try:
+        what = "neither a model.toml nor a bundle" if path.exists() else "no such file or folder"
+    except OSError as cause:
+        raise UsageError(f"{path}: cannot be read: {cause.strerror}") from cause
     raise UsageError(f"{path}: {what}, expected a model.toml or a NAME.edge folder")
 
 

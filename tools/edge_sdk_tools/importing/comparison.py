@@ -14,6 +14,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError
+from edge_sdk.failure import first_line
 from edge_sdk.frame import Tensor
 from edge_sdk_tools.importing.probe import Probe
 
@@ -80,7 +81,7 @@ class Runner:
         try:
             self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as cause:  # onnxruntime's exceptions share no root of their own
-            raise ModelError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {_first_line(cause)}") from cause
+            raise ModelError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}") from cause
         self._input_name = self._session.get_inputs()[0].name
         self._names = [str(output.name) for output in self._session.get_outputs()]
 
@@ -96,7 +97,7 @@ class Runner:
         except Exception as cause:  # onnxruntime's exceptions share no root of their own
             shape = "x".join(map(str, tensor.shape))
             raise ModelError(
-                f"{self.where}: ONNX Runtime cannot run it on an input of {shape}: {_first_line(cause)}"
+                f"{self.where}: ONNX Runtime cannot run it on an input of {shape}: {first_line(cause)}"
             ) from cause
 
 
@@ -203,7 +204,3 @@ def _worst(found: Sequence[OutputDifference]) -> OutputDifference:
     return msgspec.structs.replace(
         worst, relative=max(difference.relative for difference in found), on_images=max(on_images, default=None)
     )
-
-
-def _first_line(cause: Exception) -> str:
-    return str(cause).splitlines()[0].removeprefix("[ONNXRuntimeError] : ") if str(cause) else type(cause).__name__

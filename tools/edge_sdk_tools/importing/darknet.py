@@ -5,6 +5,7 @@ Owns the order of steps and the files written; syntax, weights and layers stand 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -112,14 +113,21 @@ scale_xy = {[head.scale_xy for head in graph.heads]}
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:
+    """Write all files under other names first, so that a full disk leaves what was there, and nothing else."""
+    is_new = not folder.exists()
+    partials = {folder / f".{name}.partial-{os.getpid()}": folder / name for name in files}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            partial = folder / f".{name}.partial-{os.getpid()}"
-            try:
-                partial.write_bytes(data)
-                partial.replace(folder / name)
-            finally:
-                partial.unlink(missing_ok=True)
+        for partial, data in zip(partials, files.values(), strict=True):
+            partial.write_bytes(data)
+        for partial, path in partials.items():
+            partial.replace(path)
+        is_new = False
     except OSError as cause:
-        raise OutputError(f"{folder}: cannot be written: {cause.strerror}") from cause
+        raise OutputError(f"{folder}: cannot be written: {cause.strerror}; nothing was changed") from cause
+    finally:
+        with contextlib.suppress(OSError):
+            for partial in partials:
+                partial.unlink(missing_ok=True)
+            if is_new:
+                folder.rmdir()

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.errors import ModelError
+from edge_sdk.regular_file import read_regular
 
 _INT_MAX = 2**31 - 1  # Darknet's own limit: C's int
 
@@ -141,7 +142,7 @@ def _parse_kind(line: str, where: str) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path).decode("utf-8")
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file, expected a Darknet .cfg") from None
     except UnicodeDecodeError:

@@ -5,6 +5,7 @@ Owns the order of numbers in the file. Knows convolutions only: nothing else tha
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError
+from edge_sdk.regular_file import open_regular
 
 # Added to the variance before the root, as AlexeyAB's fuse_conv_batchnorm and cuDNN (CUDNN_BN_MIN_EPSILON) do it.
 _EPSILON = 1e-5
@@ -105,18 +107,19 @@ def _vectors(numbers: NDArray[np.float32], convolution: ConvolutionWeights) -> I
 
 def _read_numbers(path: Path, count: int) -> NDArray[np.float32]:
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             header_bytes = _header_bytes(path, file.read(12))
+            expected = header_bytes + count * _FLOAT_BYTES
+            if size != expected:
+                hint = "truncated, download it again" if size < expected else "they belong to another .cfg"
+                raise ModelError(f"{path}: has {size} bytes, expected {expected} for the layers of the .cfg; {hint}")
+            file.seek(header_bytes)
+            return np.frombuffer(file.read(), "<f4")
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file, expected Darknet .weights") from None
     except OSError as cause:
         raise ModelError(f"{path}: cannot be read: {cause.strerror}") from cause
-    expected = header_bytes + count * _FLOAT_BYTES
-    if size != expected:
-        hint = "truncated, download it again" if size < expected else "they belong to another .cfg"
-        raise ModelError(f"{path}: has {size} bytes, expected {expected} for the layers of the .cfg; {hint}")
-    return np.fromfile(path, dtype="<f4", offset=header_bytes)
 
 
 def _header_bytes(path: Path, start: bytes) -> int:

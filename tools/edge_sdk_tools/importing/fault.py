@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+from edge_sdk.failure import first_line
 
 
 def describe_fault(cause: BaseException, folder: Path) -> str:
@@ -22,7 +21,8 @@ def describe_fault(cause: BaseException, folder: Path) -> str:
         return f"{name}: {cause.msg} ({Path(cause.filename).name}:{cause.lineno})"
     frames = traceback.extract_tb(cause.__traceback__)
     place = place_in(cause, folder) or _innermost(frames)
-    return f"{name}: {first_line(cause)}{f' ({place})' if place else ''}"
+    said = f"{name}: {first_line(cause)}" if str(cause).strip() else name
+    return f"{said}{f' ({place})' if place else ''}"
 
 
 def place_in(cause: BaseException, folder: Path) -> str:
@@ -35,12 +35,6 @@ def place_outside(cause: BaseException, folders: Sequence[Path]) -> str:
     """`FILE.py:LINE` of the innermost frame in none of `folders`; empty where there is none."""
     frames = traceback.extract_tb(cause.__traceback__)
     return _innermost([f for f in frames if not any(map(Path(f.filename).is_relative_to, folders))])
-
-
-def first_line(cause: BaseException) -> str:
-    """The first line of an exception's text, without colours; its type where it says nothing."""
-    lines = [line.strip() for line in _COLOURS.sub("", str(cause)).splitlines()]
-    return next((line for line in lines if line), type(cause).__name__)
 
 
 def root_cause(cause: BaseException) -> BaseException:

@@ -17,12 +17,14 @@ import onnx
 from google.protobuf.message import DecodeError
 from msgspec import Meta
 
+from edge_sdk.regular_file import read_regular
 from edge_sdk_tools.importing.comparison import OutputDifference
 
 Origin: TypeAlias = Literal["PyTorch", "TensorFlow", "ONNX"]
 
 _KEY = "edge_sdk.import"
 _MAX_BYTES = 4096
+_MOST_FILE_BYTES = 2 << 30  # of a protobuf message
 _Text: TypeAlias = Annotated[str, Meta(max_length=200)]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
 _Size: TypeAlias = Annotated[float, Meta(ge=0)]
@@ -91,7 +93,7 @@ def embed_record(
 def read_import_record(path: Path) -> ImportRecord | None:
     """The record of an ONNX file; None where it has none, an unreadable one, or another graph than was compared."""
     try:
-        proto = onnx.load_model(path, load_external_data=False)
+        proto = onnx.load_model_from_string(read_regular(path, _MOST_FILE_BYTES))
     except (OSError, DecodeError):
         return None
     texts = [entry.value for entry in proto.metadata_props if entry.key == _KEY]

@@ -6,6 +6,7 @@ Owns the temporary name beside it and the order: write, pass the export gate, re
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from edge_sdk.errors import ModelError, OutputError, UsageError
 from edge_sdk.model_spec import ModelSpec, load_model_spec, read_labels
 from edge_sdk.target import Target
 from edge_sdk_tools.check import check_model
+from edge_sdk_tools.dataset.walk import is_folder
 from edge_sdk_tools.importing.output_folder import check_writable
 from edge_sdk_tools.interruption import interrupted_by_sigterm
 
@@ -39,11 +41,19 @@ def load_destination(model_toml: Path, source: Path | None = None) -> ModelSpec:
     path = Path(spec.model)
     if path.suffix != ".onnx":
         raise UsageError(f"{model_toml}: model is {path.name!r}, expected the name of the .onnx file to write")
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         raise UsageError(f"{model_toml}: model: the folder {path.parent} does not exist")
-    if path.is_dir():
-        raise UsageError(f"{path}: is a folder, expected the name of the .onnx file to write")
-    if source is not None and path.exists() and source.exists() and path.samefile(source):
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+        is_source = source is not None and source.exists() and path.samefile(source)
+    except FileNotFoundError:
+        kind, is_source = stat.S_IFREG, False
+    except (OSError, ValueError) as cause:
+        why = getattr(cause, "strerror", None) or "there is a NUL character in it"
+        raise UsageError(f"{model_toml}: model: {path} is no name for a new file: {why}") from cause
+    if kind != stat.S_IFREG:
+        raise UsageError(f"{path}: is no regular file, expected the name of the .onnx file to write")
+    if is_source:
         raise UsageError(f"{source}: is the file that {model_toml} says to write; give `model` another name there")
     read_labels(Path(spec.labels))
     check_writable(path.parent, path)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import ModelError
+from edge_sdk.errors import ModelError, UsageError
+from edge_sdk.location import is_utf8
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.importing.comparison import Runner, compare_model
 from edge_sdk_tools.importing.global_pool import pool_means
@@ -40,7 +41,9 @@ def import_onnx(
     Raises:
         EdgeError: of the family that says who can mend it; what was at the file's place is still there.
     """
-    check_source(source, "the ONNX file to import")
+    check_source(source, "SOURCE is the ONNX file to import")
+    if not is_utf8(str(source)):
+        raise UsageError(f"{source}: its path is not valid UTF-8, which ONNX Runtime cannot take; rename it")
     plan = plan_import(source, model_toml, target_name, images)
     on_progress("check", 0, 1)
     proto = check_model(msgspec.structs.replace(plan.spec, model=str(source)), plan.target).proto

@@ -18,8 +18,8 @@ def check_writable(folder: Path, output: Path) -> None:
     Raises:
         OutputError: the system refuses; permissions alone do not tell a file system that is mounted read-only.
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as cause:

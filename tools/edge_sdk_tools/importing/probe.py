@@ -17,6 +17,7 @@ from edge_sdk.frame import Image, Tensor
 from edge_sdk.model_spec import InputSpec, ModelSpec
 from edge_sdk.prepare import Prepare
 from edge_sdk_tools.dataset import ImageFile, ImageSet, find_images
+from edge_sdk_tools.dataset.walk import is_folder
 
 MAX_IMAGES = 16
 _NOISE_SCALES = (0.1, 1.0, 10.0)
@@ -68,7 +69,7 @@ def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
     if folders:
         return find_images(folders)
     calibration = Path(spec.data.calibration) if spec.data.calibration else None
-    return find_images([calibration]) if calibration and calibration.is_dir() else ImageSet(())
+    return find_images([calibration]) if calibration and is_folder(calibration) else ImageSet(())
 
 
 def _noise(shape: tuple[int, ...], scale: float) -> Tensor:

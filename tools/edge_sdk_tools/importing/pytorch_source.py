@@ -10,7 +10,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from edge_sdk.errors import ModelError, UsageError
+from edge_sdk.errors import UsageError
+from edge_sdk.regular_file import LIST_BYTES
+from edge_sdk_tools.importing.source_file import check_source
 
 Form: TypeAlias = Literal["module", "program", "script"]
 _ARCHIVES: dict[str, tuple[Form, str]] = {
@@ -52,7 +54,7 @@ def find_source(source: str, weights: Path | None) -> PytorchSource:
 
     Raises:
         UsageError: `source` is none of these.
-        ModelError: there is no such file.
+        ModelError: there is no such file, or it cannot be read.
     """
     file, colon, function = source.rpartition(":")
     if colon and function.isidentifier():
@@ -65,14 +67,12 @@ def find_source(source: str, weights: Path | None) -> PytorchSource:
     if path.suffix not in _ARCHIVES:
         raise UsageError(f"{source}: expected FILE.py:FUNCTION, a .pt2 (torch.export) or a .pt (TorchScript)")
     form, what = _ARCHIVES[path.suffix]
-    if not path.exists():
-        raise ModelError(f"{path}: no such file, expected {what}")
+    check_source(path, f"expected {what}")
     return PytorchSource(source, path, form)
 
 
 def _find_function(file: Path, function: str, weights: Path | None) -> PytorchSource:
-    if not file.is_file():
-        raise ModelError(f"{file}: no such Python file")
-    if weights is not None and not weights.exists():
-        raise ModelError(f"{weights}: no such weights file")
+    check_source(file, "expected a Python file", most_bytes=LIST_BYTES)
+    if weights is not None:
+        check_source(weights, "expected a file of torch.save")
     return PytorchSource(f"{file}:{function}", file, "module", function, weights)

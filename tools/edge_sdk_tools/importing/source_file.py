@@ -1,30 +1,36 @@
-"""The file that an import is pointed at: whether it is there is said before anything else."""
+"""The files that an import is pointed at: whether they can be read is said before anything slow is loaded."""
 
 from __future__ import annotations
 
-import stat
+import os
 from pathlib import Path
 
 from edge_sdk.errors import ModelError
+from edge_sdk.regular_file import open_regular
+from edge_sdk_tools.dataset.walk import is_folder
 
 
-def check_source(source: Path, what: str, *, folder: bool = False) -> None:
-    """See that SOURCE is there.
+def check_source(path: Path, expected: str, *, folder: bool = False, most_bytes: int | None = None) -> None:
+    """See that a file is there and can be opened; libraries would wait at a pipe, and read a device for ever.
 
     Args:
-        source: as the user named it.
-        what: it should be, for the error.
+        path: as the user named it.
+        expected: what it should be, for the error.
         folder: whether it may be a folder.
+        most_bytes: how large it may be; None for any size.
 
     Raises:
-        ModelError: it is not there, cannot be looked at, or is a folder that it may not be.
+        ModelError: it is not there, cannot be opened, is no regular file, or too large.
     """
+    if folder and is_folder(path):
+        return
     try:
-        mode = source.stat().st_mode
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
     except (FileNotFoundError, NotADirectoryError):
         kinds = "file or folder" if folder else "file"
-        raise ModelError(f"{source}: no such {kinds}; SOURCE is {what}") from None
+        raise ModelError(f"{path}: no such {kinds}; {expected}") from None
     except OSError as cause:
-        raise ModelError(f"{source}: cannot be read: {cause.strerror}; SOURCE is {what}") from cause
-    if stat.S_ISDIR(mode) and not folder:
-        raise ModelError(f"{source}: is a folder; SOURCE is {what}")
+        raise ModelError(f"{path}: cannot be read: {cause.strerror}; {expected}") from cause
+    if most_bytes is not None and size > most_bytes:
+        raise ModelError(f"{path}: has {size} bytes; {expected}")

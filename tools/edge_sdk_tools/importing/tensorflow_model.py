@@ -16,10 +16,10 @@ import numpy as np
 import onnx
 
 from edge_sdk.errors import ModelError
+from edge_sdk.failure import first_line
 from edge_sdk.frame import Tensor
 from edge_sdk.model_spec import InputSpec
 from edge_sdk_tools.importing.dependency import needed_by
-from edge_sdk_tools.importing.fault import first_line
 from edge_sdk_tools.importing.source_file import check_source
 
 OPSET = 17
@@ -79,7 +79,7 @@ def check_tensorflow_source(source: Path) -> None:
     Raises:
         ModelError: there is none.
     """
-    check_source(source, _SOURCE, folder=True)
+    check_source(source, f"SOURCE is {_SOURCE}", folder=True)
     if not source.is_dir() and source.suffix not in _LOADERS:
         raise ModelError(f"{source}: expected {_SOURCE}")
 

@@ -19,6 +19,7 @@ from onnxruntime.quantization.calibrate import TensorsData
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from edge_sdk.errors import ModelError
+from edge_sdk.failure import first_line
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.quantize.offset_weights import wide_weights
 from edge_sdk_tools.quantize.recipe import Recipe
@@ -65,8 +66,8 @@ def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recip
         proto = quantized_proto(model.proto, ranges, recipe, float_nodes)
         onnx.save(proto, path)
     except Exception as cause:  # the quantizer raises whatever its parts raise
-        raise_if_full(path.parent)
-        raise ModelError(f"quantization failed: {str(cause).splitlines()[0]}") from cause
+        raise_if_full(path.parent, cause)
+        raise ModelError(f"quantization failed: {first_line(cause)}") from cause
     macs = {name: count for name, count in model.macs.items() if name not in set(recipe.float_nodes)}
     has_integers = any(node.op_type == "QuantizeLinear" for node in proto.graph.node)
     return Quantized(path, recipe, float_nodes, macs, has_integers)

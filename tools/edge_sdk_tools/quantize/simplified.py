@@ -13,6 +13,7 @@ from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from edge_sdk.errors import ModelError
+from edge_sdk.failure import first_line
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.extensions import extension_nodes, register_extensions
@@ -45,12 +46,14 @@ class Simplified(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         proto: simplified, with the shapes of all tensors.
         path: the same as a file.
+        given: the file of the checked model, as it was before.
         tail: names of the nodes of its decoding tail.
         macs: multiply-accumulates of every convolution outside of that, by node name.
     """
 
     proto: onnx.ModelProto
     path: Path
+    given: Path
     tail: tuple[str, ...]
     macs: dict[str, int]
 
@@ -78,14 +81,16 @@ def simplify(proto: onnx.ModelProto, folder: Path) -> Simplified:
             skip_optimization=with_extensions is not None,
         )
         simplified = onnx.load(result)
+        if not simplified.graph.output:  # ONNX Runtime says nothing where it cannot write
+            raise ValueError("nothing was written")
         _forget_unused_domains(simplified)
         onnx.save(simplified, result)
     except Exception as cause:  # it raises whatever its parts raise
-        raise_if_full(folder)
-        raise ModelError(f"quantization failed: {str(cause).splitlines()[0]}") from cause
+        raise_if_full(folder, cause)
+        raise ModelError(f"quantization failed: {first_line(cause)}") from cause
     tail = decoding_tail(simplified)
     macs = {name: count for name, count in convolution_macs(simplified).items() if name not in tail}
-    return Simplified(simplified, result, tail, macs)
+    return Simplified(simplified, result, source, tail, macs)
 
 
 def _optimized(proto: onnx.ModelProto, folder: Path) -> Path:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import cv2
-import numpy as np
-
+from edge_sdk.regular_file import read_regular
 from edge_sdk.session import Session, SessionSettings
+from edge_sdk_tools.dataset.images import MAX_BYTES, decode
 from edge_sdk_tools.distill_check import WorstImage as Worst
 from edge_sdk_tools.evaluate import Subject, from_checked
 from edge_sdk_tools.ledger import WorstImage, side_by_side
@@ -25,14 +22,16 @@ def pictured(worst: tuple[Worst, ...], steps: Steps, int8: Trial) -> list[WorstI
     models = [fp32.open(), Subject("INT8", spec, labels, session, "").open()]
     found = []
     for one in worst:
-        image = cv2.imread(one.file, cv2.IMREAD_COLOR)
-        if image is None:
+        try:
+            pixels = decode(read_regular(one.file, MAX_BYTES))
+        except OSError:
+            pixels = None
+        if pixels is None:
             continue  # it was there a minute ago
-        pixels = np.asarray(image, np.uint8)
         fp32_result, int8_result = (model(pixels).result for model in models)
         background = bool(fp32.background)
         picture = side_by_side(pixels, fp32_result, int8_result, labels, background_class=background)
         found.append(
-            WorstImage(image=Path(one.file).name, truth=one.truth, fp32=one.teacher, int8=one.student, picture=picture)
+            WorstImage(image=one.file.name, truth=one.truth, fp32=one.teacher, int8=one.student, picture=picture)
         )
     return found

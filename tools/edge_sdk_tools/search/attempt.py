@@ -79,7 +79,8 @@ def make(attempt: Attempt, setting: Setting) -> Made:
             return _make(attempt, setting, Path(name))
     except OSError as cause:
         why = "no space left on the disk" if is_full(cause) else cause.strerror or str(cause)
-        raise OutputError(f"{setting.folder or tempfile.gettempdir()}: {why}; nothing was changed") from cause
+        where = setting.folder or tempfile.gettempdir() if is_full(cause) else cause.filename
+        raise OutputError(f"{where}: {why}; nothing was changed") from cause
 
 
 def _make(attempt: Attempt, setting: Setting, folder: Path) -> Made:

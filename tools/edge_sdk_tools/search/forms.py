@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edge_sdk.model_spec import ModelSpec
 from edge_sdk_tools.chain import Forms, StepKind
 from edge_sdk_tools.distill_check import Distilled
 from edge_sdk_tools.evaluate import Subject
@@ -14,13 +13,12 @@ from edge_sdk_tools.search.search import Search
 
 
 def forms_of(
-    spec: ModelSpec, fp32: Subject, distilled: Distilled | None, simplified: Simplified, search: Search, choice: Choice
+    fp32: Subject, distilled: Distilled | None, simplified: Simplified, search: Search, choice: Choice
 ) -> Forms:
     """The files of all steps, and the float model, loaded.
 
     Args:
-        spec: names the model as it was given.
-        fp32: the same, loaded.
+        fp32: the checked model, loaded.
         distilled: names its teacher; None without one.
         simplified: what was quantized.
         search: whose best INT8 model is shown where none was chosen.
@@ -28,5 +26,5 @@ def forms_of(
     """
     files: dict[StepKind, Path] = {"teacher": distilled.teacher_file} if distilled else {}
     int8 = (search.chosen or search.best).quantized.path
-    files |= {"fp32": Path(spec.model), "simplified": simplified.path, "int8": int8, "ort": choice.converted.model}
+    files |= {"fp32": simplified.given, "simplified": simplified.path, "int8": int8, "ort": choice.converted.model}
     return Forms(fp32.session, files, choice.precision == "int8", choice.tensor)

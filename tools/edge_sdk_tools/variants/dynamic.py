@@ -13,6 +13,7 @@ import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from edge_sdk.errors import ModelError, UsageError
+from edge_sdk.failure import first_line
 from edge_sdk_tools.check.costs import node_macs
 from edge_sdk_tools.check.values import graph_values
 from edge_sdk_tools.disk import raise_if_full
@@ -86,5 +87,5 @@ def quantize_products(source: Path, path: Path, *, reduce_range: bool) -> None:
                 weight_type=QuantType.QInt8,
             )
     except Exception as cause:  # the quantizer raises whatever its parts raise
-        raise_if_full(path.parent)
-        raise ModelError(f"dynamic quantization failed: {str(cause).splitlines()[0]}") from cause
+        raise_if_full(path.parent, cause)
+        raise ModelError(f"dynamic quantization failed: {first_line(cause)}") from cause

@@ -14,6 +14,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_sdk.errors import ModelError
+from edge_sdk.failure import first_line
 from edge_sdk_tools.convert import Converted, operators_config, operators_of
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.extensions import register_extensions
@@ -68,7 +69,7 @@ def convert_half(source: Path, folder: Path) -> Converted:
     register_extensions(options, source.read_bytes())
     try:
         ort.InferenceSession(str(source), options, ["CPUExecutionProvider"], disabled_optimizers=_LEFT_OUT)
-    except Exception as cause:  # onnxruntime's exceptions share no root of their own
-        raise_if_full(folder)
-        raise ModelError(f"conversion to ORT format failed: {str(cause).splitlines()[0]}") from cause
-    return Converted(model, operators_of(operators_config([model], folder)))
+        return Converted(model, operators_of(operators_config([model], folder)))
+    except Exception as cause:  # onnxruntime's exceptions share no root of their own, and it may write half a file
+        raise_if_full(folder, cause)
+        raise ModelError(f"conversion to ORT format failed: {first_line(cause)}") from cause
