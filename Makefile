@@ -1,6 +1,8 @@
 # make demo    the main job on real input: build a bundle, run it on a video, publish over MQTT
-# make test    the tests
-# make check   the linters, the types, the layers, then the tests
+# make test    the tests in about three minutes: units, builds and a few real ways through (camera, broker, kill)
+# make test-all  every test, also those with containers, emulated boards and tens of thousands of frames
+# make coverage  every test, and which lines none of them runs
+# make check   the linters, the types, the layers, then what `make test` runs
 # make wheel   the wheel for devices, in dist/
 # make bench   side-by-side measurements, written to docs/benchmarks.md
 # make arm-cost  fetches what `edge-sdk arm-cost count` counts with: an emulated ARM board, into ~/.cache/edge-sdk
@@ -13,11 +15,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# How many workers `auto` is, and which tests come first: tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 PYTEST_ARGS ?=
 TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint wheel bench arm-cost home-assistant gstreamer lowest constraints clean
+.PHONY: help demo test test-all coverage check lint wheel bench arm-cost home-assistant gstreamer lowest constraints clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -26,9 +30,20 @@ demo: $(VENV)/.demo
 	@sh tools/debian-packages.sh demo
 	$(BIN)/edge-sdk demo
 
+# Some machines set this to keep a checkout clean; hundreds of programs would be compiled anew at each of their starts.
+unexport PYTHONDONTWRITEBYTECODE
+
 test: $(VENV)/.dev
 	@sh tools/debian-packages.sh test
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --cov --no-cov-on-fail
+	$(PYTEST) -m 'smoke or not (system or long)' $(PYTEST_ARGS)
+
+test-all: $(VENV)/.dev
+	@sh tools/debian-packages.sh test
+	$(PYTEST) $(PYTEST_ARGS)
+
+coverage: $(VENV)/.dev
+	@sh tools/debian-packages.sh test
+	$(PYTEST) --cov --no-cov-on-fail $(PYTEST_ARGS)
 
 check: lint test
 
@@ -58,13 +73,13 @@ arm-cost: $(VENV)/.dev
 home-assistant: $(VENV)/.dev
 	@sh tools/debian-packages.sh test
 	hass=$$(sh tools/home-assistant.sh .cache/home-assistant) && \
-	  EDGE_SDK_HASS=$$hass $(BIN)/python -m pytest tests/system/test_home_assistant_itself.py $(PYTEST_ARGS)
+	  EDGE_SDK_HASS=$$hass $(BIN)/python -m pytest tests/long/test_home_assistant_itself.py $(PYTEST_ARGS)
 
 gstreamer:
 	@sh tools/debian-packages.sh test
 	python=$$(sh tools/gstreamer.sh .cache/gstreamer) && \
 	  $$python -m pytest -p no:cacheprovider -k 'gstreamer or pipeline' \
-	  tests/device/test_camera_kinds.py tests/system/test_cameras.py $(PYTEST_ARGS)
+	  tests/unit/sources/test_camera_kinds.py tests/system/test_cameras.py $(PYTEST_ARGS)
 
 # The other end of the ranges in pyproject.toml: the lowest versions that users may have.
 lowest: $(VENV)/.dev
@@ -74,7 +89,7 @@ lowest: $(VENV)/.dev
 	  --no-header --no-annotate --quiet -o $(VENV)-lowest/versions.txt
 	$(VENV)-lowest/bin/python -m pip install --quiet -r $(VENV)-lowest/versions.txt
 	$(VENV)-lowest/bin/python -m pip install --quiet --no-deps -e .
-	$(VENV)-lowest/bin/python -m pytest -W ignore tests/device tests/host $(PYTEST_ARGS)
+	$(VENV)-lowest/bin/python -m pytest -W ignore tests/unit tests/build $(PYTEST_ARGS)
 
 # What PyTorch's default build wants of CUDA is left out: its CPU build has the same version and wants none of it.
 constraints: $(VENV)/.dev

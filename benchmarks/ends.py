@@ -11,10 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.system.broker import Broker
-from tests.system.bundles import build_cell_detector
-from tests.system.ends import MOMENTS, Moment, Scene, heard, tuning
-from tests.system.streams import StreamServer, rtsp_server
+from tests.support.broker import Broker
+from tests.support.bundles import build_cell_detector
+from tests.support.device import MOMENTS, Moment, Scene, heard, tuning
+from tests.support.streams import StreamServer, rtsp_server
 
 LIMIT_S = 2.0
 

@@ -31,11 +31,11 @@ from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings, State
 from edge_sdk.publishing.durable import EventOutbox, OutboxSettings
 from edge_sdk.publishing.mqtt import WINDOW
 from edge_sdk.publishing.mqtt_stream import MqttStream
-from tests.device.results import IDENTITY, make_encoder
-from tests.system.broker import Broker, wait_until
-from tests.system.bundles import build_cell_detector
-from tests.system.event_device import encoded
-from tests.system.event_witness import PERSISTENT, KillableDevice, Witness, kill_at_random
+from tests.support.broker import Broker, wait_until
+from tests.support.bundles import build_cell_detector
+from tests.support.event_device import encoded
+from tests.support.results import IDENTITY, make_encoder
+from tests.support.subscribers import PERSISTENT, KillableDevice, Witness, kill_at_random
 
 _EVENTS = 10_000
 _FROZEN_KEEPALIVE_S = 2  # a silent broker is given up after twice that, so that long freezes have connections in them

@@ -21,11 +21,10 @@ from pathlib import Path
 import click
 
 from edge_sdk.cpu_time import CpuTime
-from tests.system.broker import Broker, wait_until
-from tests.system.fleet_witness import FleetWitness
-from tests.system.held import Held, held_by
-from tests.system.simulated_fleet import SimulatedFleet
-from tests.system.tls_broker import TlsBroker
+from tests.support.broker import Broker, TlsBroker, wait_until
+from tests.support.device import Held, held_by
+from tests.support.fleet import SimulatedFleet
+from tests.support.subscribers import FleetWitness
 
 WILL_DELAY_S = 5
 """The product's own."""

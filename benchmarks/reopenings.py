@@ -28,8 +28,8 @@ def main(times: int, url: str) -> None:
     started = time.monotonic()
     for count in range(times + 1):
         capture = open_stream(url)
-        if capture is None or not capture.grab():
-            raise click.ClickException("the stream does not open")
+        if not capture.grab():
+            raise click.ClickException("the stream gives no frame")
         image = capture.retrieve_into(buffer)
         buffer = buffer if image is None else image
         capture.release()

@@ -18,7 +18,7 @@ import click
 
 from edge_sdk.camera import OpenedSource, SourceStatus, open_source
 from edge_sdk.source_options import SourceOptions
-from tests.system.streams import StreamServer, http_server, rtsp_server, true_age_ms
+from tests.support.streams import StreamServer, http_server, rtsp_server, true_age_ms
 
 _PERIOD_MS = 40.0
 _MOST_S, _MOST_AGE_MS = 3.0, 3 * _PERIOD_MS

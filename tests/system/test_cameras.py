@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -24,8 +26,9 @@ from edge_sdk.camera.threaded import ThreadedSource
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
-from tests.device.numbered import number_in
-from tests.system.streams import (
+from tests.support.certificates import Authority
+from tests.support.pictures import number_in
+from tests.support.streams import (
     JPEG,
     NO_GSTREAMER,
     StreamServer,
@@ -108,6 +111,7 @@ def _camera_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("camera")]
 
 
+@pytest.mark.smoke
 @each
 def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], StreamServer]) -> None:
     with make_server() as server, closing(open_source(server.url(), camera="door")) as source:
@@ -129,6 +133,7 @@ def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], Str
     assert _camera_threads() == []
 
 
+@pytest.mark.smoke
 @every_way
 def test_a_server_that_dies_and_comes_back_on_its_port(
     make_server: Callable[[], StreamServer], options: SourceOptions
@@ -201,6 +206,7 @@ def test_half_a_jpeg_is_survived(make_server: Callable[[], StreamServer]) -> Non
             _until(source, _is_fresh)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make_server",
     [pytest.param(partial(rtsp_server, encoder=JPEG), id="rtsp"), pytest.param(http_server, id="http"), pipelines[1]],
@@ -238,6 +244,22 @@ def test_a_password_opens_and_a_wrong_one_does_not(make_server: Callable[[str], 
                 open_source(server.url(login=login), password=password)
             assert "bob" not in str(caught.value)
             assert "wrong" not in str(caught.value)
+
+
+@both
+def test_a_camera_by_tls_that_is_known_by_its_fingerprint(
+    make_server: Callable[..., StreamServer], tmp_path: Path
+) -> None:
+    """Real servers; what is refused, and that nothing is sent then, tests/unit/sources/test_camera_relay.py shows."""
+    issued = Authority(tmp_path).issue("camera")
+    known = sha256(ssl.PEM_cert_to_DER_cert(issued.cert_file.read_text())).hexdigest()
+    with make_server(PASSWORD, tls=issued) as server:
+        options = SourceOptions(tls_fingerprint=known)
+        with closing(open_source(server.url(login="bob@"), password=PASSWORD, options=options)) as source:
+            for _ in range(10):
+                _until(source, _is_fresh)
+        with pytest.raises(CameraError, match="its certificate is not trusted"):
+            open_source(server.url(login="bob@"), password=PASSWORD)
 
 
 _STEP = """

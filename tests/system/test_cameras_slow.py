@@ -11,8 +11,8 @@ import pytest
 
 from edge_sdk.camera import SourceOptions, open_source
 from edge_sdk.frame import Frame
-from tests.system.program import edge_sdk
-from tests.system.streams import StreamServer, http_server, rtsp_server, true_age_ms
+from tests.support.program import edge_sdk
+from tests.support.streams import StreamServer, http_server, rtsp_server, true_age_ms
 
 pytestmark = pytest.mark.system
 

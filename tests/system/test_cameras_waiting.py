@@ -18,11 +18,11 @@ import pytest
 
 from edge_sdk.camera import OpenedSource, SourceOptions, SourceStatus, ffmpeg_options, open_source
 from edge_sdk.camera.opencv import has_gstreamer
-from edge_sdk.camera.trouble import stream_trouble
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame
-from tests.system.program import edge_sdk
-from tests.system.streams import JPEG, StreamServer, http_server, rtsp_server, true_age_ms
+from tests.support.broker import free_port
+from tests.support.program import edge_sdk
+from tests.support.streams import JPEG, StreamServer, http_server, rtsp_server, true_age_ms
 
 pytestmark = pytest.mark.system
 
@@ -38,11 +38,6 @@ def _until(source: OpenedSource, wanted: Callable[[Frame | None], bool]) -> Fram
         if wanted(frame):
             return frame
     raise AssertionError(f"not seen within {PATIENCE_S} s; {source.status}, {source.trouble!r}, {source.stats}")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @both
@@ -130,7 +125,7 @@ def test_an_rtsp_server_that_comes_back_with_another_size() -> None:
 def test_many_cameras_in_one_process() -> None:
     """One that is not there and one that never answers hold up nobody for long, whatever they ask FFmpeg for."""
     with rtsp_server() as rtsp, http_server() as http, socket.create_server(("127.0.0.1", 0)) as silent:
-        dead, mute = f"rtsp://127.0.0.1:{_free_port()}/x", f"rtsp://127.0.0.1:{silent.getsockname()[1]}/x"
+        dead, mute = f"rtsp://127.0.0.1:{free_port()}/x", f"rtsp://127.0.0.1:{silent.getsockname()[1]}/x"
         udp = SourceOptions(transport="udp")
         wanted = [(rtsp.url(), SourceOptions()), (rtsp.url(), udp), (http.url(), SourceOptions()), ("pattern", udp)]
         with ExitStack() as stack:
@@ -161,7 +156,7 @@ def test_many_cameras_in_one_process() -> None:
 )
 @pytest.mark.parametrize("scheme", ["rtsp", "http", "rtsps", "https"])
 def test_why_nobody_answers(scheme: str, host: str, expected: str) -> None:
-    url = f"{scheme}://bob:s3cret@{host.replace('{port}', str(_free_port()))}/live"
+    url = f"{scheme}://bob:s3cret@{host.replace('{port}', str(free_port()))}/live"
     with pytest.raises(CameraError) as caught:
         open_source(url)
     message = str(caught.value)
@@ -173,39 +168,34 @@ def test_why_nobody_answers(scheme: str, host: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "path", "scheme", "expected"),
+    ("answer", "scheme", "expected"),
     [
-        (b"RTSP/1.0 404 Not Found\r\n\r\n", "/live", "rtsp", "there is nothing at this path (404)"),
-        (b"RTSP/1.0 503 Service Unavailable\r\n\r\n", "/live", "rtsp", "it answers with error 503"),
-        (b"RTSP/1.0 401 Unauthorized\r\n\r\n", "/live", "rtsp", "user or password refused"),
-        (b"RTSP/1.0 200 OK\r\n\r\n", "/live", "rtsp", "it answers, but no video came within 3 s"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "/live", "rtsp", "something else than RTSP answers there"),
-        (b"HTTP/1.1 403 Forbidden\r\n\r\n", "/v", "http", "user or password refused"),
-        (b"HTTP/1.1 500 Oops\r\n\r\n", "/v", "http", "it answers with error 500"),
-        (b"", "/v", "http", "something else than HTTP answers there"),
-        (b"HTTP/1.1 401 No\r\n\r\n", "/v?user=bob&password=s3cret", "http", "no video within 3 s"),
-        (b"RTSP/1.0 401 No\r\n\r\n", "/live", "rtsps", "no answer within 3 s"),
+        (b"RTSP/1.0 404 Not Found\r\n\r\n", "rtsp", "there is nothing at this path (404)"),
+        (b"RTSP/1.0 503 Service Unavailable\r\n\r\n", "rtsp", "it answers with error 503"),
+        (b"RTSP/1.0 401 Unauthorized\r\n\r\n", "rtsp", "user or password refused"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "rtsp", "something else than RTSP answers there"),
+        (b"HTTP/1.1 403 Forbidden\r\n\r\n", "http", "user or password refused"),
+        (b"HTTP/1.1 500 Oops\r\n\r\n", "http", "it answers with error 500"),
+        (b"", "http", "it hangs up without an answer"),
     ],
 )
-def test_what_a_server_answers_to_who_shows_no_login(answer: bytes, path: str, scheme: str, expected: str) -> None:
-    asked: list[bytes] = []
+def test_what_a_server_answers_is_said(answer: bytes, scheme: str, expected: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.settimeout(2)
-                asked.append(connection.recv(1000))
+                connection.recv(1000)
                 connection.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        url = f"{scheme}://bob:s3cret@127.0.0.1:{listener.getsockname()[1]}{path}"
-        assert stream_trouble(url, SourceOptions(), names_user=True, took_s=3.0) == expected
+        url = f"{scheme}://bob@127.0.0.1:{listener.getsockname()[1]}/live?key=s3cret"
+        with pytest.raises(CameraError) as caught:
+            open_source(url, password="s3cret")
         thread.join(30)
-    assert b"s3cret" not in asked[0]
-    assert b"bob" not in asked[0]
-    assert (asked[0] == b"") == ("no " in expected and "3 s" in expected and "answers" not in expected)
+    assert f": {expected}; check that the camera is on" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -265,7 +255,7 @@ finally:
 
 
 def test_descriptors_that_ran_out_before_it_opened(tmp_path: Path) -> None:
-    for location in (f"http://127.0.0.1:{_free_port()}/x", "/dev/null"):
+    for location in (f"http://127.0.0.1:{free_port()}/x", "/dev/null"):
         command = [sys.executable, "-c", _RUN_OUT, location]
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert run.stdout.startswith(f"{location}: too many open files in this process; ")

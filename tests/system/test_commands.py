@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from edge_sdk.commands import response_schema
-from tests.system.broker import Broker, wait_until
-from tests.system.requester import DEVICE, Requester, running, write_config
+from tests.support.broker import Broker, wait_until
+from tests.support.requester import DEVICE, Requester, running, write_config
 
 pytestmark = pytest.mark.system
 

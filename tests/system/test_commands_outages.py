@@ -13,9 +13,8 @@ import pytest
 from edge_sdk.publishing import Incoming, MqttSettings
 from edge_sdk.publishing.mqtt import MqttLink
 from edge_sdk.publishing.wakeup import Wakeup
-from tests.system.broker import WAIT_S, Broker, require_program, wait_until
-from tests.system.deaf_broker import DeafBroker
-from tests.system.requester import DEVICE, Requester, running, write_config
+from tests.support.broker import WAIT_S, Broker, DeafBroker, require_program, wait_until
+from tests.support.requester import DEVICE, Requester, running, write_config
 
 pytestmark = pytest.mark.system
 

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.system.broker import Broker, wait_until
-from tests.system.requester import DEVICE, Requester, running, write_config
+from edge_sdk.publishing.mqtt import WINDOW
+from tests.support.broker import Broker, wait_until
+from tests.support.requester import DEVICE, Requester, running, write_config
 
 pytestmark = pytest.mark.system
 
@@ -125,7 +126,8 @@ def test_too_many_are_passed_over_and_the_device_goes_on(requester: Requester) -
 
 def test_what_is_far_too_large_does_not_come_or_is_refused(broker: Broker, requester: Requester) -> None:
     before = len(requester.messages)
-    requester.publish(f"{DEVICE}/cmd", b"x" * 100_000)  # the broker keeps it: the device has told it so
+    for _ in range(2 * WINDOW):  # Mosquitto 2.0.11 never gives back the in-flight places of what it keeps to itself
+        requester.publish(f"{DEVICE}/cmd", b"x" * 100_000)  # the broker keeps it: the device has told it so
     assert requester.ask(_STATE)["ok"]
     assert len(requester.answers(before)) == 1
 

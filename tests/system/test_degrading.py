@@ -17,11 +17,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.device.bundles import edit_manifest
-from tests.device.graded import LARGE, SMALL, write_graded
-from tests.system.broker import Broker, Subscriber, wait_until
-from tests.system.program import PATIENCE_S, start_edge_sdk
-from tests.system.publishers import running_in
+from tests.support.broker import Broker, Subscriber, wait_until
+from tests.support.bundles import LARGE, SMALL, edit_manifest, write_graded
+from tests.support.program import PATIENCE_S, start_edge_sdk
+from tests.support.subscribers import running_in
 
 pytestmark = pytest.mark.system
 
@@ -74,6 +73,7 @@ def _variants(subscriber: Subscriber) -> list[str]:
     return list(dict.fromkeys(result["model"]["variant"] for result in results))
 
 
+@pytest.mark.long
 def test_a_stream_steps_down_under_a_load_and_up_again_when_it_is_over(
     tmp_path: Path, long_video: Path, broker: Broker
 ) -> None:

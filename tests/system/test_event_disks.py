@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.publishing.durable import EventOutbox
-from tests.absent import not_allowed
-from tests.device.event_outboxes import WAIT_S, delivered, outbox_at, put, taken, until
-from tests.system.broker import require_program
+from tests.support.absent import not_allowed
+from tests.support.broker import require_program
+from tests.support.outboxes import WAIT_S, delivered, outbox_at, put, taken, until
 
 pytestmark = pytest.mark.system
 
@@ -102,6 +102,33 @@ def test_a_full_disk_is_said_once_and_used_again_when_there_is_room(tmp_path: Pa
             until(lambda: said[1:] == [("outbox_disk", "")])
             assert delivered(outbox, len(numbers) - 300) == numbers[300:]
             assert outbox.stats().lost.total == 0
+
+
+def test_a_damaged_file_on_a_full_disk_stays_until_there_is_room_for_what_it_has(tmp_path: Path) -> None:
+    said: list[tuple[str, str]] = []
+    with _mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=1500k", "none") as folder:
+        path, other = folder / "events.sqlite", folder / "other"
+        with outbox_at(path) as outbox:
+            numbers = put(outbox, 800, size=500)
+        with path.open("r+b") as file:
+            file.seek(40 * 4096)
+            file.write(bytes(2 * 4096))
+        _fill(other)
+        with outbox_at(path, said=said) as outbox:
+            numbers += put(outbox, 10)
+            for _ in range(5):  # it is tried again every few milliseconds
+                assert not outbox.wait_committed(0.1)
+                assert not list(folder.glob("*.damaged*"))
+            assert [name for name, _ in said] == ["outbox_disk"]
+            assert "free some space on this disk" in said[0][1]
+            other.unlink()
+            assert outbox.wait_committed(WAIT_S)
+            waiting = outbox.waiting
+            assert 770 < waiting < 810
+            assert set(delivered(outbox, waiting)) <= set(numbers)
+            stats = outbox.stats()
+            assert (stats.lost.total, stats.set_aside) == (stats.lost.disk, 1)
+            assert stats.lost.disk == 810 - waiting
 
 
 def test_a_disk_that_stays_full_costs_the_oldest_of_what_is_in_memory(tmp_path: Path) -> None:

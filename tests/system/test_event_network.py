@@ -15,11 +15,10 @@ import pytest
 from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings
 from edge_sdk.publishing.durable import EventOutbox, OutboxSettings
 from edge_sdk.publishing.mqtt_stream import MqttStream
-from tests.device.results import IDENTITY, make_encoder
-from tests.system.broker import WAIT_S, Broker, Subscriber, wait_until
-from tests.system.event_device import encoded
-from tests.system.event_witness import PERSISTENT, Witness
-from tests.system.proxy import TRICKLE_BYTES, Mode, Proxy
+from tests.support.broker import TRICKLE_BYTES, WAIT_S, Broker, Mode, Proxy, Subscriber, wait_until
+from tests.support.event_device import encoded
+from tests.support.results import IDENTITY, make_encoder
+from tests.support.subscribers import PERSISTENT, Witness
 
 pytestmark = pytest.mark.system
 

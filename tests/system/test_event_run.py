@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.publishing import EventOutbox, OutboxSettings
-from tests.device.configs import AT_EASE, config_text, write_config
-from tests.device.results import IDENTITY
-from tests.system.broker import WAIT_S, Broker, wait_until
-from tests.system.device import Device
-from tests.system.event_device import encoded
-from tests.system.event_witness import PERSISTENT, Witness
-from tests.system.program import edge_sdk
+from tests.support.broker import WAIT_S, Broker, wait_until
+from tests.support.configs import AT_EASE, config_text, write_config
+from tests.support.device import Device
+from tests.support.event_device import encoded
+from tests.support.program import edge_sdk
+from tests.support.results import IDENTITY
+from tests.support.subscribers import PERSISTENT, Witness
 
 pytestmark = pytest.mark.system
 
@@ -30,6 +30,7 @@ def _config(tmp_path: Path, bundle: Path, broker: Broker) -> Path:
     return write_config(tmp_path, _text(bundle, broker))
 
 
+@pytest.mark.smoke
 def test_a_run_brings_the_events_of_an_earlier_one(cell_bundle: Path, tmp_path: Path) -> None:
     folder = tmp_path / "broker"
     folder.mkdir()

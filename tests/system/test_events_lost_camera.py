@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge_sdk import Budget, Detections, Event, EventRule, EventWatch, Frame, Loop, Tick, open_source
-from tests.system.streams import http_server
+from tests.support.streams import http_server
 
 pytestmark = pytest.mark.system
 

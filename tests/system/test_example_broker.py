@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.results import IDENTITY
-from tests.system.broker import Subscriber, wait_until
-from tests.system.event_device import encoded
-from tests.system.example_broker import PASSWORD, ExampleBroker, example_broker
-from tests.system.fleet_witness import FleetWitness
-from tests.system.publishers import documents, numbers, publishing_to, put, statuses, until
-from tests.system.requester import running
+from tests.support.broker import PASSWORD, ExampleBroker, Subscriber, example_broker, wait_until
+from tests.support.event_device import encoded
+from tests.support.requester import running
+from tests.support.results import IDENTITY
+from tests.support.subscribers import FleetWitness, documents, numbers, publishing_to, put, statuses, until
 
 pytestmark = pytest.mark.system
 
@@ -34,6 +32,7 @@ def broker() -> Iterator[ExampleBroker]:
         yield found
 
 
+@pytest.mark.long
 def test_each_device_writes_below_its_own_prefix_and_nowhere_else(broker: ExampleBroker) -> None:
     reach = {"host": "localhost", "port": broker.tls_port, "tls": True, "ca_file": broker.ca_file}
     reach["password"] = PASSWORD

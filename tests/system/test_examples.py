@@ -23,11 +23,11 @@ from edge_sdk_tools.build import build
 from edge_sdk_tools.demo.bundle import demo_bundle
 from edge_sdk_tools.demo.media import Media, fetch_media
 from edge_sdk_tools.wheel import cache_folder
-from tests.absent import not_installed
-from tests.host.projects import write_project
-from tests.system.broker import Broker, Subscriber, require_program, wait_until
-from tests.system.bundles import NATIVE_TARGET
-from tests.system.program import edge_sdk
+from tests.support.absent import not_installed
+from tests.support.broker import Broker, Subscriber, require_program, wait_until
+from tests.support.bundles import NATIVE_TARGET
+from tests.support.program import edge_sdk
+from tests.support.projects import write_project
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -101,6 +101,7 @@ def media() -> Media:
         not_installed(f"no package registry: {reason}")
 
 
+@pytest.mark.long
 def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Broker, tmp_path: Path) -> None:
     for program in ("mosquitto_sub", "jq"):
         require_program(program)

@@ -13,9 +13,9 @@ import pytest
 
 from edge_sdk.fleet import Address, Fleet
 from edge_sdk.fleet.reading import read
-from tests.system.broker import Broker, Subscriber, wait_until
-from tests.system.fleet_witness import FleetWitness
-from tests.system.simulated_fleet import SimulatedFleet
+from tests.support.broker import Broker, Subscriber, wait_until
+from tests.support.fleet import SimulatedFleet
+from tests.support.subscribers import FleetWitness
 
 pytestmark = pytest.mark.system
 
@@ -60,6 +60,7 @@ def wait_for_all_events(parts: Parts) -> None:
     assert not parts.witness.conflicts  # what came twice was the same each time: its number tells
 
 
+@pytest.mark.long
 def test_a_killed_fleet_is_lost_each_device_once_and_comes_back(parts: Parts) -> None:
     broker, witness, fleet = parts
     killed, killed_at = runs_of(witness), time.monotonic()
@@ -101,6 +102,7 @@ def test_a_fleet_outlives_its_broker(parts: Parts) -> None:
     assert {said.reason for said in witness.latest().values()} == {"shutdown"}
 
 
+@pytest.mark.long
 def test_a_fleet_that_is_killed_while_its_broker_is_frozen_loses_no_event(parts: Parts) -> None:
     broker, witness, fleet = parts
     killed = runs_of(witness)

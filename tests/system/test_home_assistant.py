@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.system.broker import Broker, wait_until
-from tests.system.home import Home
-from tests.system.requester import DEVICE, Requester, running, write_config
+from tests.support.broker import Broker, wait_until
+from tests.support.home_assistant import Home
+from tests.support.requester import DEVICE, Requester, running, write_config
 
 pytestmark = pytest.mark.system
 

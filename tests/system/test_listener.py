@@ -11,9 +11,8 @@ from typing import Literal
 import pytest
 
 from edge_sdk.publishing import Listener, MqttSettings
-from tests.system.broker import WAIT_S, Broker, wait_until
-from tests.system.deaf_broker import DeafBroker
-from tests.system.requester import Requester
+from tests.support.broker import WAIT_S, Broker, DeafBroker, wait_until
+from tests.support.requester import Requester
 
 pytestmark = pytest.mark.system
 

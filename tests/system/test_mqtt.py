@@ -20,9 +20,9 @@ from edge_sdk.publishing import (
     TelemetryMessage,
     message_schema,
 )
-from tests.device.results import IDENTITY, make_encoder
-from tests.system.broker import Broker, Subscriber, wait_until
-from tests.system.publishers import (
+from tests.support.broker import Broker, Subscriber, wait_until
+from tests.support.results import IDENTITY, make_encoder
+from tests.support.subscribers import (
     QOS,
     RESULT,
     STATE,
@@ -38,7 +38,7 @@ from tests.system.publishers import (
     wait_online,
 )
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
 
 NOW = datetime(2026, 3, 2, 9, 15, 4, tzinfo=timezone.utc)
 
@@ -93,7 +93,7 @@ def test_status_is_retained_before_and_after(broker: Broker) -> None:
 _VICTIM = """
 import sys, time
 from edge_sdk.publishing import Identity, MqttPublisher, MqttSettings
-from tests.device.results import IDENTITY, make_encoder
+from tests.support.results import IDENTITY, make_encoder
 publisher = MqttPublisher(MqttSettings.parse(sys.argv[1], device="pi"), IDENTITY)
 for camera in ("door", "gate"):
     publisher.stream(camera, make_encoder()).warn("hung", f"of the {camera}")

@@ -14,9 +14,9 @@ from edge_sdk.publishing import (
     MqttSettings,
     State,
 )
-from tests.device.results import IDENTITY
-from tests.system.broker import WAIT_S, Broker, Subscriber, wait_until
-from tests.system.publishers import (
+from tests.support.broker import WAIT_S, Broker, Subscriber, wait_until
+from tests.support.results import IDENTITY
+from tests.support.subscribers import (
     STATE,
     STATUS,
     documents,
@@ -98,14 +98,20 @@ def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:
         until(publisher, lambda s: "takes QoS 0 only" in s.last_error, "the reason")
         [line] = doubts
         assert line.startswith("this broker takes QoS 0 only: events cannot be acknowledged, and wait; have it take")
-        subscriber.wait_for(lambda _: "mqtt_qos" in documents(subscriber.messages(STATE))[-1]["warnings"], "the state")
+        subscriber.wait_for(
+            lambda _: any("mqtt_qos" in state["warnings"] for state in documents(subscriber.messages(STATE))),
+            "the state",
+        )
         assert (publisher.stats().events.waiting, subscriber.messages("/event/door")) == (30, [])
         config = tmp_path / "mosquitto.conf"
         config.write_text(config.read_text().replace("max_qos 0", "max_qos 1"))
         known = len(subscriber.messages(STATE))
         broker.restart()
         until(publisher, lambda s: s.events.delivered == 30 and not s.events.waiting, "the answers")
-        subscriber.wait_for(lambda _: "mqtt_qos" not in _newest_state(subscriber, known), "the end of the warning")
+        subscriber.wait_for(
+            lambda _: len(subscriber.messages(STATE)) > known and "mqtt_qos" not in _newest_state(subscriber),
+            "the end of the warning",
+        )
         door.put(Event(kind="last"))  # the others may have come before the subscriber was back
         subscriber.wait_for(lambda _: bool(subscriber.messages("/event/door")), "an event")
         assert {message.qos for message in subscriber.messages("/event/door")} == {1}
@@ -129,7 +135,6 @@ def test_a_broker_that_keeps_no_retained_messages_is_told_what_to_allow(tmp_path
         until(publisher, lambda s: s.acknowledged == 1, "the answer to what waited")
 
 
-def _newest_state(subscriber: Subscriber, known: int) -> str:
-    """As text, once there is one beside those that are known."""
-    states = subscriber.messages(STATE)
-    return states[-1].payload.decode() if len(states) > known else "mqtt_qos"
+def _newest_state(subscriber: Subscriber) -> str:
+    """As text; empty where none was heard."""
+    return "".join(message.payload.decode() for message in subscriber.messages(STATE)[-1:])

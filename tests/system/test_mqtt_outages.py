@@ -18,9 +18,9 @@ from edge_sdk.publishing import (
 )
 from edge_sdk.publishing.mqtt import WINDOW, MqttLink
 from edge_sdk.publishing.wakeup import Wakeup
-from tests.device.results import make_detections, make_encoder, make_frame
-from tests.system.broker import WAIT_S, Broker, Subscriber, wait_until
-from tests.system.publishers import (
+from tests.support.broker import WAIT_S, Broker, Subscriber, wait_until
+from tests.support.results import make_detections, make_encoder, make_frame
+from tests.support.subscribers import (
     QOS,
     RESULT,
     STATE,

@@ -12,10 +12,8 @@ import pytest
 from edge_sdk.event import Event
 from edge_sdk.publishing import Stream
 from edge_sdk.publishing.channels import Channel
-from tests.system.broker import Broker, Subscriber, free_port, wait_until
-from tests.system.proxy import Proxy
-from tests.system.publishers import RESULT, numbers, publishing_to, put
-from tests.system.tls_broker import TlsBroker
+from tests.support.broker import Broker, Proxy, Subscriber, TlsBroker, free_port, wait_until
+from tests.support.subscribers import RESULT, numbers, publishing_to, put
 
 pytestmark = pytest.mark.system
 

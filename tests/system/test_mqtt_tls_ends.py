@@ -7,10 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.device.certificates import HERE, Authority
-from tests.system.broker import Subscriber
-from tests.system.publishers import publishing_to, put, until
-from tests.system.tls_broker import TlsBroker
+from tests.support.broker import Subscriber, TlsBroker
+from tests.support.certificates import HERE, Authority
+from tests.support.subscribers import publishing_to, put, until
 
 pytestmark = pytest.mark.system
 

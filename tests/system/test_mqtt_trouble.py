@@ -12,11 +12,9 @@ import pytest
 
 from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings, State
 from edge_sdk.publishing.mqtt import MqttLink
-from tests.device.results import IDENTITY, make_encoder
-from tests.system.broker import WAIT_S, Broker, Subscriber, free_port, wait_until
-from tests.system.old_broker import OldBroker
-from tests.system.publishers import documents, numbers, publishing_to, put, until
-from tests.system.tls_broker import TlsBroker
+from tests.support.broker import WAIT_S, Broker, OldBroker, Subscriber, TlsBroker, free_port, wait_until
+from tests.support.results import IDENTITY, make_encoder
+from tests.support.subscribers import documents, numbers, publishing_to, put, until
 
 pytestmark = pytest.mark.system
 

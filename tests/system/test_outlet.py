@@ -12,8 +12,8 @@ import pytest
 from edge_sdk.daemon.outlet import Outlet
 from edge_sdk.daemon.settings import PipelineSettings, RunSettings
 from edge_sdk.publishing import MqttSettings
-from tests.device.results import make_encoder
-from tests.system.broker import Broker, Subscriber
+from tests.support.broker import Broker, Subscriber
+from tests.support.results import make_encoder
 
 pytestmark = pytest.mark.system
 

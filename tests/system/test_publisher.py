@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 
 from edge_sdk import Bundle, Event, Publisher
-from edge_sdk.errors import OutputError
-from tests.device.results import make_detections, make_frame
-from tests.system.broker import Broker, Subscriber, wait_until
-from tests.system.event_witness import PERSISTENT, KillableDevice, Witness
-from tests.system.program import start_edge_sdk
-from tests.system.publishers import documents, statuses
-from tests.system.tls_broker import TlsBroker
+from edge_sdk.errors import PublishError
+from tests.support.broker import Broker, Subscriber, TlsBroker, wait_until
+from tests.support.program import start_edge_sdk
+from tests.support.results import make_detections, make_frame
+from tests.support.subscribers import PERSISTENT, KillableDevice, Witness, documents, statuses
 
 pytestmark = pytest.mark.system
 
-_PROGRAM = "tests.system.library_device"
+_PROGRAM = "tests.support.library_device"
 _EVENTS = 3000
 
 
@@ -84,17 +82,18 @@ def test_the_last_will_says_that_it_is_lost(broker: Broker, tmp_path: Path) -> N
         subscriber.wait_for(lambda _: statuses(subscriber)[-1][:2] == ("offline", "lost"), "the last will")
 
 
-def test_a_file_that_another_process_uses_is_refused(broker: Broker, outbox: Path) -> None:
+def test_a_name_that_another_process_has_is_refused(broker: Broker, outbox: Path) -> None:
     device = KillableDevice(broker.port, outbox, program=_PROGRAM)
     device.start()
     try:
-        with pytest.raises(OutputError, match="another program uses this file"):
+        with pytest.raises(PublishError, match=r"another program \(process \d+\) publishes as device 'pi'"):
             Publisher.open(broker.url, device="pi", outbox=outbox)
     finally:
         device.kill()
     Publisher.open(broker.url, device="pi", outbox=outbox).close()
 
 
+@pytest.mark.smoke
 def test_kills_of_broker_and_program_lose_nothing_that_was_acknowledged(tmp_path: Path, outbox: Path) -> None:
     rng = random.Random(5)
     with Broker(tmp_path, persistence=True, config=PERSISTENT) as broker, Witness(broker) as witness:

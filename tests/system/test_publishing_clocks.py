@@ -14,12 +14,9 @@ import msgspec
 import pytest
 
 from edge_sdk.publishing import OutboxSettings
-from tests.device.configs import Table
-from tests.system.blinking import BlinkingCamera, write_blinking_config
-from tests.system.broker import Broker, Received, Subscriber, wait_until
-from tests.system.device import Device, own_folders
-from tests.system.tls_broker import TlsBroker
-from tests.system.wall_clock import WallClock
+from tests.support.broker import Broker, Received, Subscriber, TlsBroker, wait_until
+from tests.support.configs import Table
+from tests.support.device import BlinkingCamera, Device, WallClock, own_folders, write_blinking_config
 
 pytestmark = pytest.mark.system
 
@@ -103,7 +100,7 @@ def test_a_device_that_begins_in_the_past_connects_once_it_hears_the_time(tmp_pa
             [
                 sys.executable,
                 "-m",
-                "tests.system.late_device",
+                "tests.support.late_device",
                 str(broker.tls_port),
                 str(broker.authority.file),
                 tmp_path,

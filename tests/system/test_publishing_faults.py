@@ -14,10 +14,10 @@ from typing import Literal
 import pytest
 
 from edge_sdk.publishing import State
-from tests.device.event_outboxes import outbox_at, payload
-from tests.system.broker import WAIT_S, Broker, Subscriber, wait_until
-from tests.system.publishers import numbers, publishing_to, put, until
-from tests.system.publishing_faults import FAULTS, Fault
+from tests.support.broker import WAIT_S, Broker, Subscriber, wait_until
+from tests.support.faults import FAULTS, Fault
+from tests.support.outboxes import outbox_at, payload
+from tests.support.subscribers import numbers, publishing_to, put, until
 
 pytestmark = pytest.mark.system
 

@@ -15,12 +15,11 @@ import cv2
 import pytest
 
 import edge_sdk
-from tests.system.broker import Subscriber
-from tests.system.bundles import cell_picture
-from tests.system.program import PATIENCE_S
-from tests.system.program import edge_sdk as run_edge_sdk
-from tests.system.publishers import documents, statuses
-from tests.system.tls_broker import TlsBroker
+from tests.support.broker import Subscriber, TlsBroker
+from tests.support.bundles import cell_picture
+from tests.support.program import PATIENCE_S
+from tests.support.program import edge_sdk as run_edge_sdk
+from tests.support.subscribers import documents, statuses
 
 pytestmark = pytest.mark.system
 
@@ -193,6 +192,7 @@ def test_the_attributes_that_the_library_page_promises_are_there(cell_bundle: Pa
         assert [name for name in names if not hasattr(owners[owner], name)] == []
 
 
+@pytest.mark.long
 def test_the_programs_are_typed(tmp_path: Path) -> None:
     paths = []
     for number, program in enumerate([*_README, *_LIBRARY]):

@@ -11,10 +11,9 @@ import cv2
 import msgspec
 import pytest
 
-from tests.device.bundles import edit_manifest
-from tests.system.broker import Broker, Subscriber, free_port, wait_until
-from tests.system.bundles import copy_bundle
-from tests.system.program import PATIENCE_S, edge_sdk, start_edge_sdk
+from tests.support.broker import Broker, Subscriber, free_port, wait_until
+from tests.support.bundles import copy_bundle, edit_manifest
+from tests.support.program import PATIENCE_S, edge_sdk, start_edge_sdk
 
 pytestmark = pytest.mark.system
 
@@ -47,6 +46,7 @@ def test_boxes_are_in_pixels_of_the_original_frame(cell_bundle: Path, cell_pictu
             assert any(label == e[0] and all(abs(a - b) < 2 for a, b in zip(box, e[1], strict=True)) for e in expected)
 
 
+@pytest.mark.smoke
 def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
     cell_bundle: Path, video: Path, broker: Broker, tmp_path: Path
 ) -> None:
@@ -80,6 +80,7 @@ def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
     assert drawn.get(cv2.CAP_PROP_FRAME_COUNT) == 30 + sum(min(count, 20) for count in dropped)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_finish_the_frame_say_offline_and_exit_0(
     cell_bundle: Path, long_video: Path, broker: Broker, number: signal.Signals
@@ -113,6 +114,7 @@ def test_a_video_plays_in_real_time_to_its_end(cell_bundle: Path, video: Path) -
     assert "source" in done.stderr
 
 
+@pytest.mark.smoke
 def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path, tmp_path: Path) -> None:
     bundle = copy_bundle(cell_bundle, tmp_path / "hasty.edge", 1)
     edit_manifest(bundle, latency_budget_ms=0.001)  # which no frame keeps
@@ -155,6 +157,7 @@ def test_bench_shows_every_stage_beside_a_bare_run(cell_bundle: Path, cell_pictu
     assert "not an image that can be read" in broken.stderr
 
 
+@pytest.mark.smoke
 def test_a_broker_that_goes_and_comes_back_gets_results_again(
     cell_bundle: Path, long_video: Path, tmp_path: Path
 ) -> None:

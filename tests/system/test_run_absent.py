@@ -12,11 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.device.configs import HEALTHY, write_at_ease
-from tests.system.broker import Broker, Subscriber
-from tests.system.device import Device
-from tests.system.mounts import Mounts, without_sys
-from tests.system.streams import StreamServer, http_server, rtsp_server
+from tests.support.broker import Broker, Subscriber
+from tests.support.configs import HEALTHY, write_at_ease
+from tests.support.device import Device, Mounts, without_sys
+from tests.support.streams import StreamServer, http_server, rtsp_server
 
 pytestmark = pytest.mark.system
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import cv2
 import pytest
 
-from tests.system.broker import wait_until
-from tests.system.program import PATIENCE_S, start_edge_sdk
+from tests.support.broker import wait_until
+from tests.support.program import PATIENCE_S, start_edge_sdk
 
 pytestmark = pytest.mark.system
 

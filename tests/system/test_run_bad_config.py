@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.configs import HEALTHY, write_at_ease
-from tests.system.device import Device
-from tests.system.program import edge_sdk
+from tests.support.configs import HEALTHY, write_at_ease
+from tests.support.device import Device
+from tests.support.program import edge_sdk
 
 pytestmark = pytest.mark.system
 

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from edge_sdk.cli.root import run
-from tests.device.bundles import edit_manifest
-from tests.device.configs import AT_EASE, Table, config_text, write_config
-from tests.system.broker import Broker, Subscriber, free_port
-from tests.system.program import edge_sdk
+from tests.support.broker import Broker, Subscriber, free_port
+from tests.support.bundles import edit_manifest
+from tests.support.configs import AT_EASE, Table, config_text, write_config
+from tests.support.program import edge_sdk
 
 pytestmark = pytest.mark.system
 
@@ -57,6 +57,7 @@ def signed(cell_bundle: Path, tmp_path: Path, keys: Path) -> Path:
     return bundle
 
 
+@pytest.mark.smoke
 def test_a_configured_stream_publishes_to_a_broker_with_its_password(
     signed: Path, keys: Path, video: Path, tmp_path: Path
 ) -> None:

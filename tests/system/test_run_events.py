@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.host.asyncapi import AsyncApi
-from tests.system.broker import Broker, Received, Subscriber, free_port
-from tests.system.bundles import cell_picture
-from tests.system.program import edge_sdk
-from tests.system.publishers import documents
+from tests.support.broker import Broker, Received, Subscriber, free_port
+from tests.support.bundles import cell_picture
+from tests.support.program import edge_sdk
+from tests.support.results import AsyncApi
+from tests.support.subscribers import documents
 
 pytestmark = pytest.mark.system
 
@@ -46,6 +46,7 @@ def _kind(message: Received) -> str:
     return message.topic.split("/")[4]
 
 
+@pytest.mark.smoke
 def test_what_appears_and_disappears_is_told_with_pictures(broker: Broker, cell_bundle: Path, tmp_path: Path) -> None:
     tables = (
         f'[mqtt]\nurl = "{broker.url}"\n[publish.events]\nexpiry_s = 1000\n'

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.device.configs import HEALTHY, write_at_ease
-from tests.device.exif import with_orientation
-from tests.system.bundles import cell_picture
-from tests.system.device import Device
-from tests.system.streams import http_server
+from tests.support.bundles import cell_picture
+from tests.support.configs import HEALTHY, write_at_ease
+from tests.support.device import Device
+from tests.support.pictures import with_orientation
+from tests.support.streams import http_server
 
 pytestmark = pytest.mark.system
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.system.broker import wait_until
-from tests.system.bundles import write_cell_pictures
-from tests.system.program import PATIENCE_S, edge_sdk, start_edge_sdk
+from tests.support.broker import wait_until
+from tests.support.bundles import write_cell_pictures
+from tests.support.program import PATIENCE_S, edge_sdk, start_edge_sdk
 
 pytestmark = pytest.mark.system
 

@@ -15,13 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.device.configs import Table
-from tests.system.blinking import write_blinking_config
-from tests.system.broker import Broker, Subscriber, wait_until
-from tests.system.device import Device, own_folders
-from tests.system.mounts import full_disk
-from tests.system.program import edge_sdk
-from tests.system.publishing_faults import Fault, expired_certificate, wrong_authority
+from tests.support.broker import Broker, Subscriber, wait_until
+from tests.support.configs import Table
+from tests.support.device import Device, full_disk, own_folders, write_blinking_config
+from tests.support.faults import Fault, expired_certificate, wrong_authority
+from tests.support.program import edge_sdk
 
 pytestmark = pytest.mark.system
 

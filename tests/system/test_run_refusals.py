@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.cli.root import run
-from tests.device.bundles import edit_manifest
-from tests.system.broker import Broker, free_port
-from tests.system.program import edge_sdk
+from tests.support.broker import Broker, free_port
+from tests.support.bundles import edit_manifest
+from tests.support.program import edge_sdk, start_edge_sdk
+from tests.support.requester import Requester, running, write_config
 
 pytestmark = pytest.mark.system
 
@@ -44,6 +45,21 @@ def test_a_trusted_key_is_demanded_where_it_is_given(cell_bundle: Path, cell_pic
     accepted = edge_sdk(*command)
     assert accepted.returncode == 0
     assert "warning" not in accepted.stderr
+
+
+def test_a_second_program_of_one_device_is_refused_and_the_first_goes_on(
+    cell_bundle: Path, tmp_path: Path, broker: Broker
+) -> None:
+    path = write_config(tmp_path / "config.toml", broker, cell_bundle)
+    with start_edge_sdk("run", "--config", path) as first, Requester(broker) as requester:
+        requester.wait_results()
+        refused = edge_sdk("run", "--config", path)
+        assert refused.returncode == 1
+        assert f"another program (process {first.pid}) publishes as device 'pi'" in refused.stderr
+        requester.wait_results(5)
+        first.kill()  # as a crash does
+    with running(path), Requester(broker) as requester:
+        requester.wait_results()
 
 
 def _flip_model(bundle: Path) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from edge_sdk.signing import generate_key
-from tests.system.broker import Subscriber, wait_until
-from tests.system.bundles import copy_bundle, replace_bundle
-from tests.system.counting_site import (
+from tests.support.broker import Subscriber, wait_until
+from tests.support.bundles import copy_bundle, replace_bundle
+from tests.support.device import (
     FILM,
     FOLDER,
     Site,
@@ -23,7 +23,7 @@ from tests.system.counting_site import (
     assert_whole,
     write_sources,
 )
-from tests.system.publishers import documents
+from tests.support.subscribers import documents
 
 pytestmark = pytest.mark.system
 
@@ -45,6 +45,7 @@ def _longest_pause_s(results: list[dict[str, Any]]) -> float:
     return max(after - before for before, after in itertools.pairwise(times))
 
 
+@pytest.mark.smoke
 def test_what_changes_takes_over_and_what_does_not_goes_on(site: Site) -> None:
     site.cameras["folder"] = {"source": site.sources / "pictures"}
     with site.running() as device:
@@ -251,6 +252,7 @@ def test_other_names_of_the_device_in_the_midst_of_other_changes(site: Site) -> 
     assert_whole(site.results("film"), FILM)
 
 
+@pytest.mark.long
 def test_thirty_leave_nothing(site: Site) -> None:
     """No thread, no descriptor: of cameras that come and go, of bundles and names that change."""
     bundle = copy_bundle(site.bundle, site.folder / "other.edge", 2)

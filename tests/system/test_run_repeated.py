@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.configs import write_at_ease
-from tests.device.numbered import write_images, write_video
-from tests.system.device import Device
+from tests.support.configs import write_at_ease
+from tests.support.device import Device
+from tests.support.pictures import write_images, write_video
 
 pytestmark = pytest.mark.system
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.configs import HEALTHY, Table, write_at_ease
-from tests.system.broker import Broker, Subscriber
-from tests.system.device import Device
-from tests.system.program import edge_sdk
-from tests.system.streams import StreamServer, http_server, rtsp_server
+from tests.support.broker import Broker, Subscriber
+from tests.support.configs import HEALTHY, Table, write_at_ease
+from tests.support.device import Device
+from tests.support.program import edge_sdk
+from tests.support.streams import StreamServer, http_server, rtsp_server
 
 pytestmark = pytest.mark.system
 

@@ -10,16 +10,13 @@ from typing import Protocol
 
 import pytest
 
-from tests.device.configs import AT_EASE, HEALTHY, Table, config_text, write_at_ease, write_config
-from tests.device.graded import LARGE, write_graded
-from tests.device.troubled import endless, failing, write_real_bundle
-from tests.system.broker import Broker, Subscriber, free_port
-from tests.system.bundles import copy_bundle
-from tests.system.device import Device
-from tests.system.program import edge_sdk
-from tests.system.publishers import statuses
-from tests.system.results import Result, count_results, results_after, wait_for_results
-from tests.system.streams import StreamServer, http_server
+from tests.support.broker import Broker, Subscriber, free_port
+from tests.support.bundles import LARGE, copy_bundle, endless, failing, write_graded, write_real_bundle
+from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_at_ease, write_config
+from tests.support.device import Device, Result, count_results, results_after, wait_for_results
+from tests.support.program import edge_sdk
+from tests.support.streams import StreamServer, http_server
+from tests.support.subscribers import statuses
 
 pytestmark = pytest.mark.system
 

@@ -14,10 +14,11 @@ import cv2
 import msgspec
 import pytest
 
-from tests.system.broker import Broker, Subscriber, wait_until
-from tests.system.device import STOP_S, Device
-from tests.system.ends import (
+from tests.support.broker import Broker, Subscriber, wait_until
+from tests.support.device import (
     MOMENTS,
+    STOP_S,
+    Device,
     Moment,
     Scene,
     broker_is_frozen,
@@ -27,8 +28,8 @@ from tests.system.ends import (
     taking_another_bundle,
     tuning,
 )
-from tests.system.publishers import documents
-from tests.system.streams import StreamServer, rtsp_server
+from tests.support.streams import StreamServer, rtsp_server
+from tests.support.subscribers import documents
 
 pytestmark = pytest.mark.system
 

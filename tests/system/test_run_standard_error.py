@@ -11,8 +11,8 @@ from pathlib import Path
 import cv2
 import pytest
 
-from tests.system.bundles import cell_picture
-from tests.system.program import PATIENCE_S, edge_sdk
+from tests.support.bundles import cell_picture
+from tests.support.program import PATIENCE_S, edge_sdk
 
 pytestmark = pytest.mark.system
 

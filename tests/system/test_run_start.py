@@ -11,9 +11,9 @@ import pytest
 
 from edge_sdk.bundle import Bundle
 from edge_sdk.trial import prove_here
-from tests.device.bundles import write_bundle
-from tests.system.broker import free_port
-from tests.system.program import edge_sdk, start_edge_sdk
+from tests.support.broker import free_port
+from tests.support.bundles import write_bundle
+from tests.support.program import edge_sdk, start_edge_sdk
 
 pytestmark = pytest.mark.system
 

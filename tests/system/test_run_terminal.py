@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.configs import write_config
-from tests.system.device import Device, own_folders
+from tests.support.configs import write_config
+from tests.support.device import Device, own_folders
 
 pytestmark = pytest.mark.system
 

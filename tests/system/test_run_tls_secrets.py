@@ -10,10 +10,9 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from tests.device.certificates import Authority
-from tests.system.broker import WAIT_S, Subscriber, wait_until
-from tests.system.program import edge_sdk
-from tests.system.tls_broker import TlsBroker
+from tests.support.broker import WAIT_S, Subscriber, TlsBroker, wait_until
+from tests.support.certificates import Authority
+from tests.support.program import edge_sdk
 
 pytestmark = pytest.mark.system
 

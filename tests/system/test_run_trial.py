@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.bundles import edit_manifest
-from tests.device.graded import write_graded
-from tests.device.hostile import endless, write_hostile
-from tests.device.numbered import write_video
-from tests.system.broker import wait_until
-from tests.system.program import PATIENCE_S, start_edge_sdk
+from tests.support.broker import wait_until
+from tests.support.bundles import edit_manifest, endless_of_hostile, write_graded, write_hostile
+from tests.support.pictures import write_video
+from tests.support.program import PATIENCE_S, start_edge_sdk
 
 pytestmark = pytest.mark.system
 
 
+@pytest.mark.smoke
 def test_a_signal_during_the_trial_ends_the_run(tmp_path: Path) -> None:
-    hostile = write_hostile(tmp_path / "hostile.edge", endless())
+    hostile = write_hostile(tmp_path / "hostile.edge", endless_of_hostile())
     process = start_edge_sdk("run", hostile, "--source", tmp_path, "--trial-seconds", 200, "--json")
     assert process.stderr is not None
     assert "warning" in process.stderr.readline()  # that no key is trusted: the trial is next
@@ -35,7 +34,7 @@ def test_a_signal_during_the_trial_ends_the_run(tmp_path: Path) -> None:
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Whose second variant hangs, on a board that tried nothing yet."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
-    return write_graded(tmp_path / "graded.edge", hostile=endless(side=8))
+    return write_graded(tmp_path / "graded.edge", hostile=endless_of_hostile(side=8))
 
 
 def test_a_signal_during_the_trial_of_another_variant_ends_the_run(tmp_path: Path, bundle: Path) -> None:

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.device.troubled import SIDE, endless, not_a_number, write_real_bundle
-from tests.system.program import edge_sdk
+from tests.support.bundles import SIDE, endless, not_a_number, write_real_bundle
+from tests.support.program import edge_sdk
 
 pytestmark = pytest.mark.system
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.device.numbered import write_video
-from tests.device.variant_bundles import write_variants
-from tests.system.broker import Broker, Subscriber, wait_until
-from tests.system.program import PATIENCE_S, edge_sdk, start_edge_sdk
-from tests.system.publishers import running_in
+from tests.support.broker import Broker, Subscriber, wait_until
+from tests.support.bundles import write_variants
+from tests.support.pictures import write_video
+from tests.support.program import PATIENCE_S, edge_sdk, start_edge_sdk
+from tests.support.subscribers import running_in
 
 pytestmark = pytest.mark.system
 

@@ -12,11 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.configs import AT_EASE, HEALTHY, Table, config_text, write_config
-from tests.system.device import Device
-from tests.system.program import PATIENCE_S
+from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_config
+from tests.support.device import Device
+from tests.support.program import PATIENCE_S
 
 pytestmark = pytest.mark.system
+
+
+_SLOW_DISK = """
+import os, time
+answer_at_once = os.open
+def answer_slowly(path, *arguments, **named):
+    while str(path).endswith("slow.pub") and not os.path.exists(f"{path}.answers"):
+        time.sleep(0.01)
+    return answer_at_once(path, *arguments, **named)
+os.open = answer_slowly
+"""
+"""In a program's sitecustomize.py: files named slow.pub are on a disk that does not answer until a test says so."""
 
 
 class Manager:
@@ -78,8 +90,9 @@ def test_while_a_configuration_is_read_for_long_everything_goes_on(
     def text(**other: Table) -> str:
         return config_text({"yard": HEALTHY}, defaults={**AT_EASE, "bundle": cell_bundle}, **other)
 
-    os.mkfifo(tmp_path / "slow.pub")  # a key on a disk that is slow, until somebody writes
-    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "400000"}
+    (tmp_path / "slow.pub").write_text("no key")
+    (tmp_path / "sitecustomize.py").write_text(_SLOW_DISK)
+    environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "400000", "PYTHONPATH": tmp_path}
     with Device(write_config(tmp_path, text()), environment=environment) as device:
         assert manager.hear_until("READY=1")
         device.ask_to_reload(text(device={"name": "other"}, trust={"keys": ["slow.pub"]}))
@@ -87,7 +100,7 @@ def test_while_a_configuration_is_read_for_long_everything_goes_on(
         for _ in range(5):
             assert manager.hear() == ["WATCHDOG=1"]
         device.run_on("yard")
-        (tmp_path / "slow.pub").write_text("no key")
+        (tmp_path / "slow.pub.answers").touch()
         device.hear("the configuration is not taken, what runs goes on: ", "slow.pub")
         assert manager.hear_until("READY=1")
         assert device.stop() == 0

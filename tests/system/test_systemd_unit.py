@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.absent import not_installed
-from tests.system.broker import find_program
+from tests.support.absent import not_installed
+from tests.support.broker import find_program
 
 pytestmark = pytest.mark.system
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.graded import write_graded
-from tests.device.hostile import endless
-from tests.device.numbered import write_video
-from tests.system.broker import wait_until
-from tests.system.program import PATIENCE_S, start_edge_sdk
+from tests.support.broker import wait_until
+from tests.support.bundles import endless_of_hostile, write_graded
+from tests.support.pictures import write_video
+from tests.support.program import PATIENCE_S, start_edge_sdk
 
 pytestmark = pytest.mark.system
 
@@ -55,7 +54,7 @@ def _second_is_tried(scratch: Path, *command: object) -> Iterator[subprocess.Pop
 
 
 def test_the_end_of_the_source(tmp_path: Path, scratch: Path) -> None:
-    bundle = write_graded(tmp_path / "graded.edge", hostile=endless(side=8))
+    bundle = write_graded(tmp_path / "graded.edge", hostile=endless_of_hostile(side=8))
     video = write_video(tmp_path / "v.avi", range(500), fps=50)
     command = ("run", bundle, "--source", video, *LIMITS, "--json")
     with _second_is_tried(scratch, *command) as process:
@@ -68,7 +67,7 @@ def test_the_end_of_the_source(tmp_path: Path, scratch: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_tuning(tmp_path: Path, scratch: Path, number: signal.Signals) -> None:
-    bundle = write_graded(tmp_path / "graded.edge", hostile=endless(side=8))
+    bundle = write_graded(tmp_path / "graded.edge", hostile=endless_of_hostile(side=8))
     with _second_is_tried(scratch, "tune", bundle, "--latency-ms", 1000) as process:
         process.send_signal(number)
         _, complaint = process.communicate(timeout=PATIENCE_S)

@@ -12,8 +12,8 @@ from edge_sdk.camera import open_source
 from edge_sdk.errors import CameraError
 from edge_sdk.tuning import Limits, Tuning
 from edge_sdk.tuning.tune import tune
-from tests.device.variant_bundles import write_variants
-from tests.system.streams import http_server
+from tests.support.bundles import write_variants
+from tests.support.streams import http_server
 
 pytestmark = pytest.mark.system
 

@@ -18,12 +18,10 @@ import msgspec
 import pytest
 from pycocotools.coco import COCO
 
-from tests.device.certificates import Authority
-from tests.system.broker import WAIT_S, Broker, free_port, wait_until
-from tests.system.deaf_broker import DeafBroker
-from tests.system.program import edge_sdk
-from tests.system.publishers import publishing_to, put, until
-from tests.system.tls_broker import TlsBroker
+from tests.support.broker import WAIT_S, Broker, DeafBroker, TlsBroker, free_port, wait_until
+from tests.support.certificates import Authority
+from tests.support.program import edge_sdk
+from tests.support.subscribers import publishing_to, put, until
 
 pytestmark = pytest.mark.system
 
@@ -144,6 +142,7 @@ def test_what_is_waited_for_is_shown(broker: Broker) -> None:
         watch.says("Does a device publish there", times=before + 1)
 
 
+@pytest.mark.smoke
 def test_json_lines_hold_every_message(broker: Broker) -> None:
     with publishing_to(broker, qos=1) as (publisher, door):
         put(door, *range(5))

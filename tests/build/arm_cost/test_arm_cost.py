@@ -1,0 +1,450 @@
+"""Counts and estimates of a core that is not here: classes of instructions, setting up a counter, the command."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.cli.root import run
+from edge_sdk.errors import EdgeError, MissingDependencyError, ModelError, OutputError, UsageError
+from edge_sdk.manifest import RuntimeRange
+from edge_sdk.session import onnxruntime_version
+from edge_sdk.target import load_target
+from edge_sdk_tools.arm_cost import Counter, Counts, estimate, find_counter, installation, set_up
+from edge_sdk_tools.arm_cost.apt import Apt
+from edge_sdk_tools.arm_cost.core import CORES
+from edge_sdk_tools.arm_cost.counter import CPUS, write_record
+from edge_sdk_tools.arm_cost.counts import count_classes
+from edge_sdk_tools.arm_cost.cycles import CYCLES, WORST_ERROR
+from edge_sdk_tools.arm_cost.instructions import CLASSES, classify
+from edge_sdk_tools.arm_cost.recipe import current_recipe
+from edge_sdk_tools.arm_cost.wheels import download_wheels
+from tests.support.bundles import make_manifest, write_bundle
+
+# Encodings as an assembler writes them.
+ENCODINGS = {
+    # add, mul
+    "integer": (0x91000400, 0x8B010000, 0x9B017C00),
+    # bl, b.ne, cbz, tbnz, ret
+    "branch": (0x94000001, 0x54000041, 0xB4000040, 0x37000040, 0xD65F03C0),
+    # nop, svc, prfm, SVE
+    "other": (0xD503201F, 0xD4000001, 0xF9800000, 0x04000000),
+    # ldr x0, ldp x0, ldadd x0
+    "load": (0xF9400000, 0xA9400400, 0xF8200000),
+    # str x0, stp x0
+    "store": (0xF9000000, 0xA9000400),
+    # ldr q0, ldp q0, ld1, ld1r
+    "vector_load": (0x3DC00000, 0xAD400400, 0x4C407000, 0x4D40C800),
+    # str q0, st1
+    "vector_store": (0x3D800000, 0x4C007000),
+    # fadd s0
+    "scalar_float": (0x1E212800,),
+    # fmla v0.4s, v0.4s by element, v0.4h
+    "fmla": (0x4E21CC00, 0x4F811000, 0x0E410C00),
+    # fadd v0.4s, fmul by element, scvtf
+    "vector_float": (0x4E21D400, 0x4F819000, 0x4E21D800),
+    # sdot, sdot by element
+    "sdot": (0x4E819400, 0x4F81E000),
+    # udot, udot by element
+    "udot": (0x6E819400, 0x6F81E000),
+    # usdot, smmla
+    "mixed_dot": (0x4E819C00, 0x4E81A400),
+    # smlal, umull, smlal by element, mul v0.4s
+    "smlal": (0x0E618000, 0x2E21C000, 0x0F412000, 0x4EA19C00),
+    # add v0.4s, mov v0.16b, sshll
+    "vector_integer": (0x4EA18400, 0x4EA11C20, 0x0F08A400),
+    # movi, dup, zip1, ext
+    "permute": (0x4F000400, 0x4E040C00, 0x4E813800, 0x6E014000),
+}
+
+
+def block(runs: int, *words: int) -> bytes:
+    return struct.pack(f"=QI{len(words)}I", runs, len(words), *words)
+
+
+def counted(cpu: str = "cortex-a76", **classes: int) -> Counts:
+    by_class = {name: classes.get(name, 0) for name in CLASSES}
+    return Counts("model.ort", cpu, "1.31.1", sum(by_class.values()), by_class)
+
+
+@pytest.mark.parametrize("expected", ENCODINGS)
+def test_an_instruction_belongs_to_its_class(expected: str) -> None:
+    words = np.array(ENCODINGS[expected], np.uint32)
+    assert [CLASSES[found] for found in classify(words)] == [expected] * len(words)
+
+
+def test_a_record_is_summed_by_class() -> None:
+    record = block(3, 0x4E819400, 0xF9400000, 0x54000041) + block(2**33, 0x4E819400)
+    by_class = count_classes(record)
+    assert list(by_class) == list(CLASSES)
+    assert {k: v for k, v in by_class.items() if v} == {"sdot": 3 + 2**33, "load": 3, "branch": 3}
+
+
+def test_a_record_that_is_cut_short_is_refused_and_an_empty_one_counts_nothing() -> None:
+    assert set(count_classes(b"").values()) == {0}
+    for length in (3, 4, 12, 14, 16):
+        with pytest.raises(ValueError, match="cut short"):
+            count_classes(block(3, 0x4E819400, 0xF9400000)[:length])
+
+
+def test_integer_share_is_of_multiplications() -> None:
+    assert counted(load=10).integer_share == 0
+    assert counted(fmla=30, load=100).integer_share == 0
+    assert counted(fmla=30, sdot=5, udot=5, smlal=20, load=100).integer_share == 0.5
+    assert counted(smlal=1).integer_share == 1
+
+
+@pytest.mark.parametrize(
+    ("board", "cpu", "millions", "multiplication", "expected_ms"),
+    [
+        ("raspberry_pi_5", "cortex-a76", 181, "fmla", 181 * 0.57 / 2.4),
+        ("raspberry_pi_4", "cortex-a72", 120, "smlal", 120 * 0.84 / 1.8),
+    ],
+)
+def test_the_arithmetic(board: str, cpu: str, millions: int, multiplication: str, expected_ms: float) -> None:
+    estimated = estimate(counted(cpu, **{multiplication: millions * 10**6}), load_target(board))
+    assert estimated.core == cpu
+    assert estimated.million_instructions == millions
+    assert estimated.latency_ms == pytest.approx(expected_ms)
+    assert estimated.low_ms == pytest.approx(expected_ms / 1.35)
+    assert estimated.high_ms == pytest.approx(expected_ms * 1.35)
+    assert estimated.worst_error == WORST_ERROR == 1.35
+    assert "estimate" in estimated.method
+    assert "not measured" in estimated.method
+
+
+def test_a_mix_of_precisions_costs_between_the_two() -> None:
+    board = load_target("raspberry_pi_4")
+    fp32, half, int8 = (estimate(counted("cortex-a72", fmla=f, smlal=100 - f, load=100), board) for f in (100, 50, 0))
+    assert fp32
+    assert half
+    assert int8
+    assert half.latency_ms == pytest.approx((fp32.latency_ms + int8.latency_ms) / 2)
+
+
+def test_without_a_clock_or_a_known_core_there_is_no_estimate() -> None:
+    assert estimate(counted(), msgspec.structs.replace(load_target("raspberry_pi_5"), clock_mhz=0)) is None
+    jetson = msgspec.structs.replace(load_target("jetson_orin_nano"), clock_mhz=1500)
+    assert jetson.cpu not in CYCLES
+    assert estimate(counted(jetson.cpu), jetson) is None
+    for board in ("raspberry_pi_4", "arm64"):
+        with pytest.raises(ValueError, match="counted on cortex-a76"):
+            estimate(counted(), load_target(board))
+
+
+def test_every_core_that_is_counted_has_a_table_and_a_board() -> None:
+    assert set(CPUS) == {core.model for core in CORES} == set(CYCLES)
+    clocks = {load_target(name).cpu: load_target(name).clock_mhz for name in ("raspberry_pi_4", "raspberry_pi_5")}
+    assert clocks == {"cortex-a72": 1800, "cortex-a76": 2400}
+    assert [core.model for core in CORES if "asimddp" in core.cpuinfo()] == ["cortex-a76"]
+    assert all(core.cpuinfo().count("processor\t") == 4 for core in CORES)
+
+
+STEPS = ("_add_emulator", "_add_system", "_add_wheels", "_add_plugin", "_try_out")
+
+# A stand-in for the emulator: writes six million sdot, as the plugin would, and ends as it is told to.
+EMULATOR = """\
+#!/bin/sh
+for argument; do case "$argument" in *counts=*) out=${{argument#*counts=}};; esac; done
+printf '\\200\\215\\133\\000\\000\\000\\000\\000\\001\\000\\000\\000\\000\\224\\201\\116' > "$out"
+{last}
+"""
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder that is all of PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def program(folder: Path, name: str, text: str = "exit 0") -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(stat.S_IRWXU)
+
+
+def steps_that_do(
+    monkeypatch: pytest.MonkeyPatch, did: list[str], failing: str = "", error: Exception | None = None
+) -> None:
+    """Replace the steps by ones that only leave a file; one of them may fail after that."""
+
+    def step(name: str) -> Callable[..., None]:
+        def act(counter: Counter, *_: object) -> None:
+            did.append(name)
+            (counter.folder / name).touch()
+            if name == failing and error is not None:
+                raise error
+
+        return act
+
+    for name in STEPS:
+        monkeypatch.setattr(installation, name, step(name))
+
+
+def kept_counter(folder: Path, last: str) -> Counter:
+    """A counter whose emulator is a stand-in."""
+    recipe = current_recipe()
+    counter = Counter(folder / "arm-cost" / recipe.key, recipe)
+    counter.folder.mkdir(parents=True)
+    counter.emulator.write_text(EMULATOR.format(last=last))
+    counter.emulator.chmod(stat.S_IRWXU)
+    write_record(counter)
+    return counter
+
+
+def test_it_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+    told: list[tuple[str, int, int]] = []
+    steps_that_do(monkeypatch, did)
+    assert find_counter(tmp_path) is None
+    counter = set_up(tmp_path, lambda *step: told.append(step))
+    assert did == list(STEPS)
+    assert told[0] == ("emulator", 0, 1)
+    assert told[-1] == ("trial", 1, 1)
+    assert [path.name for path in (tmp_path / "arm-cost").iterdir()] == [counter.recipe.key]
+    assert set_up(tmp_path).folder == counter.folder
+    found = find_counter(tmp_path)
+    assert found.folder == counter.folder
+    assert did == list(STEPS)
+
+
+@pytest.mark.parametrize("failing", STEPS)
+def test_failing_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    for error, expected, said in (
+        (MissingDependencyError("no network"), MissingDependencyError, "no network"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), OutputError, "cannot be set up: No space left on device"),
+    ):
+        did: list[str] = []
+        steps_that_do(monkeypatch, did, failing, error)
+        if expected is OutputError:  # on a full disk downloads go too
+            (tmp_path / "arm-cost" / "downloads").mkdir(parents=True, exist_ok=True)
+        with pytest.raises(expected, match=said) as caught:
+            set_up(tmp_path)
+        assert "\n" not in str(caught.value)
+        assert did[-1] == failing
+        assert list((tmp_path / "arm-cost").iterdir()) == []
+        assert find_counter(tmp_path) is None
+    steps_that_do(monkeypatch, [])
+    assert set_up(tmp_path).record.is_file()
+
+
+def test_what_was_abandoned_is_removed_and_a_folder_without_a_record_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps_that_do(monkeypatch, [])
+    place = tmp_path / "arm-cost"
+    for name in (".making-killed/counter", current_recipe().key, "downloads/wheels"):
+        (place / name).mkdir(parents=True)
+    counter = set_up(tmp_path)
+    assert [path.name for path in place.iterdir()] == [counter.recipe.key]
+    assert counter.record.is_file()
+
+
+def test_a_missing_program_is_named(tmp_path: Path, programs: Path) -> None:
+    needed = ("apt-get", "dpkg-deb", "tar", "cc")
+    for missing in needed:
+        for name in needed:
+            program(programs, name)
+        (programs / missing).unlink()
+        with pytest.raises(MissingDependencyError, match=missing):
+            set_up(tmp_path / "cache")
+        assert not (tmp_path / "cache").exists()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps_that_do(monkeypatch, [])
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="Not a directory"):
+        set_up(tmp_path / "file")
+
+
+def test_apt_that_fetches_nothing_gives_its_last_words_without_passwords(tmp_path: Path, programs: Path) -> None:
+    for name in ("dpkg-deb", "tar"):
+        program(programs, name)
+    program(programs, "apt-get", "echo 'E: Failed to fetch http://me:secret@host/x' >&2; exit 100")
+    apt = Apt("arm64", tmp_path / "state", tmp_path / "archives")
+    with pytest.raises(MissingDependencyError) as caught:
+        apt.download(["python3.11"])
+    assert "python3.11 (E: Failed to fetch http://host/x)" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_wheels_that_cannot_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(MissingDependencyError, match=r"pip cannot fetch numpy==2\.4\.6 for aarch64") as caught:
+        download_wheels(["numpy==2.4.6"], "3.11", tmp_path / "wheels")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_compiler_that_fails(tmp_path: Path, programs: Path) -> None:
+    program(programs, "cc", "echo 'icount.c:1: stdio.h: No such file' >&2; exit 1")
+    counter = Counter(tmp_path, current_recipe())
+    with pytest.raises(MissingDependencyError, match=r"stdio\.h: No such file\); install Debian's build-essential"):
+        installation._add_plugin(counter, str(programs / "cc"))
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_plugin_compiles_without_a_warning(tmp_path: Path) -> None:
+    cc = tmp_path / "strict"
+    program(tmp_path, "strict", 'exec cc -Wall -Wextra -Werror "$@"')
+    counter = Counter(tmp_path, current_recipe())
+    installation._add_plugin(counter, str(cc))
+    assert counter.plugin.is_file()
+
+
+def test_the_key_changes_with_what_is_in_it() -> None:
+    recipe = current_recipe()
+    assert recipe.key.startswith(f"onnxruntime-{recipe.onnxruntime}-")
+    assert recipe.key == current_recipe().key
+    for changes in ({"plugin": "other"}, {"numpy": "2.0.0"}, {"machine": "riscv64"}, {"cores": ()}):
+        assert msgspec.structs.replace(recipe, **changes).key != recipe.key
+
+
+@pytest.mark.parametrize(
+    ("last", "error", "expected"),
+    [
+        ("echo one >&2; echo 'no kernel' >&2; exit 3", ModelError, "m.onnx: ONNX Runtime on an emulated .* no kernel"),
+        ("kill -SEGV $$", EdgeError, "m.onnx: the emulator of cortex-a76 died of SIGSEGV: it said nothing"),
+        ("echo gone >&2; exit 127", EdgeError, "m.onnx: the emulator of cortex-a76 ended with 127: gone"),
+        ("exec sleep 600", EdgeError, r"m.onnx: not counted within 0\.3 s"),
+    ],
+)
+def test_what_goes_wrong_in_the_emulator_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, error: type[EdgeError], expected: str
+) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    counter = kept_counter(tmp_path, last)
+    model = tmp_path / "m.onnx"
+    model.touch()
+    with pytest.raises(error, match=expected) as caught:
+        counter.count(model, "cortex-a76", time_limit_s=0.3 if "sleep" in last else 60)
+    assert "\n" not in str(caught.value)
+    assert list(scratch.iterdir()) == []
+
+
+def test_only_models_and_known_cores_are_counted(tmp_path: Path) -> None:
+    counter = kept_counter(tmp_path, "exit 0")
+    (tmp_path / "model.toml").touch()
+    (tmp_path / "model.onnx").touch()
+    for path, cpu, expected in (
+        (tmp_path / "none.onnx", "cortex-a76", "no such file"),
+        (tmp_path / "model.toml", "cortex-a76", "not a model, expected an .onnx or .ort file"),
+        (tmp_path / "model.onnx", "cortex-a53", "'cortex-a53' cannot be counted"),
+    ):
+        with pytest.raises(UsageError, match=expected):
+            counter.count(path, cpu)  # type: ignore[arg-type]  # one of the cores is none, on purpose
+
+
+def test_a_counter_that_counts_nothing_fails_its_trial(tmp_path: Path) -> None:
+    with pytest.raises(EdgeError, match=r"has ONNX Runtime '0\.1'"):
+        kept_counter(tmp_path, "printf 0.1").try_out("cortex-a72")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "a,b.onnx"  # a comma separates the emulator's own options
+    path.touch()
+    return path
+
+
+def test_a_table_and_an_estimate_that_says_so(cache: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept_counter(cache, "printf 1.31.1")
+    assert run(["arm-cost", "count", str(model), "--target", "raspberry_pi_5"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "a,b.onnx on an emulated cortex-a76, ONNX Runtime 1.31.1, one thread" in out
+    assert re.search(r"all │ 6\.00 │ 100\.0%", out)
+    assert "estimate for raspberry_pi_5: 1.5 ms [1.1 to 2], at 2400 MHz and 0.59 cycles an instruction" in out
+    assert out.endswith("not measured on a board")
+    assert run(["arm-cost", "count", str(model), "--target", "raspberry_pi_4", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["target"], said["counts"]["total"]) == ("raspberry_pi_4", 6_000_000)
+    assert said["estimate"]["latency_ms"] == pytest.approx(6 * 0.84 / 1.8)
+
+
+def test_a_board_without_a_clock_gets_no_estimate(
+    cache: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept_counter(cache, "printf 1.31.1")
+    text = (Path(__file__).parents[3] / "targets" / "raspberry_pi_5.toml").read_text()
+    own = tmp_path / "board.toml"
+    own.write_text(re.sub(r"(?m)^clock_mhz.*\n", "", text).replace('"raspberry_pi_5"', '"board"', 1))
+    assert run(["arm-cost", "count", str(model), "--target", str(own)]) == 0
+    assert "no estimate of time: the clock of board is not known" in capsys.readouterr().out
+
+
+def test_a_board_that_cannot_be_counted_is_refused(
+    cache: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not cache.exists()
+    for target, expected in (
+        ("jetson_orin_nano", "what can be counted is cortex-a72"),
+        ("arm64", "no core of its own"),
+    ):
+        assert run(["arm-cost", "count", str(model), "--target", target]) == 2
+        assert expected in capsys.readouterr().err
+
+
+def test_without_a_counter_nothing_is_claimed_and_nothing_fetched(
+    cache: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["arm-cost", "count", str(model), "--target", "raspberry_pi_5"]) == 8
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "edge-sdk: nothing is set up to count with; run `edge-sdk arm-cost setup`\n"
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(("machine", "code"), [("aarch64", 0), ("x86_64", 6)])
+def test_of_a_bundle_its_model_is_counted_if_the_board_could_run_it(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str, code: int
+) -> None:
+    kept_counter(cache, "printf 1.31.1")
+    versions = RuntimeRange(minimum="1.20.1", maximum=onnxruntime_version())
+    manifest = msgspec.structs.replace(make_manifest(), machine=machine, onnxruntime=versions)
+    bundle = write_bundle(tmp_path / "tiny.edge", manifest)
+    assert run(["arm-cost", "count", str(bundle), "--target", "raspberry_pi_5", "--json"]) == code
+    captured = capsys.readouterr()
+    if code:
+        assert "built for x86_64" in captured.err
+    else:
+        assert json.loads(captured.out)["counts"]["model"] == "model.int8.ort"
+
+
+def test_setting_up_says_where(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counter = kept_counter(cache, "printf 1.31.1")
+    assert run(["arm-cost", "setup"]) == 0
+    assert capsys.readouterr().out.startswith(f"ready: {counter.folder} counts for ONNX Runtime ")
+    assert run(["arm-cost", "setup", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["folder"] == str(counter.folder)
+
+
+def test_without_apt_setting_up_is_one_line(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert shutil.which("apt-get") is None
+    assert run(["arm-cost", "setup"]) == 8
+    assert capsys.readouterr().err == "edge-sdk: apt-get is not installed, expected a Debian or Ubuntu machine\n"

@@ -1,0 +1,166 @@
+"""build: a bundle that keeps what its manifest promises, or an error and nothing changed."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import msgspec
+import onnxruntime as ort
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.errors import DataError
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session
+from edge_sdk.tasks import make_task
+from edge_sdk_tools.build import build
+from edge_sdk_tools.host_cpu import host_saturates
+from tests.support import models as tiny
+from tests.support.models import changed
+from tests.support.projects import CLASSIFIER, write_detector, write_labelled, write_pictures, write_project
+
+TARGETS = ["x86_64", "x86_64_avx2", "arm64", "raspberry_pi_zero_2w"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_bundle_keeps_its_promise(tmp_path: Path, target: str) -> None:
+    report = build(write_project(tmp_path), target, tmp_path / "tiny.edge")
+    bundle = Bundle.open(tmp_path / "tiny.edge")
+    manifest = bundle.manifest
+    assert manifest.target == target
+    assert manifest.variants[0].integer_mac_share == report.integer_mac_share == 1.0
+    assert report.agreement.images == 3
+    assert report.calibration_images == 9
+    assert manifest.onnxruntime.admits(ort.__version__)
+    assert "com.microsoft:QLinearConv" in manifest.operators
+    assert manifest.provenance.recipe["reduce_range"] is (target == "x86_64_avx2" or host_saturates())
+    assert report.reduced_for_host is (host_saturates() and target != "x86_64_avx2")
+    names = {"golden.npz", "labels.txt", "model.int8.ort", "report.html", "report.json"}
+    assert {f.name for f in manifest.files} == {*names, "required_operators_and_types.config"}
+    session = Session.open(bundle)
+    session.replay_golden(bundle, Prepare.of(manifest))
+    make_task(manifest, len(bundle.labels()), session.output_shapes)
+
+
+@pytest.mark.sandbox
+def test_the_command_shows_a_table_and_leaves_only_the_bundle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_detector(tmp_path)
+    assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "cells.edge")]) == 0
+    captured = capsys.readouterr()
+    for expected in ("cells for x86_64, measured on 3 images", "INT8 sees blue", "(F1)", "next: edge-sdk run"):
+        assert expected in captured.out
+    assert "replacing" not in captured.out
+    assert captured.err.splitlines() == [
+        "edge-sdk: warning: too few images to judge much: 3, give 25 or more",
+        "edge-sdk: warning: few images calibrate: 9, give 10 or more, better 100",
+    ]
+    assert {p.name for p in tmp_path.iterdir()} == {"cells.edge", "labels.txt", "model.onnx", "model.toml", "pictures"}
+
+
+def test_a_background_that_nobody_named_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_project(tmp_path, labels="background\nb\nc\n")
+    assert run(["build", str(model), "--target", "arm64", "-o", str(tmp_path / "a.edge")]) == 0
+    captured = capsys.readouterr()
+    assert 'the first label is "background"' in captured.err
+    assert "copy it to the device" in captured.out or "next: edge-sdk run" in captured.out
+    assert f"runs on ONNX Runtime {ort.__version__}" in captured.out
+    assert "teacher: none named, not checked" in captured.out
+    assert Bundle.open(tmp_path / "a.edge").manifest.distillation is None
+
+
+def test_a_build_replaces_a_bundle_and_says_that_its_signature_is_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, output = write_project(tmp_path), tmp_path / "a.edge"
+    command = ["build", str(model), "--target", "x86_64", "-o", str(output)]
+    assert run([*command, "--bundle-version", "7", "--json"]) == 0
+    report = msgspec.json.decode(capsys.readouterr().out)
+    assert (report["bundle"], report["version"]) == (str(output), 7)
+    assert run(["keygen", str(tmp_path / "k")]) == 0
+    assert run(["sign", str(output), "--key", str(tmp_path / "k")]) == run(command) == 0
+    captured = capsys.readouterr()
+    assert "replacing what was there" in captured.out
+    assert "the signature of the bundle that was replaced is gone; sign it again" in captured.err
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_evaluation_images_that_calibrated_do_not_count(tmp_path: Path) -> None:
+    model = write_project(tmp_path, pictures=6)
+    others = write_pictures(tmp_path / "others", 4, first=4)  # two of them are calibration images too
+    report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[others])
+    assert report.calibration_images == 6
+    assert report.agreement.images == 2
+    with pytest.raises(DataError, match="every evaluation image is a calibration image too"):
+        build(model, "x86_64", tmp_path / "a.edge", evaluation=[tmp_path / "pictures"])
+
+
+def test_unreadable_images_are_skipped_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of files need not be text, nor one line."""
+    model = write_project(tmp_path)
+    for picture in (tmp_path / "pictures").iterdir():
+        picture.rename(picture.with_name(f"\udcff\n{picture.name}"))
+    (tmp_path / "pictures" / "\udcff\nbroken.png").write_bytes(b"\x89PNG and then nothing")
+    (tmp_path / "pictures" / "empty.jpg").write_bytes(b"")
+    (tmp_path / "pictures" / "notes.txt").write_text("not an image, and not counted")
+    assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]) == 0
+    captured = capsys.readouterr()
+    assert len([line for line in captured.err.splitlines() if "few images" not in line]) == 1
+    assert "warning: 2 images cannot be read and were skipped: " in captured.err
+    assert "broken.png" in captured.err
+    assert "calibrated with 9 images" in captured.out
+
+
+def _student(folder: Path, *, worse: float = 0.0) -> Path:
+    """A project with a teacher beside it; `worse` sets how far its weights are from the teacher's."""
+    write_project(folder / "teacher", CLASSIFIER.replace('"tiny"', '"teacher"'), pictures=0)
+    text = CLASSIFIER + '[teacher]\nmodel = "../teacher/model.toml"\n'
+    return write_project(folder / "student", text, changed(3, worse), pictures=16)
+
+
+def test_a_good_student_is_promised_with_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_labelled(tmp_path / "data", tiny.classifier(), 20, wrong=2)
+    model, bundle = _student(tmp_path), tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "x86_64", "--evaluation", str(data), "-o", str(bundle)]) == 0
+    assert "teacher teacher: top-1 90.0%, the teacher's 90.0%" in capsys.readouterr().out
+    promised = Bundle.open(bundle).manifest.distillation
+    assert (promised.teacher, promised.metric, promised.images) == ("teacher", "top-1", 20)
+    assert (promised.student, promised.teacher_value, promised.within_noise) == (0.9, 0.9, True)
+    assert promised.teacher_sha256 == hashlib.sha256((tmp_path / "teacher" / "model.onnx").read_bytes()).hexdigest()
+    assert (promised.low, promised.high) == pytest.approx((-0.0891, 0.0891), abs=1e-4)  # half a case each way, of 22
+    assert promised.limit == -0.02
+
+
+def test_images_that_calibrated_the_teacher_judge_no_student(tmp_path: Path) -> None:
+    model = _student(tmp_path)
+    data = write_pictures(tmp_path / "data", 20, first=100)
+    (tmp_path / "teacher" / "pictures").mkdir()
+    for path in sorted(data.iterdir())[:8]:
+        shutil.copy(path, tmp_path / "teacher" / "pictures")
+    bundle = tmp_path / "a.edge"
+    build(model, "x86_64", bundle, evaluation=[data], bundle_version=1)
+    promised = Bundle.open(bundle).manifest.distillation
+    assert promised.images == 12
+    for path in sorted(data.iterdir())[8:]:
+        shutil.copy(path, tmp_path / "teacher" / "pictures")
+    with pytest.raises(DataError, match="every evaluation image calibrated teacher, the teacher; give others"):
+        build(model, "x86_64", bundle, evaluation=[data], bundle_version=2)
+
+
+def test_a_bad_student_is_not_built_and_the_old_bundle_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tmp_path / "a.edge"
+    build(_student(tmp_path), "x86_64", bundle, bundle_version=1)
+    before, promised = Bundle.open(bundle).digest, Bundle.open(bundle).manifest.distillation
+    assert (promised.metric, promised.student, promised.teacher_value) == ("top-1 agreement", 1.0, None)
+    model = _student(tmp_path, worse=0.8)
+    assert run(["build", str(model), "--target", "x86_64", "-o", str(bundle)]) == 3
+    error = capsys.readouterr().err
+    assert "tiny is not its teacher's equal: top-1 agreement" in error
+    assert error.count("\n") == 1
+    assert Bundle.open(bundle).digest == before

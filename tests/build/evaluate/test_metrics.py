@@ -1,0 +1,309 @@
+"""Figures of detectors, classifiers and segmenters, against pycocotools, scikit-learn and scipy, and by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from scipy.special import softmax
+from scipy.stats import entropy
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import accuracy_score, jaccard_score, top_k_accuracy_score
+
+from edge_sdk.errors import ModelError
+from edge_sdk_tools.evaluate import evaluate
+from edge_sdk_tools.evaluate.agreement import match
+from edge_sdk_tools.evaluate.alignment import align_labels
+from edge_sdk_tools.evaluate.average_precision import (
+    AveragePrecision,
+    Boxes,
+    LabelledBoxes,
+    box_overlaps,
+    judge,
+    true_positives_for,
+)
+from edge_sdk_tools.evaluate.classification import (
+    CALIBRATION_BINS,
+    calibration_error,
+    divergences,
+    probabilities_of,
+    ranks_of,
+    restricted,
+    softened,
+    top_columns,
+)
+from edge_sdk_tools.evaluate.segmentation import mean_iou, overlap_of
+from tests.support import models as tiny
+from tests.support.models import changed
+from tests.support.projects import hand_written_scores, write_pictures, write_project
+
+IMAGES, CLASSES = 24, 5
+
+
+def _labelled(random: np.random.Generator, objects: int) -> LabelledBoxes:
+    top_left = random.uniform(0, 300, (objects, 2))
+    boxes = np.concatenate([top_left, top_left + random.uniform(2, 120, (objects, 2))], axis=1)
+    return LabelledBoxes(boxes, random.integers(0, CLASSES, objects), random.random(objects) < 0.15)
+
+
+def _found(random: np.random.Generator, labelled: LabelledBoxes, noise: int) -> Boxes:
+    """Labelled boxes moved about, some twice, and others out of nothing; confidences have ties."""
+    index = random.integers(0, len(labelled.class_ids), 2 * len(labelled.class_ids)) if len(labelled.class_ids) else []
+    moved = labelled.boxes_xyxy[index] + random.normal(0, 6, (len(index), 4))
+    moved[:, 2:] = np.maximum(moved[:, 2:], moved[:, :2] + 1)
+    class_ids = np.where(random.random(len(index)) < 0.9, labelled.class_ids[index], 0)
+    other = _labelled(random, noise)
+    return Boxes(
+        np.concatenate([moved, other.boxes_xyxy]),
+        np.round(random.random(len(index) + noise), 2),
+        np.concatenate([class_ids, other.class_ids]).astype(np.int64),
+    )
+
+
+def _xywh(box: np.ndarray) -> list[float]:
+    return [float(box[0]), float(box[1]), float(box[2] - box[0]), float(box[3] - box[1])]
+
+
+def _pycocotools(labelled: Sequence[LabelledBoxes], found: Sequence[Boxes]) -> tuple[float, float]:
+    """MAP50-95 and mAP50 as COCO's own tools have it."""
+    annotations = [
+        {
+            "id": 1 + image * 1000 + index,
+            "image_id": image,
+            "category_id": int(class_id) + 1,
+            "bbox": _xywh(box),
+            "area": float(np.prod(_xywh(box)[2:])),
+            "iscrowd": int(crowd),
+        }
+        for image, truth in enumerate(labelled)
+        for index, (box, class_id, crowd) in enumerate(zip(truth.boxes_xyxy, truth.class_ids, truth.crowd, strict=True))
+    ]
+    detections = [
+        {"image_id": image, "category_id": int(class_id) + 1, "bbox": _xywh(box), "score": float(confidence)}
+        for image, boxes in enumerate(found)
+        for box, class_id, confidence in zip(boxes.boxes_xyxy, boxes.class_ids, boxes.confidences, strict=True)
+    ]
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco = COCO()
+        coco.dataset = {
+            "images": [{"id": image} for image in range(len(labelled))],
+            "annotations": annotations,
+            "categories": [{"id": c + 1} for c in range(CLASSES)],
+        }
+        coco.createIndex()
+        evaluation = COCOeval(coco, coco.loadRes(detections), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return float(evaluation.stats[0]), float(evaluation.stats[1])
+
+
+def _ours(labelled: Sequence[LabelledBoxes], found: Sequence[Boxes]) -> tuple[float, float]:
+    curve = AveragePrecision([judge(f, t) for f, t in zip(found, labelled, strict=True)])
+    ones = np.ones((1, len(labelled)))
+    return float(curve.mean()(ones)[0]), float(curve.mean(1)(ones)[0])
+
+
+@pytest.mark.parametrize(("objects", "noise"), [(4, 3), (12, 40), (1, 0), (30, 200), (3, 900)])
+def test_average_precision_is_that_of_pycocotools(objects: int, noise: int) -> None:
+    for seed in range(2 if noise > 100 else 4):
+        random = np.random.default_rng(seed)
+        labelled = [_labelled(random, int(random.integers(0, objects + 1))) for _ in range(IMAGES)]
+        found = [_found(random, truth, int(random.integers(0, noise + 1))) for truth in labelled]
+        assert _ours(labelled, found) == pytest.approx(_pycocotools(labelled, found), abs=1e-6)
+
+
+def test_of_two_boxes_that_overlap_alike_the_one_that_pycocotools_takes_is_taken() -> None:
+    truth = LabelledBoxes(np.array([[0.0, 0, 10, 10], [2, 0, 12, 10]]), np.zeros(2, np.int64), np.zeros(2, np.bool_))
+    # The first lies between both; the second overlaps the left one only.
+    for second in ([-3.0, 0, 7, 10], [5.0, 0, 15, 10]):
+        found = Boxes(np.array([[1.0, 0, 11, 10], second]), np.array([0.9, 0.8]), np.zeros(2, np.int64))
+        assert _ours([truth], [found]) == pytest.approx(_pycocotools([truth], [found]), abs=1e-6)
+
+
+def test_a_perfect_detector_has_one_and_a_blind_one_zero() -> None:
+    random = np.random.default_rng(1)
+    labelled = [_labelled(random, 5) for _ in range(IMAGES)]
+    perfect = [Boxes(t.boxes_xyxy, np.ones(5), t.class_ids) for t in labelled]
+    blind = [Boxes(np.empty((0, 4)), np.empty(0), np.empty(0, np.int64)) for _ in labelled]
+    assert _ours(labelled, perfect) == pytest.approx((1.0, 1.0), abs=1e-12)
+    assert _ours(labelled, blind) == (0.0, 0.0)
+
+
+def test_resampled_images_count_as_if_they_were_there_so_often() -> None:
+    random = np.random.default_rng(2)
+    labelled = [_labelled(random, 6) for _ in range(8)]
+    found = [_found(random, truth, 10) for truth in labelled]
+    weights = random.multinomial(8, np.full(8, 1 / 8), size=20).astype(np.float64)
+    curve = AveragePrecision([judge(f, t) for f, t in zip(found, labelled, strict=True)])
+    repeated = [np.repeat(np.arange(8), row.astype(int)) for row in weights]
+    expected = [_ours([labelled[i] for i in rows], [found[i] for i in rows])[0] for rows in repeated]
+    # An image that counts twice is one step of the curve here, and two there.
+    assert curve.mean()(weights) == pytest.approx(np.array(expected), abs=2e-3)
+
+
+def test_recalls_are_compared_as_floating_point_has_them() -> None:
+    recalls = np.linspace(0, 1, 101)
+    for wanted in range(1, 500):
+        curve = np.arange(wanted + 1) / wanted
+        expected = np.searchsorted(curve, recalls, side="left")
+        assert np.array_equal(true_positives_for(recalls, np.array([[float(wanted)]]))[0], expected), wanted
+
+
+def test_a_class_that_no_image_shows_is_left_out() -> None:
+    truth = LabelledBoxes(np.array([[0.0, 0, 10, 10]]), np.array([3]), np.array([False]))
+    found = Boxes(np.array([[0.0, 0, 10, 10], [50, 50, 60, 60]]), np.array([0.9, 0.8]), np.array([3, 1]))
+    assert _ours([truth], [found]) == pytest.approx((1.0, 1.0), abs=1e-12)
+
+
+def test_a_class_that_a_draw_does_not_show_is_left_out_of_it() -> None:
+    box, one = np.array([[0.0, 0, 10, 10]]), np.array([0.9])
+    truths = [LabelledBoxes(box, np.array([c]), np.array([False])) for c in (0, 1)]
+    found = [Boxes(box, one, np.array([0])), Boxes(box + 50, one, np.array([1]))]
+    curve = AveragePrecision([judge(f, t) for f, t in zip(found, truths, strict=True)])
+    assert curve.mean()(np.array([[1.0, 1], [2, 0], [0, 2]])) == pytest.approx([0.5, 1, 0])
+
+
+def test_overlap_of_known_boxes() -> None:
+    a = np.array([[0, 0, 10, 10], [0, 0, 0, 0]], np.float64)
+    b = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30], [0, 0, 0, 0]], np.float64)
+    no_crowd = np.zeros(4, np.bool_)
+    assert box_overlaps(a, b, no_crowd) == pytest.approx(np.array([[1, 1 / 3, 0, 0], [0, 0, 0, 0]]))
+    assert box_overlaps(a, b, ~no_crowd)[0] == pytest.approx(np.array([1, 1 / 2, 0, 0]))
+
+
+RANDOM = np.random.default_rng(11)
+LOGITS = RANDOM.normal(0, 3, (400, 30))
+ROWS = np.stack([probabilities_of(row[None, :], "logits") for row in LOGITS])
+TRUTH = np.where(RANDOM.random(400) < 0.5, ROWS.argmax(axis=1), RANDOM.integers(0, 30, 400))
+
+
+def test_top_k_is_scikit_learns() -> None:
+    for k in (1, 2, 5, 29):
+        expected = top_k_accuracy_score(TRUTH, ROWS, k=k, labels=np.arange(30))
+        assert (ranks_of(ROWS, TRUTH) < k).mean() == pytest.approx(expected, abs=1e-6)
+    assert (ranks_of(ROWS, TRUTH) == 0).mean() == pytest.approx(accuracy_score(TRUTH, top_columns(ROWS)), abs=1e-6)
+
+
+def test_of_equal_scores_the_first_counts_as_argmax_has_it() -> None:
+    rows = np.array([[0.4, 0.4, 0.2], [0.2, 0.4, 0.4]])
+    assert ranks_of(rows, np.array([1, 1])).tolist() == [1, 0]
+    assert top_columns(rows).tolist() == [0, 1]
+
+
+def test_probabilities_are_scipys_softmax_or_the_output_itself() -> None:
+    assert pytest.approx(softmax(LOGITS, axis=1)) == ROWS
+    huge = np.array([[1000.0, 0.0]], np.float32)
+    assert probabilities_of(huge, "logits").tolist() == [1.0, 0.0]
+    assert probabilities_of(np.array([[0.25, 0.75]], np.float32), "softmax").tolist() == [0.25, 0.75]
+
+
+def test_divergence_is_scipys() -> None:
+    other = softmax(LOGITS + RANDOM.normal(0, 1, LOGITS.shape), axis=1)
+    assert divergences(ROWS, other) == pytest.approx(entropy(ROWS, other, axis=1))
+    assert divergences(ROWS, ROWS) == pytest.approx(np.zeros(400), abs=1e-12)
+    assert np.isfinite(divergences(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]]))).all()
+
+
+def test_softening_is_the_softmax_of_smaller_logits_and_restricted_rows_sum_to_one() -> None:
+    for temperature in (1.0, 4.0, 0.5):
+        assert softened(ROWS, temperature) == pytest.approx(softmax(LOGITS / temperature, axis=1))
+    rows = restricted(np.array([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]]), np.array([2, 1]))
+    assert rows == pytest.approx(np.array([[0.625, 0.375], [0.5, 0.5]]))
+
+
+def test_calibration_error_is_scikit_learns_curve_weighted() -> None:
+    confidences, right = ROWS.max(axis=1), ROWS.argmax(axis=1) == TRUTH
+    share, confidence = calibration_curve(right, confidences, n_bins=CALIBRATION_BINS)
+    counts = np.histogram(confidences, bins=CALIBRATION_BINS, range=(0, 1))[0]
+    expected = (np.abs(share - confidence) * counts[counts > 0]).sum() / len(right)
+    assert calibration_error(confidences, right) == pytest.approx(expected)
+    for sure, correct, value in (
+        ([1.0, 1.0], [True, True], 0.0),
+        ([1.0, 1.0], [False, False], 1.0),
+        ([0.5, 0.5], [True, False], 0.0),
+        ([], [], 0),
+    ):
+        assert calibration_error(np.array(sure), np.array(correct, np.bool_)) == pytest.approx(value)
+
+
+def test_mean_iou_is_scikit_learns() -> None:
+    truth = [RANDOM.integers(0, 4, (20, 30)).astype(np.uint8) for _ in range(6)]
+    answers = [np.where(RANDOM.random((20, 30)) < 0.7, t, 0).astype(np.uint8) for t in truth]
+    value = mean_iou([overlap_of(a, t, 5) for a, t in zip(answers, truth, strict=True)])(np.ones((1, 6)))
+    flat = np.concatenate([t.ravel() for t in truth]), np.concatenate([a.ravel() for a in answers])
+    assert value == pytest.approx([jaccard_score(*flat, average="macro", labels=range(4))], abs=1e-6)
+
+
+def test_unknown_pixels_do_not_count_and_unanswered_ones_are_wrong() -> None:
+    truth = np.array([[0, 0, 1, 255]], np.uint8)
+    answer = np.array([[0, 255, 1, 1]], np.uint8)
+    overlap = overlap_of(answer, truth, 2)
+    assert (overlap.both.tolist(), overlap.either.tolist()) == ([1, 1], [2, 1])
+
+
+Box = tuple[float, float, float, float, float, int]
+
+
+def _boxes(items: list[Box]) -> Boxes:
+    rows = np.array(sorted(items, key=lambda item: -item[4]), np.float64).reshape(-1, 6)
+    return Boxes(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64))
+
+
+def test_matching_is_one_to_one() -> None:
+    box = (0, 0, 10, 10, 0.5, 1)
+    for got, expected, matched in (
+        ([(0, 0, 10, 10, 0.9, 1)], [box], [(0, 0)]),
+        ([(0, 0, 10, 10, 0.9, 1)], [(0, 0, 10, 10, 0.5, 2)], []),
+        ([(0, 0, 10, 10, 0.9, 1)], [(0, 0, 10, 20, 0.5, 1)], [(0, 0)]),
+        ([(0, 0, 10, 10, 0.9, 1)], [(0, 0, 10, 21, 0.5, 1)], []),
+        ([(0, 0, 10, 10, 0.9, 1), (0, 0, 10, 10, 0.8, 1)], [box], [(0, 0)]),
+        ([(0, 0, 10, 10, 0.8, 1), (0, 0, 10, 9, 0.9, 1)], [box, (0, 0, 10, 8, 0.5, 1)], [(0, 0), (1, 1)]),
+        ([], [box], []),
+        ([box], [], []),
+    ):
+        assert match(_boxes(got), _boxes(expected)) == matched
+
+
+def test_divergence_is_from_the_reference_to_the_model(tmp_path: Path) -> None:
+    model = write_project(tmp_path / "model", pictures=0)
+    reference = write_project(tmp_path / "reference", model=changed(1), pictures=0)
+    data = write_pictures(tmp_path / "data", 30)
+    mine, theirs = (hand_written_scores(m, data) for m in (tiny.classifier(), changed(1)))
+    [_, divergence] = evaluate(model, data, reference=reference).agreement
+    assert divergence.name == "KL divergence (nats)"
+    assert divergence.value.value == pytest.approx(entropy(theirs, mine, axis=1).mean(), rel=1e-4)
+    assert divergence.value.value != pytest.approx(entropy(mine, theirs, axis=1).mean(), rel=1e-2)
+
+
+def test_labels_are_matched_by_text() -> None:
+    for others, renamed, expected in (
+        (["c", "b", "a"], {}, [2, 1, 0]),
+        (["A", "B", "C, the third"], {}, [0, 1, 2]),
+        (["x", "a", "b", "c"], {}, [1, 2, 3]),
+        (["alpha", "b", "c"], {"A": "Alpha"}, [0, 1, 2]),
+        (["b", "a", "c"], {"a": "b", "b": "a"}, [0, 1, 2]),
+    ):
+        assert align_labels(["a", "b", "c"], others, renamed).tolist() == expected
+    # Labels that occur twice keep their order; underscores and spaces are the same.
+    assert align_labels(["crane", "crane", "dog"], ["dog", "Crane", "crane, a bird"]).tolist() == [1, 2, 0]
+    assert align_labels(["traffic_light"], ["Traffic  light"]).tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("others", "renamed", "expected"),
+    [
+        (["a", "bb", "z"], {}, r"2 of 3 .* \('b', 'c'\), the nearest is 'bb'"),
+        (["a", "b", "c"], {"d": "a"}, r"teacher.labels: 'd' is no label of this model"),
+        (["a", "b", "c"], {"a": "cat"}, r"teacher.labels: 'cat' is no label of the teacher"),
+    ],
+)
+def test_labels_that_cannot_be_matched_are_named(others: list[str], renamed: dict[str, str], expected: str) -> None:
+    with pytest.raises(ModelError, match=expected):
+        align_labels(["a", "b", "c"], others, renamed)

@@ -1,0 +1,167 @@
+"""evaluate and build of class maps, and of detectors with several outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from sklearn.metrics import jaccard_score
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import AccuracyGateError
+from edge_sdk.frame import Segmentation
+from edge_sdk.model_spec import load_model_spec
+from edge_sdk_tools.build import build
+from edge_sdk_tools.check import examine
+from edge_sdk_tools.dataset import Dataset, find_images
+from edge_sdk_tools.distill_check import distill_check
+from edge_sdk_tools.evaluate import evaluate, observe, open_subject, pair_up
+from edge_sdk_tools.evaluate.average_precision import Boxes
+from tests.support import models as heads
+from tests.support import models as tiny
+from tests.support.projects import SEGMENTER, write_pictures, write_project
+from tests.support.reports import only
+
+
+@pytest.fixture
+def segmenter(tmp_path: Path) -> Path:
+    return write_project(tmp_path / "project", SEGMENTER, tiny.segmenter(), labels="background\nred\nblue\n")
+
+
+def _paint(segmenter: Path, data: Path, count: int) -> list[np.ndarray]:
+    """Pictures with the model's own class maps as masks."""
+    write_pictures(data / "images", count, first=300)
+    (data / "masks").mkdir()
+    paint = open_subject(segmenter).open()
+    maps = []
+    for path in sorted((data / "images").iterdir()):
+        result = paint(cv2.imread(str(path))).result  # type: ignore[arg-type]  # OpenCV's array is of bytes
+        assert isinstance(result, Segmentation)
+        maps.append(result.to_frame())
+        cv2.imwrite(str(data / "masks" / path.name), maps[-1])
+    return maps
+
+
+def test_masks_as_the_model_paints_them_are_perfect(tmp_path: Path, segmenter: Path) -> None:
+    _paint(segmenter, tmp_path / "data", 8)
+    found = evaluate(segmenter, tmp_path / "data")
+    assert (found.format, found.quality[0].name, found.quality[0].value.value) == ("masks", "mIoU", 1)
+
+
+def test_mean_iou_is_what_scikit_learn_counts(tmp_path: Path, segmenter: Path) -> None:
+    maps = _paint(segmenter, tmp_path / "data", 8)
+    truths = []
+    for path, painted in zip(sorted((tmp_path / "data" / "masks").iterdir()), maps, strict=True):
+        truth = painted.copy()
+        truth[:20] = 1
+        cv2.imwrite(str(path), truth)
+        truths.append(truth)
+    expected = jaccard_score(np.ravel(truths), np.ravel(maps), average="macro")
+    assert evaluate(segmenter, tmp_path / "data").quality[0].value.value == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_image_whose_mask_has_another_size_is_skipped_and_named(tmp_path: Path, segmenter: Path) -> None:
+    _paint(segmenter, tmp_path / "data", 3)
+    cv2.imwrite(str(tmp_path / "data" / "masks" / "301.png"), np.zeros((7, 9), np.uint8))
+    found = evaluate(segmenter, tmp_path / "data")
+    assert found.images == 2
+    assert [(s.path.name, s.reason) for s in found.skipped] == [
+        ("301.png", "48x40 pixels, its labels were drawn on 9x7")
+    ]
+
+
+def test_a_student_is_judged_by_its_class_maps(tmp_path: Path, segmenter: Path) -> None:
+    _paint(segmenter, tmp_path / "data", 8)
+    labelled, plain = (distill_check(segmenter, segmenter, tmp_path / "data" / name) for name in ("", "images"))
+    assert (labelled.verdict.metric, labelled.verdict.passed, labelled.p_value) == ("mIoU", True, None)
+    assert (plain.verdict.metric, plain.verdict.value, plain.worst) == ("mIoU of both", 1, ())
+
+
+def test_a_bundle_of_a_segmenter_promises_its_agreement(tmp_path: Path, segmenter: Path) -> None:
+    report = build(segmenter, "x86_64", tmp_path / "a.edge", bundle_version=1)
+    assert report.agreement.metric == "mean_iou"
+    assert report.agreement.value > 0.8
+    assert "INT8" not in report.samples[0].int8
+    found = evaluate(
+        Bundle.open(tmp_path / "a.edge").path, write_pictures(tmp_path / "data", 5, first=60), reference=segmenter
+    )
+    assert found.agreement[0].value.value > 0.8
+
+
+def test_models_that_find_nothing_in_common_cannot_be_compared(tmp_path: Path, segmenter: Path) -> None:
+    proto = tiny.segmenter()
+    for weight in proto.graph.initializer:  # a fourth class, which wins everywhere
+        values = numpy_helper.to_array(weight)
+        more = np.concatenate([values, np.full((1, *values.shape[1:]), 9.0 if weight.name == "b" else 0.0)])
+        weight.CopyFrom(numpy_helper.from_array(more.astype(np.float32), weight.name))
+    proto.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
+    text = SEGMENTER.replace('"cells"', '"teacher"')
+    teacher = write_project(tmp_path / "t", text, proto, labels="background\nred\nblue\ngreen\n", pictures=0)
+    with pytest.raises(AccuracyGateError, match="cells and teacher find nothing that both know on 3 images"):
+        evaluate(segmenter, write_pictures(tmp_path / "data", 3, first=400), reference=teacher)
+
+
+SSD = """
+model = "model.onnx"
+name = "priors"
+task = "detection"
+decoder = "ssd"
+labels = "labels.txt"
+
+[input]
+size_wh = [8, 8]
+std = [255, 255, 255]
+
+[detection]
+anchors = [[[3, 3], [4, 2]], [[5, 5], [8, 8]]]
+strides = [2, 4]
+"""
+
+
+def _ssd(*, reverse: bool = False) -> onnx.ModelProto:
+    head, outputs = heads.ssd()
+    return head.model(*(reversed(outputs) if reverse else outputs))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    write_pictures(tmp_path / "pictures", 6)
+    return tmp_path / "pictures"
+
+
+def _detections(project: Path, pictures: Path) -> list[Boxes]:
+    observed = observe(pair_up([open_subject(project)]), Dataset(find_images([pictures]), None, "pictures"))
+    return [row for record in observed.records for row in record.rows if isinstance(row, Boxes)]
+
+
+def test_the_order_of_outputs_changes_nothing(tmp_path: Path, pictures: Path) -> None:
+    rows = [
+        _detections(write_project(tmp_path / str(reverse), SSD, _ssd(reverse=reverse), labels="a\nb\n"), pictures)
+        for reverse in (False, True)
+    ]
+    assert sum(len(row.confidences) for row in rows[0]) > 20
+    for mine, theirs in zip(*rows, strict=True):
+        assert np.array_equal(mine.boxes_xyxy, theirs.boxes_xyxy)
+        assert np.array_equal(mine.confidences, theirs.confidences)
+        assert np.array_equal(mine.class_ids, theirs.class_ids)
+
+
+def test_classes_are_counted_in_the_scores(tmp_path: Path) -> None:
+    report = examine(load_model_spec(write_project(tmp_path, SSD, _ssd(), labels="a\nb\nc\n", pictures=0)))
+    finding = only(report, "labels")
+    assert finding.what == "labels has 3 lines, the model has 2 classes (output 1x40x3, 3 = 1 + 2 for ssd)"
+    assert finding.next_step.startswith(
+        "if no score is the background's, set background_class = false under [detection]"
+    )
+
+
+@pytest.mark.parametrize(("labels", "rules"), [("a\nb\n", ["input"]), ("a\nb\nc\n", ["input", "labels"])])
+def test_behind_an_input_of_another_size_too(tmp_path: Path, labels: str, rules: list[str]) -> None:
+    """How many boxes there will be is open then; boxes are told from scores by their four columns."""
+    text = SSD.replace("[8, 8]", "[16, 16]")
+    report = examine(load_model_spec(write_project(tmp_path, text, _ssd(reverse=True), labels=labels, pictures=0)))
+    assert [finding.rule for finding in report.of("error")] == rules

@@ -1,0 +1,280 @@
+"""Darknet -> ONNX, against a forward pass in plain numpy that follows Darknet's C loops."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from edge_sdk.errors import ModelError, OutputError
+from edge_sdk.model_spec import load_model_spec
+from edge_sdk_tools.importing import import_darknet
+from tests.support.darknet import Array, Network, Options, Reference, write_cfg
+
+YOLO: tuple[str, Options] = (
+    "yolo",
+    {"mask": "1,0", "anchors": "10,14, 23,27, 37,58", "classes": "2", "scale_x_y": "1.05"},
+)
+HEAD: tuple[str, Options] = ("convolutional", {"filters": 14, "size": 1, "activation": "linear"})
+
+
+def conv(filters: int, **options: Any) -> tuple[str, Options]:
+    return "convolutional", {"filters": filters, "size": 3, "pad": 1, "activation": "leaky", **options}
+
+
+NETWORKS: dict[str, Network] = {
+    "batch normalisation": [conv(6, batch_normalize=1, stride=2)],
+    "stride a side": [conv(4, stride_x=1, stride_y=2)],
+    "padding without pad": [conv(4, size=5, pad=0, padding=1)],
+    "no padding": [conv(4, pad=0)],
+    "groups": [conv(6), conv(8, groups=2)],
+    "relu": [conv(4, activation="relu")],
+    "mish": [conv(4, activation="mish")],
+    "logistic": [conv(4, activation="logistic")],
+    "default activation": [("convolutional", {"filters": 4, "size": 3, "pad": 1})],
+    "maxpool 2/2": [conv(4), ("maxpool", {"size": 2, "stride": 2})],
+    "maxpool 2/2 of an odd side": [conv(4, pad=0, stride=2), ("maxpool", {"size": 2, "stride": 2})],
+    "maxpool 2/1": [conv(4), ("maxpool", {"size": 2, "stride": 1})],
+    "maxpool 5/1": [conv(4), ("maxpool", {"size": 5, "stride": 1})],
+    "maxpool 3/2": [conv(4), ("maxpool", {"size": 3, "stride": 2})],
+    "maxpool 3/3": [conv(4), ("maxpool", {"size": 3, "stride": 3})],
+    "maxpool padding 0": [conv(4), ("maxpool", {"size": 3, "stride": 2, "padding": 0})],
+    "maxpool padding 1": [conv(4), ("maxpool", {"size": 4, "stride": 2, "padding": 1})],
+    "route one": [conv(4), conv(6), ("route", {"layers": "-2"})],
+    "route group": [conv(6), ("route", {"layers": "-1", "groups": 3, "group_id": 1})],
+    "route two": [conv(4), conv(6), ("route", {"layers": "-1, 0"})],
+    "route two groups": [conv(4), conv(6), ("route", {"layers": "-1,-2", "groups": 2, "group_id": 1})],
+    "shortcut": [conv(4), conv(4), ("shortcut", {"from": "-2", "activation": "linear"})],
+    "shortcut of three": [conv(4), conv(4), conv(4), ("shortcut", {"from": "-2,-3", "activation": "leaky"})],
+    "upsample": [conv(4, stride=2), ("upsample", {"stride": 2})],
+    "upsample 3": [conv(4, stride=2), ("upsample", {"stride": 3})],
+    "short names": [("conv", conv(4)[1]), ("max", {"size": 2, "stride": 2})],
+}
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def write_network(
+    folder: Path, layers: Network, rng: np.random.Generator, shape: tuple[int, int, int] = (3, 12, 20)
+) -> tuple[Reference, Path, Path, Path]:
+    """A .cfg, .weights and labels, and the reference that has seen one random picture."""
+    reference = Reference(rng.random(shape, np.float32), rng)
+    data = reference.run(layers)
+    cfg = write_cfg(folder / "tiny.cfg", layers, f"channels={shape[0]}\nheight={shape[1]}\nwidth={shape[2]}")
+    weights, labels = folder / "tiny.weights", folder / "names"
+    weights.write_bytes(data)
+    labels.write_text("cat\ndog\n")
+    return reference, cfg, weights, labels
+
+
+def run_onnx(model: Path, image: Array) -> list[Array]:
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return [np.asarray(output) for output in session.run(None, {"images": image[None]})]
+
+
+@pytest.mark.parametrize("layers", NETWORKS.values(), ids=NETWORKS.keys())
+def test_every_layer_does_what_darknet_does(tmp_path: Path, rng: np.random.Generator, layers: Network) -> None:
+    reference, cfg, weights, labels = write_network(tmp_path, [*layers, HEAD, YOLO], rng)
+    toml = import_darknet(cfg, weights, labels, tmp_path / "out")
+    (found,) = run_onnx(tmp_path / "out" / "tiny.onnx", reference.image)
+    assert toml == tmp_path / "out" / "model.toml"
+    assert found.shape == (1, *reference.heads[0].shape)
+    np.testing.assert_allclose(found[0], reference.heads[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("channels", "color"), [(1, "GRAY"), (3, "RGB")])
+def test_two_heads_become_two_outputs_with_their_own_anchors(
+    tmp_path: Path, rng: np.random.Generator, channels: int, color: str
+) -> None:
+    second = ("yolo", {**YOLO[1], "mask": "2,0", "scale_x_y": "1.2"})
+    layers = [
+        *[conv(6, batch_normalize=1, stride=2), HEAD, YOLO],
+        *[("route", {"layers": "-3"}), conv(4), ("upsample", {"stride": 2}), HEAD, second],
+    ]
+    reference, cfg, weights, labels = write_network(tmp_path, layers, rng, (channels, 16, 24))
+    spec = load_model_spec(import_darknet(cfg, weights, labels, tmp_path / "out", name="other"))
+    for found, expected in zip(run_onnx(Path(spec.model), reference.image), reference.heads, strict=True):
+        np.testing.assert_allclose(found[0], expected, rtol=1e-4, atol=1e-4)
+    assert Path(spec.model) == tmp_path / "out" / "other.onnx"
+    assert (spec.name, spec.decoder, spec.input.color) == ("other", "yolov4", color)
+    assert spec.input.tensor_shape == (1, channels, 16, 24)
+    assert (set(spec.input.mean), set(spec.input.std)) == ({0.0}, {255.0})
+    assert spec.detection.anchors == (((23.0, 27.0), (10.0, 14.0)), ((37.0, 58.0), (10.0, 14.0)))
+    assert spec.detection.scale_xy == (1.05, 1.2)
+    assert Path(spec.labels).read_text() == "cat\ndog\n"
+
+
+def test_the_model_is_static_and_of_opset_17(tmp_path: Path, rng: np.random.Generator) -> None:
+    _, cfg, weights, labels = write_network(tmp_path, [conv(4, batch_normalize=1), HEAD, YOLO], rng)
+    import_darknet(cfg, weights, labels, tmp_path / "out")
+    model = onnx.load(tmp_path / "out" / "tiny.onnx")
+    assert [(o.domain, o.version) for o in model.opset_import] == [("", 17)]
+    assert {node.op_type for node in model.graph.node} == {"Conv", "LeakyRelu"}
+    assert [value.name for value in model.graph.input] == ["images"]
+    for value in (*model.graph.input, *model.graph.output):
+        assert all(dim.dim_value > 0 for dim in value.type.tensor_type.shape.dim)
+
+
+def test_an_old_header_with_32_bits_is_read(tmp_path: Path, rng: np.random.Generator) -> None:
+    reference, cfg, weights, labels = write_network(tmp_path, [HEAD, YOLO], rng)
+    weights.write_bytes(struct.pack("<iiii", 0, 1, 0, 32) + weights.read_bytes()[20:])
+    import_darknet(cfg, weights, labels, tmp_path)
+    np.testing.assert_allclose(run_onnx(tmp_path / "tiny.onnx", reference.image)[0][0], reference.heads[0], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ([conv(4), ("lstm", {})], "layer 1 [lstm]: this kind of layer is not supported; supported: convolutional"),
+        ([conv(4, activation="gelu")], "layer 0 [convolutional]: activation 'gelu' is not supported; supported: li"),
+        ([conv(4, dilation=2)], "layer 0 [convolutional]: dilation=2 is not supported, expected dilation=1"),
+        ([conv(4, stride="x")], "stride is 'x', expected a whole number"),
+        ([conv(4, stride=0)], "stride is 0, expected 1 to 2147483647"),
+        ([conv(4, size=99, pad=0)], "the kernel's size 99 is larger than its input of 12 with 0 around it"),
+        ([conv(4, groups=2)], "groups is 2, expected a divisor of 3 channels and 4 filters"),
+        ([conv(4), ("maxpool", {"size": 99, "stride": 2, "padding": 0})], "the window's size 99 is larger"),
+        ([conv(4), ("maxpool", {"size": 2, "padding": 4})], "padding is 4, expected less than twice the size 2"),
+        ([conv(4), ("maxpool", {"size": 2, "maxpool_depth": 1})], "maxpool_depth=1 is not supported"),
+        ([("route", {"layers": "-1"})], "layer 0 [route]: reads layer -1, expected one from 0 to -1"),
+        ([conv(4), ("route", {"layers": "1"})], "layer 1 [route]: reads layer 1, expected one from 0 to 0"),
+        ([conv(4), ("route", {})], "layers is missing"),
+        ([conv(4), conv(4, stride=2), ("route", {"layers": "0,1"})], "layer 1 is 6x10, expected 12x20"),
+        ([conv(4), ("route", {"layers": "0", "groups": 3})], "group_id 0 of 3 groups, expected a share of 4 ch"),
+        ([conv(4), ("route", {"layers": "0", "groups": 2, "group_id": 2})], "group_id 2 of 2 groups"),
+        ([conv(4), conv(5), ("shortcut", {"from": "-2"})], "layer -2 is 4x12x20, expected 5x12x20"),
+        ([conv(4), conv(4), ("shortcut", {"from": "-2", "weights_type": "per_feature"})], "weights_type=per_feature"),
+        ([conv(4), conv(4), ("shortcut", {})], "from is missing"),
+        ([conv(4), ("upsample", {"stride": 2, "scale": 3})], "scale=3 is not supported"),
+        ([conv(4), YOLO], "layer 1 [yolo]: reads 4 channels, expected 14: 2 anchors x (5 + 2 classes)"),
+        ([HEAD, ("yolo", {**YOLO[1], "mask": "7"})], "mask is [7], expected numbers of the 3 anchors"),
+        ([HEAD, ("yolo", {**YOLO[1], "anchors": "1,x"})], "anchors is 'x', expected a number"),
+        ([HEAD, ("yolo", {**YOLO[1], "anchors": "1,nan"})], "anchors is 'nan', expected a number"),
+        ([HEAD, ("yolo", {**YOLO[1], "new_coords": "1"})], "new_coords=1 is not supported"),
+        ([HEAD, YOLO, conv(4)], "layer 2 [convolutional]: reads layer 1, a [yolo], which has no output"),
+        ([conv(4)], "[net]: no [yolo] after it"),
+    ],
+)
+def test_what_is_not_converted_is_named(tmp_path: Path, layers: Network, expected: str) -> None:
+    cfg = write_cfg(tmp_path / "tiny.cfg", layers)
+    assert expected in _complaint(tmp_path, cfg)
+    assert f"{cfg}:" in _complaint(tmp_path, cfg)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "does not begin with [net]"),
+        ("[convolutional]\nfilters=2", "does not begin with [net]"),
+        ("[net]\nwidth=8\nheight=8", "no layers after [net]"),
+        ("width=8", "tiny.cfg:1: expected `[section]` or `key=value`, got 'width=8'"),
+        ("[net]\nwidth 8\n", "tiny.cfg:2: expected `[section]` or `key=value`, got 'width 8'"),
+        ("[net\n", "tiny.cfg:1: expected `[section]`, got '[net'"),
+        ("[net]\nheight=8\n[yolo]", "[net]: width is missing"),
+        ("[net]\nheight=8\nwidth=9999999\n[yolo]", "[net]: width is 9999999, expected 8 to 8192"),
+        ("[net]\nheight=8\nwidth=8\nchannels=4\n[yolo]", "[net]: channels is 4, expected 1 or 3"),
+        (b"\xff\xfe\x00", "not text, expected a Darknet .cfg"),
+        (None, "no such file"),
+    ],
+)
+def test_a_wrong_cfg_is_named(tmp_path: Path, text: str | bytes | None, expected: str) -> None:
+    cfg = tmp_path / "tiny.cfg"
+    if text is not None:
+        cfg.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert expected in _complaint(tmp_path, cfg)
+
+
+def test_a_cfg_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tiny.cfg")
+    assert "tiny.cfg: cannot be read: it is a pipe, expected" in _complaint(tmp_path, tmp_path / "tiny.cfg")
+
+
+def _complaint(folder: Path, cfg: Path) -> str:
+    (folder / "names").write_text("cat\ndog\n")
+    with pytest.raises(ModelError) as caught:
+        import_darknet(cfg, folder / "tiny.weights", folder / "names", folder / "out")
+    assert not (folder / "out").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda data: data[:-4], "has 240 bytes, expected 244 for the layers of the .cfg; truncated"),
+        (lambda data: data[:-1], "has 243 bytes, expected 244 for the layers of the .cfg; truncated"),
+        (lambda data: data + b"1234", "has 248 bytes, expected 244 for the layers of the .cfg; they belong to an"),
+        (lambda data: data[:20], "has 20 bytes, expected 244"),
+        (lambda data: data[:7], "has 7 bytes, expected Darknet .weights with a header of 16 or 20"),
+        (lambda data: b"", "has 0 bytes"),
+        (lambda data: data[:-4] + struct.pack("<f", float("nan")), "layer_0_weights is not finite"),
+        (lambda data: None, "no such file, expected Darknet .weights"),
+    ],
+)
+def test_wrong_weights_are_named_with_both_sizes(
+    tmp_path: Path, rng: np.random.Generator, change: Callable[[bytes], bytes | None], expected: str
+) -> None:
+    _, cfg, weights, _ = write_network(tmp_path, [HEAD, YOLO], rng)  # 20 + 4 * (14 + 14 * 3) bytes
+    changed = change(weights.read_bytes())
+    weights.unlink()
+    if changed is not None:
+        weights.write_bytes(changed)
+    assert expected in _complaint(tmp_path, cfg)
+    assert str(weights) in _complaint(tmp_path, cfg)
+
+
+def test_a_negative_variance_is_damage(tmp_path: Path, rng: np.random.Generator) -> None:
+    _, cfg, weights, _ = write_network(tmp_path, [conv(14, batch_normalize=1), YOLO], rng)
+    data = bytearray(weights.read_bytes())
+    data[20 + 3 * 14 * 4 : 24 + 3 * 14 * 4] = struct.pack("<f", -1.0)
+    weights.write_bytes(data)
+    assert "layer_0_weights is not finite" in _complaint(tmp_path, cfg)
+
+
+def test_huge_layers_are_refused_by_size_and_not_by_memory(tmp_path: Path, rng: np.random.Generator) -> None:
+    write_network(tmp_path, [HEAD, YOLO], rng)
+    cfg = write_cfg(tmp_path / "tiny.cfg", [conv(2_000_000_000), conv(2_000_000_000), HEAD, YOLO])
+    assert "truncated" in _complaint(tmp_path, cfg)
+
+
+def test_labels_and_name_must_fit(tmp_path: Path, rng: np.random.Generator) -> None:
+    _, cfg, weights, labels = write_network(tmp_path, [HEAD, YOLO], rng)
+    labels.write_text("cat\n")
+    with pytest.raises(ModelError, match="has 1 labels, expected 2, the classes of"):
+        import_darknet(cfg, weights, labels, tmp_path / "out")
+    with pytest.raises(ModelError, match=r"'\.\./x' is no model name"):
+        import_darknet(cfg, weights, labels, tmp_path / "out", name="../x")
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, rng: np.random.Generator) -> None:
+    _, cfg, weights, labels = write_network(tmp_path, [HEAD, YOLO], rng)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OutputError, match="file/out: cannot be written: Not a directory"):
+        import_darknet(cfg, weights, labels, tmp_path / "file" / "out")
+
+
+def test_a_full_disk_leaves_nothing_of_an_import(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cfg, weights, labels = write_network(tmp_path, [HEAD, YOLO], rng)
+    write_bytes = Path.write_bytes
+
+    def fill(path: Path, data: bytes) -> int:
+        if "model.toml" in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write_bytes(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    with pytest.raises(OutputError, match="out: cannot be written: No space left on device; nothing was changed"):
+        import_darknet(cfg, weights, labels, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,183 @@
+"""PyTorch -> ONNX: what is written computes the same, in a graph that quantizes well."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is the extra [torch]")
+pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch]")
+
+import torch
+
+from edge_sdk.errors import ModelError
+from edge_sdk_tools.build import build
+from edge_sdk_tools.importing.import_report import ImportReport
+from edge_sdk_tools.importing.pytorch import import_pytorch
+from edge_sdk_tools.ledger import from_json
+from tests.support import torch_models
+from tests.support.projects import MODEL_TOML, MODELS, is_documented, line_of, write_pictures, write_target, write_toml
+
+
+def import_function(folder: Path, function: str, **options: object) -> tuple[ImportReport, onnx.ModelProto]:
+    report = import_pytorch(f"{MODELS}:{function}", write_toml(folder), **options)
+    return report, onnx.load(folder / "net.onnx")
+
+
+def run(folder: Path, images: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(folder / "net.onnx", providers=["CPUExecutionProvider"])
+    return session.run(None, {"images": images})[0]
+
+
+def run_torch(module: torch.nn.Module, images: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return module.eval()(torch.from_numpy(images.copy())).numpy()
+
+
+@pytest.fixture
+def picture() -> np.ndarray:
+    return np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
+
+
+def test_the_graph_is_what_quantization_wants(tmp_path: Path, picture: np.ndarray) -> None:
+    report, proto = import_function(tmp_path, "net")
+    operators = Counter(node.op_type for node in proto.graph.node)
+    # Batch normalisation is in the convolution, ReLU6 is a Clip, and the mean that keeps its dimensions has integers.
+    assert operators == Counter(
+        ["Conv", "Conv", "Mul", "Mul", "Clip", "GlobalAveragePool", "Sigmoid", "ReduceMean", "Gemm"]
+    )
+    assert [o.version for o in proto.opset_import if o.domain == ""] == [18] == [report.opset]
+    assert (report.input_shape, report.layout, report.nodes) == ((1, 3, 16, 16), "NCHW", len(proto.graph.node))
+    assert report.exporter.startswith("torch.export of PyTorch")
+    np.testing.assert_allclose(run(tmp_path, picture), run_torch(torch_models.Net(), picture), rtol=1e-5, atol=1e-6)
+
+
+def test_the_figures_are_printed_for_every_output(tmp_path: Path) -> None:
+    report, _ = import_function(tmp_path, "outputs", images=[write_pictures(tmp_path / "pictures", 20)])
+    assert [(o.name, o.shape) for o in report.outputs] == [
+        ("logits", (1, 3)),
+        ("maps_0", (1, 8, 8, 8)),
+        ("maps_1_0", (1, 8, 8)),
+    ]
+    assert all(o.absolute <= 1e-5 and o.on_images is not None and o.on_images <= o.absolute for o in report.outputs)
+    assert (report.probes, report.images, report.warnings) == (24, 16, ())
+
+
+def test_calibration_images_are_compared_on_by_default(tmp_path: Path) -> None:
+    toml = write_toml(tmp_path)
+    toml.write_text(f'{MODEL_TOML}\n[data]\ncalibration = "pictures"\n')
+    unseen = import_pytorch(f"{MODELS}:net", toml)
+    assert (unseen.images, unseen.outputs[0].on_images) == (0, None)
+    assert unseen.warnings == ("no real image was compared; give some with --images FOLDER",)
+    write_pictures(tmp_path / "pictures", 2)
+    assert import_pytorch(f"{MODELS}:net", toml).images == 2
+
+
+def test_nothing_of_this_machine_is_in_the_file(tmp_path: Path) -> None:
+    import_function(tmp_path, "net")
+    data = (tmp_path / "net.onnx").read_bytes()
+    assert str(MODELS.parent).encode() not in data
+    assert b"site-packages" not in data
+
+
+@pytest.mark.parametrize("function", ["training", "ready", "item", "writes"])
+def test_forms_of_a_model(tmp_path: Path, picture: np.ndarray, function: str) -> None:
+    import_function(tmp_path, function)
+    module = torch_models.Net() if function == "training" else getattr(torch_models, function)
+    module = module() if isinstance(module, type) else module
+    np.testing.assert_allclose(run(tmp_path, picture), run_torch(module, picture), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["half", "bfloat16"])
+def test_other_floats_become_float32(tmp_path: Path, picture: np.ndarray, kind: str) -> None:
+    report, proto = import_function(tmp_path, kind)
+    name = {"half": "float16"}.get(kind, kind)
+    assert report.warnings[0] == f"weights were {name} and became float32"
+    assert {tensor.data_type for tensor in proto.graph.initializer} <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
+    rounded = getattr(torch_models, kind)().float()
+    np.testing.assert_allclose(run(tmp_path, picture), run_torch(rounded, picture), rtol=1e-5, atol=1e-6)
+
+
+def test_a_state_dict_goes_into_the_model(tmp_path: Path, picture: np.ndarray) -> None:
+    trained = torch_models.Net()
+    trained.last.bias.data += 5
+    torch.save(trained.state_dict(), tmp_path / "weights.pth")
+    import_function(tmp_path, "net", weights=tmp_path / "weights.pth")
+    np.testing.assert_allclose(run(tmp_path, picture), run_torch(trained, picture), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", ["net", "alone"])
+def test_a_free_batch(tmp_path: Path, picture: np.ndarray, function: str) -> None:
+    report, _ = import_function(tmp_path, function, dynamic_batch=True)
+    three = np.concatenate([picture, picture * 2, picture - 1])
+    assert report.input_shape == ("batch", 3, 16, 16)
+    assert report.exporter.startswith("torch.export")
+    np.testing.assert_allclose(run(tmp_path, three), run_torch(torch_models.Net(), three), rtol=1e-5, atol=1e-6)
+
+
+def test_a_torch_export_archive(tmp_path: Path, picture: np.ndarray) -> None:
+    program = torch.export.export(torch_models.Net().eval(), (torch.zeros(1, 3, 16, 16),))
+    torch.export.save(program, tmp_path / "net.pt2")
+    report = import_pytorch(str(tmp_path / "net.pt2"), write_toml(tmp_path))
+    assert report.exporter.startswith("torch.export")
+    np.testing.assert_allclose(run(tmp_path, picture), run_torch(torch_models.Net(), picture), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_torchscript_archive(tmp_path: Path, picture: np.ndarray) -> None:
+    traced = torch.jit.trace(torch_models.Net().eval(), torch.zeros(1, 3, 16, 16))
+    torch.jit.save(traced, tmp_path / "net.pt")
+    report = import_pytorch(str(tmp_path / "net.pt"), write_toml(tmp_path))
+    assert report.exporter.startswith("TorchScript")
+    np.testing.assert_allclose(run(tmp_path, picture), run_torch(torch_models.Net(), picture), rtol=1e-5, atol=1e-6)
+
+
+def test_a_target_of_a_low_opset(tmp_path: Path, picture: np.ndarray) -> None:
+    target = write_target(tmp_path, max_opset=15)
+    report, proto = import_function(tmp_path, "net", target_name=str(target))
+    assert [o.version for o in proto.opset_import if o.domain == ""] == [15]
+    assert report.exporter.startswith("TorchScript")
+    np.testing.assert_allclose(run(tmp_path, picture), run_torch(torch_models.Net(), picture), rtol=1e-5, atol=1e-6)
+
+
+def test_an_archive_and_a_target_of_a_low_opset(tmp_path: Path) -> None:
+    program = torch.export.export(torch_models.Net().eval(), (torch.zeros(1, 3, 16, 16),))
+    torch.export.save(program, tmp_path / "net.pt2")
+    target = str(write_target(tmp_path, max_opset=15))
+    with pytest.raises(ModelError, match="exported with opset 18 or more, this target runs up to 15"):
+        import_pytorch(str(tmp_path / "net.pt2"), write_toml(tmp_path), target_name=target)
+
+
+def test_what_the_better_exporter_cannot_take_is_traced_and_said(tmp_path: Path) -> None:
+    report, _ = import_function(tmp_path, "rare_branch")
+    assert report.exporter.startswith("TorchScript")
+    assert report.warnings[0] == (
+        f"forward takes numbers out of tensors at {line_of('what data decides')}, and the graph keeps what they were "
+        "at export; all 8 inputs that were compared agree, but to be sure use torch.where instead of if, fixed loop "
+        "counts and shapes, and tensors instead of item()"
+    )
+    assert is_documented(report.warnings[0].replace(MODELS.name, "model.py"))
+
+
+def test_what_torch_export_lacks_is_traced_and_said(tmp_path: Path) -> None:
+    report, _ = import_function(tmp_path, "untranslated")
+    assert report.exporter.startswith("TorchScript")
+    assert report.warnings[0] == (
+        "the model was traced, because torch.export could not take it: not made for torch.export"
+    )
+
+
+def test_a_build_shows_how_far_the_model_is_from_pytorch(tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path / "pictures", 16)
+    imported, _ = import_function(tmp_path, "net", images=[pictures])
+    build(tmp_path / "model.toml", "x86_64", tmp_path / "net.edge", calibration=[pictures], bundle_version=1)
+    source, fp32 = from_json((tmp_path / "net.edge" / "report.json").read_bytes()).steps[:2]
+    assert (source.kind, source.name, source.what) == ("source", "PyTorch", f"imported by {imported.exporter}")
+    assert fp32.outputs is not None
+    assert (fp32.outputs.against, fp32.outputs.inputs, fp32.outputs.images) == ("source", 24, 16)
+    assert fp32.outputs.largest == max(output.absolute for output in imported.outputs) > 0

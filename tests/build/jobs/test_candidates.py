@@ -1,0 +1,270 @@
+"""Jobs on this machine: the same results however many at once, kept on disk, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.errors import EdgeError, ModelError, OutputError, UsageError
+from edge_sdk_tools.candidates import Finished, Store, Workshop
+from edge_sdk_tools.candidates.outcome import decoded, encoded
+from tests.support import jobs
+from tests.support.jobs import Counted, Measured, Recipe
+
+
+@pytest.fixture(params=[1, 2], ids=["sequential", "processes"])
+def workshop(request: pytest.FixtureRequest) -> Iterator[Workshop]:
+    with Workshop(jobs=request.param) as workshop:
+        yield workshop
+
+
+def test_results_in_the_items_order_and_progress_as_they_come(workshop: Workshop) -> None:
+    # The first takes longest: it is done last where two run at once.
+    items = [Recipe(0, 0.4), *jobs.recipes(6)[1:]]
+    seen: list[Finished[Measured]] = []
+    results = workshop.run(jobs.measure, items, shared=b"abc", key=jobs.key, result=Measured, on_done=seen.append)
+    assert results == [Measured(number, number / 3 + 3) for number in range(6)]
+    assert sorted(finished.key for finished in seen) == [f"recipe-{number}" for number in range(6)]
+    assert [(finished.done, finished.total) for finished in seen] == [(number, 6) for number in range(1, 7)]
+
+
+def test_temporary_files_of_a_job_go_where_the_hosts_go(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (place,) = workshop.run(jobs.temporary_files, jobs.recipes(1), shared=None, key=jobs.key, result=jobs.Place)
+    assert place.folder == str(tmp_path)
+
+
+def test_items_of_one_key_are_done_once(workshop: Workshop, tmp_path: Path) -> None:
+    items = jobs.recipes(3, folder=tmp_path) * 2
+    results = workshop.run(jobs.measure, items, shared=None, key=jobs.key, result=Measured)
+    assert [measured.number for measured in results] == [0, 1, 2, 0, 1, 2]
+    assert len(list(tmp_path.iterdir())) == 3
+    assert workshop.run(jobs.measure, [], shared=None, key=jobs.key, result=Measured) == []
+
+
+def test_an_error_of_ours_arrives_as_it_is(workshop: Workshop) -> None:
+    with pytest.raises(ModelError, match=r"^model\.onnx: no such model; export it again$") as caught:
+        workshop.run(jobs.fail, jobs.recipes(3), shared="ours", key=jobs.key, result=Measured)
+    assert vars(caught.value)["next_step"] == "export it again"
+    with pytest.raises(EdgeError, match=r"^holds a lock$"):
+        workshop.run(jobs.fail, jobs.recipes(3), shared="unpicklable", key=jobs.key, result=Measured)
+
+
+def test_any_other_error_is_one_line_that_names_the_item(workshop: Workshop) -> None:
+    with pytest.raises(EdgeError, match=r"^recipe-7: ZeroDivisionError: once$") as caught:
+        workshop.run(jobs.fail, [Recipe(7)], shared="foreign", key=jobs.key, result=Measured)
+    assert 'raise ZeroDivisionError("once' in str(caught.value.__cause__)
+    with pytest.raises(EdgeError, match=r"^recipe-0: what the job returned is no Measured: Expected `object`"):
+        workshop.run(jobs.lie, jobs.recipes(1), shared=None, key=jobs.key, result=Measured)
+
+
+def test_shared_is_pickled_once_and_unpickled_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counted, "pickled", 0)
+    with Workshop(jobs=2) as workshop:
+        shared = Counted(bytes(5_000_000))
+        results = workshop.run(jobs.weigh, jobs.recipes(12, 0.05), shared=shared, key=jobs.key, result=Measured)
+        assert Counted.pickled == 1
+        assert {measured.value for measured in results} == {5_000_000}
+        assert {measured.unpickled for measured in results} == {1}
+        assert len({measured.pid for measured in results} - {os.getpid()}) == 2
+        # Another run has another one.
+        assert (
+            workshop.run(jobs.weigh, jobs.recipes(1), shared=Counted(b"12"), key=jobs.key, result=Measured)[0].value
+            == 2
+        )
+
+
+def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
+    seen: list[str] = []
+    with Workshop(jobs=2) as workshop:
+        results = workshop.run(
+            jobs.die_once,
+            jobs.recipes(8, 0.05, tmp_path),
+            shared=None,
+            key=jobs.key,
+            result=Measured,
+            on_done=lambda finished: seen.append(finished.key),
+        )
+    assert [measured.number for measured in results] == list(range(8))
+    assert sorted(seen) == [f"recipe-{number}" for number in range(8)]
+
+
+def test_a_job_that_always_kills_its_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_sdk_tools.candidates.processes._DEATHS", 1)  # each new pair of workers takes seconds
+    with Workshop(jobs=2) as workshop, pytest.raises(EdgeError, match=r"^worker processes died 2 times, .*recipe-2"):
+        workshop.run(jobs.die, jobs.recipes(4), shared=None, key=jobs.key, result=Measured)
+
+
+def test_arguments_that_make_no_sense() -> None:
+    with pytest.raises(UsageError, match="jobs: expected at least 1, got 0"):
+        Workshop(jobs=0)
+    with pytest.raises(UsageError, match="the cluster decides how many"):
+        Workshop(jobs=2, scheduler="tcp://a:1")
+
+
+def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: set(range(8)))
+    with Workshop() as alone, Workshop(jobs=3) as three:
+        assert (alone.threads_per_job, three.threads_per_job) == (8, 2)
+
+
+_PROGRAM = """
+import sys
+from pathlib import Path
+from edge_sdk_tools.candidates import Workshop
+from tests.support import jobs
+if __name__ == "__main__":
+    folder, many = Path(sys.argv[1]), int(sys.argv[2])
+    items = [jobs.Recipe(number, 0.2, str(folder / "starts")) for number in range(8)]
+    with Workshop(jobs=many, store=folder / "store") as workshop:
+        print(workshop.run(jobs.measure, items, shared=bytes(3_000_000), key=jobs.key, result=jobs.Measured,
+            on_done=lambda finished: print(finished.key, finished.remembered, flush=True)))
+"""
+
+
+@pytest.mark.parametrize(("many", "whole_group"), [(1, False), (2, True)])
+def test_an_interrupted_run_resumes_and_leaves_no_process(tmp_path: Path, many: int, whole_group: bool) -> None:
+    (tmp_path / "starts").mkdir()
+    (tmp_path / "program.py").write_text(_PROGRAM)
+    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path), str(many)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "JOBLIB_TEMP_FOLDER": str(tmp_path / "maps")}
+    (tmp_path / "maps").mkdir()
+    first = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    done = [first.stdout.readline().split()[0] for _ in range(3)]
+    # A terminal sends it to every process, `kill` to one.
+    (os.killpg if whole_group else os.kill)(first.pid, signal.SIGINT)
+    out, errors = first.communicate(timeout=120)
+    done += [line.split()[0] for line in out.splitlines()]
+    assert first.returncode == -signal.SIGINT
+    assert errors.count("Traceback") <= 1, errors
+    assert errors.rstrip().endswith("KeyboardInterrupt"), errors
+    # Whoever was started belongs to its session; the last to go is the tracker that removes the maps.
+    deadline = time.monotonic() + 60
+    while left := _session(first.pid):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    assert list((tmp_path / "maps").iterdir()) == []
+    kept = sorted(path.name for path in (tmp_path / "store").iterdir())
+    assert all(name.endswith(".msgpack") for name in kept)  # none half written
+    assert {f"{key}.msgpack" for key in done} <= set(kept)
+
+    again = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    remembered = [line.split()[0] for line in again.stdout.splitlines() if line.endswith(" True")]
+    assert sorted(f"{key}.msgpack" for key in remembered) == kept
+    assert again.stderr == ""
+    starts = [path.name.split(".")[0] for path in (tmp_path / "starts").iterdir()]
+    assert all(starts.count(key.removeprefix("recipe-")) == 1 for key in remembered)
+
+
+def _session(leader: int) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[3] == str(leader) and fields[0] != "Z":
+            found.append(path.parent.name)
+    return found
+
+
+def _run(store: Path, items: list[Recipe]) -> list[bool]:
+    """Whether each was remembered."""
+    seen: dict[str, Finished[Measured]] = {}
+    with Workshop(store=store) as workshop:
+        results = workshop.run(
+            jobs.measure,
+            items,
+            shared=None,
+            key=jobs.key,
+            result=Measured,
+            on_done=lambda finished: seen.update({finished.key: finished}),
+        )
+    assert results == [Measured(item.number, item.number / 3) for item in items]
+    return [seen[jobs.key(item)].remembered for item in items]
+
+
+def test_a_second_run_computes_nothing(tmp_path: Path) -> None:
+    items = [Recipe(0), Recipe(1)]
+    assert _run(tmp_path / "new" / "store", items) == [False, False]
+    assert _run(tmp_path / "new" / "store", [*items, Recipe(2)]) == [True, True, False]
+    assert sorted(path.name for path in (tmp_path / "new" / "store").iterdir()) == [
+        f"recipe-{number}.msgpack" for number in range(3)
+    ]
+
+
+def test_a_damaged_file_is_computed_again(tmp_path: Path) -> None:
+    items = [Recipe(number) for number in range(5)]
+    _run(tmp_path, items)
+    whole = (tmp_path / "recipe-0.msgpack").read_bytes()
+    (tmp_path / "recipe-0.msgpack").write_bytes(whole[:-3])
+    (tmp_path / "recipe-1.msgpack").write_bytes(b"")
+    flipped = bytearray((tmp_path / "recipe-2.msgpack").read_bytes())
+    flipped[-12] ^= 1  # inside a float: still a result, and a wrong one
+    (tmp_path / "recipe-2.msgpack").write_bytes(flipped)
+    (tmp_path / "recipe-3.msgpack").write_bytes(whole)  # another's
+    assert _run(tmp_path, items) == [False, False, False, False, True]
+    assert _run(tmp_path, items) == [True] * 5
+
+
+def test_a_result_of_an_older_form_is_computed_again(tmp_path: Path) -> None:
+    Store(tmp_path).put("recipe-0", b"\x81\xa6number\x00")
+    assert _run(tmp_path, [Recipe(0)]) == [False]
+
+
+def test_prune_removes_what_was_not_used_for_longest(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for age, key in enumerate("dcba"):
+        store.put(key, bytes(1000))
+        os.utime(tmp_path / f"{key}.msgpack", (age, age))
+    size = (tmp_path / "a.msgpack").stat().st_size
+    assert store.get("d") == bytes(1000)  # used, so it is the newest now
+    assert store.prune(4 * size) == 0
+    assert store.prune(2 * size + 1) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.msgpack", "d.msgpack"]
+    assert store.prune(0) == 2
+
+
+def test_prune_removes_what_killed_processes_left(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    old, new = tmp_path / ".a.1.partial", tmp_path / ".b.2.partial"
+    old.touch()
+    new.touch()
+    os.utime(old, (time.time() - 7200,) * 2)
+    assert store.prune(0) == 0
+    assert list(tmp_path.iterdir()) == [new]
+
+
+def test_a_key_that_is_no_file_name(tmp_path: Path) -> None:
+    for key in ("", "../up", ".hidden", "a\0b", "x" * 129):
+        with pytest.raises(ValueError, match="names a file"):
+            Store(tmp_path).put(key, b"")
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"file/store: results cannot be kept: Not a directory$"):
+        Store(tmp_path / "file" / "store")
+    store = Store(tmp_path / "store")
+    (tmp_path / "store" / "a.msgpack").mkdir()
+    with pytest.raises(OutputError, match="results cannot be kept"):
+        store.put("a", b"")
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["a.msgpack"]
+
+
+def test_a_path_whose_name_is_no_text_stays_as_it_is() -> None:
+    path = Path("\udcff\n.png")
+    assert decoded(encoded([path]), list[Path]) == [path]

@@ -1,0 +1,298 @@
+"""Jobs on a real Dask cluster of two worker processes: as on this machine, and robust against what dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+import edge_sdk
+import edge_sdk_tools
+from edge_sdk.errors import EdgeError, ModelError, UsageError
+from edge_sdk_tools.candidates import Finished, Workshop
+from tests.support import jobs
+from tests.support.broker import free_port
+from tests.support.jobs import Counted, Measured, local_cluster
+
+# Dask closes some of its sockets and loops only when they are collected.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::DeprecationWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    # A result that died with its worker is asked for this long, 30 s by default.
+    with dask.config.set({"distributed.comm.timeouts.connect": "3s"}), local_cluster(2) as cluster:
+        yield cluster
+
+
+def _pids(cluster: LocalCluster) -> list[int]:
+    return [nanny.pid for nanny in cluster.workers.values()]
+
+
+def test_as_on_this_machine(cluster: LocalCluster, tmp_path: Path) -> None:
+    items = jobs.recipes(7, 0.05)
+    answers: list[list[Measured]] = []
+    for options in ({}, {"jobs": 2}, {"scheduler": cluster.scheduler_address, "store": tmp_path / "store"}):
+        seen: list[Finished[Measured]] = []
+        with Workshop(**options) as workshop:
+            assert workshop.threads_per_job >= 1
+            answers.append(
+                workshop.run(
+                    jobs.measure, items, shared=b"some bytes", key=jobs.key, result=Measured, on_done=seen.append
+                )
+            )
+        assert [finished.done for finished in seen] == list(range(1, 8))
+    assert answers[0] == answers[1] == answers[2] == [Measured(number, number / 3 + 10) for number in range(7)]
+    # What the cluster computed is remembered here, where no cluster is asked any more.
+    with Workshop(store=tmp_path / "store") as workshop:
+        remembered: list[bool] = []
+        again = workshop.run(
+            jobs.measure,
+            items,
+            shared=b"some bytes",
+            key=jobs.key,
+            result=Measured,
+            on_done=lambda finished: remembered.append(finished.remembered),
+        )
+    assert (again, remembered) == (answers[0], [True] * 7)
+
+
+def test_shared_is_sent_once(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counted, "pickled", 0)
+    with Workshop(scheduler=cluster.scheduler_address) as workshop:
+        before = workshop.run(jobs.weigh, jobs.recipes(1), shared=Counted(b""), key=jobs.key, result=Measured)
+        monkeypatch.setattr(Counted, "pickled", 0)
+        results = workshop.run(
+            jobs.weigh, jobs.recipes(12, 0.05), shared=Counted(bytes(5_000_000)), key=jobs.key, result=Measured
+        )
+    # By this process; a worker that hands it on to the other pickles it again, there.
+    assert Counted.pickled == 1
+    assert {measured.value for measured in results} == {5_000_000}
+    assert {measured.pid for measured in results} == set(_pids(cluster))
+    assert before[0].value == 0
+    for pid in _pids(cluster):
+        assert len({measured.unpickled for measured in results if measured.pid == pid}) == 1
+
+
+def test_errors_arrive_as_they_are(cluster: LocalCluster) -> None:
+    with Workshop(scheduler=cluster.scheduler_address) as workshop:
+        with pytest.raises(ModelError, match="export it again") as caught:
+            workshop.run(jobs.fail, jobs.recipes(3), shared="ours", key=jobs.key, result=Measured)
+        assert vars(caught.value)["what"] == "model.onnx: no such model"
+        with pytest.raises(EdgeError, match=r"^recipe-\d: ZeroDivisionError: once$"):
+            workshop.run(jobs.fail, jobs.recipes(3), shared="foreign", key=jobs.key, result=Measured)
+
+
+@pytest.mark.long
+def test_workers_that_are_killed_lose_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def on_done(finished: Finished[Measured]) -> None:
+        seen.append(finished.key)
+        if len(seen) == 3:  # with all of them what was shared is gone too
+            for pid in _pids(cluster):
+                os.kill(pid, signal.SIGKILL)
+
+    with Workshop(scheduler=cluster.scheduler_address) as workshop:
+        results = workshop.run(
+            jobs.measure,
+            jobs.recipes(12, 0.2, tmp_path),
+            shared=b"1234",
+            key=jobs.key,
+            result=Measured,
+            on_done=on_done,
+        )
+    assert results == [Measured(number, number / 3 + 4) for number in range(12)]
+    assert sorted(seen) == sorted(f"recipe-{number}" for number in range(12))
+    cluster.scheduler.validate_state()
+
+
+def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Path) -> None:
+    def interrupt(_finished: Finished[Measured]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Workshop(scheduler=cluster.scheduler_address) as workshop:
+        workshop.run(
+            jobs.measure, jobs.recipes(30, 0.2, tmp_path), shared=b"", key=jobs.key, result=Measured, on_done=interrupt
+        )
+    _until(lambda: not cluster.scheduler.tasks)  # without a cancellation: until all of them are done
+    assert len(list(tmp_path.iterdir())) < 15
+
+
+@pytest.mark.long
+def test_a_job_that_always_kills_its_worker_is_given_up() -> None:
+    with local_cluster(1) as small, Workshop(scheduler=small.scheduler_address) as workshop:
+        small.scheduler.allowed_failures = 1
+        with pytest.raises(EdgeError, match=r"^recipe-2: the workers that ran it died"):
+            workshop.run(jobs.die, jobs.recipes(3)[2:], shared=None, key=jobs.key, result=Measured)
+
+
+@contextlib.contextmanager
+def _program(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        env={**os.environ, **environment},
+        cwd="/",  # where `-m` finds no other modules first
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()  # asked politely, a worker whose scheduler is gone looks for it first
+        process.wait(timeout=60)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _path(*first: Path) -> str:
+    """Where a worker finds its modules: as this process, after `first`."""
+    return os.pathsep.join([*map(str, first), *sys.path])
+
+
+def _worker(address: str, **environment: str) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    options = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"]
+    return _program("distributed.cli.dask_worker", address, *options, **environment)
+
+
+@pytest.mark.long
+def test_a_scheduler_that_goes_away_is_named() -> None:
+    port = str(free_port())
+    address = f"tcp://127.0.0.1:{port}"
+    scheduler = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"]
+    with _program(*scheduler) as process, _worker(address, PYTHONPATH=_path()):
+        _until(lambda: _listens(int(port)))
+        lost = pytest.raises(EdgeError, match=rf"^scheduler {address}: lost: ")
+        with Workshop(scheduler=address) as workshop, lost:
+            workshop.run(
+                jobs.measure,
+                jobs.recipes(50, 0.1),
+                shared=b"",
+                key=jobs.key,
+                result=Measured,
+                on_done=lambda finished: process.kill() if finished.done == 3 else None,
+            )
+
+
+def _other_numpy(folder: Path) -> None:
+    (folder / "numpy-1.99.0.dist-info").mkdir()
+    (folder / "numpy-1.99.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.99.0\n")
+
+
+def _other_sources(folder: Path) -> None:
+    for package in (edge_sdk, edge_sdk_tools):
+        root = Path(package.__path__[0])
+        shutil.copytree(root, folder / root.name, ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "edge_sdk" / "errors.py").open("a") as file:
+        file.write("# another commit\n")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "expected"),
+    [
+        (_other_numpy, r"worker tcp://127\.0\.0\.1:\d+ has numpy 1\.99\.0, this machine [0-9.]+; install the same"),
+        (_other_sources, r"worker tcp://.* has edge-sdk's sources [0-9a-f]{20}, this machine [0-9a-f]{20};"),
+    ],
+)
+def test_workers_with_other_versions_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Any, expected: str
+) -> None:
+    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 100.0)  # the worker starts beside other tests
+    prepare(tmp_path)
+    with (
+        local_cluster(0) as empty,
+        _worker(empty.scheduler_address, PYTHONPATH=_path(tmp_path)),
+        pytest.raises(UsageError, match=expected),
+    ):
+        Workshop(scheduler=empty.scheduler_address).__enter__()
+
+
+@pytest.mark.long
+def test_a_worker_with_other_versions_that_joins_later(tmp_path: Path) -> None:
+    _other_numpy(tmp_path)
+    with (
+        local_cluster(1) as small,
+        Workshop(scheduler=small.scheduler_address) as workshop,
+        _worker(small.scheduler_address, PYTHONPATH=_path(tmp_path)),
+    ):
+        with Client(small.scheduler_address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=60)
+        with pytest.raises(UsageError, match="joined with other versions"):
+            workshop.run(jobs.measure, jobs.recipes(10, 0.3), shared=None, key=jobs.key, result=Measured)
+
+
+def test_nobody_at_the_address(capfd: pytest.CaptureFixture[str]) -> None:
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with pytest.raises(UsageError, match=rf"^scheduler {address}: nobody answers within 10 s"):
+        Workshop(scheduler=address).__enter__()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(UsageError, match="nobody answers within 1 s"):
+            Workshop(scheduler=address).__enter__()
+
+
+def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 1.0)
+    with local_cluster(0) as empty, pytest.raises(UsageError, match="no worker within 1 s; start some"):
+        Workshop(scheduler=empty.scheduler_address).__enter__()
+
+
+def test_a_connection_that_does_not_close_in_time_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 0.1)
+    close = Client.close
+
+    def close_late(client: Client, timeout: float) -> None:
+        close(client)
+        raise TimeoutError(f"timed out after {timeout} s.")
+
+    monkeypatch.setattr(Client, "close", close_late)
+    with local_cluster(0) as empty, pytest.raises(UsageError, match="no worker within 0 s; start some"):
+        Workshop(scheduler=empty.scheduler_address).__enter__()
+
+
+def test_addresses_that_are_refused() -> None:
+    for address in ("host:8786", "http://host:8786", "tcp://host", "tcp://a:b@host:1", "tcp://host:1\n", ""):
+        with pytest.raises(UsageError, match=r"expected tcp://HOST:PORT or tls://HOST:PORT"):
+            Workshop(scheduler=address).__enter__()
+
+
+def test_tls_without_certificates() -> None:
+    with pytest.raises(
+        UsageError, match=r"^scheduler tls://a:1: .* names no certificates for TLS, see docs/cluster\.md$"
+    ):
+        Workshop(scheduler="tls://a:1").__enter__()
+    files = dict.fromkeys(("ca-file", "client.cert", "client.key"), "/nowhere.pem")
+    with (
+        dask.config.set({f"distributed.comm.tls.{name}": path for name, path in files.items()}),
+        pytest.raises(UsageError, match="Dask's configuration of TLS: FileNotFoundError"),
+    ):
+        Workshop(scheduler="tls://a:1").__enter__()

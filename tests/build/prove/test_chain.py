@@ -1,0 +1,127 @@
+"""The chain of steps: errors of raw outputs that add up, and the memory that a form of a model takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from edge_sdk.frame import Tensor
+from edge_sdk.target import load_target
+from edge_sdk_tools.chain import Chain
+from edge_sdk_tools.chain.output_change import Form, OutputChange, compare_forms
+from edge_sdk_tools.chain.output_parts import Parts
+from edge_sdk_tools.chain.peak_memory import PeakMemory
+from edge_sdk_tools.convert import convert
+from tests.support import models as tiny
+
+PLAIN = Parts(None, is_classifier=False)
+SIGNAL = np.array([[3.0, 4.0]], np.float32)  # of energy 25
+
+
+def _adding(*offsets: Sequence[float]) -> list[Form]:
+    """The float model, and steps that each add an offset to what the one before said."""
+    kinds = ("fp32", "simplified", "int8", "ort")
+    forms = [Form("fp32", None, lambda tensor: [tensor])]
+    so_far = np.zeros(2, np.float32)
+    for kind, against, offset in zip(kinds[1:], kinds, offsets, strict=False):
+        so_far = so_far + np.array(offset, np.float32)
+        forms.append(Form(kind, against, lambda tensor, added=so_far: [tensor + added]))
+    return forms
+
+
+def test_errors_are_measured_from_the_step_before_and_from_fp32() -> None:
+    changes = compare_forms(_adding((0.0, 0.0), (0.5, 0.0), (0.0, -0.25)), [SIGNAL, -SIGNAL], PLAIN)
+    simplified, int8, ort = changes["simplified"], changes["int8"], changes["ort"]
+    assert (simplified.identical, simplified.relative_error, simplified.cosine) == (True, 0.0, pytest.approx(1))
+    assert (int8.identical, int8.largest, int8.against, int8.images) == (False, 0.5, "simplified", 2)
+    assert int8.relative_error == pytest.approx(0.5 / 5)
+    assert (ort.relative_error, ort.largest) == (pytest.approx(0.25 / 5), 0.25)
+    # At right angles they add up as squares; on top of each other they would not.
+    assert ort.total_error == pytest.approx(math.hypot(0.5, 0.25) / 5)
+    assert (int8.top1_agreement, ort.largest_share) == (None, None)
+
+
+def test_a_classifier_s_answers_are_compared_too() -> None:
+    changes = compare_forms(_adding((2.0, 0.0)), [SIGNAL, 3 * SIGNAL], Parts(None, is_classifier=True))
+    assert changes["simplified"].top1_agreement == 0.5
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(1, (1, 6, 8)), (-1, (1, 8, 6))])
+def test_scores_do_not_drown_in_boxes(axis: int, shape: tuple[int, ...]) -> None:
+    boxes_and_scores = np.ones(shape, np.float32)
+    boxes, scores = np.split(boxes_and_scores, [4], axis=axis)
+    boxes *= 640
+    lost = np.concatenate([boxes, np.zeros_like(scores)], axis=axis)
+    whole = np.concatenate([boxes, scores], axis=axis)
+    forms = [Form("fp32", None, lambda _: [whole]), Form("int8", "fp32", lambda _: [lost])]
+    apart = compare_forms(forms, [SIGNAL], Parts(axis, is_classifier=False))["int8"]
+    assert apart.relative_error == pytest.approx(math.sqrt(0.5))
+    together = compare_forms(forms, [SIGNAL], PLAIN)["int8"]
+    assert together.relative_error == pytest.approx(0, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    "output", [np.zeros((1, 3), np.float32), np.array([[np.nan, 1]], np.float32), np.array([[np.inf, 1]], np.float32)]
+)
+def test_what_cannot_be_compared_is_not(output: Tensor) -> None:
+    forms = [Form("fp32", None, lambda tensor: [tensor]), Form("int8", "fp32", lambda _: [output])]
+    assert compare_forms(forms, [SIGNAL], PLAIN) == {}
+
+
+def test_classes_have_no_energy() -> None:
+    forms = [Form("fp32", None, lambda _: [np.array([1, 2])]), Form("int8", "fp32", lambda _: [np.array([1, 5])])]
+    change = compare_forms(forms, [SIGNAL], PLAIN)["int8"]
+    assert (change.identical, change.largest) == (False, 3)
+    assert (change.relative_error, change.total_error, change.cosine) == (None, None, None)
+
+
+def test_a_figure_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"OutputChange\.largest is nan, expected a finite number"):
+        OutputChange(against="fp32", images=1, inputs=1, largest=math.nan)
+
+
+@pytest.mark.parametrize(("error", "doubts"), [(None, 0), (0.0, 0), (1.3e-6, 0), (0.036, 1)])
+def test_a_board_that_computes_something_else_is_a_doubt(error: float | None, doubts: int) -> None:
+    change = OutputChange(against="ort", images=1, inputs=1, largest=0.074, relative_error=error)
+    found = Chain({"arm": change}, {}, "cortex-a76", "").doubts
+    assert len(found) == doubts
+    assert all("emulated cortex-a76" in line and "3.6% of their size, by 0.074 at most" in line for line in found)
+    assert Chain({}, {}, None, "").doubts == ()
+
+
+def _convolutions(path: Path, channels: int) -> Path:
+    weight = np.ones((channels, 3, 32, 32), np.float32)
+    node = helper.make_node("Conv", ["images", "w"], ["y"])
+    onnx.save(tiny.model([node], [1, 3, 32, 32], {"y": [1, channels, 1, 1]}, {"w": weight}), path)
+    return path
+
+
+def test_memory_is_that_of_each_model_alone(tmp_path: Path) -> None:
+    large, small = _convolutions(tmp_path / "large.onnx", 4096), _convolutions(tmp_path / "small.onnx", 64)
+    junk = tmp_path / "junk.onnx"
+    junk.write_bytes(b"junk")
+    folder = tmp_path / "ort"
+    folder.mkdir()
+    ort = convert(small, load_target("x86_64"), folder).model
+    with PeakMemory([small, large, junk, small, ort], ort) as memory:
+        first, most, broken, again, converted = memory.finish()
+    assert broken is None
+    assert None not in (first, most, again, converted)
+    weights_mb = 4096 * 3 * 32 * 32 * 4 / 1e6
+    assert weights_mb < most < 5 * weights_mb
+    # What the large one took is not there any more, and nothing of it is counted again.
+    assert max(first, again, converted) < weights_mb / 2
+
+
+def test_a_measurement_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+    large = _convolutions(tmp_path / "large.onnx", 4096)
+    with PeakMemory([large] * 50, large) as memory:
+        process = memory._process
+        assert process.poll() is None
+    assert process.poll() is not None

@@ -1,0 +1,351 @@
+"""Device forms: rewrites of quantized graphs that keep their values, signed integers, offset weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.model_spec import ModelSpec, load_model_spec
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk.target import load_target
+from edge_sdk_tools.build import build
+from edge_sdk_tools.dataset import ImageSet, find_images
+from edge_sdk_tools.device_form import fit_to_core
+from edge_sdk_tools.pixel_input import level_graphs, level_model
+from edge_sdk_tools.quantize import (
+    Quantized,
+    core_form,
+    first_recipe,
+    quantize,
+    recipes_for,
+    simplify,
+    watch_activations,
+)
+from edge_sdk_tools.quantize.shared_scales import share_ranges
+from edge_sdk_tools.quantize.softmax import softmax_along_last_axis
+from edge_sdk_tools.quantize.upsampling import upsample_by_copies
+from edge_sdk_tools.search import Choice
+from tests.support import models as tiny
+from tests.support.projects import write_project
+from tests.support.reports import flawless_proof
+
+_NOISE = np.random.default_rng(3).normal(size=(1, 4, 6, 8)).astype(np.float32)
+
+
+def _kinds(proto: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in proto.graph.node]
+
+
+def _quantized(nodes: list[onnx.NodeProto], shape: list[int], weights: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """`x` to `y`, between integers of one scale on either side."""
+    first, last = ["scale", "zero"], ["scale", "zero_after" if "zero_after" in weights else "zero"]
+    around = [
+        helper.make_node("QuantizeLinear", ["images", *first], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", *first], ["x"]),
+        *nodes,
+        helper.make_node("QuantizeLinear", ["y", *last], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", *last], ["out"]),
+    ]
+    constants = {"scale": np.float32(0.031), "zero": np.uint8(111), **weights}
+    return tiny.model(around, [1, 4, 6, 8], {"out": shape}, constants)
+
+
+def _resized(scales: tuple[float, ...] = (2, 3), after: int | None = None, **attributes: str) -> onnx.ModelProto:
+    weights = {"scales": np.array([1, 1, *scales], np.float32)}
+    if after is not None:
+        weights["zero_after"] = np.array(after, np.uint8)
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], name="resize", **attributes)
+    return _quantized([node], [1, 4, int(6 * scales[0]), int(8 * scales[1])], weights)
+
+
+def _shape_of_result(proto: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    return {"y": tuple(d.dim_value for d in proto.graph.output[0].type.tensor_type.shape.dim)}
+
+
+def _convolution() -> onnx.ModelProto:
+    """One convolution between unsigned integers."""
+    random = np.random.default_rng(5)
+    weights = {
+        "weights": random.integers(-127, 128, (4, 4, 3, 3)).astype(np.int8),
+        "scales": random.uniform(0.001, 0.002, 4).astype(np.float32),
+        "zeros": np.zeros(4, np.int8),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["weights", "scales", "zeros"], ["w"], axis=0),
+        helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1, 1, 1, 1]),
+    ]
+    return _quantized(nodes, [1, 4, 6, 8], weights)
+
+
+_JOINING = tiny.model(
+    [
+        helper.make_node("Split", ["images"], ["a", "b"], name="split", axis=1),
+        helper.make_node("Relu", ["b"], ["c"], name="relu"),
+        helper.make_node("Sigmoid", ["c"], ["d"], name="sigmoid"),
+        helper.make_node("Concat", ["a", "c"], ["out"], name="concat", axis=1),
+    ],
+    [1, 4, 6, 8],
+    {"out": [1, 4, 6, 8]},
+)
+
+
+def test_the_cheaper_recipe_comes_first() -> None:
+    first, second = recipes_for(load_target("raspberry_pi_4"), reduce_range=False)
+    assert (first.shared_scales, second.shared_scales) == (True, False)
+    assert first.calibration == second.calibration
+
+
+def _run(proto: onnx.ModelProto, value: np.ndarray = _NOISE) -> np.ndarray:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"images": value})[0])
+
+
+@pytest.mark.parametrize(
+    ("scales", "attributes"),
+    [
+        ((2, 3), {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+        ((4, 1), {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_ceil"}),
+        ((2, 3), {}),
+    ],
+)
+def test_an_upsampling_that_repeats_becomes_copies(scales: tuple[int, int], attributes: dict[str, str]) -> None:
+    proto = _resized(scales, **attributes)
+    expected = _run(proto)
+    upsample_by_copies(proto, _shape_of_result(proto))
+    assert "Resize" not in _kinds(proto)
+    assert np.array_equal(_run(proto), expected)
+    assert len(np.unique(expected)) > 50
+
+
+def test_an_upsampling_that_does_more_than_repeat_stays() -> None:
+    for proto in (
+        _resized(mode="linear"),
+        _resized(coordinate_transformation_mode="asymmetric", nearest_mode="ceil"),
+        _resized(coordinate_transformation_mode="align_corners"),
+        _resized((1.5, 1.5)),
+        _resized(after=110),  # other integers behind it
+    ):
+        before = proto.SerializeToString()
+        upsample_by_copies(proto, _shape_of_result(proto))
+        assert proto.SerializeToString() == before
+
+
+def test_softmax_runs_along_the_last_axis() -> None:
+    for axis, moves in ((1, True), (2, True), (-1, False), (3, False)):
+        node = helper.make_node("Softmax", ["images"], ["out"], name="softmax", axis=axis)
+        proto = tiny.model([node], [1, 4, 6, 8], {"out": [1, 4, 6, 8]})
+        expected = _run(proto)
+        softmax_along_last_axis(proto, {"out": (1, 4, 6, 8)})
+        assert _kinds(proto) == (["Transpose", "Softmax", "Transpose"] if moves else ["Softmax"])
+        assert np.abs(_run(proto) - expected).max() < 1e-6
+
+
+def test_a_core_with_dot_products_alone_gets_signed_integers() -> None:
+    proto = _convolution()
+    signed = core_form(proto, "cortex-a76")
+    zero = _constants(signed)["zero"]
+    assert (zero.dtype, int(zero)) == (np.int8, 111 - 128)
+    assert np.array_equal(_run(signed), _run(proto))
+    assert int(_constants(proto)["zero"]) == 111
+    assert [core_form(proto, cpu) for cpu in ("", "cortex-a53", "cortex-a72")] == [None] * 3
+
+
+def test_what_is_joined_has_one_range_and_so_has_what_it_was_cut_from() -> None:
+    ranges = {"images": (-2.0, 1.0), "a": (-2.0, 1.0), "b": (-1.0, 1.0), "c": (0.0, 3.0), "d": (0.0, 1.0)}
+    ranges["out"] = (-2.0, 2.0)
+    shared = share_ranges(_JOINING, ranges, ())
+    assert {shared[name] for name in ("images", "a", "b", "c", "out")} == {(-2.0, 3.0)}
+    assert shared["d"] == ranges["d"]
+    assert share_ranges(_JOINING, ranges, {"concat"}) == ranges  # joined in float
+
+
+@pytest.mark.parametrize("operator", ["Mul", "Add"])
+def test_a_bundle_for_a_core_with_dot_products_has_signed_integers_alone(tmp_path: Path, operator: str) -> None:
+    """Constants that are quantized like activations are signed too."""
+    proto = tiny.classifier()
+    constant = np.linspace(0.2, 1.4, 8, dtype=np.float32).reshape(1, 8, 1, 1)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(constant, "constant"))
+    at = next(i for i, node in enumerate(proto.graph.node) if node.name == "second")
+    proto.graph.node[at].input[0] = "scaled"
+    proto.graph.node.insert(at, helper.make_node(operator, ["r1", "constant"], ["scaled"], name="by_constant"))
+    build(write_project(tmp_path / "p", model=proto), "raspberry_pi_5", tmp_path / "a.edge")
+    manifest = Bundle.open(tmp_path / "a.edge").manifest
+    assert manifest.provenance.recipe["core_form"] == "cortex-a76"
+    # The file that ships is the signed one, whatever the fallback.
+    assert manifest.variants[0].integer_mac_share == 1.0
+    config = (tmp_path / "a.edge" / "required_operators_and_types.config").read_text()
+    assert "int8_t" in config
+    assert "uint8_t" not in config
+
+
+_A72 = load_target("raspberry_pi_4")
+_WIDE = "wide_weights"
+
+
+def wide_classifier() -> onnx.ModelProto:
+    """Six convolutions, of which the two wide ones share their weights."""
+    random = np.random.default_rng(11)
+
+    def normal(*shape: int) -> np.ndarray:
+        return random.normal(0, 1 / np.sqrt(np.prod(shape[1:])), shape).astype(np.float32)
+
+    weights = {
+        "narrow_weights": normal(64, 3, 3, 3),
+        _WIDE: normal(64, 64, 3, 3) * np.linspace(0.5, 2, 64, dtype=np.float32).reshape(64, 1, 1, 1),
+        "wide_bias": normal(64),
+        "deep_weights": normal(64, 1, 3, 3),
+        "point_weights": normal(64, 64, 1, 1),
+        "few_weights": normal(3, 64, 3, 3),
+    }
+    around = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        helper.make_node("Conv", ["images", "narrow_weights"], ["a"], name="narrow", **around),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Conv", ["b", _WIDE, "wide_bias"], ["c"], name="wide", **around),
+        helper.make_node("Conv", ["c", _WIDE, "wide_bias"], ["d"], name="again", **around, strides=[2, 2]),
+        helper.make_node("Conv", ["d", "deep_weights"], ["e"], name="deep", **around, group=64),
+        helper.make_node("Conv", ["e", "point_weights"], ["f"], name="point"),
+        helper.make_node("Conv", ["f", "few_weights"], ["g"], name="few", **around),
+        helper.make_node("GlobalAveragePool", ["g"], ["h"], name="mean"),
+        helper.make_node("Flatten", ["h"], ["i"], name="flat"),
+        helper.make_node("Softmax", ["i"], ["probabilities"], name="softmax"),
+    ]
+    return tiny.model(nodes, [1, 3, 16, 16], {"probabilities": [1, 3]}, weights)
+
+
+def _quantize(folder: Path, **settings: bool) -> tuple[Quantized, ModelSpec, ImageSet]:
+    spec = load_model_spec(write_project(folder, model=wide_classifier()))
+    images = find_images([folder / "pictures"])
+    work = folder / "work"
+    work.mkdir()
+    simplified = simplify(onnx.load(spec.model), work)
+    activations = watch_activations(simplified, images, spec.input, symmetric=False)
+    recipe = msgspec.structs.replace(first_recipe(_A72, reduce_range=False), **settings)
+    return quantize(simplified, activations.ranges(recipe.calibration), recipe, work / "int8.onnx"), spec, images
+
+
+def _constants(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {w.name: numpy_helper.to_array(w) for w in proto.graph.initializer}
+
+
+def test_wide_kernels_leave_room_and_no_others(tmp_path: Path) -> None:
+    for per_channel, reduce_range, largest in ((True, False, 127), (True, True, 64), (False, False, 127)):
+        folder = tmp_path / f"{per_channel}-{reduce_range}"
+        quantized, _, _ = _quantize(folder, per_channel=per_channel, reduce_range=reduce_range)
+        _check_room(_constants(onnx.load(quantized.path)), largest, per_channel=per_channel)
+
+
+def _check_room(found: dict[str, np.ndarray], largest: int, *, per_channel: bool) -> None:
+    floats = _constants(wide_classifier())
+    for name in ("narrow_weights", "point_weights", "few_weights", _WIDE):
+        limit = largest - 1 if name == _WIDE else largest
+        integers, scale = found[f"{name}_quantized"], found[f"{name}_scale"]
+        peaks = np.abs(floats[name]).max(axis=(1, 2, 3)) if per_channel else np.abs(floats[name]).max()
+        np.testing.assert_allclose(scale, peaks / limit, rtol=1e-6)
+        assert np.abs(integers.astype(int)).max() == limit
+        steps = floats[name] / (scale.reshape(-1, 1, 1, 1) if per_channel else scale)
+        assert np.abs(integers - steps).max() < 0.501
+    # A bias counts in products of the two scales.
+    bias_scale = found["b_scale"] * found[f"{_WIDE}_scale"]
+    np.testing.assert_allclose(found["wide_bias_quantized_scale"], np.ravel(bias_scale), rtol=1e-6)
+    values = found["wide_bias_quantized"] * bias_scale
+    assert np.abs(values - floats["wide_bias"]).max() <= bias_scale.max()
+
+
+def test_recipes_leave_room_for_a_cortex_a72_alone() -> None:
+    targets = ("raspberry_pi_4", "raspberry_pi_5", "raspberry_pi_zero_2w", "x86_64")
+    recipes = [first_recipe(load_target(name), reduce_range=False) for name in targets]
+    assert [one.largest_wide_weight for one in recipes] == [126, 127, 127, 127]
+    assert [one.settings["leaves_room"] for one in recipes] == [True, False, False, False]
+    assert "wide kernels to 126" in recipes[0].text
+
+
+def test_wide_kernels_are_offset_and_nothing_else(tmp_path: Path) -> None:
+    quantized, spec, _ = _quantize(tmp_path)
+    plain = onnx.load(quantized.path)
+    form = core_form(plain, "cortex-a72")
+    before, after = _constants(plain), _constants(form)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {f"{_WIDE}_quantized", f"{_WIDE}_zero_point"}
+    assert np.array_equal(after[f"{_WIDE}_quantized"], before[f"{_WIDE}_quantized"] - np.int8(1))
+    assert (int(after[f"{_WIDE}_quantized"].min()), set(after[f"{_WIDE}_zero_point"].tolist())) == (-127, {-1})
+    noise = np.random.default_rng(2).random((1, *spec.input.tensor_shape[1:]), np.float32)
+    said = [
+        ort.InferenceSession(one.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"images": noise})
+        for one in (form, plain)
+    ]
+    assert np.array_equal(*said)
+
+
+def _zero_point_elsewhere(proto: onnx.ModelProto) -> None:
+    """Another tensor's zero point is the same constant."""
+    other = next(n for n in proto.graph.node if n.op_type == "DequantizeLinear" and "point" in n.input[0])
+    other.input[2] = f"{_WIDE}_zero_point"
+
+
+def _no_room(proto: onnx.ModelProto) -> None:
+    _set(proto, f"{_WIDE}_quantized", lambda value: np.where(value == -126, np.int8(-127), value))
+
+
+def _offset_already(proto: onnx.ModelProto) -> None:
+    _set(proto, f"{_WIDE}_zero_point", lambda value: value + 1)
+
+
+def _other_reader(proto: onnx.ModelProto) -> None:
+    """One of the two that share the weights has another operator."""
+    node = next(n for n in proto.graph.node if n.name == "again")
+    node.op_type = "ConvTranspose"
+
+
+def _set(proto: onnx.ModelProto, name: str, change: object) -> None:
+    constant = next(w for w in proto.graph.initializer if w.name == name)
+    value = change(numpy_helper.to_array(constant)).astype(np.int8)  # type: ignore[operator]
+    constant.CopyFrom(numpy_helper.from_array(value, name))
+
+
+def test_weights_that_cannot_be_offset_stay(tmp_path: Path) -> None:
+    quantized, _, _ = _quantize(tmp_path)
+    for change in (_zero_point_elsewhere, _no_room, _offset_already, _other_reader):
+        proto = onnx.load(quantized.path)
+        change(proto)
+        assert core_form(proto, "cortex-a72") is None, change.__name__
+
+
+def test_a_bundle_for_a_cortex_a72_computes_with_offset_weights(tmp_path: Path) -> None:
+    build(write_project(tmp_path / "p", model=wide_classifier(), pictures=16), "raspberry_pi_4", tmp_path / "a.edge")
+    manifest = Bundle.open(tmp_path / "a.edge").manifest
+    recipe = manifest.provenance.recipe
+    assert (recipe["core_form"], recipe["leaves_room"]) == ("cortex-a72", True)
+    assert manifest.variants[0].integer_mac_share == 1.0
+
+
+def test_a_model_that_takes_levels_is_offset_too(tmp_path: Path) -> None:
+    quantized, spec, images = _quantize(tmp_path)
+    folder = tmp_path / "levels"
+    folder.mkdir()
+    graphs = level_graphs(onnx.load(quantized.path), spec.input)
+    assert not isinstance(graphs, str)
+    levels = level_model(graphs[0], _A72, folder)
+    proof = flawless_proof(images)
+    choice = Choice("int8", levels.onnx, levels.converted, proof, quantized.recipe, tensor=levels.tensor)
+    fp32 = Session(wide_classifier().SerializeToString(), SessionSettings(), "FP32")
+    fitted = fit_to_core(choice, spec, _A72, fp32, quantized.macs, folder)
+    assert fitted.recipe.core_form == "cortex-a72"
+    assert (fitted.tensor, fitted.timed) == (levels.tensor, levels.converted.model)
+    assert fitted.proof.integer_mac_share == 1.0
+    # Other weights are another model, and do not ship.
+    proto = onnx.load(levels.onnx)
+    _set(proto, f"{_WIDE}_quantized", lambda value: value // 2)
+    onnx.save(proto, folder / "other.onnx")
+    other = msgspec.structs.replace(choice, onnx=folder / "other.onnx")
+    (folder / "again").mkdir()
+    assert fit_to_core(other, spec, _A72, fp32, quantized.macs, folder / "again") is other

@@ -1,0 +1,388 @@
+"""Models that take uint8 levels: the same outputs to the last bit or a reason in words, and the race against floats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from edge_sdk.bench import bench
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.frame import Frame
+from edge_sdk.lookup import integer_tables
+from edge_sdk.manifest import InputTensor
+from edge_sdk.model_spec import InputSpec, load_model_spec
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk.target import load_target
+from edge_sdk_tools.build import build
+from edge_sdk_tools.convert import convert
+from edge_sdk_tools.dataset import find_images
+from edge_sdk_tools.evaluate import evaluate
+from edge_sdk_tools.host_cpu import host_saturates
+from edge_sdk_tools.pixel_input import (
+    LevelGraph,
+    Way,
+    choose_input,
+    judged,
+    level_graphs,
+    level_model,
+    with_fourth_channel,
+)
+from edge_sdk_tools.pixel_input.kernels import KernelClock, KernelRun
+from edge_sdk_tools.quantize import first_recipe, pixel_range, quantize, simplify, watch_activations
+from edge_sdk_tools.search import Choice
+from tests.support import models as tiny
+from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, picture, write_pictures, write_project
+from tests.support.reports import flawless_proof
+
+SIDE = 24
+SPEC = InputSpec(size_wh=(SIDE, SIDE), std=(255.0,) * 3)
+CENTRED = msgspec.structs.replace(SPEC, mean=(127.0,) * 3, std=(128.0,) * 3)
+
+
+def _quantized(
+    folder: Path, model: onnx.ModelProto, spec: InputSpec, *, known: bool = True, **changes: Any
+) -> onnx.ModelProto:
+    """Quantized as a build does it; without `known` the pictures alone tell the input's range."""
+    folder.mkdir(exist_ok=True)
+    recipe = first_recipe(load_target("x86_64"), reduce_range=host_saturates())
+    recipe = msgspec.structs.replace(recipe, **changes)
+    simplified = simplify(model, folder)
+    images = find_images([write_pictures(folder / "pictures", 6)])
+    activations = watch_activations(simplified, images, spec, symmetric=recipe.is_symmetric)
+    if not known:
+        activations = msgspec.structs.replace(activations, known={})
+    return onnx.load(quantize(simplified, activations.ranges(recipe.calibration), recipe, folder / "int8.onnx").path)
+
+
+def _graphs(proto: onnx.ModelProto, spec: InputSpec) -> list[LevelGraph]:
+    found = level_graphs(proto, spec)
+    assert not isinstance(found, str), found
+    return found
+
+
+def _outputs(model: bytes, prepare: Prepare) -> list[bytes]:
+    session = Session(model, SessionSettings(), "m")
+    pictures = [picture(index, width=50, height=31) for index in range(4)]
+    noise = np.random.default_rng(0).integers(0, 256, (31, 50, 3), np.uint8)
+    return [
+        output.tobytes()
+        for image in (*pictures, noise)
+        for output in session.run(prepare(Frame(image, 0, 0.0, 0, "c")).tensor)
+    ]
+
+
+def _in_nhwc(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model as TensorFlow would export it."""
+    model.graph.node[0].input[0] = "planes"
+    model.graph.node.insert(0, helper.make_node("Transpose", ["images"], ["planes"], name="t", perm=[0, 3, 1, 2]))
+    image = helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, [1, SIDE, SIDE, 3])
+    model.graph.input[0].CopyFrom(image)
+    return model
+
+
+def _convolution(channels: int, group: int) -> onnx.ModelProto:
+    weights = np.random.default_rng(3).normal(0, 0.5, (6, channels // group, 3, 3)).astype(np.float32)
+    node = helper.make_node("Conv", ["images", "w"], ["c"], name="first", group=group, pads=[1] * 4)
+    last = helper.make_node("GlobalAveragePool", ["c"], ["out"], name="last")
+    return tiny.model([node, last], [1, channels, SIDE, SIDE], {"out": [1, 6, 1, 1]}, {"w": weights})
+
+
+@pytest.mark.parametrize(
+    ("model", "spec", "expected"),
+    [
+        (tiny.classifier(size=SIDE), SPEC, ["NHWC BGR", "NCHW RGB"]),
+        (tiny.classifier(size=SIDE), msgspec.structs.replace(CENTRED, color="BGR"), ["NHWC BGR", "NCHW BGR"]),
+        (_in_nhwc(tiny.classifier(size=SIDE)), msgspec.structs.replace(SPEC, layout="NHWC"), ["NHWC BGR", "NCHW RGB"]),
+        (_convolution(3, group=3), CENTRED, ["NHWC RGB", "NCHW RGB"]),
+        (_convolution(1, group=1), msgspec.structs.replace(CENTRED, color="GRAY"), ["NCHW GRAY"]),
+    ],
+    ids=["zero mean", "BGR and a mean", "NHWC", "depthwise", "gray"],
+)
+def test_levels_give_every_bit_that_floats_give(
+    tmp_path: Path, model: onnx.ModelProto, spec: InputSpec, expected: list[str]
+) -> None:
+    """With the letterbox's padding and the convolution's own, before conversion and after it, for both machines."""
+    proto = _quantized(tmp_path / "q", model, spec)
+    graphs = _graphs(proto, spec)
+    assert [f"{graph.tensor.layout} {graph.tensor.color}" for graph in graphs] == expected
+    floats = _outputs(proto.SerializeToString(), Prepare(spec))
+    assert len(set(floats)) == len(floats)  # every picture has another result
+    four = with_fourth_channel(proto, spec)
+    assert (four is not None) == ("BGR" in expected[0])  # as soon as convolutions of all channels alone read the input
+    assert four is None or four.tensor.color == spec.color + "A"
+    for number, graph in enumerate([*graphs, *([four] if four else [])]):
+        onnx.checker.check_model(graph.proto, full_check=True)
+        for target in ("x86_64", "arm64"):
+            folder = tmp_path / f"{number}_{target}"
+            folder.mkdir()
+            converted = level_model(graph, load_target(target), folder).converted
+            prepare = Prepare(spec, graph.tensor)
+            assert _outputs(graph.proto.SerializeToString(), prepare) == floats
+            assert _outputs(converted.model.read_bytes(), prepare) == floats
+
+
+@pytest.mark.parametrize(("shared", "changes", "color"), [(False, {"per_channel": False}, "BGR"), (True, {}, "RGB")])
+def test_colours_change_places_unless_another_layer_has_the_same_weights(
+    tmp_path: Path, shared: bool, changes: Any, color: str
+) -> None:
+    model = tiny.classifier(size=SIDE)
+    if shared:
+        model = _convolution(3, group=1)
+        model.graph.node.insert(1, helper.make_node("Conv", ["images", "w"], ["d"], name="second", pads=[1] * 4))
+        model.graph.node.insert(2, helper.make_node("Relu", ["d"], ["planes"], name="relu"))
+        model.graph.node.insert(3, helper.make_node("Add", ["c", "planes"], ["sum"], name="add"))
+        model.graph.node[-1].input[0] = "sum"
+    proto = _quantized(tmp_path / "q", model, SPEC, **changes)
+    graph = _graphs(proto, SPEC)[0]
+    assert graph.tensor.color == color
+    prepare = Prepare(SPEC, graph.tensor)
+    assert _outputs(graph.proto.SerializeToString(), prepare) == _outputs(proto.SerializeToString(), Prepare(SPEC))
+
+
+def test_the_input_of_a_build_has_an_integer_for_every_level() -> None:
+    for spec in (SPEC, CENTRED, InputSpec(size_wh=(SIDE, SIDE), mean=(255.0,) * 3, std=(0.5,) * 3)):
+        found = pixel_range(spec)
+        assert not isinstance(found, str)
+        low, high = found
+        assert (high - low) / 255 == pytest.approx(1 / spec.std[0], rel=1e-12)
+        assert -low * spec.std[0] == spec.mean[0]
+    gray = InputSpec(size_wh=(SIDE, SIDE), color="GRAY", mean=(0.0, 9.5, 9.5), std=(255.0, 1.0, 1.0))
+    assert pixel_range(gray) == (0.0, 1.0)  # its own channel alone counts
+
+
+def test_a_normalisation_whose_integers_are_no_levels_is_named() -> None:
+    for mean, std, expected in (
+        ((256.0,) * 3, (128.0,) * 3, "input.mean is 256, and a zero point is a whole number of 0-255"),
+        ((-1.0,) * 3, (128.0,) * 3, "input.mean is -1, and a zero point"),
+        ((0.0,) * 3, (-255.0,) * 3, "input.std is -255, and a scale is positive"),
+        ((0.0,) * 3, (58.0, 57.0, 57.0), "input.mean and input.std differ between channels"),
+    ):
+        found = pixel_range(InputSpec(size_wh=(SIDE, SIDE), mean=mean, std=std))
+        assert isinstance(found, str)
+        assert found.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "expected"),
+    [
+        ((127.5,) * 3, (127.5,) * 3, "input.mean is 127.5, and a zero point"),
+        ((124.0, 116.0, 104.0), (1.0,) * 3, "input.mean and input.std differ between channels"),
+    ],
+)
+def test_integers_that_are_no_levels_are_made_on_the_device(tmp_path: Path, mean: Any, std: Any, expected: str) -> None:
+    spec = InputSpec(size_wh=(SIDE, SIDE), mean=mean, std=std)
+    assert str(pixel_range(spec)).startswith(expected)
+    proto = _quantized(tmp_path / "q", tiny.classifier(size=SIDE), spec)
+    floats = _outputs(proto.SerializeToString(), Prepare(spec))
+    assert len(set(floats)) == len(floats)  # every picture has another result
+    four = with_fourth_channel(proto, spec)
+    assert four is not None
+    for graph in (four, *_graphs(proto, spec)):
+        assert graph.tensor.scale is not None
+        assert _outputs(graph.proto.SerializeToString(), Prepare(spec, graph.tensor)) == floats
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "expected"),
+    [
+        (tiny.classifier(size=SIDE), {"float_nodes": ("first",)}, "Conv reads the input in float"),
+        (tiny.classifier(size=SIDE), {"activation_type": "QInt8"}, "the input's integers are int8, and those of a"),
+        (tiny.segmenter(SIDE), {}, "AveragePool reads the input in float"),
+    ],
+)
+def test_a_graph_whose_integers_are_no_levels_stays_as_it_is(
+    tmp_path: Path, model: onnx.ModelProto, changes: Any, expected: str
+) -> None:
+    found = level_graphs(_quantized(tmp_path / "q", model, SPEC, **changes), SPEC)
+    assert isinstance(found, str)
+    assert found.startswith(expected)
+
+
+def test_a_range_from_dark_pictures_has_no_integer_for_bright_levels(tmp_path: Path) -> None:
+    half = msgspec.structs.replace(SPEC, std=(510.0,) * 3)  # what calibrates seems half as bright as what will come
+    proto = _quantized(tmp_path / "q", tiny.classifier(size=SIDE), half, known=False)
+    [graph, _] = _graphs(proto, SPEC)
+    tables = integer_tables(SPEC, graph.tensor)
+    assert [table[[0, 1, 127, 128, 255]].tolist() for table in tables] == [[0, 2, 254, 255, 255]] * 3
+    floats = _outputs(proto.SerializeToString(), Prepare(SPEC))
+    assert _outputs(graph.proto.SerializeToString(), Prepare(SPEC, graph.tensor)) == floats
+
+
+_LARGE = 128  # large enough that an operator and a pass over the picture cannot hide in noise
+_WIDE = 33
+_ATTEMPTS = 3  # a machine busy enough hides any gain, and then floats stay
+
+
+def _kernels(ms: float, **counts: int) -> KernelRun:
+    return KernelRun(Counter(counts), dict.fromkeys(counts, ms))
+
+
+@pytest.mark.parametrize(
+    ("levels_ms", "saved_ms", "clear"),
+    [
+        ([1.0] * 20, 1.5, True),
+        ([1.0] * 15 + [9.0] * 5, 1.5, True),  # every fourth frame was disturbed
+        ([1.0] * 11 + [9.0] * 9, 1.5, False),
+        ([2.4, 2.6] * 10, 0.0, False),
+        ([3.0] * 20, -0.5, False),
+    ],
+)
+def test_levels_win_where_noise_cannot_have_made_the_gain(levels_ms: list[float], saved_ms: float, clear: bool) -> None:
+    floats = [_kernels(0.5, QuantizeLinear=1, QLinearConv=3)] * 3
+    levels = [_kernels(0.5, QLinearConv=3)] * 3
+    found = judged(np.array([[2.0, ms] for ms in levels_ms]), np.full((3, 2), 50.0), floats, levels)
+    assert (found.saved_ms, found.clear, found.more, found.rounds) == (saved_ms, clear, (), 3)
+    assert found.floats == Way(2.0, 0.5, 50.0)
+    assert found.levels.kernels_ms == 0
+
+
+def test_operators_that_both_run_are_left_out_and_new_ones_named() -> None:
+    floats = [_kernels(7.0, QuantizeLinear=1, Transpose=2, QLinearConv=3)] * 3
+    levels = [_kernels(4.0, Cast=1, Transpose=1, QLinearConv=3)] * 3
+    found = judged(np.full((5, 2), 2.0), np.full((3, 2), 50.0), floats, levels)
+    assert (found.floats.kernels_ms, found.levels.kernels_ms, found.saved_ms) == (14.0, 8.0, 6.0)
+    assert found.more == ("Cast",)
+
+
+def test_a_convolution_of_other_channels_is_another_kernel_and_no_other_operator() -> None:
+    three = [KernelRun(Counter({"QLinearConv 3": 1, "QLinearConv 8": 5}), {"QLinearConv 3": 4.0, "QLinearConv 8": 9.0})]
+    four = [KernelRun(Counter({"QLinearConv 4": 1, "QLinearConv 8": 5}), {"QLinearConv 4": 1.5, "QLinearConv 8": 8.0})]
+    found = judged(np.full((5, 2), 2.0), np.full((5, 2), 50.0), three * 5, four * 5)
+    assert (found.floats.kernels_ms, found.levels.kernels_ms, found.saved_ms) == (4.0, 1.5, 2.5)
+    assert (found.clear, found.more) == (True, ())
+
+
+def _with_layers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model behind convolutions that change nothing, with so much work that integers are faster."""
+    spread = np.zeros((_WIDE, 3, 3, 3), np.float32)
+    same = np.zeros((_WIDE, _WIDE, 3, 3), np.float32)
+    gather = np.zeros((3, _WIDE, 1, 1), np.float32)
+    channels = np.arange(_WIDE)
+    spread[channels, channels % 3, 1, 1] = same[channels, channels, 1, 1] = 1
+    gather[channels % 3, channels] = 3 / _WIDE
+    weights = {"spread": spread, "same": same, "gather": gather}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in weights.items())
+    model.graph.node[0].input[0] = "through"
+    for index, (name, read, made, pad) in enumerate(
+        [("spread", "images", "wide", 1), ("same", "wide", "wide_too", 1), ("gather", "wide_too", "through", 0)]
+    ):
+        node = helper.make_node("Conv", [read, name], [made], name=f"{name}_conv", pads=[pad] * 4)
+        model.graph.node.insert(index, node)
+    return model
+
+
+def _project(folder: Path, task: str) -> Path:
+    if task == "detection":
+        text = DETECTOR.replace("[64, 64]", f"[{_LARGE}, {_LARGE}]")
+        return write_project(folder, text, _with_layers(tiny.head_detector(_LARGE)), labels="red\nblue\n")
+    text = SEGMENTER.replace("[32, 32]", f"[{_LARGE}, {_LARGE}]")
+    return write_project(folder, text, _with_layers(tiny.segmenter(_LARGE)), labels="background\nred\nblue\n")
+
+
+@pytest.mark.parametrize("task", ["detection", "segmentation"])
+def test_a_build_takes_levels(tmp_path: Path, task: str) -> None:
+    model, output = _project(tmp_path / "p", task), tmp_path / "a.edge"
+    write_pictures(tmp_path / "e", 6, first=50)
+    for _ in range(_ATTEMPTS):
+        report = build(model, "x86_64", output, evaluation=[tmp_path / "e"])
+        if report.input.dtype == "uint8":
+            break
+    assert report.precision == "int8", report.fallback_reason
+    assert (report.input.dtype, report.input.layout) == ("uint8", "NHWC")
+    assert report.input.color in ("BGR", "RGBA")  # which is faster depends on the machine
+    assert report.input.saved_ms > 0
+    taken = f"uint8 NHWC {report.input.color}"
+    bundle = Bundle.open(output)
+    manifest = bundle.manifest
+    assert manifest.variants[0].tensor == InputTensor("uint8", "NHWC", report.input.color)
+    assert manifest.input.color == "RGB"
+    assert str(manifest.provenance.recipe["input"]).startswith(f"{taken}: the first QuantizeLinear gave")
+    session, prepare = Session.open(bundle), Prepare.of(manifest)
+    assert session.replay_golden(bundle, prepare) == 0
+    assert session(prepare(Frame(picture(3), 0, 0.0, 0, "c"))).prepared.tensor.dtype == np.uint8
+    # What calibrated is measured nowhere; the others give the figure that the build gave for the float input.
+    found = evaluate(output, tmp_path / "e", reference=model)
+    assert found.agreement[0].value.value == pytest.approx(report.agreement.value)
+    assert bench(bundle, rounds=2).rounds == 2
+    assert f"takes {taken}" in (output / "report.html").read_text()
+
+
+def test_a_normalisation_without_a_zero_point_is_looked_up(tmp_path: Path) -> None:
+    text = CLASSIFIER.replace("[16, 16]", f"[{_LARGE}, {_LARGE}]").replace(
+        "std = ", "mean = [0.5, 9.25, 127.5]\nstd = "
+    )
+    model = write_project(tmp_path / "p", text, _with_layers(tiny.classifier(size=_LARGE)))
+    for _ in range(_ATTEMPTS):
+        report = build(model, "x86_64", tmp_path / "a.edge")
+        if report.input.dtype == "uint8":
+            break
+    assert report.precision == "int8", report.fallback_reason
+    assert (report.input.dtype, report.input.layout) == ("uint8", "NHWC")
+    assert report.input.line.startswith("the device makes the integers; ")
+    bundle = Bundle.open(tmp_path / "a.edge")
+    tensor = bundle.manifest.variants[0].tensor
+    assert tensor.scale is not None
+    assert Session.open(bundle).replay_golden(bundle, Prepare.of(bundle.manifest)) == 0
+
+
+@pytest.mark.parametrize("target_name", ["x86_64", "arm64"])
+def test_a_model_whose_outputs_would_differ_stays_as_it_is(tmp_path: Path, target_name: str) -> None:
+    """The file that was proved came of other weights than the ONNX model that would take integers."""
+    model = write_project(tmp_path / "p")
+    spec, target = load_model_spec(model), load_target(target_name)
+    images = find_images([tmp_path / "p" / "pictures"])
+    quantized, converted = [], []
+    for name, scale in (("a", 1.0), ("b", 1.5)):
+        proto = tiny.classifier()
+        first = proto.graph.initializer[0]
+        first.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(first) * np.float32(scale), first.name))
+        folder = tmp_path / name
+        folder.mkdir()
+        simplified = simplify(proto, folder)
+        activations = watch_activations(simplified, images, spec.input, symmetric=False)
+        recipe = first_recipe(target, reduce_range=host_saturates())
+        quantized.append(
+            quantize(simplified, activations.ranges(recipe.calibration), recipe, folder / "int8.onnx").path
+        )
+        converted.append(convert(quantized[-1], target, folder))
+    proof = flawless_proof(images)
+    choice = Choice("int8", quantized[0], converted[1], proof)
+    unchanged, trial = choose_input(choice, spec.input, target, tmp_path)
+    assert unchanged is choice
+    assert (trial.dtype, trial.line) == ("float32", "integers give other results on image 0 of 2")
+    # ARM cores pay for a fourth channel: it is not even tried there.
+    assert (tmp_path / "four").exists() == (target_name == "x86_64")
+
+
+def test_the_command_says_what_the_model_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "a.edge"
+    command = ["build", str(write_project(tmp_path)), "--target", "x86_64", "-o", str(output)]
+    assert run(command) == 0
+    printed = "".join(capsys.readouterr().out.split())
+    said = str(Bundle.open(output).manifest.provenance.recipe["input"])
+    assert said.startswith(("float32 NCHW RGB: ", "uint8 NHWC "))
+    assert f"takes{''.join(said.split())}" in printed
+
+
+def test_kernels_are_those_of_each_run(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(tiny.classifier(), path)
+    clock = KernelClock(path, tmp_path)
+    for _ in range(3):
+        clock.run(np.zeros((1, 3, 16, 16), np.float32))
+    runs = clock.stop()
+    assert len(runs) == 3
+    assert {tuple(sorted(found.counts.items())) for found in runs} == {tuple(sorted(runs[0].counts.items()))}
+    assert runs[0].operators["Softmax"] == 1
+    assert any("[1,3,16,16]" in name for name in runs[0].counts)
+    assert all(found.ms.keys() == found.counts.keys() for found in runs)
+    assert list(tmp_path.iterdir()) == [path]

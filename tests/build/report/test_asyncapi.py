@@ -1,0 +1,129 @@
+"""docs/asyncapi.json says what a device publishes, and holds for its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from edge_sdk.commands import ResponseMessage
+from edge_sdk.event import Event
+from edge_sdk.home_assistant import Discovery, HomeAssistantSettings
+from edge_sdk.publishing import EventEncoder, TelemetryMessage, Topics
+from edge_sdk_tools.asyncapi import asyncapi_document
+from tests.support.results import (
+    IDENTITY,
+    MODEL,
+    AsyncApi,
+    make_classification,
+    make_detections,
+    make_encoder,
+    make_segmentation,
+)
+
+PATH = Path(__file__).parents[3] / "docs" / "asyncapi.json"
+DOCUMENT: dict[str, Any] = msgspec.json.decode(PATH.read_bytes())
+
+
+def test_it_is_up_to_date() -> None:
+    assert msgspec.json.decode(asyncapi_document()) == DOCUMENT, (
+        "write it again: python -c 'import pathlib; from edge_sdk_tools.asyncapi import asyncapi_document; "
+        'pathlib.Path("docs/asyncapi.json").write_bytes(asyncapi_document())\''
+    )
+
+
+def test_each_topic_has_a_channel() -> None:
+    topics = Topics("a/b", "home", "pi")
+    discovery = Discovery(HomeAssistantSettings(prefix="ha"), topics, (), "")
+    levels = {"prefix": "a/b", "site": "home", "device": "pi", "camera": "door", "home_assistant": "ha"}
+    filled = {
+        kind: channel["address"].format(**levels, id=discovery.topic.split("/")[2])
+        for kind, channel in DOCUMENT["channels"].items()
+    }
+    assert filled == {
+        "status": topics.status,
+        "state": topics.state,
+        "telemetry": topics.telemetry,
+        "result": topics.result("door"),
+        "event": topics.event("door"),
+        "snapshot": topics.snapshot("door"),
+        "seen": topics.seen("door"),
+        "discovery": discovery.topic,
+        "command": topics.command,
+        "response": topics.response,
+    }
+
+
+def test_each_kind_has_one_channel_one_operation_and_one_message() -> None:
+    parts = (DOCUMENT["channels"], DOCUMENT["operations"], DOCUMENT["components"]["messages"])
+    assert len({frozenset(part) for part in parts}) == 1
+    for kind, operation in DOCUMENT["operations"].items():
+        assert operation["action"] == ("receive" if kind == "command" else "send")
+        assert operation["channel"] == {"$ref": f"#/channels/{kind}"}
+    retained = {kind for kind, o in DOCUMENT["operations"].items() if o["bindings"]["mqtt"]["retain"]}
+    assert retained == {"status", "state", "seen", "discovery"}
+    assert DOCUMENT["operations"]["command"]["reply"]["channel"] == {"$ref": "#/channels/response"}
+    assert DOCUMENT["operations"]["event"]["bindings"]["mqtt"]["qos"] == 1
+
+
+def _references(value: object) -> Iterator[str]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _references(each)
+    elif isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for each in value.values():
+            yield from _references(each)
+
+
+def test_every_reference_leads_somewhere_and_no_word_is_of_a_later_draft() -> None:
+    references = set(_references(DOCUMENT))
+    assert len(references) > 20
+    for reference in references:
+        found: Any = DOCUMENT
+        for step in reference.removeprefix("#/").split("/"):
+            found = found[step]
+    assert not [word for word in ("prefixItems", "$defs", "discriminator") if f'"{word}"' in PATH.read_text()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        ("result", make_encoder().encode(make_detections(20))),
+        ("result", make_encoder().encode(make_classification([0, 1]))),
+        ("result", make_encoder().encode(make_segmentation([0.5, 0.5]))),
+        ("event", EventEncoder(IDENTITY, "door", MODEL).encode(Event(kind="x", box_xyxy=(0, 0, 1, 1)), 0)),
+        (
+            "response",
+            msgspec.json.encode(ResponseMessage(**msgspec.structs.asdict(IDENTITY), command="pause", ok=True)),
+        ),
+        (
+            "telemetry",
+            msgspec.json.encode(
+                TelemetryMessage(**msgspec.structs.asdict(IDENTITY), at=datetime.now(timezone.utc), load1=0.5)
+            ),
+        ),
+    ],
+)
+def test_messages_keep_to_it_and_others_do_not(kind: str, payload: bytes) -> None:
+    document = msgspec.json.decode(payload)
+    api = AsyncApi(DOCUMENT)
+    assert api.complaints(kind, document) == []
+    assert api.complaints(kind, document | {"schema": 2})
+    assert api.complaints(kind, {key: value for key, value in document.items() if key != "run_id"})
+
+
+def test_commands_and_boxes_keep_to_it_and_others_do_not() -> None:
+    api = AsyncApi(DOCUMENT)
+    assert api.complaints("command", {"command": "set_rate", "camera": "door", "max_fps": 5, "id": "a"}) == []
+    assert api.complaints("command", {"command": "set_rate", "camera": "door", "max_fps": -1})
+    assert api.complaints("command", {"command": "format", "camera": "door"})
+    assert api.complaints("command", {"command": "pause", "camera": "door", "path": "/etc"})
+    document = msgspec.json.decode(make_encoder().encode(make_detections(1)))
+    document["detections"][0]["box_xyxy"].append(0.0)
+    assert api.complaints("result", document)

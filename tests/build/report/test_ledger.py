@@ -1,0 +1,310 @@
+"""The record of a build: what it refuses, what of it is JSON, and what a real build fills it with."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from edge_sdk.frame import Detections, Result
+from edge_sdk_tools import prove
+from edge_sdk_tools.build import build
+from edge_sdk_tools.evaluate import Interval
+from edge_sdk_tools.ledger import (
+    PANEL_PX,
+    Candidate,
+    LayerSensitivity,
+    Ledger,
+    Measure,
+    OperatorSize,
+    Step,
+    Verdict,
+    WorstImage,
+    from_json,
+    operator_sizes,
+    report_schema,
+    side_by_side,
+    size_by_operator,
+    to_json,
+)
+from tests.support import models as tiny
+from tests.support.models import changed
+from tests.support.projects import CLASSIFIER, write_labelled, write_project
+from tests.support.reports import empty_ledger, full_ledger, top1
+from tests.support.results import make_classification, make_detections, make_frame, make_segmentation
+
+NAN, INFINITE = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: Step(kind="fp32", name="FP32", size_mb=NAN),
+            r"Step\.size_mb is nan, expected a finite number, or None",
+        ),
+        (lambda: Step(kind="fp32", name="FP32", latency_ratio=INFINITE), "latency_ratio is inf"),
+        (lambda: Step(kind="fp32", name="FP32", peak_memory_mb=-1.0), r"peak_memory_mb is -1\.0, expected 0 or more"),
+        (lambda: Step(kind="fp32", name="FP32", change=Interval(0.2, 0.0, 0.1)), "inside its interval, 0.0 to 0.1"),
+        (lambda: Measure("top-1", Interval(82.8, 80.0, 85.0)), r"82\.8, expected 0 to 1"),
+        (lambda: Candidate(recipe="", held=True, board_minstructions=NAN), "board_minstructions is nan"),
+        (lambda: LayerSensitivity(node="", operator="", macs_share=1.5, is_integer=True), "macs_share is 1.5"),
+        (lambda: OperatorSize("Conv", -1, 0), "fp32_bytes is -1"),
+        (lambda: Verdict(carries=None, why="", least_change=0.01), r"least_change is 0\.01, expected -1 to 0"),
+        (lambda: WorstImage(image="", truth=None, fp32="", int8="", picture=b"<svg>"), "bytes of a JPEG"),
+    ],
+)
+def test_what_is_no_figure_is_refused(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_steps_are_in_order_and_each_once() -> None:
+    int8, fp32 = Step(kind="int8", name="INT8"), Step(kind="fp32", name="FP32")
+    for steps in ((int8, fp32), (fp32, fp32)):
+        with pytest.raises(ValueError, match="expected each once, in the order source, teacher"):
+            msgspec.structs.replace(empty_ledger(), steps=steps)
+
+
+def test_one_file_ships_and_one_recipe_is_chosen() -> None:
+    ledger = full_ledger()
+    assert (ledger.shipped, empty_ledger().shipped) == (ledger.steps[-2], None)
+    twice = tuple(msgspec.structs.replace(step, shipped=True) for step in ledger.steps)
+    with pytest.raises(ValueError, match="shipped: 7, expected one at most"):
+        msgspec.structs.replace(ledger, steps=twice)
+    chosen = tuple(msgspec.structs.replace(candidate, chosen=True) for candidate in ledger.candidates)
+    with pytest.raises(ValueError, match="chosen: 3"):
+        msgspec.structs.replace(ledger, candidates=chosen)
+
+
+def _without_pictures(ledger: Ledger) -> Ledger:
+    bare = tuple(msgspec.structs.replace(worst, picture=b"") for worst in ledger.worst_images)
+    return msgspec.structs.replace(ledger, worst_images=bare)
+
+
+@pytest.mark.parametrize("ledger", [full_ledger(), empty_ledger()])
+def test_json_comes_back_as_it_was_but_for_the_pictures(ledger: Ledger) -> None:
+    data = to_json(ledger)
+    assert data == to_json(ledger)
+    assert from_json(data) == _without_pictures(ledger)
+    assert b"picture" not in data
+
+
+def test_json_says_null_where_nothing_was_measured_and_zero_where_it_was_zero() -> None:
+    steps = {step["kind"]: step for step in json.loads(to_json(full_ledger()))["steps"]}
+    assert steps["arm"]["latency_ratio"] is None
+    assert steps["arm"]["quality"] is None
+    assert steps["simplified"]["latency_ratio"] == 0
+    assert steps["int8"]["quality"] == {"name": "top-1", "value": msgspec.to_builtins(top1(0.825).value)}
+
+
+def test_json_of_a_later_version_is_read_and_another_meaning_is_not() -> None:
+    document = json.loads(to_json(full_ledger()))
+    document["steps"][0]["colour"] = "new"
+    assert from_json(json.dumps(document).encode()) == _without_pictures(full_ledger())
+    document["schema_version"] = 2
+    with pytest.raises(msgspec.ValidationError):
+        from_json(json.dumps(document).encode())
+    with pytest.raises(msgspec.ValidationError, match="inside its interval"):
+        from_json(to_json(full_ledger()).replace(b'"low": 0.82,', b'"low": 0.99,'))
+
+
+def test_names_that_no_file_can_hold_are_made_writable() -> None:
+    worst = WorstImage(image="caf\udce9\x00\x1b.jpg", truth=None, fp32="é\n", int8="\ud800")
+    assert (worst.image, worst.fp32, worst.int8) == ("caf\ufffd\ufffd\ufffd.jpg", "é\n", "\ufffd")
+    ledger = msgspec.structs.replace(
+        empty_ledger(), command=("a\udcff",), libraries={"b\udcff": "\udcff"}, worst_images=(worst,)
+    )
+    assert from_json(to_json(ledger)) == ledger
+    assert ledger.command == ("a\ufffd",)
+
+
+def test_bytes_of_weights_belong_to_the_operator_that_reads_them() -> None:
+    assert size_by_operator(tiny.classifier(classes=3)) == {"Conv": 4 * (8 * 27 + 8 + 3 * 8 * 9 + 3)}
+    weights: dict[str, np.ndarray] = {
+        "w": np.zeros((4, 3, 1, 1), np.int8),
+        "ws": np.ones(4, np.float32),
+        "wz": np.zeros(4, np.int8),
+        "s": np.array(0.1, np.float32),
+        "z": np.array(0, np.uint8),
+        "unread": np.zeros(99, np.float32),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["images", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["x"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], axis=0),
+        helper.make_node("Conv", ["x", "wf"], ["c"]),
+        helper.make_node("Constant", [], ["k"], value=numpy_helper.from_array(np.zeros(2, np.int64))),
+        helper.make_node("Reshape", ["c", "k"], ["y"]),
+    ]
+    proto = tiny.model(nodes, [1, 3, 8, 8], {"y": [1, 4, 8, 8]}, weights)
+    assert size_by_operator(proto) == {"Conv": 12 + 16 + 4, "Reshape": 16, "QuantizeLinear": 5}
+    float_proto = tiny.model([helper.make_node("Conv", ["images", "w"], ["y"])], [1, 3, 8, 8], {"y": [1, 4, 8, 8]},
+                             {"w": np.zeros((4, 3, 1, 1), np.float32)})  # fmt: skip
+    assert operator_sizes(float_proto, proto) == (
+        OperatorSize("Conv", 48, 32),
+        OperatorSize("Reshape", 0, 16),
+        OperatorSize("QuantizeLinear", 0, 5),
+    )
+    assert operator_sizes(float_proto, None) == (OperatorSize("Conv", 48, None),)
+
+
+def test_weights_in_control_flow_count() -> None:
+    then = helper.make_graph(
+        [helper.make_node("Add", ["images", "w"], ["y"])], "then", [], [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(np.zeros(10, np.float16), "w")],
+    )  # fmt: skip
+    other = helper.make_graph(
+        [helper.make_node("Identity", ["images"], ["y"])], "else", [], [helper.make_tensor_value_info("y", 1, None)]
+    )
+    node = helper.make_node("If", ["c"], ["out"], then_branch=then, else_branch=other)
+    proto = tiny.model([node], [1, 10], {"out": [1, 10]}, {"c": np.array(True)})
+    assert size_by_operator(proto) == {"Add": 20, "If": 1}
+
+
+def _unordered(schema: object) -> object:
+    """A JSON Schema without the order of its alternatives, which differs between versions of msgspec."""
+    if isinstance(schema, dict):
+        return {key: _unordered(value) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return sorted((_unordered(item) for item in schema), key=repr)
+    return schema
+
+
+def test_the_documented_schema_is_the_code_s_and_fits_a_record() -> None:
+    path = Path(__file__).parents[3] / "docs" / "report.schema.json"
+    assert _unordered(json.loads(path.read_bytes())) == _unordered(json.loads(report_schema())), (
+        "write it again: python -c 'import pathlib; from edge_sdk_tools.ledger import report_schema; "
+        'pathlib.Path("docs/report.schema.json").write_bytes(report_schema())\''
+    )
+    validator = jsonschema.Draft202012Validator(json.loads(report_schema()))
+    for ledger in (full_ledger(), empty_ledger()):
+        document = json.loads(to_json(ledger))
+        validator.validate(document)
+        assert not validator.is_valid({**document, "steps": [{"kind": "fp32", "name": "FP32", "size_mb": -1}]})
+        assert not validator.is_valid({**document, "steps": [{"kind": "magic", "name": "FP32"}]})
+
+
+@pytest.mark.parametrize(
+    ("fp32", "int8", "size_wh"),
+    [
+        (make_detections(3), make_detections(0), (640, 480)),
+        (make_classification([0, 1]), make_classification([1, 0]), (2000, 3)),
+        (make_segmentation([0.4, 0.6]), make_segmentation([1.0, 0.0]), (1, 1)),
+    ],
+)
+def test_both_results_side_by_side(fp32: Result, int8: Result, size_wh: tuple[int, int]) -> None:
+    image = np.full((size_wh[1], size_wh[0], 3), 60, np.uint8)
+    before = image.copy()
+    data = side_by_side(image, fp32, int8, ("cat", "<script>é"))
+    assert data == side_by_side(image, fp32, int8, ("cat", "<script>é"))
+    picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    assert max(picture.shape[0], picture.shape[1]) >= PANEL_PX
+    np.testing.assert_array_equal(image, before)
+
+
+def test_boxes_land_where_they_belong_and_each_on_its_half() -> None:
+    image = np.full((960, 1920, 3), 255, np.uint8)
+    box = Detections(
+        make_frame(), 0, np.array([[960, 480, 1900, 950]], np.float32), np.array([0.9], np.float32), np.array([0])
+    )
+    nothing = msgspec.structs.replace(
+        box, boxes_xyxy=box.boxes_xyxy[:0], confidences=box.confidences[:0], class_ids=box.class_ids[:0]
+    )
+    data = np.frombuffer(side_by_side(image, nothing, box, ("cat",)), np.uint8)
+    picture = cv2.imdecode(data, cv2.IMREAD_COLOR)
+    below_caption = picture[-PANEL_PX // 2 :]
+    coloured = below_caption.min(axis=2) < 200
+    left, right = coloured[:, :PANEL_PX], coloured[:, -PANEL_PX:]
+    assert not left.any()
+    rows, columns = np.nonzero(right)
+    assert columns.min() == pytest.approx(240, abs=3)
+    assert columns.max() == pytest.approx(475, abs=3)
+    assert rows.max() == pytest.approx(237, abs=3)
+
+
+def _recorded(bundle: Path) -> Ledger:
+    return from_json((bundle / "report.json").read_bytes())
+
+
+def test_a_build_is_recorded_step_by_step(tmp_path: Path) -> None:
+    write_project(tmp_path / "teacher", CLASSIFIER.replace('"tiny"', '"teacher"'), pictures=0)
+    model = write_project(tmp_path / "p", CLASSIFIER + '[teacher]\nmodel = "../teacher/model.toml"\n', pictures=16)
+    data = write_labelled(tmp_path / "data", tiny.classifier(), 40, wrong=4)
+    report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[data], bundle_version=1)
+    ledger = _recorded(tmp_path / "a.edge")
+    assert [step.kind for step in ledger.steps] == ["teacher", "fp32", "simplified", "int8", "ort"]
+    assert (ledger.name, ledger.target, ledger.images, ledger.verdict.carries) == ("tiny", "x86_64", 40, "int8")
+    shipped = ledger.shipped
+    assert (shipped.kind, shipped.size_mb, shipped.change) == ("ort", report.model_mb, report.quality[0].difference)
+    [candidate] = ledger.candidates
+    assert (candidate.chosen, candidate.held) == (True, True)
+    assert ledger.libraries["onnxruntime"]
+    assert len(ledger.local_noise) == 2
+    steps = {step.kind: step for step in ledger.steps}
+    teacher, fp32 = steps["teacher"], steps["fp32"]
+    assert teacher.size_mb == pytest.approx((tmp_path / "teacher" / "model.onnx").stat().st_size / 1e6, rel=0.1)
+    assert teacher.latency_ratio > 0
+    # The same model under another name: nothing is lost, and the interval says how little 40 images tell.
+    assert (fp32.against, fp32.change and fp32.change.value) == ("teacher", 0.0)
+    assert fp32.change.low < 0 < fp32.change.high
+
+
+def test_each_step_is_compared_with_the_one_before_and_their_errors_add_up(tmp_path: Path) -> None:
+    build(write_project(tmp_path, pictures=40), "x86_64", tmp_path / "a.edge", bundle_version=1)
+    steps = {step.kind: step for step in _recorded(tmp_path / "a.edge").steps}
+    changes = {kind: step.outputs for kind, step in steps.items() if step.outputs}
+    assert {kind: change.against for kind, change in changes.items()} == {
+        "simplified": "fp32",
+        "int8": "simplified",
+        "ort": "int8",
+    }
+    assert all((change.images, change.inputs) == (8, 8) for change in changes.values())
+    own = [change.relative_error or 0.0 for change in changes.values()]
+    total = changes["ort"].total_error
+    assert own[0] < 1e-6  # folding constants rounds in another order at most
+    assert 1e-4 < own[1] < 0.5
+    assert total == pytest.approx(math.sqrt(sum(error**2 for error in own)), rel=0.05)
+    assert all(step.peak_memory_mb is not None for step in steps.values())
+    page = (tmp_path / "a.edge" / "report.html").read_text()
+    assert "measured in all" in page
+    assert "The bundle carries INT8" in page
+    assert str(tmp_path) not in page
+    document = json.loads((tmp_path / "a.edge" / "report.json").read_bytes())
+    validator = jsonschema.Draft202012Validator(json.loads(report_schema()))
+    validator.validate(document)
+    for wrong in ({"steps": [{}]}, {"schema_version": 2}, {"images": -1}, {"local_noise": [{"node": 1}]}):
+        assert not validator.is_valid({**document, **wrong}), wrong
+
+
+def test_images_on_which_the_two_differ_are_shown(tmp_path: Path) -> None:
+    model = write_project(tmp_path / "p", model=changed(5, 0.1), pictures=16)
+    data = write_labelled(tmp_path / "data", changed(5, 0.1), 60)
+    build(model, "x86_64_avx2", tmp_path / "a.edge", evaluation=[data], bundle_version=1)
+    ledger = _recorded(tmp_path / "a.edge")
+    page = (tmp_path / "a.edge" / "report.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == len(ledger.worst_images)
+    for worst in ledger.worst_images:
+        assert worst.fp32 != worst.int8
+
+
+def test_a_fallback_is_recorded_with_what_int8_would_have_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
+    report = build(write_project(tmp_path, pictures=16), "x86_64", tmp_path / "a.edge", bundle_version=1)
+    ledger = _recorded(tmp_path / "a.edge")
+    steps = {step.kind: step for step in ledger.steps}
+    assert (ledger.verdict.carries, ledger.verdict.why) == ("fp32", report.fallback_reason)
+    assert ledger.verdict.next_steps != ()
+    assert (steps["int8"].shipped, steps["ort"].shipped) == (False, True)
+    assert steps["int8"].latency_ratio == 2.0
+    assert steps["ort"].outputs.against == "simplified"
+    assert (steps["ort"].size_mb, steps["int8"].size_mb) == (report.model_mb, report.int8_mb)
+    assert "The bundle carries FP32" in (tmp_path / "a.edge" / "report.html").read_text()

@@ -1,0 +1,461 @@
+"""The report page: closed, escaped, the same every time, and charts whose marks lie on them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from itertools import product
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edge_sdk.manifest import BoardEstimate
+from edge_sdk_tools.chain import OutputChange
+from edge_sdk_tools.evaluate import Interval
+from edge_sdk_tools.ledger import (
+    Candidate,
+    LayerNoise,
+    LayerSensitivity,
+    Ledger,
+    Measure,
+    OperatorSize,
+    Step,
+    Verdict,
+    WorstImage,
+    from_json,
+)
+from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html, words, write_report
+from edge_sdk_tools.report.axis import Axis, axis_over
+from edge_sdk_tools.report.bar_chart import BarChart
+from edge_sdk_tools.report.model_charts import MOST_NOISY, MOST_ROWS, noise, sensitivity, sizes
+from edge_sdk_tools.report.output_charts import costs, errors
+from edge_sdk_tools.report.scatter import HEIGHT_PX, scatter
+from edge_sdk_tools.report.step_charts import ladder, waterfall
+from tests.support.reports import (
+    Page,
+    change,
+    empty_ledger,
+    full_ledger,
+    jpeg,
+    layers,
+    noisy_layers,
+    output_change,
+    top1,
+)
+
+
+def _hostile(text: str) -> Ledger:
+    """Every text of the record is `text`."""
+    return Ledger(
+        name=text, target=text, task=text, data=text,
+        verdict=Verdict(carries="int8", why=text, next_steps=(text,)),
+        steps=(
+            Step(kind="fp32", name=text, what=text, quality=Measure(text, Interval(0.5, 0.4, 0.6)), shipped=True),
+            Step(
+                kind="int8", name=text, what=text, change=change(-0.1), outputs=output_change("fp32", 0.1, 0.1),
+            ),
+            Step(kind="arm", name=text, what=text, left_out=text),
+        ),
+        candidates=(
+            Candidate(recipe=text, change=change(-0.1), latency_ratio=0.5, held=False, why=text),
+        ),
+        sensitivity=(LayerSensitivity(node=text, operator=text, sqnr_db=20.0, is_integer=True),),
+        local_noise=(LayerNoise(node=text, operator=text, sqnr_db=20.0),),
+        sizes=(OperatorSize(text, 5, 1),),
+        worst_images=(WorstImage(image=text, truth=text, fp32=text, int8=text, picture=jpeg()),),
+        boards=(BoardEstimate(text, 79.0, 15.2, 13.1, 17.7),),
+        warnings=(text,), command=(text,), libraries={text: text}, created_at=text, host_cpu=text,
+    )  # fmt: skip
+
+
+_SCRIPT = "</svg></style>\"'<script>alert(1)</script>&"
+
+
+@pytest.mark.parametrize("ledger", [full_ledger(), empty_ledger(), _hostile(_SCRIPT)], ids=["full", "empty", "hostile"])
+def test_the_page_is_whole_and_closed(ledger: Ledger) -> None:
+    html = render_html(ledger)
+    page = Page(html)
+    assert (page.faults, page.open) == ([], [])
+    assert html.startswith("<!DOCTYPE html>\n<html")
+    tags = {tag for tag, _ in page.tags}
+    assert not tags & {"script", "link", "iframe", "object", "embed", "form", "base", "a", "use", "image"}
+    for tag, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on") or name in ("href", "style", "srcset")], tag
+        assert attributes.get("src", "data:image/jpeg;base64,").startswith("data:image/jpeg;base64,")
+    assert "url(" not in html
+    assert "@import" not in html
+    assert "://" not in html
+
+
+def test_every_text_is_escaped_and_no_text_is_a_template() -> None:
+    for text in (_SCRIPT, "{{ 7 * 7 }}", "{% include 'style.css' %}", "%s {0} \\n"):
+        html = render_html(_hostile(text))
+        assert "<script" not in html
+        page = Page(html)
+        assert page.text.count(text) > 20
+        [picture] = [attributes for tag, attributes in page.tags if tag == "img"]
+        assert picture["alt"] == f"left: FP32 sees {text}; right: INT8 sees {text}"
+
+
+def test_the_policy_allows_this_very_style_sheet() -> None:
+    html = render_html(full_ledger())
+    [policy] = [a["content"] for tag, a in Page(html).tags if a.get("http-equiv") == "Content-Security-Policy"]
+    [style] = re.findall("<style>(.*?)</style>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    assert html.index("Content-Security-Policy") < html.index("<style>")
+
+
+def test_the_same_record_gives_the_same_page() -> None:
+    ledger = full_ledger()
+    backwards = msgspec.structs.replace(ledger, libraries=dict(reversed(ledger.libraries.items())))
+    assert render_html(ledger) == render_html(full_ledger()) == render_html(backwards)
+
+
+def test_what_was_not_measured_says_so_and_a_zero_is_a_zero() -> None:
+    text = Page(render_html(full_ledger())).text
+    assert "None" not in text
+    assert "nan" not in text.casefold()
+    assert "0.00x" in text  # simplified
+    bare = msgspec.structs.replace(empty_ledger(), steps=(Step(kind="int8", name="INT8", size_mb=0.0),))
+    row = Page(render_html(bare)).text.split("peak memory")[1].split("How good")[0]
+    assert row.split("INT8")[1].count("–") == 4 + 1  # cells, and what the sign means
+    assert "0.00 MB" in row
+    unmeasured = msgspec.structs.replace(empty_ledger(), steps=(Step(kind="arm", name="ARM"),))
+    assert Page(render_html(unmeasured)).text.split("peak memory")[1].split("–")[0].count("not measured") == 1
+    left_out = (Step(kind="arm", name="ARM", left_out="not run: too slow"),)
+    assert "not run: too slow" in Page(render_html(msgspec.structs.replace(empty_ledger(), steps=left_out))).text
+
+
+@pytest.mark.parametrize(
+    ("carries", "words_there", "state"),
+    [
+        ("int8", "The bundle carries INT8", "good"),
+        ("fp32", "The bundle carries FP32", "fair"),
+        (None, "no bundle", "bad"),
+    ],
+)
+def test_the_verdict_stands_on_top(carries: str | None, words_there: str, state: str) -> None:
+    verdict = msgspec.convert(
+        {"carries": carries, "why": "top-1 fell", "next_steps": ["calibrate with more", "leave it float"]}, Verdict
+    )
+    html = render_html(msgspec.structs.replace(full_ledger(), verdict=verdict))
+    top = html.split("Every step")[0]
+    assert f'<section class="verdict {state}">' in top
+    text = Page(top).text
+    for expected in (words_there, "top-1 fell", "What to change", "calibrate with more", "leave it float"):
+        assert expected in text
+    assert "82.5% [79.5\u00a0to\u00a085.5]" in top  # of the file that ships
+    assert "4.99\u00a0MB" in top
+
+
+def test_models_beside_the_first_have_a_table_of_their_own() -> None:
+    page = render_html(full_ledger())
+    assert "Models in the bundle" in page
+    assert "left out: it is too slow" in page
+    assert "yes; noise" in page
+    alone = msgspec.structs.replace(full_ledger(), variants=full_ledger().variants[:1])
+    assert "Models in the bundle" not in render_html(alone)
+
+
+def test_both_files_are_written_once(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    write_report(full_ledger(), folder)
+    assert {path.name for path in folder.iterdir()} == {HTML_FILE, JSON_FILE}
+    assert (folder / HTML_FILE).read_text(encoding="utf-8") == render_html(full_ledger())
+    assert from_json((folder / JSON_FILE).read_bytes()).steps == full_ledger().steps
+    with pytest.raises(FileExistsError):
+        write_report(empty_ledger(), folder)
+    assert from_json((folder / JSON_FILE).read_bytes()).name == "tiny"
+
+
+def test_the_verdict_has_what_a_board_will_take_and_is_said_once() -> None:
+    ledger = full_ledger()
+    page = Page(render_html(ledger))
+    assert "estimate for cortex-a76" in page.text
+    assert "13 to 18 ms" in page.text
+    [section] = [a["class"] for tag, a in page.tags if tag == "section" and "verdict" in (a.get("class") or "")]
+    assert section == "verdict good"
+    missed = msgspec.structs.replace(ledger.candidates[0], held=False, why="lost 2.0 points")
+    doubt = "lost 2.0 points, which may be noise"
+    doubted = msgspec.structs.replace(
+        ledger,
+        verdict=msgspec.structs.replace(ledger.verdict, why=doubt),
+        warnings=(doubt,),
+        candidates=(missed, *ledger.candidates[1:]),
+    )
+    page = Page(render_html(doubted))
+    [section] = [a["class"] for tag, a in page.tags if tag == "section" and "verdict" in (a.get("class") or "")]
+    assert section == "verdict fair"
+    assert page.text.count(doubt) == 1
+    assert "Before you believe it" not in page.text
+
+
+def _check_bars(chart: BarChart) -> None:
+    assert 0 <= chart.zero <= 100
+    assert all(0 <= tick.at <= 100 for tick in chart.ticks)
+    assert len(chart.ticks) <= 6
+    for row in (*chart.rows, *chart.folded):
+        for bar in row.bars:
+            assert 0 <= bar.start <= bar.start + bar.width <= 100.01
+        if row.whisker:
+            assert 0 <= row.whisker.low <= row.whisker.high <= 100
+
+
+def _steps(*changes: float | None) -> tuple[Step, ...]:
+    kinds = ("teacher", "fp32", "simplified", "int8", "ort", "arm")
+    return tuple(
+        msgspec.convert(
+            {"kind": kind, "name": kind, "change": None if c is None else msgspec.to_builtins(change(c, abs(c) / 2))},
+            Step,
+        )
+        for kind, c in zip(kinds, changes, strict=False)
+    )
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (),
+        _steps(None, 0.0),
+        _steps(None, -0.66, None, -0.66, 0.66, 0.66),
+        _steps(None, 1e-300, -1e-300),
+        (Step(kind="int8", name="INT8", change=change(0.01), against="fp32"),),
+        (Step(kind="fp32", name="FP32", quality=Measure("top-1", Interval(1.0, 1.0, 1.0))),),
+    ],
+)
+def test_charts_of_steps_at_their_edges(steps: tuple[Step, ...]) -> None:
+    _check_bars(ladder(steps))
+    _check_bars(waterfall(steps))
+    assert Page(render_html(msgspec.structs.replace(empty_ledger(), steps=steps))).faults == []
+
+
+def test_losses_add_up_from_where_the_compared_step_ended() -> None:
+    steps = (
+        Step(kind="fp32", name="FP32", quality=top1(0.8)),
+        Step(kind="simplified", name="simplified", change=change(-0.1, 0.0)),
+        Step(kind="int8", name="INT8", change=change(-0.1, 0.05)),
+        Step(kind="ort", name="ORT", change=change(-0.05, 0.1), against="simplified"),
+        Step(kind="arm", name="ARM"),
+    )
+    chart = waterfall(steps)
+    # From -25 points, the end of INT8's whisker, to 0.
+    assert [[(bar.start, bar.width, bar.tone) for bar in row.bars] for row in chart.rows] == [
+        [],
+        [(60.0, 40.0, "loss")],
+        [(20.0, 40.0, "loss")],
+        [(40.0, 20.0, "loss")],
+        [],
+    ]
+    assert [row.value for row in chart.rows][::4] == ["where it starts", None]
+    assert [row.detail for row in chart.rows] == ["", "", "", "within noise", ""]
+    assert chart.zero == 100
+
+
+def test_without_labels_steps_are_drawn_by_agreement() -> None:
+    steps = (Step(kind="fp32", name="FP32"), Step(kind="int8", name="INT8", agreement=top1(0.9), change=change(-0.1)))
+    assert [len(row.bars) for row in ladder(steps).rows] == [0, 1]
+    assert waterfall(steps).rows[0].value == "where it starts"
+    html = render_html(msgspec.structs.replace(empty_ledger(), steps=steps))
+    assert "agreement with FP32, for there are no labels" in html
+
+
+_ONE = Candidate(recipe="a", change=change(-0.01), latency_ratio=0.5, held=True)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "gate"),
+    [
+        ((_ONE,), None),
+        ((_ONE, _ONE, msgspec.structs.replace(_ONE, chosen=True)), 0.0),
+        ((Candidate(recipe="zero", change=Interval(0.0, 0.0, 0.0), latency_ratio=0.0, held=True),), -1.0),
+        ((Candidate(recipe="slow", change=change(1.0, 0.0), latency_ratio=1e9, held=True), _ONE), -0.01),
+        (tuple(msgspec.structs.replace(_ONE, latency_ratio=0.5 + i / 1e9) for i in range(40)), -0.01),
+    ],
+)
+def test_recipes_lie_on_the_chart(candidates: tuple[Candidate, ...], gate: float | None) -> None:
+    chart = scatter(candidates, gate)
+    assert [*sorted(point.number for point in chart.points)] == [*range(1, len(candidates) + 1)]
+    for point in chart.points:
+        assert 0 < point.x < 100
+        assert 0 < point.top_px <= point.y_px <= point.bottom_px < HEIGHT_PX
+    for tick in chart.x_ticks:
+        assert 0 < tick.at < 100
+    for tick in chart.y_ticks:
+        assert 0 < tick.at < HEIGHT_PX
+    assert gate is None or (chart.gate_px is not None and 0 < chart.gate_px < HEIGHT_PX)
+
+
+def test_the_better_recipe_is_above_and_the_faster_left_and_the_chosen_on_top() -> None:
+    better = Candidate(recipe="b", change=change(0.0), latency_ratio=0.9, held=True, chosen=True)
+    missing = Candidate(recipe="c", held=False)
+    chart = scatter((better, _ONE, missing), -0.005)
+    one, chosen = chart.points
+    assert (one.number, chosen.number, chart.left_out) == (2, 1, 1)
+    assert chosen.y_px < one.y_px
+    assert one.x < chosen.x
+    assert chosen.y_px < chart.gate_px < one.y_px
+    assert scatter((missing,), None) is None
+
+
+@pytest.mark.parametrize(
+    "layers_there",
+    [
+        layers(200),
+        (),
+        (LayerSensitivity(node="a", operator="Conv", is_integer=False),),
+        (LayerSensitivity(node="a", operator="Conv", sqnr_db=-1e6, is_integer=True),),
+        (LayerSensitivity(node="a", operator="Conv", loss=-0.2, is_integer=True),),
+    ],
+)
+def test_layers_at_their_edges(layers_there: tuple[LayerSensitivity, ...]) -> None:
+    chart = sensitivity(layers_there)
+    _check_bars(chart)
+    assert len(chart.rows) == min(len(layers_there), MOST_ROWS)
+    assert len(chart.rows) + len(chart.folded) == len(layers_there)
+    html = render_html(msgspec.structs.replace(empty_ledger(), sensitivity=layers_there))
+    assert Page(html).faults == []
+    assert all(layer.node in html for layer in layers_there)
+
+
+def test_the_layer_that_loses_most_stands_first() -> None:
+    noisy = [LayerSensitivity(node=n, operator="Conv", sqnr_db=db, is_integer=True) for n, db in
+             (("a", 40.0), ("b", None), ("c", 20.0))]  # fmt: skip
+    chart = sensitivity(noisy)
+    assert [row.label for row in chart.rows] == ["c", "a", "b"]
+    assert [row.value for row in chart.rows] == ["20.0\u00a0dB", "40.0\u00a0dB", None]
+    assert chart.rows[0].bars[0].width == pytest.approx(10 * chart.rows[1].bars[0].width, rel=0.01)
+    by_loss = [
+        msgspec.structs.replace(layer, loss=loss) for layer, loss in zip(noisy, (0.02, -0.01, None), strict=True)
+    ]
+    chart = sensitivity(by_loss)
+    assert [(row.label, row.value) for row in chart.rows] == [("a", "-2.0 points"), ("b", "+1.0 points"), ("c", None)]
+    assert [row.bars[0].tone for row in chart.rows[:2]] == ["loss", "gain"]
+
+
+def test_a_size_that_is_not_known_has_no_bar() -> None:
+    for one in ((0, 0), (None, None), (10**12, 1)):
+        _check_bars(sizes((OperatorSize("Conv", *one),)))
+    conv, gemm, add = sizes(
+        (OperatorSize("Conv", 4, 1), OperatorSize("Gemm", 4, None), OperatorSize("Add", None, None))
+    ).rows
+    assert ([bar.tone for bar in conv.bars], conv.value) == (["fp32", "int8"], "4\u00a0B → 1\u00a0B")
+    assert ([bar.tone for bar in gemm.bars], gemm.value) == (["fp32"], "4\u00a0B → not measured")
+    assert (add.bars, add.value) == ((), None)
+
+
+def test_an_axis_holds_what_lies_on_it() -> None:
+    for holds, values in product((None, 0.0, 1.0), ([], [0.0], [0.5], [-3.0, 7.0], [1e-12, 2e-12], [1e12])):
+        axis = axis_over(values, least=0.1, holds=holds)
+        assert axis.high - axis.low >= 0.0999
+        for value in values if holds is None else [*values, holds]:
+            assert axis.low <= value <= axis.high
+        ticks = axis.ticks(6)
+        assert 1 <= len(ticks) <= 6
+        assert all(math.isfinite(tick.at) and "e" not in tick.text[:1] for tick in ticks)
+
+
+def test_ticks_are_round_and_zero_has_no_sign() -> None:
+    assert [tick.text for tick in Axis(-4.9, 5.0).ticks(6, "{:+g}")] == ["-4", "-2", "0", "+2", "+4"]
+    assert [(tick.at, tick.text) for tick in Axis(0, 1).ticks(3, "{:.0%}")] == [(0, "0%"), (50, "50%"), (100, "100%")]
+    assert [tick.text for tick in Axis(0, 0.1).ticks(3, "{:+g}")] == ["0", "+0.05", "+0.1"]
+    assert Axis(0, 10).at(-5) == 0
+    assert Axis(0, 10).at(50) == 100
+
+
+def test_figures_as_words() -> None:
+    assert [words.percent(0.8284), words.times(0.0), words.millions(79.04)] == ["82.8%", "0.00x", "79.0\u00a0M"]
+    assert words.points(Interval(-0.0001, -0.02, 0.0)) == "+0.0 [-2.0\u00a0to\u00a0+0.0]"
+    assert [_text(words.megabytes(mb)) for mb in (1234.5, 0.05, 0.0)] == ["1,234 MB", "50.0 kB", "0.00 MB"]
+    assert [_text(words.octets(count)) for count in (999, 1000)] == ["999 B", "1.0 kB"]
+    assert [_text(words.milliseconds(low, 17.7)) for low in (4.14, None)] == ["4.1 to 18 ms", "18 ms"]
+    assert _text(words.decibels(-0.01)) == "0.0 dB"
+    errors_there = [_text(words.relative(error)) for error in (0.0, 0.001234, 1e-6, 2.0)]
+    assert errors_there == ["0%", "0.12% (58.2 dB)", "below 0.001% (120.0 dB)", "200.0% (-6.0 dB)"]
+    nothing = (
+        words.percent,
+        words.points,
+        words.points_alone,
+        words.times,
+        words.octets,
+        words.millions,
+        words.relative,
+    )
+    assert [say(None) for say in nothing] == [None] * len(nothing)
+    assert words.milliseconds(None, None) is None
+
+
+def _text(value: str | None) -> str | None:
+    return value and value.replace("\u00a0", " ")
+
+
+def test_errors_of_steps_their_sum_and_what_was_measured() -> None:
+    rows = errors(full_ledger().steps).rows
+    assert [(row.label, row.detail, _text(row.value)) for row in rows] == [
+        ("FP32", "beside PyTorch, 24 inputs, 16 of them images", "largest difference 1.2e-06"),
+        ("simplified", "beside FP32, 8 images", "not a bit differs"),
+        ("INT8", "beside simplified, 8 images", "9.0% (20.9 dB)"),
+        ("ORT file", "beside INT8, 8 images", "1.0% (40.0 dB)"),
+        ("sum of these steps", "root of the sum of squares", f"{100 * math.hypot(0.09, 0.01):.1f}% (20.9 dB)"),
+        ("measured in all", "FP32 to ORT file, which ships", "9.1% (20.8 dB)"),
+    ]
+    widths = [row.bars[0].width if row.bars else None for row in rows]
+    assert widths[:2] == [None, 0.0]
+    assert widths[2] == pytest.approx(9 * (widths[3] or 0), rel=0.01)
+    assert widths[5] == 100
+
+
+def test_a_model_that_was_not_carried_is_no_part_of_the_sum() -> None:
+    steps = (
+        Step(kind="fp32", name="FP32"),
+        Step(kind="simplified", name="simplified", outputs=output_change("fp32", 0.0, 0.0)),
+        Step(kind="int8", name="INT8", outputs=output_change("simplified", 0.5, 0.5)),
+        Step(kind="ort", name="ORT file", outputs=output_change("simplified", 1e-7, 1e-7), shipped=True),
+    )
+    *_, summed, total = errors(steps).rows
+    assert (_text(summed.value), _text(total.value)) == ("below 0.001% (140.0 dB)",) * 2
+
+
+def test_without_outputs_there_is_no_chart_of_them() -> None:
+    bare = (Step(kind="fp32", name="FP32"), Step(kind="ort", name="ORT file"))
+    assert errors(bare).rows == costs(bare).rows == noise(()).rows == ()
+    classes = OutputChange(against="fp32", images=3, inputs=3, identical=False, largest=2.0)
+    [row] = errors((*bare[:1], Step(kind="ort", name="ORT file", outputs=classes))).rows
+    assert row.value == "largest difference 2"
+    page = Page(render_html(msgspec.structs.replace(empty_ledger(), steps=bare)))
+    assert (page.faults, page.open) == ([], [])
+
+
+def test_file_and_memory_stand_side_by_side() -> None:
+    rows = {row.label: row for row in costs(full_ledger().steps).rows}
+    assert _text(rows["ORT file"].value) == "4.99 MB / 88.40 MB"
+    assert _text(rows["INT8"].value) == "5.00 MB / not measured"
+    assert [bar.tone for bar in rows["INT8"].bars] == ["fp32"]
+    assert "ARM" not in rows
+
+
+def test_a_step_that_the_chart_of_errors_tells_of_is_not_missing_in_those_of_quality() -> None:
+    steps = full_ledger().steps
+    assert [row.label for row in ladder(steps).rows] == ["teacher", "FP32", "INT8", "ORT file"]
+    assert [row.label for row in waterfall(steps).rows] == ["teacher", "FP32", "INT8", "ORT file"]
+    unknown = (Step(kind="fp32", name="FP32", quality=top1(0.8)), Step(kind="int8", name="INT8", change=change(-0.1)),
+               Step(kind="arm", name="ARM"))  # fmt: skip
+    assert [(row.label, row.value) for row in waterfall(unknown).rows][-1] == ("ARM", None)
+
+
+def test_the_noisiest_layer_stands_first() -> None:
+    chart = noise(noisy_layers(30))
+    assert [row.label for row in chart.rows] == [f"noisy_{index}" for index in range(MOST_NOISY)]
+    assert len(chart.folded) == 30 - MOST_NOISY
+    assert [bar.tone for bar in chart.rows[0].bars] == ["int8", "float"]
+    assert [bar.tone for bar in chart.rows[3].bars] == ["int8"]
+    for row in (*chart.rows, *chart.folded):
+        for bar in row.bars:
+            assert 0 <= bar.start <= bar.start + bar.width <= 100.01
+    [unknown] = noise((LayerNoise(node="a", operator="Conv"),)).rows
+    assert (unknown.bars, unknown.value) == ((), None)

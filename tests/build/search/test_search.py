@@ -1,0 +1,187 @@
+"""The recipe search: what holds at once is taken, what is lost is bought back, and FP32 carries what nothing helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import onnx
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.errors import AccuracyGateError
+from edge_sdk.manifest import Agreement
+from edge_sdk.model_spec import Gates, load_model_spec
+from edge_sdk.prepare import Prepare
+from edge_sdk.target import load_target
+from edge_sdk_tools import prove
+from edge_sdk_tools.build import build
+from edge_sdk_tools.build_report import BuildReport
+from edge_sdk_tools.candidates import Workshop
+from edge_sdk_tools.convert import Converted
+from edge_sdk_tools.dataset import ImageSet, find_images
+from edge_sdk_tools.evaluate import Figure, Interval, evaluate
+from edge_sdk_tools.prove import Proof
+from edge_sdk_tools.quantize import Quantized, first_recipe, simplify, watch_activations
+from edge_sdk_tools.search import Ranking, Search, Trial, rank_layers, search, shortfall_of
+from edge_sdk_tools.search.search import closest_to_fp32
+from tests.support import models as tiny
+from tests.support.models import uneven
+from tests.support.projects import write_labelled, write_pictures, write_project
+from tests.support.reports import evaluation_of, flawless_proof
+
+
+def _built(folder: Path, model: onnx.ModelProto, **arguments: Any) -> BuildReport:
+    path = write_project(folder, model=model, pictures=16)
+    data = write_labelled(folder / "data", model, 60)
+    return build(path, "x86_64", folder / "a.edge", evaluation=[data], bundle_version=1, **arguments)
+
+
+def test_what_holds_at_once_is_not_searched_for(tmp_path: Path) -> None:
+    report = _built(tmp_path, tiny.classifier())
+    [trial] = report.trials
+    assert trial.problem is None
+    assert (report.precision, report.fallback_reason, trial.recipe) == (
+        "int8",
+        None,
+        "U8S8 per channel, shared scales, percentile 99.999",
+    )
+    assert not any("may be noise" in doubt for doubt in report.doubts)
+
+
+def test_layers_that_cost_quality_return_to_float(tmp_path: Path) -> None:
+    report = _built(tmp_path, uneven())
+    manifest = Bundle.open(tmp_path / "a.edge").manifest
+    assert report.precision == manifest.variants[0].precision == "int8"
+    assert [trial.problem is None for trial in report.trials[:5]] == [False] * 5
+    assert report.trials[0].drop_relative > 0.1
+    [carried] = [trial for trial in report.trials if trial.carried]
+    assert carried.problem is None
+    [reference] = [figure.reference for figure in report.quality[:1] if figure.reference]
+    assert report.quality[0].value.value >= 0.99 * reference.value
+    left = set(manifest.provenance.float_nodes)
+    assert left & {"uneven", "even"}
+    assert "first" not in left
+    assert manifest.variants[0].integer_mac_share == 1.0
+
+
+def test_layers_are_ranked_by_their_noise_for_their_work(tmp_path: Path) -> None:
+    spec = load_model_spec(write_project(tmp_path, model=uneven()))
+    (tmp_path / "work").mkdir()
+    simplified = simplify(onnx.load(spec.model), tmp_path / "work")
+    images = find_images([tmp_path / "pictures"])
+    activations = watch_activations(simplified, images, spec.input, symmetric=False)
+    prepare = Prepare(spec.input)
+    tensors = [prepare.normalise(prepare.resize(file.read())).copy() for file in images.images[:3]]
+    recipe = first_recipe(load_target("x86_64"), reduce_range=False)
+    ranking = Ranking(simplified, recipe, activations.ranges(recipe.calibration), tensors)
+    with Workshop() as workshop:
+        ranked = rank_layers(ranking, workshop, lambda _step, _done, _total: None)
+    assert ranked[0].nodes[0] in ("uneven", "even")
+    assert [one.worth for one in ranked] == sorted((one.worth for one in ranked), reverse=True)
+    noise = {one.nodes[0]: one.noise for one in ranked}
+    assert noise.get("first", 0.0) < 0.1 * ranked[0].noise
+
+
+def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As if INT8 took twice the time: nothing here is slow enough to say so.
+    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
+    model, bundle = write_project(tmp_path, pictures=16), tmp_path / "a.edge"
+    assert run(["build", str(model), "--target", "x86_64", "-o", str(bundle)]) == 0
+    out = capsys.readouterr().out
+    assert "THE BUNDLE CARRIES FP32" in out
+    assert "INT8 takes 20.00 ms and FP32 10.00 ms here, one thread: it gains" in out
+    manifest = Bundle.open(bundle).manifest
+    [variant] = manifest.variants
+    assert (variant.precision, variant.file) == ("fp32", "model.fp32.onnx")
+    assert (variant.agreement, variant.integer_mac_share) == (None, None)
+    assert manifest.fallback_reason.startswith("INT8 takes 20.00 ms")
+    assert (manifest.provenance.recipe, manifest.provenance.float_nodes) == ({}, ())
+    found = evaluate(bundle, write_pictures(tmp_path / "data", 30, first=400), reference=model)
+    assert found.agreement[0].value.value == 1
+    # Whoever requires INT8 gets an error and no bundle.
+    required = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "b.edge"), "--require-int8"]
+    assert run(required) == 3
+    assert "INT8 takes 20.00 ms and FP32 10.00 ms here" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "b.edge").exists()
+
+
+def test_a_model_too_small_to_be_slower_stays_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [0.05, 0.02])
+    assert _built(tmp_path, tiny.classifier()).precision == "int8"
+
+
+def test_where_no_recipe_holds_fp32_is_carried_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_MOST_FLOAT", 0.0)  # a model with nothing left to return to float
+    report = _built(tmp_path, uneven())
+    assert len(report.trials) == 5
+    assert report.precision == "fp32"
+    assert report.fallback_reason.startswith("none of 5 INT8 recipes holds; of the best: top-1 fell from 100.0% to")
+    with pytest.raises(AccuracyGateError, match="leave out --require-int8"):
+        _built(tmp_path, uneven(), require_int8=True)
+    assert Bundle.open(tmp_path / "a.edge").manifest.variants[0].precision == "fp32"
+
+
+def _proof(value: float, low: float, high: float, **changes: object) -> Proof:
+    figure = Figure("top-1", Interval(value, 0, 1), Interval(0.8, 0, 1), Interval(value - 0.8, low, high))
+    agreement = Figure("top-1 agreement", Interval(0.95, 0.9, 0.97))
+    proof = msgspec.structs.replace(
+        flawless_proof(ImageSet(())),
+        evaluation=evaluation_of((figure,), (agreement,)),
+        agreement=Agreement("top1_agreement", 0.95, 0.9, 0.97, 650, 650),
+        fp32_latency_ms=10.0,
+        latency_ms=4.0,
+    )
+    return msgspec.structs.replace(proof, **changes)
+
+
+@pytest.mark.parametrize(
+    ("proof", "kind", "noise"),
+    [
+        (_proof(0.80, -0.01, 0.01), None, False),
+        (_proof(0.792, -0.02, 0.01), None, False),  # 1 % of .8
+        (_proof(0.79, -0.03, 0.01), "drop", True),
+        (_proof(0.79, -0.02, -0.001), "drop", False),
+        (_proof(0.80, -0.01, 0.01, integer_mac_share=0.5), "float", False),
+        (_proof(0.80, -0.01, 0.01, latency_ms=12.0), "slow", False),
+        (_proof(0.80, -0.01, 0.01, latency_ms=10.1), None, False),
+        (_proof(0.40, -0.5, -0.3, latency_ms=12.0), "slow", False),
+        (_proof(0.79, -0.03, 0.01, latency_ms=12.0), "slow", False),
+        (_proof(0.8, 0, 0, agreement=Agreement("top1_agreement", 0.7, 0.6, 0.8, 99, 99)), "agreement", False),
+    ],
+)
+def test_the_gravest_reason_is_the_one(proof: Proof, kind: str | None, noise: bool) -> None:
+    shortfall = shortfall_of(proof, Gates())
+    assert (shortfall.kind if shortfall else None) == kind
+    if shortfall is not None:
+        assert shortfall.may_be_noise is noise
+        assert "expected" in shortfall.line or kind == "slow"
+
+
+def test_what_may_be_noise_is_carried_and_said() -> None:
+    proof = _proof(0.79, -0.03, 0.01)
+    trial = Trial(_QUANTIZED, _CONVERTED, proof, shortfall_of(proof, Gates()))
+    doubt = Search((trial,), trial, ()).doubt
+    assert doubt.startswith("top-1 fell from 80.0% to 79.0%, by 1.3% of what FP32 has")
+    assert doubt.endswith("that may be noise, as the interval of the difference holds zero: give more images")
+
+
+def test_of_those_that_may_be_noise_the_closest_to_fp32_is_carried() -> None:
+    """A figure .004 higher says nothing inside its noise; 5 points of agreement do."""
+    proofs = [
+        _proof(0.786, -0.03, 0.01, agreement=Agreement("top1_agreement", 0.93, 0.9, 0.97, 650, 650)),
+        _proof(0.790, -0.03, 0.01, agreement=Agreement("top1_agreement", 0.88, 0.8, 0.97, 650, 650)),
+        _proof(0.770, -0.04, -0.01, agreement=Agreement("top1_agreement", 0.99, 0.9, 1.0, 650, 650)),  # a loss, surely
+    ]
+    trials = [Trial(_QUANTIZED, _CONVERTED, proof, shortfall_of(proof, Gates())) for proof in proofs]
+    assert closest_to_fp32(trials) is trials[0]
+    doubt = Search(tuple(trials), trials[0], ()).doubt
+    assert doubt.endswith("(of 2 such recipes the one that agrees most with FP32 is carried)")
+
+
+_QUANTIZED = Quantized(Path("a.onnx"), first_recipe(load_target("x86_64"), reduce_range=False), (), {}, True)
+_CONVERTED = Converted(Path("a.ort"), ())

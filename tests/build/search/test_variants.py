@@ -1,0 +1,319 @@
+"""Variants: one bundle with several models and input sizes, each measured, each within its gates or left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.errors import AccuracyGateError, SizeGateError, UsageError
+from edge_sdk.manifest import Difference
+from edge_sdk.model_spec import load_model_spec
+from edge_sdk.quality import Rating, ratings
+from edge_sdk.session import Session
+from edge_sdk.target import load_target
+from edge_sdk.tasks import make_task
+from edge_sdk_tools import prove
+from edge_sdk_tools.build import build
+from edge_sdk_tools.check import check_model
+from edge_sdk_tools.ledger import from_json
+from edge_sdk_tools.runtime_replay import replay_variants
+from edge_sdk_tools.variants import Request, parse_sizes, workbench
+from edge_sdk_tools.variants.resize import resize
+from tests.support import models as tiny
+from tests.support.models import flat_detector
+from tests.support.projects import CLASSIFIER, DETECTOR, write_labelled, write_project
+
+
+def test_each_is_carried_with_what_the_device_needs_to_choose(tmp_path: Path) -> None:
+    model = write_project(tmp_path, model=tiny.wide_classifier())
+    request = Request(sizes=((24, 32), (16, 16)), fp32=True, fp16=True)
+    report = build(model, "x86_64", tmp_path / "a.edge", variants=request)
+    bundle = Bundle.open(tmp_path / "a.edge")
+    found = {v.name: v for v in bundle.manifest.variants}
+    assert list(found) == [row.name for row in report.variants] == ["int8", "int8.24x32", "fp32", "fp16"]
+    assert bundle.manifest.input.size_wh == found["int8"].size_wh == (16, 16)
+    assert found["int8.24x32"].size_wh == (24, 32)
+    assert [v.integer_mac_share for v in found.values()] == [1.0, 1.0, None, None]
+    assert [v.agreement is None for v in found.values()] == [False, False, True, False]
+    assert all(v.host_latency_ms > 0 and v.quality is None and v.estimate is None for v in found.values())
+    assert "com.microsoft:QLinearConv" in found["int8.24x32"].operators
+    assert "ai.onnx:QLinearConv" not in found["fp32"].operators
+    assert "ai.onnx:Cast" in found["fp16"].operators
+    assert set(bundle.manifest.operators) == {name for v in found.values() for name in v.operators}
+    config = bundle.read("required_operators_and_types.config").decode()
+    assert "QLinearConv" in config
+    assert [v.file.rpartition(".")[2] for v in found.values()] == ["ort", "ort", "onnx", "onnx"]
+    assert all(f"# model.{name}.onnx is ONNX" in config for name in ("fp32", "fp16"))
+    assert "model.int8" not in config
+    assert str(tmp_path) not in config
+    replay_variants(bundle)
+    for name, variant in found.items():
+        one = bundle.led_by(name)
+        session = Session.open(one)
+        make_task(one.manifest, len(bundle.labels()), session.output_shapes)
+        taken = one.manifest.taken
+        assert (session.input_shape, session.input_dtype) == (taken.shape(variant.size_wh), taken.dtype)
+        assert one.manifest.input.size_wh == variant.size_wh
+
+
+def test_a_size_has_ranges_of_its_own(tmp_path: Path) -> None:
+    model = write_project(tmp_path, CLASSIFIER.replace("[16, 16]", "[256, 256]"), tiny.summer(256), pictures=32)
+    report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(sizes=((16, 16),)))
+    # Sums over 65536 pixels are 256 times those over 256: in the ranges of the first all of these would be one integer.
+    assert [row.problem for row in report.variants] == [None, None]
+    small = Bundle.open(tmp_path / "a.edge").led_by("int8.16x16")
+    outputs = [outputs[0] for _, outputs in small.golden()]
+    assert max(float(abs(output - 1 / 3).max()) for output in outputs) > 0.1
+
+
+def test_labels_give_quality_beside_float_at_the_first_size(tmp_path: Path) -> None:
+    float_model = tiny.wide_classifier()
+    model, data = write_project(tmp_path, model=float_model), write_labelled(tmp_path / "labelled", float_model, 6)
+    request = Request(sizes=((32, 32),), fp32=True)
+    report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[data], variants=request)
+    int8, small, fp32 = Bundle.open(tmp_path / "a.edge").manifest.variants
+    for variant, row in zip((int8, small, fp32), report.variants, strict=True):
+        assert variant.quality.metric == row.metric == "top-1"
+        assert variant.quality.value == row.value
+        assert variant.quality.images == 6
+    qualities = [variant.quality for variant in (int8, small, fp32) if variant.quality]
+    assert {quality.fp32 for quality in qualities} == {qualities[2].value}
+    for quality in qualities:
+        assert quality.difference.reference == "fp32"
+        assert quality.difference.value == pytest.approx(quality.value - quality.fp32)
+        assert quality.difference.low < quality.difference.value < quality.difference.high
+    itself = qualities[2].difference
+    assert itself == Difference("fp32", 0.0, -itself.high, itself.high)
+
+
+def test_the_difference_is_of_pairs_and_tuning_has_it(tmp_path: Path) -> None:
+    float_model = tiny.wide_classifier()
+    model = write_project(tmp_path, model=float_model)
+    data = write_labelled(tmp_path / "labelled", float_model, 40, wrong=20)
+    request = Request(sizes=((8, 8),), fp32=True)
+    report = build(model, "x86_64", tmp_path / "a.edge", evaluation=[data], variants=request)
+    manifest = Bundle.open(tmp_path / "a.edge").manifest
+    by_name = {v.name: v.quality for v in manifest.variants}
+    int8, shown = by_name["int8"], report.quality[0].difference
+    assert int8.difference == Difference("fp32", shown.value, shown.low, shown.high)
+    # Every second image is right, so that its own interval is wide; where float says the same, the difference's is not.
+    assert int8.difference.high - int8.difference.low < int8.high - int8.low
+    metric, rated = ratings(manifest)
+    assert metric == "top-1"
+    assert rated["fp32"] == Rating(0.5, like_reference=True)
+    assert rated["int8"].like_reference
+    for name, quality in by_name.items():
+        assert rated[name] == Rating(quality.value, like_reference=quality.difference.may_be_noise)
+
+
+def test_what_does_not_hold_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = CLASSIFIER + "\n[gates]\nint8_min_agreement = 0.6\n"
+    model = write_project(tmp_path, text, tiny.adder(), labels="a\nb\n", pictures=32)
+    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes", "256,12"]
+    assert run(command) == 0
+    out = capsys.readouterr().out
+    assert "int8.256x256 IS LEFT OUT because INT8 agrees with FP32 on" in out
+    names = [v.name for v in Bundle.open(tmp_path / "a.edge").manifest.variants]
+    assert names == ["int8", "int8.12x12"]
+    assert not list((tmp_path / "a.edge").glob("*256*"))
+    with pytest.raises(AccuracyGateError, match=r"int8\.256x256: INT8 agrees with FP32 on .* leave that size out"):
+        build(model, "x86_64", tmp_path / "b.edge", require_int8=True, variants=Request(sizes=((256, 256),)))
+    assert not (tmp_path / "b.edge").exists()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_is_called_slow_was_timed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool) -> None:
+    # Noise, which nothing real gives on demand: the first proof is of the first model, the second of the other size.
+    times = iter([[5.0, 10.0], [20.0, 10.0]])
+    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: next(times))
+    again = [9.0, 5.0, 20.0, 10.0] if twice else [9.0, 5.0, 4.0, 10.0]
+    monkeypatch.setattr(workbench, "interleaved_latency_ms", lambda _calls, _on_round: again)
+    model = write_project(tmp_path, model=tiny.wide_classifier())
+    report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(sizes=((24, 24),)))
+    assert (report.variants[1].problem is not None) is twice
+    assert report.variants[1].latency_ratio == again[2] / 9.0
+    assert len(Bundle.open(tmp_path / "a.edge").manifest.variants) == (1 if twice else 2)
+
+
+def test_the_size_gate_is_for_each_model(tmp_path: Path) -> None:
+    text = CLASSIFIER + "\n[gates]\nmax_size_mb = {}\n"
+    model = write_project(tmp_path, text.format(0.05), tiny.wide_classifier())
+    report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(fp32=True))
+    [_, fp32] = report.variants
+    assert fp32.problem is not None
+    assert "gates.max_size_mb allows 0.05" in fp32.problem
+    assert [v.name for v in Bundle.open(tmp_path / "a.edge").manifest.variants] == ["int8"]
+    (tmp_path / "model.toml").write_text(text.format(0.001))
+    with pytest.raises(SizeGateError):
+        build(model, "x86_64", tmp_path / "b.edge", variants=Request(fp32=True))
+
+
+def test_the_command_shows_a_row_for_each_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_project(tmp_path, model=tiny.wide_classifier())
+    command = ["build", str(model), "--target", "arm64", "-o", str(tmp_path / "a.edge"), "--with-fp32"]
+    assert run([*command, "--sizes", "32"]) == 0
+    out = capsys.readouterr().out
+    assert "variants; time against the FP32 model as given, here" in out
+    for name in ("int8.32x32", "fp32", "32x32"):
+        assert name in out
+    assert "Models in the bundle" in (tmp_path / "a.edge" / "report.html").read_text()
+    shown = from_json((tmp_path / "a.edge" / "report.json").read_bytes()).variants
+    assert [row.name for row in shown] == ["int8", "int8.32x32", "fp32"]
+    assert run([*command, "--json"]) == 0
+    rows = msgspec.json.decode(capsys.readouterr().out)["variants"]
+    assert [(row["name"], row["problem"]) for row in rows] == [("int8", None), ("fp32", None)]
+    assert rows[1]["model_mb"] > 2 * rows[0]["model_mb"]
+
+
+YOLOV8 = DETECTOR.replace("yolov4", "yolov8").replace("[detection]\nanchors = [[[16, 16]]]\n", "")
+YOLOV5 = YOLOV8.replace("yolov8", "yolov5")
+_SCORES = CLASSIFIER.replace("classification", "segmentation").replace("[16, 16]", "[32, 32]")
+_LOGITS = _SCORES.replace("softmax", "logits")
+_ARGMAX = _SCORES.replace("softmax", "argmax")
+
+
+def test_sizes_are_read_and_what_is_no_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_sizes("416") == ((416, 416),)
+    assert parse_sizes("640x384, 416,416x416,320") == ((640, 384), (416, 416), (320, 320))
+    for text in ("", "416,", "416x", "41.5", "-8", "640*384", "٤١٦", "4", "416x9000"):
+        with pytest.raises(UsageError, match="--sizes"):
+            parse_sizes(text)
+    command = ["build", str(write_project(tmp_path)), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]
+    assert run([*command, "--sizes=416x"]) == 2
+    assert not (tmp_path / "a.edge").exists()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+MODELS = {
+    "free sides": (CLASSIFIER, None, "a\nb\nc\n", (20, 28)),
+    "yolov4": (DETECTOR, tiny.head_detector(), "red\nblue\n", (96, 48)),
+    "yolov5": (YOLOV5, flat_detector(yolov5=True), "red\nblue\n", (96, 32)),
+    "yolov8": (YOLOV8, flat_detector(), "red\nblue\n", (32, 96)),
+    "logits": (_LOGITS, tiny.segmenter(), "none\nred\nblue\n", (48, 24)),
+    "argmax": (_ARGMAX, tiny.segmenter(argmax=True), "none\nred\nblue\n", (24, 48)),
+}
+
+
+def _free_sides() -> onnx.ModelProto:
+    proto = tiny.classifier()
+    for axis, name in ((2, "height"), (3, "width")):
+        proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    return proto
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_a_bundle_runs_at_the_other_size(tmp_path: Path, kind: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    text, proto, labels, size_wh = MODELS[kind]
+    model = write_project(tmp_path, text, proto or _free_sides(), labels=labels)
+    build(model, "x86_64", tmp_path / "a.edge", variants=Request(sizes=(size_wh,)))
+    red = np.full((60, 90, 3), 110, np.uint8)
+    red[..., 2] = 255
+    cv2.imwrite(str(tmp_path / "red.png"), red)
+    answers = []
+    for variant in ("int8", f"int8.{size_wh[0]}x{size_wh[1]}"):
+        flags = ["--source", str(tmp_path / "red.png"), "--variant", variant, "-q", "--trial-seconds", "0"]
+        assert run(["run", str(tmp_path / "a.edge"), *flags]) == 0
+        [line] = capsysbinary.readouterr().out.splitlines()
+        answers.append(msgspec.json.decode(line))
+    first, other = answers
+    for key in ("classes", "detections", "segments"):
+        assert (key in first) == (key in other)
+        if key in first:
+            assert first[key]
+            assert [x["label"] for x in first[key]][:1] == [x["label"] for x in other[key]][:1]
+
+
+def _pooled_flat(size: int = 16) -> onnx.ModelProto:
+    """Flattens a map, so that its last layer has weights for one size only."""
+    random = np.random.default_rng(7)
+    weights = {
+        "w1": random.normal(0, 0.4, (4, 3, 3, 3)).astype(np.float32),
+        "w2": random.normal(0, 0.4, (size * size, 3)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["images", "w1"], ["c1"], name="first", pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Flatten", ["c1"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w2"], ["logits"], name="last"),
+        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
+    ]
+    return tiny.model(nodes, [1, 3, size, size], {"probabilities": [1, 3]}, weights)
+
+
+@pytest.mark.parametrize(
+    ("text", "proto", "labels", "size_wh", "expected"),
+    [
+        (CLASSIFIER, _pooled_flat(), "a\nb\nc\n", (24, 24), "last"),
+        (YOLOV8, flat_detector(fixed_rows=True), "red\nblue\n", (96, 96), ""),
+        (YOLOV8, flat_detector(offsets=True), "red\nblue\n", (96, 96), "place"),
+    ],
+)
+def test_a_model_for_one_size_is_refused_before_anything_slow(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    proto: onnx.ModelProto,
+    labels: str,
+    size_wh: tuple[int, int],
+    expected: str,
+) -> None:
+    model = write_project(tmp_path, text, proto, labels=labels, pictures=0)  # nothing there to calibrate with
+    size = f"{size_wh[0]}x{size_wh[1]}"
+    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes", size]
+    assert run(command) == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "cannot" in line]
+    assert f"model.onnx: --sizes {size}: the model cannot have this input size: " in line
+    assert "export it with dynamic height and width" in line
+    assert expected in line
+    assert ".building-" not in line
+    assert not (tmp_path / "a.edge").exists()
+
+
+@pytest.mark.parametrize(("text", "kind"), [(DETECTOR, "yolov4"), (_LOGITS, "logits")])
+def test_a_size_between_cells_is_refused(tmp_path: Path, text: str, kind: str) -> None:
+    _, proto, labels, _ = MODELS[kind]
+    assert proto is not None
+    model = write_project(tmp_path, text, proto, labels=labels, pictures=0)
+    with pytest.raises(
+        UsageError, match=r"layers divide its input by (16|4), expected a multiple of that: try (48x48|44x44|40x40)"
+    ):
+        build(model, "x86_64", tmp_path / "a.edge", variants=Request(sizes=((42, 42),)))
+
+
+def test_a_size_at_which_nothing_is_found_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, folder = (
+        write_project(tmp_path, DETECTOR, tiny.head_detector(), labels="red\nblue\n", pictures=0),
+        "pictures",
+    )
+    (tmp_path / folder).mkdir()
+    for index in range(12):  # a bright cell of 64 pixels; of 16 pixels the only cell is dark
+        picture = np.zeros((64, 64, 3), np.uint8)
+        picture[:16, :16] = (240 - index, 240, 250)
+        cv2.imwrite(str(tmp_path / folder / f"{index}.png"), picture)
+    command = ["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge"), "--sizes"]
+    assert run([*command, "16"]) == 3
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "at 16x16: " in error
+    assert "finds nothing" in error
+    assert error.endswith("leave that size out")
+    assert not (tmp_path / "a.edge").exists()
+
+
+def test_the_weights_stay_what_they_were(tmp_path: Path) -> None:
+    spec, target = load_model_spec(write_project(tmp_path, pictures=0)), load_target("x86_64")
+    checked = check_model(spec, target)
+    before = checked.proto.SerializeToString()
+    resized = resize(spec, checked, target, (40, 24), tmp_path / "resized.onnx")
+    assert checked.proto.SerializeToString() == before
+    assert [w.raw_data for w in resized.checked.proto.graph.initializer] == [
+        w.raw_data for w in checked.proto.graph.initializer
+    ]
+    assert resized.spec.input.size_wh == (40, 24)
+    assert resized.checked.labels == checked.labels

@@ -1,0 +1,229 @@
+"""`edge-sdk demo` as a user runs it: the package registry, a build, a broker, the daemon and a subscriber, all real."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from edge_sdk.errors import MissingDependencyError
+from edge_sdk.frame import Detections, Frame, Image, Inferred
+from edge_sdk.model_spec import ModelSpec, load_model_spec, read_labels
+from edge_sdk.prepare import Prepare
+from edge_sdk.tasks import make_task
+from tests.support.absent import not_installed
+from tests.support.program import edge_sdk
+
+pytestmark = pytest.mark.system
+
+PERSON = 0
+MIN_MATCHED = 0.90
+_FRAMES = 120
+FILES = {"annotated.jpg", "annotated.mp4", "messages.jsonl", "yolov4_tiny.edge"}
+Boxes = NDArray[np.float32]
+Message = dict[str, Any]
+
+
+class Demo:
+    """A finished demo: what it printed and what it left."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.output = folder / "demo-output"
+        done = subprocess.run(self.command(), capture_output=True, text=True, env=environment, timeout=600)
+        if done.returncode == MissingDependencyError.exit_code and "cannot be downloaded" in done.stderr:
+            not_installed(f"no package registry: {done.stderr.splitlines()[-1]}")
+        assert done.returncode == 0, done.stderr
+        self.shown = done.stderr
+        self.summary: Message = json.loads(done.stdout)
+        lines = [json.loads(line) for line in (self.output / "messages.jsonl").read_text().splitlines()]
+        self.statuses = [line["payload"]["status"] for line in lines if line["topic"].endswith("/demo/status")]
+        self.results: list[Message] = [
+            line["payload"] for line in lines if line["topic"].endswith("/demo/result/street")
+        ]
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "edge_sdk", "demo", "--json", "--output", str(self.output), *arguments]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    folder = tmp_path_factory.mktemp("demo")
+    cache = os.environ.get("EDGE_SDK_CACHE") or str(folder / "cache")
+    return Demo(folder, {**os.environ, "EDGE_SDK_CACHE": cache})
+
+
+def test_it_leaves_a_picture_a_video_and_the_messages(demo: Demo) -> None:
+    assert {path.name for path in demo.output.iterdir()} == FILES
+    assert [path.name for path in demo.output.parent.iterdir() if path.name.startswith(".")] == []
+    picture = cv2.imread(str(demo.output / "annotated.jpg"))
+    assert picture is not None
+    assert picture.shape == (272, 640, 3)
+    frames = list(read_video(demo.output / "annotated.mp4"))
+    assert {frame.shape for frame in frames} == {(272, 640, 3)}
+    assert len(frames) >= demo.summary["frames"] > 0  # how many it leaves out is the machine's matter
+
+
+def test_the_messages_are_whole_and_in_order(demo: Demo) -> None:
+    numbers = [result["seq"] for result in demo.results]
+    # Another status follows the first whenever something else runs: at the start, and on a busy machine later too.
+    assert set(demo.statuses[:-1]) == {"online"}
+    assert demo.statuses[-1] == "offline"
+    assert numbers
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] <= 249
+    assert demo.summary["frames"] == len(numbers)
+    assert demo.summary["dropped"] == numbers[-1] + 1 - len(numbers)
+    assert demo.summary["people"] == sum(len(people_in(result)) for result in demo.results)
+    assert demo.summary["age"]["p50_ms"] > demo.summary["inference"]["p50_ms"] > 0
+
+
+def test_it_finds_the_people_that_the_fp32_model_finds(demo: Demo, capsys: pytest.CaptureFixture[str]) -> None:
+    find = Fp32(load_model_spec(Path(demo.summary["model"])))
+    # How many frames the demo leaves out is the machine's matter; of its bundle every frame is asked here.
+    done = edge_sdk(
+        *("run", demo.output / "yolov4_tiny.edge", "--source", demo.summary["video"], "--every-frame"),
+        *("--frames", _FRAMES, "--json", "--best-effort", "--no-tune"),
+    )
+    assert done.returncode == 0, done.stderr
+    *results, _ = [json.loads(line) for line in done.stdout.splitlines()]
+    received = {result["seq"]: people_in(result) for result in results}
+    assert list(received) == list(range(_FRAMES))
+    frames = itertools.islice(read_video(Path(demo.summary["video"])), _FRAMES)
+    expected = {seq: find(image, seq) for seq, image in enumerate(frames)}
+    total = sum(len(expected[seq]) for seq in received)
+    matched = sum(count_matches(expected[seq], boxes) for seq, boxes in received.items())
+    with capsys.disabled():
+        sys.stdout.write(f"\n  INT8 matches {matched} of {total} people of FP32 ({matched / total:.1%})\n")
+    assert total >= 40
+    assert matched / total >= MIN_MATCHED
+    published = {result["seq"]: people_in(result) for result in demo.results if result["seq"] < _FRAMES}
+    for seq, boxes in published.items():
+        assert np.array_equal(boxes, received[seq]), seq
+
+
+def test_a_second_demo_builds_nothing_and_replaces_the_first(demo: Demo) -> None:
+    (demo.output / "annotated.mp4").write_bytes(b"old")
+    done = subprocess.run(
+        demo.command("--frames", "3"), capture_output=True, text=True, env=demo.environment, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "downloading" not in done.stderr
+    assert "built by an earlier demo" in done.stderr
+    assert json.loads(done.stdout)["frames"] == 3
+    assert {path.name for path in demo.output.iterdir()} == FILES
+    assert (demo.output / "annotated.mp4").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_ends_everything_and_leaves_what_was_there(demo: Demo, number: signal.Signals) -> None:
+    before = {path: path.read_bytes() for path in demo.output.rglob("*") if path.is_file()}
+    process = subprocess.Popen(demo.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=demo.environment)
+    try:
+        children = wait_for_children(process, 3)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, errors
+    assert output == b""
+    assert errors.decode().splitlines()[-1] == "edge-sdk: interrupted"
+    assert [child for child in children if is_alive(child)] == []
+    assert {path: path.read_bytes() for path in demo.output.rglob("*") if path.is_file()} == before
+    assert [path.name for path in demo.output.parent.iterdir() if path.name.startswith(".")] == []
+
+
+class Fp32:
+    """The FP32 model, prepared and decoded as the bundle is."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.session = onnxruntime.InferenceSession(spec.model, providers=["CPUExecutionProvider"])
+        shapes = [tuple(output.shape) for output in self.session.get_outputs()]
+        self.prepare = Prepare(spec.input)
+        self.task = make_task(spec, len(read_labels(Path(spec.labels))), shapes)
+        assert spec.thresholds.confidence == 0.25
+
+    def __call__(self, image: Image, seq: int) -> Boxes:
+        prepared = self.prepare(Frame(image, 0, 0.0, seq, "test"))
+        outputs = tuple(np.asarray(output) for output in self.session.run(None, {"images": prepared.tensor}))
+        found = self.task(Inferred(outputs, 0, prepared))
+        assert isinstance(found, Detections)
+        boxes: Boxes = found.boxes_xyxy[found.class_ids == PERSON]
+        return boxes
+
+
+def people_in(result: Message) -> Boxes:
+    boxes = [item["box_xyxy"] for item in result["detections"] if item["label"] == "person"]
+    return np.array(boxes, np.float32).reshape(-1, 4)
+
+
+def count_matches(expected: Boxes, got: Boxes) -> int:
+    """Pairs at IoU .5 or more, each box in one pair, the closest pairs first."""
+    if not len(expected) or not len(got):
+        return 0
+    corner = np.minimum(expected[:, None, 2:], got[None, :, 2:]) - np.maximum(expected[:, None, :2], got[None, :, :2])
+    shared = corner.clip(min=0).prod(axis=2)
+    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (expected, got)]
+    overlap = shared / (areas[0][:, None] + areas[1][None, :] - shared)
+    pairs = 0
+    while overlap.max() >= 0.5:
+        row, column = np.unravel_index(overlap.argmax(), overlap.shape)
+        overlap[row, :] = overlap[:, column] = 0
+        pairs += 1
+    return pairs
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "pairs"),
+    [
+        ([[0, 0, 10, 10]], [[0, 0, 10, 5]], 1),
+        ([[0, 0, 10, 10]], [[0, 0, 10, 4]], 0),
+        ([[0, 0, 10, 10], [0, 0, 10, 9]], [[0, 0, 10, 10]], 1),
+        ([[0, 0, 10, 10], [20, 0, 30, 10]], [[20, 0, 30, 10], [0, 0, 10, 10]], 2),
+        ([], [[0, 0, 10, 10]], 0),
+    ],
+)
+def test_the_count_of_matches_itself(expected: list[list[int]], got: list[list[int]], pairs: int) -> None:
+    boxes = [np.array(side, np.float32).reshape(-1, 4) for side in (expected, got)]
+    assert count_matches(*boxes) == pairs
+
+
+def read_video(path: Path) -> Iterator[Image]:
+    capture = cv2.VideoCapture(str(path))
+    try:
+        while True:
+            ok, image = capture.read()
+            if not ok:
+                return
+            yield np.asarray(image, np.uint8)
+    finally:
+        capture.release()
+
+
+def wait_for_children(process: subprocess.Popen[bytes], count: int) -> list[int]:
+    """Process ids of its children, once there are `count`: the broker, the subscriber and the daemon."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        found = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        if len(found) == count:
+            return found
+        time.sleep(0.05)
+    return pytest.fail(f"the demo never had {count} children; it ended with {process.poll()}")
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

@@ -1,0 +1,60 @@
+"""Many thousands of frames through the program: neither its memory nor its descriptors grow."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.support.broker import Broker, Subscriber
+from tests.support.configs import Table, config_text, write_config
+from tests.support.device import Device, count_results, wait_for_results
+from tests.support.pictures import write_video
+
+pytestmark = pytest.mark.system
+
+_FRAMES = 60_000
+_SETTLED = 0.5  # of them: by then the records of recent results have come round, which 20,000 are too few for
+_LIMIT_BYTES = 10  # a frame, one megabyte in 100,000; 0.1, 3.8 and 4.5 were measured, of the heap's own ways
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class _Sample(NamedTuple):
+    results: int
+    resident: int
+    files: int
+
+
+def _sample(device: Device, results: int) -> _Sample:
+    pages = int(Path(f"/proc/{device.process.pid}/statm").read_text().split()[1])
+    return _Sample(results, pages * _PAGE, device.descriptors())
+
+
+def test_sixty_thousand_frames_flat_out_leave_nothing(tmp_path: Path, broker: Broker, cell_bundle: Path) -> None:
+    video = write_video(tmp_path / "short.avi", range(250), size_wh=(160, 120))
+    in_turn = {"source": str(video), "every_frame": True, "repeat": True}
+    cameras: dict[str, Table] = {
+        **{f"file{n}": in_turn for n in range(3)},
+        "pattern": {"source": "pattern:160x120@240"},
+    }
+    samples: list[_Sample] = []
+    defaults = {"bundle": cell_bundle, "tune": False, "best_effort": True}
+    config = write_config(tmp_path, config_text(cameras, mqtt={"url": broker.url}, defaults=defaults))
+    with Subscriber(broker) as subscriber, Device(config) as device:
+        wait_for_results(subscriber, device, cameras)
+        while not samples or samples[-1].results < _FRAMES:
+            time.sleep(0.25)
+            samples.append(_sample(device, sum(count_results(subscriber, cameras).values())))
+            assert not device.is_over, device.said
+        assert device.stop() == 0, device.said
+    assert not device.lines_with("Traceback")
+    before, after = ([s for s in samples if (s.results > _FRAMES * _SETTLED) is later] for later in (False, True))
+    slope, _ = np.polyfit([s.results for s in after], [s.resident for s in after], 1)
+    assert slope < _LIMIT_BYTES, f"{slope:.0f} bytes a frame: {samples[:: len(samples) // 10]}"
+    # A file that begins again is opened before its descriptor is looked at, at times.
+    assert median(s.files for s in after) <= median(s.files for s in before), samples

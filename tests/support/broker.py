@@ -1,0 +1,731 @@
+"""Real Mosquitto brokers (plain, TLS, the example's), brokers that misbehave, and a TCP proxy before them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pwd
+import random
+import re
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from tests.support.absent import not_installed
+from tests.support.certificates import HERE, Authority, Issued
+
+# Who talks to a broker by paho's own client, and its thread, as the tests' subscribers do.
+
+_Self = TypeVar("_Self", bound="PahoUser")
+
+
+class PahoUser:
+    """As a context manager it is gone at the end."""
+
+    _client: mqtt.Client
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+# A real Mosquitto for tests, and a subscriber that shares no code with the publisher.
+#
+# Each broker has its own port on loopback, its own configuration and its own folder; it can be stopped, killed, frozen
+# and started again on the same port.
+
+_PORTS = random.SystemRandom()
+WAIT_S = 60.0
+"""Longest wait for something that normally takes milliseconds: machines of a CI are slow at times."""
+
+
+def find_program(name: str) -> str | None:
+    """A program on PATH or in /usr/sbin, where Debian puts daemons and ordinary users do not look."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin{os.pathsep}/sbin")
+
+
+def require_program(name: str) -> str:
+    """The path of a program; skips the test without it, and fails it where CI=true."""
+    found = find_program(name)
+    if found is None:
+        reason = f"{name} is not installed; `apt-get install mosquitto mosquitto-clients`"
+        not_installed(reason)
+    return found
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody uses now.
+
+    Below those that the system gives to clients: other tests' connections do not take it while a broker is away.
+    """
+    while True:
+        port = _PORTS.randrange(15_000, 32_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+    """Wait until a condition holds, or fail naming `what`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {timeout_s:.0f} s for {what}")
+        time.sleep(0.01)
+
+
+class Broker:
+    """One Mosquitto.
+
+    Args:
+        folder: for its files; must exist.
+        users: passwords by name; without any everybody may connect.
+        acl: lines of an ACL file; without it everybody may do everything.
+        persistence: keep retained messages and sessions over a restart.
+        config: more lines of mosquitto.conf.
+        port: which one to use; a free one by default.
+        start: at once, or by `start()` later.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        users: Mapping[str, str] | None = None,
+        acl: Sequence[str] | None = None,
+        persistence: bool = False,
+        config: Sequence[str] = (),
+        port: int | None = None,
+        start: bool = True,
+    ) -> None:
+        self._program = require_program("mosquitto")
+        self._folder = folder
+        self.host = "127.0.0.1"
+        self.port = port or free_port()
+        self._config_file = folder / "mosquitto.conf"
+        self._config_file.write_text("\n".join(self._config_lines(users, acl, persistence, config)) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
+        if start:
+            self.start()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """For `--mqtt`."""
+        return f"mqtt://{self.host}:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """What it said so far, all starts together."""
+        return (self._folder / "mosquitto.log").read_text()
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        return self._running().pid
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections."""
+        with (self._folder / "mosquitto.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._program, "-c", str(self._config_file)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        try:
+            wait_until(self._answers, f"mosquitto on port {self.port}")
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Stop it as an administrator would; may be called twice."""
+        self.thaw()
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop it, and start it on the same port."""
+        self.stop()
+        self.start()
+
+    def freeze(self) -> None:
+        """Stop its clock: the kernel still takes connections and data until its buffers are full."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the broker is not running")
+        return self._process
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(WAIT_S)
+            self._process = None
+
+    def _answers(self) -> bool:
+        if self._running().poll() is not None:
+            pytest.fail(f"mosquitto ended with {self._running().returncode}: {self.log}")
+        try:
+            socket.create_connection((self.host, self.port), 1.0).close()
+        except OSError:
+            return False
+        return True
+
+    def _config_lines(
+        self, users: Mapping[str, str] | None, acl: Sequence[str] | None, persistence: bool, config: Sequence[str]
+    ) -> list[str]:
+        lines = [f"listener {self.port} {self.host}", f"allow_anonymous {'false' if users else 'true'}"]
+        if os.geteuid() == 0:
+            lines.append("user root")  # else it becomes another user, to whom the test's folder is closed
+        if users:
+            lines.append(f"password_file {self._write_passwords(users)}")
+        if acl is not None:
+            acl_file = self._write_private("acl", "\n".join(acl) + "\n")
+            lines.append(f"acl_file {acl_file}")
+        if persistence:
+            lines += ["persistence true", f"persistence_location {self._folder}/", "autosave_interval 1"]
+        return [*lines, *config]
+
+    def _write_passwords(self, users: Mapping[str, str]) -> Path:
+        path = self._write_private("passwords", "".join(f"{user}:{word}\n" for user, word in users.items()))
+        subprocess.run([require_program("mosquitto_passwd"), "-U", str(path)], check=True)
+        return path
+
+    def _write_private(self, name: str, text: str) -> Path:
+        path = self._folder / name
+        path.write_text(text)
+        path.chmod(0o600)
+        return path
+
+
+class Received(NamedTuple):
+    """One message as the subscriber got it."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    content_type: str | None
+    user_properties: tuple[tuple[str, str], ...]
+    expiry_s: int | None
+
+
+class Subscriber(PahoUser):
+    """An independent client that collects what it receives; reconnects by itself.
+
+    Args:
+        broker: where.
+        topic: what.
+        username: who.
+        password: of whom.
+    """
+
+    def __init__(
+        self, broker: Broker, topic: str = "#", *, username: str | None = None, password: str | None = None
+    ) -> None:
+        self._topic = topic
+        self._messages: list[Received] = []
+        self._lock = threading.Lock()
+        self._subscribed = threading.Event()
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+        self._client.reconnect_delay_set(1, 1)
+        self._client.username_pw_set(username, password)
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_message = self._on_message
+        self._client.connect(broker.host, broker.port)
+        self._client.loop_start()
+        self.wait_subscribed()
+
+    def wait_subscribed(self) -> None:
+        """Wait for the broker's answer to the latest subscription."""
+        if not self._subscribed.wait(WAIT_S):
+            pytest.fail("the broker did not answer the subscription")
+
+    def messages(self, ending: str = "") -> list[Received]:
+        """What came so far, on topics with this ending."""
+        with self._lock:
+            return [m for m in self._messages if m.topic.endswith(ending)]
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publish, and wait until the broker has answered."""
+        self._client.publish(topic, payload, 1).wait_for_publish(WAIT_S)
+
+    def wait_for(self, condition: Callable[[list[Received]], bool], what: str) -> list[Received]:
+        """Wait until what came so far fulfils a condition."""
+        wait_until(lambda: condition(self.messages()), what)
+        return self.messages()
+
+    def _on_connect(self, client: mqtt.Client, *_: object) -> None:
+        client.subscribe(self._topic, qos=1)
+
+    def _on_subscribe(self, *_: object) -> None:
+        self._subscribed.set()
+
+    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        properties = message.properties
+        received = Received(
+            message.topic,
+            bytes(message.payload),
+            message.qos,
+            message.retain,
+            getattr(properties, "ContentType", None),
+            tuple(getattr(properties, "UserProperty", ())),
+            getattr(properties, "MessageExpiryInterval", None),
+        )
+        with self._lock:
+            self._messages.append(received)
+
+
+# A real Mosquitto that speaks TLS, websockets or both.
+
+
+class TlsBroker(Broker):
+    """One with a second, encrypted listener; the plain one is for whoever looks on.
+
+    Args:
+        folder: for its files; must exist.
+        broker_certificate: what it shows; by default a good one, of an authority of its own.
+        clients_of: the authority whose clients alone may connect; None: they need no certificate.
+        more: lines of mosquitto.conf for this listener.
+        users: passwords by name.
+        acl: lines of an ACL file.
+        config: lines of mosquitto.conf before the listener.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        broker_certificate: Issued | None = None,
+        clients_of: Authority | None = None,
+        more: Sequence[str] = (),
+        users: dict[str, str] | None = None,
+        acl: Sequence[str] | None = None,
+        config: Sequence[str] = (),
+    ) -> None:
+        self.authority = Authority(folder, "broker-ca")
+        self.tls_port = free_port()
+        shown = broker_certificate or self.authority.issue("broker", HERE)
+        lines = [f"listener {self.tls_port} 127.0.0.1", f"certfile {shown.cert_file}", f"keyfile {shown.key_file}"]
+        if clients_of is not None:
+            lines += [f"cafile {clients_of.file}", "require_certificate true"]
+        super().__init__(folder, users=users, acl=acl, config=[*config, *lines, *more])
+
+    @property
+    def reach(self) -> dict[str, object]:
+        """Settings with which a device reaches it, encrypted."""
+        return {"host": "localhost", "port": self.tls_port, "tls": True, "ca_file": self.authority.file}
+
+
+# The broker of examples/mosquitto, made by the steps of its README as they stand there.
+#
+# What is another: folders and port of this test, `localhost` for the broker's name, nothing installed and no service of
+# the machine touched. As root Mosquitto gives up its rights to its own user, as it does where people follow the steps.
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "mosquitto"
+PASSWORD = "of everybody"
+_HOME_ASSISTANT = "## With Home Assistant"
+_SUDO = f"""#!/bin/sh
+case $1 in
+  apt-get|systemctl) exit 0 ;;
+  mosquitto_passwd) printf '{PASSWORD}\\n{PASSWORD}\\n' | exec "$@" ;;
+  *) exec "$@" ;;
+esac
+"""
+
+
+class ExampleBroker(Broker):
+    """Runs what the steps left; with a plain listener beside its own, for whoever looks on.
+
+    Args:
+        folder: in place of /etc/mosquitto; its own user must be able to go there.
+
+    Attributes:
+        tls_port: in place of 8883.
+        ca_file: for devices.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        for needed in ("mosquitto_passwd", "openssl"):
+            require_program(needed)
+        super().__init__(folder, start=False)
+        self._work, self._etc = folder / "work", folder
+        self.tls_port, self.ca_file = free_port(), self._work / "ca.pem"
+        shutil.copytree(EXAMPLE, self._work)
+        (self._work / "sudo").write_text(_SUDO, encoding="utf-8")
+        (self._work / "sudo").chmod(0o700)
+        self._follow(self._readme().partition(_HOME_ASSISTANT)[0])
+        self._finish()
+        self.start()
+
+    def take_home_assistant(self) -> None:
+        """Follow the steps for it too, and have the running broker read what they changed."""
+        self._follow(self._readme().partition(_HOME_ASSISTANT)[2])
+        os.kill(self.pid, signal.SIGHUP)
+
+    def toml_of_device(self) -> str:
+        """What the README has a device be configured with."""
+        block = re.search(r"```toml\n(.*?)```", self._readme(), re.DOTALL)
+        assert block is not None
+        return block[1].replace("@localhost", f"@localhost:{self.tls_port}")
+
+    def add_user(self, name: str) -> None:
+        """As the README's lines do."""
+        self._follow(f"```sh\nsudo mosquitto_passwd /etc/mosquitto/passwords {name}\n```")
+
+    def _readme(self) -> str:
+        return (EXAMPLE / "README.md").read_text(encoding="utf-8").replace("broker.example", "localhost")
+
+    def _follow(self, text: str) -> None:
+        steps = "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL)).replace("/etc/mosquitto", str(self._etc))
+        if os.geteuid() != 0:  # all is one user's here
+            steps = steps.replace("-o mosquitto -g mosquitto ", "").replace("chown mosquitto:mosquitto", "true")
+        path = f"{self._work}{os.pathsep}{os.environ['PATH']}"
+        result = subprocess.run(
+            ["/bin/sh", "-e", "-c", steps],
+            cwd=self._work,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+
+    def _finish(self) -> None:
+        """Give the configuration that was installed this machine's folders and ports."""
+        data = self._etc / "data"
+        data.mkdir()
+        if os.geteuid() == 0:
+            shutil.chown(data, "mosquitto", "mosquitto")
+        installed = self._etc / "mosquitto.conf"
+        text = installed.read_text(encoding="utf-8")
+        assert text == (EXAMPLE / "mosquitto.conf").read_text(encoding="utf-8")
+        changes = {
+            "/etc/mosquitto": str(self._etc),
+            "/var/lib/mosquitto": str(data),
+            "\nlistener 8883\n": f"\nlistener {self.tls_port} 127.0.0.1\n",
+        }
+        for theirs, ours in changes.items():
+            assert theirs in text
+            text = text.replace(theirs, ours)
+        installed.write_text(f"{text}\nlistener {self.port} 127.0.0.1\n", encoding="utf-8")
+
+
+@contextmanager
+def example_broker() -> Iterator[ExampleBroker]:
+    """In a folder that every user can reach, which no test's own folder is."""
+    require_program("mosquitto")
+    if os.geteuid() == 0 and "mosquitto" not in {user.pw_name for user in pwd.getpwall()}:
+        pytest.skip("Mosquitto was installed without the user that its package makes")
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="example-broker-") as name:  # reachable for all
+        Path(name).chmod(0o755)
+        with ExampleBroker(Path(name)) as broker:
+            yield broker
+
+
+# A door before a real broker that refuses MQTT 5, as brokers of 2016 do.
+
+
+class OldBroker:
+    """Passes connections on, but for those that begin in MQTT 5.
+
+    Args:
+        broker: to whom.
+
+    Attributes:
+        port: of the door.
+        refused: how many it refused.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.refused = 0
+        self._sockets = [self._listener]
+        self._threads: list[threading.Thread] = []
+        self._begin(self._accept)
+
+    def __enter__(self) -> OldBroker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._sockets:
+            _shut(each)
+        for thread in self._threads:
+            thread.join(WAIT_S)
+        for each in self._sockets:
+            each.close()
+
+    def _begin(self, work: object, *arguments: socket.socket) -> None:
+        assert callable(work)
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # the listener is closed
+            while True:
+                client, _ = self._listener.accept()
+                self._sockets.append(client)
+                self._welcome(client)
+
+    def _welcome(self, client: socket.socket) -> None:
+        first = client.recv(4096)
+        if b"MQTT\x05" in first:
+            self.refused += 1
+            client.sendall(b"\x20\x02\x00\x01")
+            _shut(client)
+            return
+        try:
+            server = socket.create_connection((self._broker.host, self._broker.port))
+        except OSError:  # it is away
+            _shut(client)
+            return
+        self._sockets.append(server)
+        server.sendall(first)
+        self._begin(_pass_on, client, server)
+        self._begin(_pass_on, server, client)
+
+
+def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    _shut(source)
+    _shut(sink)
+
+
+def _shut(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
+
+
+# A broker of a few lines for MQTT 5, which answers connections and subscriptions as it is told to.
+
+_NOT_AUTHORIZED = 0x87
+_WINDOW = 20
+_TOPIC = b"edge/v1/a/pi/result/gate"
+
+
+class DeafBroker:
+    """Serves one connection after the other on loopback.
+
+    Args:
+        connects: reason codes for the first connections; those after them are taken.
+        subscribes: for the first subscriptions, which are granted after them; None refuses all.
+        sends: messages of QoS 1 that follow a subscription, each with its number; 20 at most are not acknowledged.
+
+    Attributes:
+        sent: how many messages were sent.
+        pings: how many probes came.
+        connections: how many were made.
+    """
+
+    def __init__(self, connects: Sequence[int] = (), subscribes: Sequence[int] | None = None, sends: int = 0) -> None:
+        self._sends, self.sent, self._acknowledged = sends, 0, 0
+        self.pings = self.connections = 0
+        self._connects, self._subscribes = list(connects), None if subscribes is None else list(subscribes)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """For `--mqtt`."""
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> DeafBroker:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with connection, connection.makefile("rb") as stream:
+                while head := stream.read(1):
+                    body = stream.read(_length(stream.read))
+                    self._answer(connection, head[0], body)
+
+    def _answer(self, connection: socket.socket, head: int, body: bytes) -> None:
+        kind = head >> 4
+        if kind == 1:  # CONNECT
+            reason = self._connects.pop(0) if self._connects else 0
+            connection.sendall(bytes((0x20, 3, 0, reason, 0)))
+        elif kind == 3 and head & 0x06:  # PUBLISH at QoS 1: the id stands behind the topic
+            at = 2 + int.from_bytes(body[:2], "big")
+            connection.sendall(bytes((0x40, 2)) + body[at : at + 2])
+        elif kind == 8:  # SUBSCRIBE
+            reason = _NOT_AUTHORIZED if self._subscribes is None else (self._subscribes or [1]).pop(0)
+            connection.sendall(bytes((0x90, 4)) + body[:2] + bytes((0, reason)))
+            self._send(connection)
+        elif kind == 4:  # PUBACK
+            self._acknowledged += 1
+            self._send(connection)
+        elif kind == 12:  # PINGREQ
+            self.pings += 1
+            connection.sendall(bytes((0xD0, 0)))
+
+    def _send(self, connection: socket.socket) -> None:
+        while self.sent < min(self._sends, self._acknowledged + _WINDOW):
+            self.sent += 1
+            packet = len(_TOPIC).to_bytes(2, "big") + _TOPIC + self.sent.to_bytes(2, "big") + b"\0%d" % self.sent
+            connection.sendall(bytes((0x32, len(packet))) + packet)
+
+
+def _length(read: object) -> int:
+    total = shift = 0
+    while True:
+        byte = read(1)[0]  # type: ignore[operator]
+        total |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return total
+
+
+# A TCP proxy that does to a connection what routers do: passes, swallows, resets, or lets a trickle through.
+
+Mode: TypeAlias = Literal["pass", "swallow", "reset", "trickle"]
+
+TRICKLE_BYTES = 40
+"""The most that goes through at once."""
+_TRICKLE_S = 0.02
+_SLOW_BYTES = 512  # of a slow link, at once
+_SLOW_BUFFER_BYTES = 4096
+
+
+class Proxy:
+    """Between clients and 127.0.0.1:port.
+
+    Args:
+        port: of the server.
+        bytes_per_s: of a slow link that holds little itself, from clients to the server; infinity: no limit.
+
+    Attributes:
+        bytes_per_s: as above; may change at any moment.
+        mode: `pass` everything; `swallow`: take what comes and pass nothing on, as a dead link does; `reset`: end every
+            connection, and the new ones; `trickle`: a few bytes at a time. May change at any moment.
+        port: where it listens.
+        connections: how many came so far.
+        pieces: the sizes in bytes of what came from clients so far, each passed on, or not, for itself.
+        flow_s: seconds that this took, without those in which nothing came.
+    """
+
+    def __init__(self, port: int, bytes_per_s: float = math.inf) -> None:
+        self.mode: Mode = "pass"
+        self.bytes_per_s = bytes_per_s
+        self.connections = 0
+        self.pieces: list[int] = []
+        self.flow_s = 0.0
+        self._server_port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        if bytes_per_s < math.inf:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
+        self.port: int = self._listener.getsockname()[1]
+        self._is_open = True
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while self._is_open:
+            if not select.select([self._listener], [], [], 0.05)[0]:
+                continue
+            client, _ = self._listener.accept()
+            self.connections += 1
+            thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _serve(self, client: socket.socket) -> None:
+        with client:
+            if self.mode == "reset":
+                _reset(client)
+                return
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._server_port)) as server:
+                while self._is_open and self._pump(client, server):
+                    pass
+
+    def _pump(self, client: socket.socket, server: socket.socket) -> bool:
+        """One turn; False at the end of either side."""
+        ready = select.select([client, server], [], [], 0.05)[0]
+        mode = self.mode  # as it is now, and not as it was when nothing came
+        if mode == "reset":
+            _reset(client)
+            return False
+        for source in ready:
+            begun = time.monotonic()
+            is_slow = source is client and self.bytes_per_s < math.inf
+            data = source.recv(TRICKLE_BYTES if mode == "trickle" else _SLOW_BYTES if is_slow else 65536)
+            if not data:
+                return False
+            time.sleep(_TRICKLE_S if mode == "trickle" else len(data) / self.bytes_per_s if is_slow else 0.0)
+            if mode != "swallow":
+                (server if source is client else client).sendall(data)
+            if source is client:
+                self.pieces.append(len(data))
+                self.flow_s += time.monotonic() - begun
+        return True
+
+
+def _reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()

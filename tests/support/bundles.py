@@ -1,0 +1,488 @@
+"""Bundles for tests: any bytes behind a manifest, real ones, several variants, models that misbehave."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import platform
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.frame import Tensor
+from edge_sdk.manifest import (
+    Agreement,
+    FileEntry,
+    Golden,
+    Manifest,
+    Provenance,
+    Quality,
+    RuntimeRange,
+    Variant,
+    encode_manifest,
+)
+from edge_sdk.model_spec import ClassificationSpec, DetectionSpec, InputSpec, Thresholds
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionSettings, onnxruntime_version
+from edge_sdk.stages import Stages
+from edge_sdk_tools.build import build
+from tests.support import models as tiny
+from tests.support.projects import write_detector
+
+# A small bundle for tests: any bytes for a model, a manifest that fits them.
+
+
+def golden_bytes() -> bytes:
+    """One 4x4 image and one output."""
+    file = io.BytesIO()
+    np.savez_compressed(file, image_0=np.zeros((8, 8, 3), np.uint8), output_0_0=np.array([[0.25, 0.75]], np.float32))
+    return file.getvalue()
+
+
+FILES = {"model.int8.ort": b"not really a model", "labels.txt": b"cat\ndog\n", "golden.npz": golden_bytes()}
+
+
+def make_variant(name: str = "int8", *, side: int = 8, golden: str = "golden.npz") -> Variant:
+    return Variant(
+        file=f"model.{name}.ort",
+        precision="int8" if name.startswith("int8") else "fp32",
+        size_wh=(side, side),
+        golden=Golden(file=golden, count=1, absolute=0.0, relative=0.0),
+        operators=("ai.onnx:Conv",),
+        host_latency_ms=1.0,
+    )
+
+
+def make_manifest(files: dict[str, bytes] = FILES, *, side: int = 8) -> Manifest:
+    return Manifest(
+        name="tiny",
+        version=1,
+        created_at="2026-01-01T00:00:00Z",
+        target="x86_64",
+        machine="x86_64",
+        providers=("CPUExecutionProvider",),
+        intra_op_num_threads=1,
+        allow_spinning=False,
+        memory_mb=512,
+        task="classification",
+        decoder="softmax",
+        input=InputSpec(size_wh=(side, side)),
+        thresholds=Thresholds(),
+        classification=ClassificationSpec(),
+        detection=DetectionSpec(),
+        labels="labels.txt",
+        variants=(make_variant(side=side),),
+        opset=13,
+        onnxruntime=RuntimeRange(minimum="1.20.1", maximum="1.31.1"),
+        operators=("ai.onnx:Conv",),
+        latency_budget_ms=100.0,
+        provenance=Provenance(
+            edge_sdk="0.1.0",
+            libraries={},
+            source_sha256="0" * 64,
+            recipe={},
+            float_nodes=(),
+            calibration_digests=("0" * 16,),
+        ),
+        files=tuple(FileEntry(n, len(b), hashlib.sha256(b).hexdigest()) for n, b in sorted(files.items())),
+    )
+
+
+def write_bundle(folder: Path, manifest: Manifest | None = None, files: dict[str, bytes] = FILES) -> Path:
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    (folder / "manifest.json").write_bytes(encode_manifest(manifest or make_manifest(files)))
+    return folder
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    """Change top-level keys of manifest.json as a stranger with an editor would; None removes a key."""
+    path = folder / "manifest.json"
+    document = msgspec.json.decode(path.read_bytes())
+    for key, value in changes.items():
+        document.pop(key) if value is None else document.update({key: value})
+    path.write_bytes(msgspec.json.encode(document))
+
+
+def for_here(manifest: Manifest) -> Manifest:
+    """The manifest of a bundle that this machine and its ONNX Runtime can run."""
+    span = msgspec.structs.replace(manifest.onnxruntime, maximum=onnxruntime_version())
+    machine = "aarch64" if platform.machine() == "aarch64" else "x86_64"
+    return msgspec.structs.replace(manifest, onnxruntime=span, machine=machine)
+
+
+# A bundle with a larger and a smaller model, made by hand for this machine; the larger takes many times as long.
+
+LARGE, SMALL = "int8", "int8.8x8"
+
+
+def write_graded(
+    folder: Path,
+    *,
+    side: int = 16,
+    width: int = 4,
+    latency_ms: float = 100.0,
+    hostile: onnx.ModelProto | None = None,
+) -> Path:
+    """Write it: `int8` of `side` pixels and `int8.8x8`.
+
+    Args:
+        folder: NAME.edge.
+        side: of the larger model's input.
+        width: channels of both; their square is what a pixel costs.
+        latency_ms: the budget.
+        hostile: takes the place of the smaller model, of 8 pixels; nobody will ever compare its golden outputs.
+    """
+    files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
+    for name, pixels in ((LARGE, side), (SMALL, 8)):
+        is_hostile = name == SMALL and hostile is not None
+        model = hostile.SerializeToString() if is_hostile and hostile else _model(pixels, width)
+        variant = make_variant(name, side=pixels, golden=f"golden.{name}.npz")
+        variants.append(msgspec.structs.replace(variant, host_latency_ms=pixels**2 / 100))
+        files[variant.file] = model
+        files[variant.golden.file] = _golden(
+            _model(pixels, width) if is_hostile else model, InputSpec(size_wh=(pixels, pixels))
+        )
+    manifest = msgspec.structs.replace(
+        make_manifest(files, side=side),
+        variants=tuple(variants),
+        latency_budget_ms=latency_ms,
+    )
+    return write_bundle(folder, for_here(manifest), files)
+
+
+def open_variant(folder: Path, variant: str, threads: int = 1) -> Stages:
+    return Stages.open(Bundle.open(folder).led_by(variant), SessionSettings(intra_op_num_threads=threads))
+
+
+@functools.cache
+def _model(side: int, width: int) -> bytes:
+    random = np.random.default_rng(1)
+    weights = {
+        "w1": random.normal(0, 0.1, (width, 3, 3, 3)).astype(np.float32),
+        "w2": random.normal(0, 0.1, (width, width, 3, 3)).astype(np.float32),
+        "w3": random.normal(0, 0.1, (2, width, 1, 1)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["images", "w1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2"], ["c2"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c2"], ["r2"]),
+        helper.make_node("GlobalAveragePool", ["r2"], ["g"]),
+        helper.make_node("Conv", ["g", "w3"], ["c3"]),
+        helper.make_node("Flatten", ["c3"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
+    ]
+    model: onnx.ModelProto = tiny.model(nodes, [1, 3, side, side], {"probabilities": [1, 2]}, weights)
+    return model.SerializeToString()
+
+
+@functools.cache
+def _golden(model: bytes, spec: InputSpec) -> bytes:
+    """A golden file of one picture, and what the model says of it."""
+    width, height = spec.size_wh
+    image = np.random.default_rng(width).integers(0, 256, (height, width, 3), np.uint8)
+    [output] = Session(model, SessionSettings(), "m").run(Prepare(spec).normalise(image))
+    file = io.BytesIO()
+    np.savez_compressed(file, image_0=image, output_0_0=output)
+    return file.getvalue()
+
+
+# A bundle of several models for tests: real, tiny, and each says something else of every picture.
+
+SIDES = {"int8": 16, "int8.8x8": 8, "fp32": 16}
+AGREEMENTS = {"int8": 0.95, "int8.8x8": 0.8}
+"""With FP32, by name."""
+INPUT = InputSpec(size_wh=(16, 16), std=(255.0, 255.0, 255.0))
+
+
+@functools.cache
+def variant_model(name: str, side: int) -> bytes:
+    """Each says something else of every picture, so that it shows which one ran."""
+    model = tiny.classifier(classes=2, size=side)
+    bias = next(w for w in model.graph.initializer if w.name == "b2")
+    values = np.array([list(SIDES).index(name), 0], np.float32)
+    bias.raw_data = values.tobytes()
+    return model.SerializeToString()
+
+
+def write_variants(folder: Path, qualities: Mapping[str, Quality] | None = None) -> Path:
+    """Write three variants that agree with FP32 as `AGREEMENTS` has it, with `qualities` by labels."""
+    files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
+    for name, side in SIDES.items():
+        model = variant_model(name, side)
+        variant = make_variant(name, side=side, golden=f"golden.{name}.npz")
+        files[variant.file] = model
+        files[variant.golden.file] = _golden(model, msgspec.structs.replace(INPUT, size_wh=(side, side)))
+        by_labels = (qualities or {}).get(name)
+        variants.append(msgspec.structs.replace(variant, agreement=_agreement(name), quality=by_labels))
+    manifest = msgspec.structs.replace(make_manifest(files), input=INPUT, variants=tuple(variants))
+    return write_bundle(folder, for_here(manifest), files)
+
+
+def _agreement(name: str) -> Agreement | None:
+    value = AGREEMENTS.get(name)
+    if value is None:
+        return None
+    return Agreement(metric="top1_agreement", value=value, low=value, high=value, images=50, reference_count=50)
+
+
+# Models that misbehave on bright pictures, and real bundles around them.
+
+SIDE = 16
+BRIGHT = 200.0
+_WEIGHTS = {
+    "w": np.array([[1, 0, 0], [0, 0, 1]], np.float32).T / 255,
+    "bright": np.float32(BRIGHT).reshape(()),
+    "first_axis": np.array([0], np.int64),
+}
+
+
+def endless() -> onnx.ModelProto:
+    """Two classes, red and blue; of a bright picture it never makes up its mind."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Relu", ["x"], ["y"])],
+        "body",
+        [
+            helper.make_tensor_value_info("round", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3]),
+        ],
+    )
+    return _model_of_troubled(
+        [
+            helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),
+            helper.make_node("Greater", ["brightest", "bright"], ["goes_on"]),
+            helper.make_node("Loop", ["", "goes_on", "means"], ["looped"], body=body),
+        ],
+        "looped",
+    )
+
+
+def failing() -> onnx.ModelProto:
+    """Two classes, red and blue; on a bright picture it looks where there is nothing, and ONNX Runtime gives up."""
+    return _model_of_troubled(
+        [
+            helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),
+            helper.make_node("Greater", ["brightest", "bright"], ["is_bright"]),
+            helper.make_node("Cast", ["is_bright"], ["row"], to=TensorProto.INT64),
+            helper.make_node("Unsqueeze", ["row", "first_axis"], ["rows"]),
+            helper.make_node("Gather", ["means", "rows"], ["taken"]),
+        ],
+        "taken",
+    )
+
+
+def not_a_number() -> onnx.ModelProto:
+    """Two classes, red and blue; of a bright picture it knows nothing: the root of what is negative."""
+    return _model_of_troubled(
+        [
+            helper.make_node("Sub", ["bright", "means"], ["rest"]),
+            helper.make_node("Sqrt", ["rest"], ["root"]),
+            helper.make_node("Mul", ["root", "means"], ["rooted"]),
+        ],
+        "rooted",
+    )
+
+
+def _model_of_troubled(middle: list[onnx.NodeProto], last: str) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["means"]),
+        *middle,
+        helper.make_node("MatMul", [last, "w"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
+    ]
+    return tiny.model(nodes, [1, 3, SIDE, SIDE], {"probabilities": [1, 2]}, _WEIGHTS)
+
+
+def picture(level: int) -> Tensor:
+    """float32 (1, 3, 16, 16), all of one level."""
+    return np.full((1, 3, SIDE, SIDE), level, np.float32)
+
+
+def write_real_bundle(
+    folder: Path,
+    model: onnx.ModelProto,
+    *,
+    golden: list[tuple[Tensor, Tensor]] | None = None,
+    operators: tuple[str, ...] = (),
+    extra: dict[str, bytes] | None = None,
+    **changes: object,
+) -> Path:
+    """A bundle of two classes that this machine can run.
+
+    Args:
+        folder: to be made.
+        model: of one output, (1, 2).
+        golden: images with their outputs; by default one dark image, and what the model says of it.
+        operators: that the variant needs, beside a convolution.
+        extra: further files.
+        changes: of the manifest.
+    """
+    data = model.SerializeToString()
+    pairs = golden or [_golden_of_troubled(data)]
+    buffer = io.BytesIO()
+    arrays = {f"image_{i}": image for i, (image, _) in enumerate(pairs)}
+    np.savez_compressed(buffer, **arrays, **{f"output_{i}_0": output for i, (_, output) in enumerate(pairs)})
+    files = {"model.int8.ort": data, "labels.txt": b"red\nblue\n", "golden.npz": buffer.getvalue(), **(extra or {})}
+    builtins = msgspec.to_builtins(manifest := make_manifest(files, side=SIDE))
+    promise = {"count": len(pairs), "absolute": 1e-5}
+    [variant] = builtins["variants"]
+    variant |= {"operators": [*variant["operators"], *operators], "golden": variant["golden"] | promise}
+    builtins |= {"machine": platform.machine(), "operators": variant["operators"]}
+    builtins |= {"onnxruntime": {"minimum": "1.20.1", "maximum": onnxruntime_version()}, **changes}
+    return write_bundle(folder, msgspec.convert(builtins, type(manifest)), files)
+
+
+def _golden_of_troubled(data: bytes) -> tuple[Tensor, Tensor]:
+    image = np.random.default_rng(1).integers(0, 100, (SIDE, SIDE, 3), np.uint8)
+    spec = InputSpec(size_wh=(SIDE, SIDE))
+    [output] = Session(data, SessionSettings(), "m").run(Prepare(spec).normalise(image))
+    return image, output
+
+
+def open_real_bundle(folder: Path, model: onnx.ModelProto, **changes: object) -> Bundle:
+    """The same, opened."""
+    return Bundle.open(write_real_bundle(folder, model, **changes))
+
+
+# Models that ONNX Runtime takes for models, and that end the process that loads or runs them.
+
+SIDE_HOSTILE = 16
+_SHAPE = [1, 3, SIDE_HOSTILE, SIDE_HOSTILE]
+
+
+def write_hostile(folder: Path, model: onnx.ModelProto, *, memory_mb: int = 512) -> Path:
+    """A bundle that carries it, with golden outputs that nobody will ever compare."""
+    golden = io.BytesIO()
+    np.savez_compressed(
+        golden, image_0=np.zeros((SIDE_HOSTILE, SIDE_HOSTILE, 3), np.uint8), output_0_0=np.zeros((1, 2), np.float32)
+    )
+    files = {**FILES, "model.int8.ort": model.SerializeToString(), "golden.npz": golden.getvalue()}
+    manifest = msgspec.structs.replace(make_manifest(files, side=SIDE_HOSTILE), memory_mb=memory_mb)
+    return write_bundle(folder, manifest, files)
+
+
+def sound() -> onnx.ModelProto:
+    """Whose outputs really are zeros."""
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["images"], ["means"]),
+        helper.make_node("Flatten", ["means"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["y"]),
+    ]
+    return tiny.model(nodes, _SHAPE, {"y": [1, 2]}, {"w": np.zeros((3, 2), np.float32)})
+
+
+def wants(gigabytes: float) -> onnx.ModelProto:
+    """A hundred bytes that take so much memory while they are loaded: what is constant is worked out there."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["large"]),
+        helper.make_node("ReduceSum", ["large"], ["zero"], keepdims=0),
+        helper.make_node("GlobalAveragePool", ["images"], ["means"]),
+        helper.make_node("Flatten", ["means"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["row"]),
+        helper.make_node("Add", ["row", "zero"], ["y"]),
+    ]
+    weights = {"shape": np.array([int(gigabytes * 2**30 / 4)]), "w": np.zeros((3, 2), np.float32)}
+    return tiny.model(nodes, _SHAPE, {"y": [1, 2]}, weights)
+
+
+def endless_of_hostile(side: int = SIDE_HOSTILE) -> onnx.ModelProto:
+    """A loop of 1e15 rounds; that its values stand still keeps nobody from going round."""
+    value = [1, 2]
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Sin", ["v"], ["v2"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, value),
+        ],
+        [
+            helper.make_tensor_value_info("c2", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v2", TensorProto.FLOAT, value),
+        ],
+    )
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["images"], ["means"]),
+        helper.make_node("Flatten", ["means"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["row"]),
+        helper.make_node("Loop", ["n", "go", "row"], ["y"], body=body),
+    ]
+    weights = {"n": np.array(10**15), "go": np.array(True), "w": np.zeros((3, 2), np.float32)}
+    return tiny.model(nodes, [1, 3, side, side], {"y": value}, weights)
+
+
+def deep(levels: int = 6000) -> onnx.ModelProto:
+    """A chain of functions, each of which calls the next: what unfolds them runs out of stack."""
+    imports = [helper.make_opsetid("", tiny.OPSET), helper.make_opsetid("local", 1)]
+    model = tiny.model([helper.make_node("f0", ["images"], ["y"], domain="local")], _SHAPE, {"y": _SHAPE})
+    for level in range(levels):
+        call = helper.make_node(f"f{level + 1}", ["x"], ["y"], domain="local")
+        model.functions.append(helper.make_function("local", f"f{level}", ["x"], ["y"], [call], imports))
+    last = [helper.make_node("Relu", ["x"], ["y"])]
+    model.functions.append(helper.make_function("local", f"f{levels}", ["x"], ["y"], last, imports))
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    return model
+
+
+# Real bundles for system tests, built once a test session for the machine that runs them.
+
+NATIVE_TARGET = {"x86_64": "x86_64", "aarch64": "arm64"}[platform.machine()]
+
+
+def build_cell_detector(folder: Path, target: str = NATIVE_TARGET) -> Path:
+    """A detector of bright cells: 4 x 4 of them, boxes exactly the cell, class red or blue."""
+    output = folder / f"cells-{target}.edge"
+    build(write_detector(folder / f"project-{target}"), target, output, bundle_version=1)
+    return output
+
+
+def copy_bundle(path: Path, to: Path, version: int) -> Path:
+    """The same, with another version's number in its manifest."""
+    shutil.copytree(path, to)
+    manifest = to / "manifest.json"
+    changed = {**json.loads(manifest.read_text()), "version": version}
+    manifest.write_text(json.dumps(changed, indent=2))
+    return to
+
+
+def replace_bundle(path: Path, version: int) -> None:
+    """Have another version in a bundle's folder, as whoever deploys one would: at once."""
+    other, before = path.with_suffix(".new"), path.with_suffix(".old")
+    copy_bundle(path, other, version)
+    path.rename(before)
+    other.rename(path)
+    shutil.rmtree(before)
+
+
+def write_cell_pictures(folder: Path, count: int = 4, side: int = 128) -> Path:
+    """Black pictures of `side` pixels; picture i has cell (i % 4, 1) red and cell (3, i % 4) blue."""
+    folder.mkdir()
+    for index in range(count):
+        cv2.imwrite(str(folder / f"{index}.png"), cell_picture(index, side))
+    return folder
+
+
+def cell_picture(index: int, side: int = 128) -> np.ndarray:
+    """uint8 (side, side, 3), BGR."""
+    cell = side // 4
+    image = np.zeros((side, side, 3), np.uint8)
+    for (column, row), color in (((index % 4, 1), (140, 140, 255)), ((3, index % 4), (255, 140, 140))):
+        image[row * cell : (row + 1) * cell, column * cell : (column + 1) * cell] = color
+    return image

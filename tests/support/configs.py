@@ -1,0 +1,68 @@
+"""Configuration files for tests, and what a user may who is not root."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+# Configuration files for tests.
+
+Table = Mapping[str, object]
+"""Keys of one table."""
+
+STREAM = '[[pipelines]]\nname = "gate"\nsource = "0"\nbundle = "a.edge"\n'
+"""The least that a stream says."""
+
+HEALTHY: Table = {"source": "pattern:320x240@20"}
+"""A stream whose source needs nothing and never ends."""
+
+AT_EASE: Table = {"tune": False, "latency_ms": 5000}
+"""A stream that measures nothing, and is not late on a busy machine either."""
+
+
+def config_text(pipelines: Mapping[str, Table], **tables: Table | None) -> str:
+    """What stands in a file, but its version.
+
+    Args:
+        pipelines: what each says of itself, by name.
+        tables: all others, such as `mqtt` and `defaults`; None is left out. The device is `pi` by default.
+    """
+    named = {"device": {"name": "pi"}, **tables}
+    parts = [(f"[{name}]", table) for name, table in named.items() if table is not None]
+    parts += [("[[pipelines]]", {"name": name, **table}) for name, table in pipelines.items()]
+    lines: list[str] = []
+    for title, table in parts:
+        # Of what stands here JSON is spelt as TOML is.
+        lines += ["", title, *(f"{key} = {json.dumps(value, default=str)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def write_config(folder: Path, text: str = STREAM, *, version: str = "version = 1\n") -> Path:
+    """A file of the present version, `config.toml`; one that is there is replaced at once."""
+    path = folder / "config.toml"
+    fresh = path.with_suffix(".new")
+    fresh.write_text(version + text, encoding="utf-8")
+    return fresh.replace(path)
+
+
+def write_at_ease(folder: Path, bundle: Path, pipelines: Mapping[str, Table], **tables: Table | None) -> Path:
+    """A file whose streams run one bundle, and are at ease; what it takes else is as in `config_text`."""
+    return write_config(folder, config_text(pipelines, **tables, defaults={**AT_EASE, "bundle": bundle}))
+
+
+# What a user may who is not root.
+
+
+@contextlib.contextmanager
+def as_nobody() -> Iterator[None]:
+    """Not as root, who may read every file."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)

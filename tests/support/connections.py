@@ -1,0 +1,228 @@
+"""Broker connections made by hand, publishers over them, and messages of devices that are not there."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+import msgspec
+
+from edge_sdk.fleet import Address, Fleet
+from edge_sdk.fleet.reading import read
+from edge_sdk.publishing import Backoff, EventOutbox, MemoryOutbox, MqttPublisher, MqttSettings, State
+from edge_sdk.publishing.incoming import Incoming
+from edge_sdk.publishing.link import Answer, Kind, Phase
+from edge_sdk.publishing.mqtt_stream import MqttStream
+from edge_sdk.publishing.outbox import Message
+from edge_sdk.publishing.wakeup import Wakeup
+from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
+
+# A connection to a broker, made by hand: answers at once, or when told to.
+
+
+class FakeLink:
+    """A connection whose broker is a few lines: answers at once, or when told to."""
+
+    def __init__(
+        self,
+        *,
+        phase: Phase = "up",
+        detail: str = "",
+        error: Exception | None = None,
+        window: int = 20,
+        answers: bool = True,
+        complaint: str = "",
+        judge: Callable[[Kind, Message], tuple[str, int]] | None = None,
+        limit: int = 10**9,
+    ) -> None:
+        self.phase: Phase = "opening"
+        self.detail = ""
+        self.window = window
+        self._becomes: tuple[Phase, str] = (phase, detail)
+        self._error = error
+        self.answers = answers
+        self._judge = judge or (lambda _kind, _message: (complaint, 0x80 if complaint else 0))
+        self._limit = limit
+        self._unanswered: list[int] = []
+        self.published: list[tuple[Kind, Message]] = []
+        self.most_unanswered = 0
+        self.is_heard = False
+        self.doubtful: dict[str, str] = {}
+        self.goodbye: bool | None = None
+        self.pace, self.pause_s = 10**9, 0.0  # messages that are answered at once, and how long that takes
+        self.subscribed: list[str] = []
+        self.incoming: list[Incoming] = []
+        self.refused: list[str] = []
+        self.may_open = threading.Event()
+        self.may_open.set()
+
+    def open(self) -> None:
+        self.may_open.wait()
+        if self._error is not None:
+            raise self._error
+
+    def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
+        if self.phase == "opening":
+            self.phase, self.detail = self._becomes
+        elif timeout_s and not (self.answers and self._unanswered):
+            self._poll(timeout_s, wakeup)
+
+    def _poll(self, timeout_s: float, wakeup: Wakeup) -> None:
+        poll = select.poll()
+        poll.register(wakeup.fileno(), select.POLLIN)
+        until = time.monotonic() + timeout_s
+        while self.phase == "up" and not (self.answers and self._unanswered) and time.monotonic() < until:
+            if poll.poll(5):
+                wakeup.clear()
+                return
+
+    def fits(self, kind: Kind, message: Message) -> bool:
+        return kind not in ("result", "event", "snapshot") or len(message.payload) <= self._limit
+
+    def acknowledges(self, kind: Kind) -> bool:
+        return True
+
+    def publish(self, kind: Kind, message: Message) -> int:
+        self.published.append((kind, message))
+        self._unanswered.append(len(self.published))
+        self.most_unanswered = max(self.most_unanswered, len(self._unanswered))
+        return len(self.published)
+
+    def finished(self) -> list[Answer]:
+        if not self.answers:
+            return []
+        time.sleep(self.pause_s)
+        answered, self._unanswered = self._unanswered[: self.pace], self._unanswered[self.pace :]
+        return [Answer(number, *self._judge(*self.published[number - 1])) for number in answered]
+
+    def heard(self) -> bool:
+        is_heard, self.is_heard = self.is_heard, False
+        return is_heard or (self.answers and bool(self._unanswered))
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        self.subscribed += topics
+
+    def received(self) -> list[Incoming]:
+        received, self.incoming = self.incoming, []
+        return received
+
+    def refusals(self) -> list[str]:
+        refusals, self.refused = self.refused, []
+        return refusals
+
+    def doubts(self) -> dict[str, str]:
+        return dict(self.doubtful)
+
+    def close(self, *, politely: bool) -> None:
+        self.goodbye = politely
+
+    def drop(self, detail: str) -> None:
+        self.phase, self.detail = "lost", detail
+
+    def documents(self, *kinds: Kind) -> list[dict[str, Any]]:
+        """What was published of some kinds, in order."""
+        return [msgspec.json.decode(message.payload) for kind, message in list(self.published) if kind in kinds]
+
+    def contents(self) -> list[object]:
+        """Sequence numbers of results, and words of statuses."""
+        return [d.get("seq", d.get("status")) for d in self.documents("result", "status")]
+
+    def cameras(self) -> list[dict[str, Any]]:
+        """What each state says of the cameras."""
+        return [d["cameras"] for d in self.documents("state")]
+
+
+# What tests of the publisher do: make one over connections made by hand, give it results, wait for what happens.
+
+WAIT_S = 30.0
+"""Longest wait for what takes milliseconds on a machine that does nothing else."""
+
+
+class Door(NamedTuple):
+    """A publisher with one camera."""
+
+    publisher: MqttPublisher
+    stream: MqttStream
+
+
+def publisher_over(
+    *links: FakeLink,
+    keepalive_s: int = 30,
+    on_state: Callable[[State, str], None] | None = None,
+    outbox: MemoryOutbox | None = None,
+    events: EventOutbox | None = None,
+    **changes: Any,
+) -> MqttPublisher:
+    """It connects by each of the links in turn, and then by none."""
+    remaining = iter(links)
+    return MqttPublisher(
+        MqttSettings(host="broker", port=1883, device="pi", keepalive_s=keepalive_s),
+        IDENTITY,
+        on_state=on_state,
+        outbox=outbox,
+        events=events,
+        backoff=Backoff(0.001, 0.002),
+        make_link=lambda: next(remaining, FakeLink(error=ConnectionRefusedError(111, "Connection refused"))),
+        **changes,
+    )
+
+
+def door_over(*links: FakeLink, **changes: Any) -> Door:
+    """The same, with one camera that is there before the first connection: nothing follows the first status."""
+    links[0].may_open.clear()
+    publisher = publisher_over(*links, **changes)
+    stream = publisher.stream("door", make_encoder())
+    links[0].may_open.set()
+    return Door(publisher, stream)
+
+
+def put(stream: MqttStream, *numbers: int) -> None:
+    for number in numbers:
+        stream.put(make_detections(1, make_frame(number)))
+
+
+def has_connected(publisher: MqttPublisher, times: int) -> Callable[[], bool]:
+    return lambda: publisher.stats().connects == times
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+# Messages of devices that are not there, as a subscriber hears them.
+
+NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+_WHO = {"schema": 1, "device": "pi", "boot_id": "b", "run_id": "r"}
+MODEL = {"name": "yolo", "version": 3, "sha256": "00"}
+
+
+def status(word: str = "online", **more: Any) -> bytes:
+    return msgspec.json.encode({"stream": "status", **_WHO, "status": word, **more})
+
+
+def state(cameras: dict[str, Any], **more: Any) -> bytes:
+    return msgspec.json.encode({"stream": "state", **_WHO, "cameras": cameras, **more})
+
+
+def detections(*found: tuple[str, float], seq: int = 0, **more: Any) -> bytes:
+    items = [
+        {"label": label, "class_id": len(label), "confidence": sure, "box_xyxy": [1.0, 2.0, 11.0, 22.0]}
+        for label, sure in found
+    ]
+    head = {"task": "detection", "stream": "result", **_WHO, "camera": "gate", "seq": seq, "captured_at": NOON}
+    rest = {"age_ms": 17.4, "infer_ms": 3.0, "model": MODEL, "frame": {"width": 640, "height": 480}}
+    return msgspec.json.encode({**head, **rest, "detections": items, **more})
+
+
+def hear(fleet: Fleet, topic: str, payload: bytes, now: datetime = NOON, *, is_retained: bool = False) -> list[str]:
+    """What a fleet finds new in one message on a topic below `edge/v1`."""
+    address = Address.of(f"edge/v1/{topic}", "edge/v1")
+    assert address is not None
+    return fleet.take(address, read(address.kind, payload), now, is_retained=is_retained)

@@ -1,0 +1,318 @@
+"""Loops on a clock that is moved by hand: plain, under a governor, with stages that take as long as a test says."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from edge_sdk.budget import Budget
+from edge_sdk.bundle import Bundle
+from edge_sdk.cores import Cores
+from edge_sdk.cpu_time import CpuTime
+from edge_sdk.daemon.governing import Governing
+from edge_sdk.errors import EdgeError, OutputError
+from edge_sdk.frame import Frame, Result
+from edge_sdk.loop import Loop, Tick
+from edge_sdk.manifest import Quality
+from edge_sdk.publishing import Running
+from edge_sdk.session import SessionSettings
+from edge_sdk.stages import Stages
+from edge_sdk.tuning import Candidate, Limits, LiveTuner, Tuned
+from edge_sdk.tuning.live import LOAD_LIMIT_S
+from edge_sdk.tuning.plan import Plan
+from tests.support.bundles import LARGE, SMALL, open_variant, write_variants
+from tests.support.results import CPU, cores
+
+# A hand-moved clock, a camera on it, and a sink: a loop without any real time.
+
+MS = 1_000_000
+_PICTURE = np.zeros((4, 4, 3), np.uint8)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance(self, ms: float) -> None:
+        self.now_ns += int(ms * MS)
+
+
+class Camera:
+    """A camera of constant rate whose slot holds the newest frame only; waiting moves the clock."""
+
+    def __init__(self, clock: Clock, period_ms: float, count: int, delay_ms: float = 0) -> None:
+        self._clock, self._period_ns, self._count = clock, int(period_ms * MS), count
+        self._delay_ns = int(delay_ms * MS)
+        self._next = 0
+
+    @property
+    def ended(self) -> bool:
+        return self._next >= self._count
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        newest = min(self._clock.now_ns // self._period_ns, self._count - 1)
+        if newest < self._next:
+            wait_ns = self._next * self._period_ns - self._clock.now_ns
+            if self.ended or wait_ns > timeout_s * 1e9:
+                self._clock.now_ns += int(timeout_s * 1e9)
+                return None
+            self._clock.now_ns += wait_ns
+            newest = self._next
+        self._next = newest + 1
+        captured_ns = newest * self._period_ns - self._delay_ns
+        return Frame(_PICTURE, captured_ns, 0.0, newest, "camera", self._delay_ns)
+
+    def close(self) -> None:
+        pass
+
+
+class Collector:
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+
+    def put(self, result: Result) -> None:
+        self.results.append(result)
+
+
+# A loop under a governor: real models are loaded beside it, and its clock is moved by hand.
+
+WAIT_S = 20.0
+
+
+class Scene:
+    """A loop under a governor. Delivering a result takes what `costs_ms` says of the variant that made it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        fixed: bool = False,
+        start: str = LARGE,
+        open_stages: Callable[[str], Stages] | None = None,
+        prepare: Callable[[str], None] = lambda _variant: None,
+        load_limit_s: float = 60.0,
+        threads: int = 1,
+        throttled: Callable[[], str] | None = None,
+    ) -> None:
+        self.folder, self.clock = folder, Clock()
+        self.costs_ms = {LARGE: 150.0, SMALL: 5.0}
+        self.heat = ""
+        self.cores = cores(4)
+        self.threads = threads  # of whatever is loaded next
+        self.said: list[str] = []
+        self.announced: list[Running] = []
+        self.opened: list[weakref.ref[Stages]] = []
+        self.most_alive = 0
+        self.is_held = False
+        self.camera, self.camera_delay_ms = Camera(self.clock, 100, 10**9), 0.0
+        self.loop = Loop(self, self.open(start), self, Budget(100), clock_ns=self.clock)
+        self.governing = Governing(
+            Bundle.open(folder).manifest,
+            open_stages or self.open,
+            limit_ns=100 * MS,
+            fps=10,
+            fixed=fixed,
+            say=self.said.append,
+            announce=self.announced.append,
+            throttled=throttled or (lambda: self.heat),
+            is_held=lambda: self.is_held,
+            cores=lambda: self.cores,
+            threads_of=lambda _variant: self.threads,
+            prepare=prepare,
+            load_limit_s=load_limit_s,
+            clock_ns=self.clock,
+        )
+        self.governing.begin(self.loop, "start")
+
+    def open(self, variant: str) -> Stages:
+        stages = open_variant(self.folder, variant, self.threads)
+        self.opened.append(weakref.ref(stages))
+        self.most_alive = max(self.most_alive, self.alive)
+        return stages
+
+    @property
+    def alive(self) -> int:
+        gc.collect()
+        return sum(ref() is not None for ref in self.opened)
+
+    @property
+    def variant(self) -> str:
+        assert isinstance(self.loop.stages, Stages)
+        return self.loop.stages.variant
+
+    ended = False
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        frame = self.camera.latest(timeout_s)
+        if frame is None or not self.camera_delay_ms:
+            return frame
+        captured_ns = frame.captured_ns - int(self.camera_delay_ms * MS)
+        return Frame(frame.image, captured_ns, frame.captured_at, frame.seq, frame.camera)
+
+    def close(self) -> None:
+        pass
+
+    def put(self, result: Result) -> None:
+        self.clock.advance(self.costs_ms[self.variant])
+
+    def step(self) -> Tick:
+        tick = self.loop.step()
+        self.governing.after(self.loop, tick)
+        return tick
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline, "waited in vain"
+            self.step()
+
+    def run(self, seconds: float) -> None:
+        end_ns = self.clock.now_ns + int(seconds * 1e9)
+        while self.clock.now_ns < end_ns:
+            self.step()
+
+
+# A loop on a hand-moved clock, whose stages are real sessions that take as long as a test says.
+
+Work = Callable[[Candidate, int], float]
+"""Milliseconds that a candidate takes for its n-th frame, from 0."""
+
+
+class Slowed:
+    """Real stages that move the clock."""
+
+    def __init__(self, stages: Stages, candidate: Candidate, work: Work, board: Board) -> None:
+        self.stages, self.candidate, self._work, self._board = stages, candidate, work, board
+        self._count = 0
+
+    def __call__(self, frame: Frame, /) -> Result:
+        ms = self._work(self.candidate, self._count)
+        self._count += 1
+        self._board.clock.advance(ms)
+        self._board.cpu_ns += int(ms * 1e6)
+        self._board.ran.append(self.candidate.variant)
+        return self.stages(frame)
+
+
+class Board:
+    """A bundle of three variants, a camera, a loop and a tuner.
+
+    Attributes:
+        lines: what was said.
+        outcome: what came out, and why it is not remembered.
+        remembered: what was kept.
+        variants: after how many results the loop got another variant.
+        ran: the variant that gave each result.
+        most_alive: the most stages that were there at once.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        work: Work,
+        *,
+        budget_ms: float = 50,
+        fps: float = 30,
+        seconds: float | None = 20,
+        frames: int = 10_000,
+        usable: Sequence[int] = (2,),
+        refused: Sequence[str] = (),
+        disk_is_full: bool = False,
+        others: float = 0.0,
+        qualities: Mapping[str, Quality] | None = None,
+        load_limit_s: float = LOAD_LIMIT_S,
+    ) -> None:
+        self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
+        self.variants, self.ran = list[tuple[int, str]](), list[str]()
+        self.lines, self.outcome, self.remembered = list[str](), list[tuple[Tuned, str]](), list[Tuned]()
+        self._work, self._refused, self._disk_is_full = work, refused, disk_is_full
+        self._alive: weakref.WeakSet[Slowed] = weakref.WeakSet()
+        self._usable = iter([*usable[1:], *[usable[-1]] * 100])
+        self.most_alive = 0
+        folder.parent.mkdir(exist_ok=True)
+        self.bundle = Bundle.open(write_variants(folder, qualities))
+        self.camera = Camera(self.clock, 1000 / fps, frames)
+        promise = Candidate.promised(self.bundle.manifest)
+        home = self.open(promise)
+        plan = Plan.of(
+            self.bundle,
+            Limits(budget_ms),
+            only_first=False,
+            providers=CPU,
+            fps=fps,
+            seconds=seconds,
+            cores=cores(usable[0]),
+        )
+        self.tuner = LiveTuner(
+            plan,
+            (promise, home),
+            self.open,
+            load_limit_s=load_limit_s,
+            remember=self._remember,
+            say=self.lines.append,
+            on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),
+            on_variant=self._note_variant,
+            read_cores=self._cores,
+            read_cpu_time=lambda: CpuTime(
+                2e-9 * self.clock(), 2e-9 * self.clock() * others + self.cpu_ns / 1e9, self.cpu_ns / 1e9
+            ),
+            clock_ns=self.clock,
+            cpu_ns=lambda: self.cpu_ns,
+        )
+        self.loop = Loop(self.camera, home, self.sink, Budget(budget_ms), clock_ns=self.clock)
+
+    def open(self, candidate: Candidate) -> Slowed:
+        if str(candidate) in self._refused:
+            raise EdgeError("no such luck")
+        stages = Stages.open(self.bundle.led_by(candidate.variant), candidate.settings(SessionSettings()))
+        slowed = Slowed(stages, candidate, self._work, self)
+        self._alive.add(slowed)
+        self.most_alive = max(self.most_alive, len(self._alive))
+        return slowed
+
+    def run(self, steps: int | None = None) -> None:
+        """Step until tuning is done, or so many times; the clock stands while something loads."""
+        while not self.tuner.done and not self.camera.ended and (steps is None or steps > 0):
+            self.tuner.after(self.loop, self.loop.step())
+            steps = None if steps is None else steps - 1
+            while self.tuner.is_loading:
+                time.sleep(0.0005)
+
+    def named(self) -> list[str]:
+        """The variant that each result was said to be of."""
+        named = ["int8"] * len(self.sink.results)
+        for first, variant in self.variants:
+            named[first:] = [variant] * (len(named) - first)
+        return named
+
+    def alive(self) -> list[Candidate]:
+        """What is loaded now, once what was given back is gone."""
+        for thread in threading.enumerate():
+            if thread.name == "tuning":
+                thread.join()
+        return [slowed.candidate for slowed in self._alive]
+
+    def runs(self) -> Candidate:
+        """What the loop runs now."""
+        assert isinstance(self.loop.stages, Slowed)
+        return self.loop.stages.candidate
+
+    def _note_variant(self, variant: str) -> None:
+        self.variants.append((len(self.sink.results), variant))
+
+    def _remember(self, tuned: Tuned) -> None:
+        if self._disk_is_full:
+            raise OutputError("no room")
+        self.remembered.append(tuned)
+
+    def _cores(self) -> Cores:
+        return cores(next(self._usable))

@@ -1,0 +1,126 @@
+"""What tests of the event outbox do: make one over a file, put numbered events, take what would go to a broker."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_sdk.publishing.backoff import Backoff
+from edge_sdk.publishing.durable import EventOutbox, Held, OutboxSettings
+from edge_sdk.publishing.durable.store import EventStore
+
+WAIT_S = 30.0
+TOPIC = "edge/v1/default/pi/event/"
+
+
+@contextmanager
+def outbox_at(
+    path: Path | None, *, boot_id: str = "boot", said: list[tuple[str, str]] | None = None, **changes: Any
+) -> Iterator[EventOutbox]:
+    """One that looks after a disk that takes nothing every few milliseconds; it ends in an orderly way."""
+    clocks = {name: changes.pop(name) for name in ("wall_s", "now_s") if name in changes}
+    outbox = EventOutbox(
+        OutboxSettings(**{"commit_s": 0.002, **changes}),
+        path,
+        boot_id,
+        on_trouble=None if said is None else lambda name, line: said.append((name, line)),
+        retry=Backoff(0.01, 0.05),
+        **clocks,
+    )
+    try:
+        assert outbox.wait_committed(WAIT_S)  # what its file knows is known
+        yield outbox
+    finally:
+        outbox.end_connection(is_orderly=True)
+        outbox.close(WAIT_S)
+
+
+def put(outbox: EventOutbox, count: int, camera: str = "door", size: int = 20) -> list[int]:
+    """So many events, and their numbers."""
+    return [outbox.put(TOPIC + camera, camera, lambda seq: payload(seq, size)) for _ in range(count)]
+
+
+class SlowDisk:
+    """A disk that takes its time for each commit of events, from when it is told to.
+
+    Attributes:
+        pause_s: seconds.
+        may_go: clear while it takes nothing at all.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pause_s, self.may_go = 0.0, threading.Event()
+        self.may_go.set()
+        monkeypatch.setattr(EventStore, "commit", self._delayed(EventStore.commit))
+
+    def _delayed(self, commit: Callable[..., None]) -> Callable[..., None]:
+        def delayed(*arguments: object) -> None:
+            time.sleep(self.pause_s)
+            self.may_go.wait(WAIT_S)
+            commit(*arguments)
+
+        return delayed
+
+
+def payload(seq: int, size: int = 20) -> bytes:
+    return (b'{"seq":%d}' % seq).ljust(size)
+
+
+def taken(outbox: EventOutbox, count: int) -> list[Held]:
+    """The next so many events, which are on their way from now on."""
+    events: list[Held] = []
+
+    def take() -> bool:
+        while len(events) < count and (event := outbox.take()) is not None:
+            events.append(event)
+        return len(events) == count
+
+    until(take)
+    return events
+
+
+def delivered(outbox: EventOutbox, count: int) -> list[int]:
+    """Numbers of the next so many events, which the broker has by now."""
+    numbers = []
+    while len(numbers) < count:
+        [event] = taken(outbox, 1)
+        outbox.deliver(event)
+        numbers.append(event.seq)
+    return numbers
+
+
+def deliver_all(outbox: EventOutbox) -> list[Held]:
+    """Everything, also where damage is found while it is read."""
+    events: list[Held] = []
+
+    def is_done() -> bool:
+        while (event := outbox.take()) is not None:
+            outbox.deliver(event)
+            events.append(event)
+        return outbox.waiting == 0
+
+    until(is_done)
+    return events
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.001)
+
+
+@contextmanager
+def folder_in_memory(otherwise: Path) -> Iterator[Path]:
+    """A folder in memory where there is one, for what is opened hundreds of times: its syncs prove nothing there."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else otherwise) as folder:
+        yield Path(folder)

@@ -1,0 +1,116 @@
+"""Pictures that carry a number, an orientation, or cells that a detector counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from edge_sdk.camera import OpenedSource
+from edge_sdk.frame import Frame, Image
+
+# Pictures that carry a number as bars of brightness, readable after any lossy encoding.
+
+BITS = 16
+
+
+def numbered_image(number: int, size_wh: tuple[int, int] = (320, 240)) -> Image:
+    """A picture, uint8 (H, W, 3), whose 16 vertical bars are the bits of `number`, the lowest first."""
+    columns = (np.arange(size_wh[0]) * BITS) // size_wh[0]
+    row = np.where((number >> columns) & 1, 235, 16).astype(np.uint8)
+    return np.ascontiguousarray(np.broadcast_to(row[None, :, None], (size_wh[1], size_wh[0], 3)))
+
+
+def number_in(image: Image) -> int:
+    """The number that a picture carries."""
+    width_px = image.shape[1]
+    row = image[image.shape[0] // 2, :, 1]
+    return sum(1 << bit for bit in range(BITS) if row[(2 * bit + 1) * width_px // (2 * BITS)] > 128)
+
+
+def write_video(
+    path: Path, numbers: Sequence[int], *, fps: float = 100.0, size_wh: tuple[int, int] = (320, 240)
+) -> Path:
+    """Write an MJPEG .avi, which OpenCV does without ffmpeg."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), fps, size_wh)
+    assert writer.isOpened()
+    for number in numbers:
+        writer.write(numbered_image(number, size_wh))
+    writer.release()
+    return path
+
+
+def write_images(folder: Path, names: Sequence[str]) -> None:
+    """Make a folder of images that are numbered from 0."""
+    folder.mkdir()
+    for number, name in enumerate(names):
+        assert cv2.imwrite(str(folder / name), numbered_image(number))
+
+
+def drained(source: OpenedSource) -> list[Frame]:
+    """Every frame until the end; the pictures are overwritten, the values stay."""
+    frames = []
+    while not source.ended:
+        frame = source.latest(5)
+        if frame is not None:
+            assert number_in(frame.image) == frame.seq
+            frames.append(frame)
+    return frames
+
+
+# JPEGs that say how they are to be turned.
+
+
+def with_orientation(jpeg: bytes, orientation: int) -> bytes:
+    """The JPEG with an EXIF block that holds one entry."""
+    entry = b"\x01\x12\x00\x03\x00\x00\x00\x01" + bytes([0, orientation]) + b"\x00\x00"
+    exif = b"Exif\x00\x00MM\x00\x2a\x00\x00\x00\x08\x00\x01" + entry + b"\x00\x00\x00\x00"
+    return jpeg[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + jpeg[2:]
+
+
+# Pictures whose number a detector of cells reads: which frame a result is of stands in the result itself.
+
+_RED_BGR = (140, 140, 255)
+_GRID = 4
+
+
+def counted_picture(number: int, side: int) -> np.ndarray:
+    """uint8 (side, side, 3), BGR: cell i of the 4 x 4 is lit where bit i of the number, below 65536, is set."""
+    cell = side // _GRID
+    image = np.zeros((side, side, 3), np.uint8)
+    for index in range(_GRID * _GRID):
+        if number >> index & 1:
+            row, column = divmod(index, _GRID)
+            image[row * cell : (row + 1) * cell, column * cell : (column + 1) * cell] = _RED_BGR
+    return image
+
+
+def counted_in(result: dict[str, Any]) -> int:
+    """The number that was found in a picture."""
+    width, height = result["frame"]["width"], result["frame"]["height"]
+    number = 0
+    for found in result["detections"]:
+        left, top, right, bottom = found["box_xyxy"]
+        column, row = (left + right) / 2 * _GRID // width, (top + bottom) / 2 * _GRID // height
+        number |= 1 << int(row * _GRID + column)
+    return number
+
+
+def write_counted_video(path: Path, count: int, side: int = 512) -> Path:
+    """Frame i carries i; in MJPEG, which takes a few milliseconds to decode."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 25.0, (side, side))
+    for number in range(count):
+        writer.write(counted_picture(number, side))
+    writer.release()
+    return path
+
+
+def write_counted_folder(folder: Path, count: int, side: int = 512) -> Path:
+    """Picture i, by name, carries i."""
+    folder.mkdir()
+    for number in range(count):
+        cv2.imwrite(str(folder / f"{number:05}.jpg"), counted_picture(number, side))
+    return folder

@@ -1,0 +1,156 @@
+"""What the pipelines of one process share, and a command handler beside it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_sdk.ahead import Ahead
+from edge_sdk.bundle import Bundle
+from edge_sdk.commands import CLASSES
+from edge_sdk.daemon.control import Controls
+from edge_sdk.daemon.desk import Desk
+from edge_sdk.daemon.loading import Loading, begin_loading
+from edge_sdk.daemon.outlet import Outlet
+from edge_sdk.daemon.pipeline import Pipeline
+from edge_sdk.daemon.reloading import Told
+from edge_sdk.daemon.say import Say
+from edge_sdk.daemon.settings import PipelineSettings, RunSettings
+from edge_sdk.daemon.shared import Gate, Shared
+from edge_sdk.publishing import Incoming, MqttSettings, Stream
+from edge_sdk.stop import Stop
+from tests.support.bundles import write_graded
+from tests.support.connections import WAIT_S, FakeLink, until
+from tests.support.results import make_encoder
+
+# What the streams of one process share, for tests: a real bundle, real pipelines, and a broker made by hand.
+
+PICTURES = "pattern:64x48@50"
+
+
+class Site:
+    """Attributes:
+    said: lines for people.
+    link: the connection to the broker.
+    threads: of each model, as it was told.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bundle = write_graded(folder / "graded.edge")
+        self.said, self.threads = list[str](), list[int]()
+        self.stop, self.link = Stop(), FakeLink()
+        self.shared = Shared(say=self.said.append)
+        self.outlet = Outlet(self.run_settings("gate"), self.said.append, self.stop.is_asked, lambda: self.link)
+        self._pipelines: list[Pipeline] = []
+
+    def run_settings(self, *cameras: str, device: str = "pi") -> RunSettings:
+        broker = MqttSettings(host="broker", port=1883, device=device)
+        return RunSettings(device=device, mqtt=broker, pipelines=tuple(map(self.settings, cameras)), waits=True)
+
+    def settings(self, camera: str = "gate", **changes: Any) -> PipelineSettings:
+        given = {"source": PICTURES, "bundle": self.bundle, "latency_ms": 5000.0, "tune": False, "trial_s": 0.0}
+        return PipelineSettings(camera=camera, **{**given, **changes})
+
+    def begin(self, settings: PipelineSettings, say: Say, stop: Stop, shared: Shared) -> Loading | None:
+        """As the program does it."""
+        with Ahead(lambda: Bundle.open(settings.bundle), "edge-verify") as verified:
+            return begin_loading(settings, verified, say, stop, shared)
+
+    def pipeline(
+        self,
+        settings: PipelineSettings,
+        *,
+        gate: Gate | None = None,
+        before: Pipeline | None = None,
+        waits: bool = True,
+        say: Say | None = None,
+    ) -> Pipeline:
+        """A pipeline that began to start."""
+        made = Pipeline(
+            settings,
+            self.begin,
+            self.outlet,
+            self.shared,
+            say or self.said.append,
+            self.stop,
+            waits=waits,
+            gate=gate,
+            before=before,
+            use_threads=self.threads.append,
+        )
+        self._pipelines.append(made)
+        made.start()
+        return made
+
+    def running(self, settings: PipelineSettings, **more: Any) -> Pipeline:
+        """One that has a result."""
+        made = self.pipeline(settings, **more)
+        until(lambda: bool(made.first_result_ns) or made.is_over)
+        assert not made.is_over, made.failure
+        return made
+
+    def stream(self, camera: str = "gate") -> Stream:
+        """A camera at the outlet, without a pipeline."""
+        return self.outlet.stream(camera, make_encoder(self.outlet.identity))
+
+    def state(self) -> dict[str, Any]:
+        """What the device said of itself last; empty before it did."""
+        return [{}, *self.link.documents("state")][-1]
+
+    def close(self) -> None:
+        self.stop.ask()
+        for pipeline in self._pipelines:
+            assert pipeline.join(WAIT_S)
+        self.outlet.close(WAIT_S)
+
+
+def open_cameras() -> list[str]:
+    """The camera of each source that is open in this process."""
+    named = (thread.name for thread in threading.enumerate())
+    return [name.removeprefix("camera ") for name in named if name.startswith("camera ")]
+
+
+# A desk beside streams, for tests: what it is told, what it says, and what goes out.
+
+
+class Office:
+    """A desk with a camera `gate`, whose broker is made by hand."""
+
+    def __init__(self) -> None:
+        mqtt = MqttSettings(host="broker", port=1883, device="pi")
+        pipelines = (PipelineSettings(camera="gate", source="pattern", bundle="a.edge"),)  # type: ignore[arg-type]
+        settings = RunSettings(device="pi", mqtt=mqtt, commands=CLASSES, pipelines=pipelines, waits=True)
+        self.said, self.link, self.controls = list[str](), FakeLink(), Controls()
+        self.topics = mqtt.topics
+        self.now_s = 0.0
+        self.outlet = Outlet(settings, self.said.append, lambda: False, lambda: self.link)
+        self.encoder = make_encoder(self.outlet.identity)
+        self.outlet.stream("gate", self.encoder)
+        self.why_not = ""  # a configuration is not taken
+        self.desk = Desk(
+            settings, self.controls, self.said.append, lambda: self.outlet, self._reload, lambda: self.now_s
+        )
+        until(lambda: any("online" in line for line in self.said))
+        self.said.clear()
+
+    def _reload(self, told: Told) -> None:
+        told(self.why_not)
+
+    def look(self, now_s: float) -> None:
+        """The desk's next look, at a time."""
+        self.now_s = now_s
+        self.desk.look()
+
+    def hear(self, command: str, **fields: Any) -> None:
+        """One message on the `cmd` topic."""
+        self.desk.inbox.receive(Incoming(self.topics.command, msgspec.json.encode({"command": command, **fields})))
+        self.desk.look()
+
+    def answers(self, count: int) -> list[dict[str, Any]]:
+        """What went to `res`, once there is so much."""
+        until(lambda: len(self.link.documents("response")) >= count)
+        return self.link.documents("response")

@@ -1,0 +1,408 @@
+"""Subscribers and requesters that share no code with the publisher, and what they saw."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from edge_sdk.publishing import (
+    Backoff,
+    EventOutbox,
+    MemoryOutbox,
+    MqttPublisher,
+    MqttSettings,
+    PublisherStats,
+    ResultEncoder,
+    Secret,
+    State,
+    Stream,
+)
+from edge_sdk.publishing.mqtt import MqttLink
+from tests.support.broker import WAIT_S, Broker, PahoUser, Received, Subscriber, wait_until
+from tests.support.connections import Door
+from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
+
+# What tests of events need: a device to kill, and a subscriber whose session the broker keeps.
+
+PERSISTENT = ("autosave_on_changes true", "max_queued_messages 0", "max_inflight_messages 0")
+"""Lines of mosquitto.conf: with `persistence` a session is on disk, and loses nothing while its client is away."""
+
+
+class KillableDevice:
+    """A program that puts events in a process, and which of them were acknowledged.
+
+    Args:
+        port: of the broker.
+        folder: of its outbox.
+        rate: events a second.
+        before: a command that runs it, such as `strace`, and ends with it.
+        program: a module that says what `event_device` says.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        folder: Path,
+        rate: float = 200.0,
+        before: Sequence[str] = (),
+        program: str = "tests.support.event_device",
+    ) -> None:
+        self._command = [*before, sys.executable, "-m", program, str(port), str(folder)]
+        self._rate = rate
+        self.acknowledged: set[int] = set()
+        self.starts = 0
+        self._process: subprocess.Popen[str] | None = None
+        self._reader = threading.Thread()
+
+    def start(self, rate: float | None = None) -> None:
+        """Start it, perhaps at another rate, and wait until its first event is acknowledged."""
+        self.starts += 1
+        before = len(self.acknowledged)
+        root = Path(__file__).parents[2]
+        self._process = subprocess.Popen(
+            [*self._command, str(rate or self._rate)], stdout=subprocess.PIPE, text=True, cwd=root
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process,))
+        self._reader.start()
+        wait_until(lambda: len(self.acknowledged) > before, "the first acknowledged event")
+
+    def kill(self) -> None:
+        """End it as a power cut would; what it had said before counts."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        following = 0
+        with process.stdout:
+            for line in process.stdout:
+                word, _, number = line.strip().partition(" ")
+                if word == "first":
+                    following = int(number)
+                elif number.isdecimal():
+                    self.acknowledged.update(range(following, int(number) + 1))
+                    following = int(number) + 1
+
+
+class Witness(PahoUser):
+    """A subscriber to events with a session that outlives connections; counts each event by (device, camera, seq).
+
+    Attributes:
+        doubles: that came again, and not because the broker itself was not sure.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.seen: Counter[tuple[str, str, int]] = Counter()
+        self.contents: dict[tuple[str, str, int], bytes] = {}
+        self.order: list[int] = []
+        self.conflicts: list[tuple[str, str, int]] = []
+        self.subscriptions = self.doubles = 0
+        self.lost_sessions = -1  # the first connection finds none
+        session: Any = Properties(PacketTypes.CONNECT)
+        session.SessionExpiryInterval = 3600
+        self._client = mqtt.Client(
+            CallbackAPIVersion.VERSION2, client_id="witness", protocol=MQTTProtocolVersion.MQTTv5
+        )
+        self._client.reconnect_delay_set(1, 1)
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_message = self._on_message
+        self._client.connect(broker.host, broker.port, keepalive=5, clean_start=False, properties=session)
+        self._client.loop_start()
+        wait_until(lambda: self.subscriptions > 0, "the subscription")
+
+    @property
+    def numbers(self) -> set[int]:
+        """Of the events that came."""
+        return {seq for _, _, seq in list(self.seen)}
+
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until something holds."""
+        wait_until(condition, what)
+
+    def _on_connect(self, client: mqtt.Client, _data: object, flags: mqtt.ConnectFlags, *_: object) -> None:
+        self.lost_sessions += not flags.session_present
+        client.subscribe("edge/v1/+/+/event/#", qos=1)
+
+    def _on_subscribe(self, *_: object) -> None:
+        self.subscriptions += 1
+
+    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        document = msgspec.json.decode(message.payload)
+        key = (document["device"], document["camera"], document["seq"])
+        if self.contents.setdefault(key, message.payload) != message.payload:
+            self.conflicts.append(key)
+        self.seen[key] += 1
+        self.doubles += self.seen[key] > 1 and not message.dup
+        self.order.append(document["seq"])
+
+
+class Kills(NamedTuple):
+    """How often each alone was killed, and the device while the broker was away."""
+
+    broker: int
+    device: int
+    both: int
+
+
+def kill_at_random(broker: Broker, device: KillableDevice, witness: Witness, seconds: float, seed: int) -> Kills:
+    """SIGKILL for the broker, a device that runs, or both, at random moments, for so long; each once at least."""
+    rng, ends = random.Random(seed), time.monotonic() + seconds
+    killed: Counter[str] = Counter()
+    victims = rng.sample(Kills._fields, len(Kills._fields))
+    while victims or time.monotonic() < ends:
+        time.sleep(rng.uniform(0.5, 3.0))
+        victim = victims.pop() if victims else rng.choice(Kills._fields)
+        killed[victim] += 1
+        before = witness.subscriptions
+        if victim != "device":
+            broker.kill()
+        if victim != "broker":
+            time.sleep(rng.uniform(0.0, 0.3))  # while the broker is away, where it is
+            device.kill()
+            device.start()
+        if victim != "device":
+            time.sleep(rng.uniform(0.1, 1.0))
+            broker.start()
+            wait_until(lambda before=before: witness.subscriptions > before, "the witness to be back")  # type: ignore[misc]
+    return Kills(**killed)
+
+
+# A subscriber to a whole fleet that keeps count, and shares no code with the publisher.
+
+
+class Status(NamedTuple):
+    """One status as it came; `at` is in monotonic seconds."""
+
+    at: float
+    status: str
+    reason: str
+    boot_id: str
+    run_id: str
+    retain: bool
+
+
+class Results:
+    """Of one run of one device."""
+
+    def __init__(self) -> None:
+        self.count, self.highest = 0, -1
+
+    @property
+    def missing(self) -> int:
+        """Numbers that did not come, up to the highest that did."""
+        return self.highest + 1 - self.count
+
+
+class _Document(msgspec.Struct):
+    run_id: str
+    boot_id: str = ""
+    seq: int = 0
+    captured_at: datetime | None = None
+    status: str = ""
+    reason: str = ""
+
+
+class FleetWitness(PahoUser):
+    """One subscriber with a session that outlives its connections; the broker's configuration is its own.
+
+    Args:
+        broker: where.
+        username: who; everybody by default.
+        password: of whom.
+
+    Attributes:
+        kinds: messages by kind.
+        results: by device and run.
+        delays_ms: of results, from capture to here; the publisher's encoding is in it.
+        events: how often each came, by device and number.
+        conflicts: numbers that came with two contents.
+        statuses: by device, in order.
+        subscriptions: that the broker answered.
+    """
+
+    def __init__(self, broker: Broker, *, username: str | None = None, password: str | None = None) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.results: dict[tuple[str, str], Results] = defaultdict(Results)
+        self.delays_ms: list[float] = []
+        self.events: Counter[tuple[str, int]] = Counter()
+        self.conflicts: list[tuple[str, int]] = []
+        self.statuses: dict[str, list[Status]] = defaultdict(list)
+        self.subscriptions = 0
+        self._contents: dict[tuple[str, int], bytes] = {}
+        self._decode = msgspec.json.Decoder(_Document).decode
+        session: Any = Properties(PacketTypes.CONNECT)
+        session.SessionExpiryInterval = 3600
+        self._client = mqtt.Client(
+            CallbackAPIVersion.VERSION2, client_id="witness", protocol=MQTTProtocolVersion.MQTTv5
+        )
+        self._client.reconnect_delay_set(1, 1)
+        self._client.username_pw_set(username, password)
+        self._client.on_connect = lambda client, *_: client.subscribe("edge/v1/#", qos=1)
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_message = self._on_message
+        self._client.connect(broker.host, broker.port, clean_start=False, properties=session)
+        self._client.loop_start()
+        wait_until(lambda: self.subscriptions > 0, "the subscription")
+
+    def latest(self) -> dict[str, Status]:
+        """Of every device."""
+        return {device: statuses[-1] for device, statuses in list(self.statuses.items())}
+
+    def count(self, status: str) -> int:
+        """Devices of which this is the latest status."""
+        return sum(said.status == status for said in self.latest().values())
+
+    def since(self, moment: float, status: str) -> list[tuple[str, Status]]:
+        """What came after a moment, and not because it was retained."""
+        return [
+            (device, said)
+            for device, statuses in list(self.statuses.items())
+            for said in statuses
+            if said.at > moment and said.status == status and not said.retain
+        ]
+
+    def lacking(self, acknowledged: dict[str, set[int]]) -> list[tuple[str, int]]:
+        """Those of these that did not come."""
+        return [
+            (device, seq)
+            for device, numbers in list(acknowledged.items())
+            for seq in sorted(numbers)
+            if (device, seq) not in self.events
+        ]
+
+    def _on_subscribe(self, *_: object) -> None:
+        self.subscriptions += 1
+
+    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        now, at = time.time(), time.monotonic()
+        _, _, _, device, kind, *_ = message.topic.split("/")
+        self.kinds[kind] += 1
+        if kind not in ("result", "event", "status"):
+            return
+        said = self._decode(message.payload)
+        if kind == "result":
+            results = self.results[device, said.run_id]
+            results.count += 1
+            results.highest = max(results.highest, said.seq)
+            if said.captured_at is not None:
+                self.delays_ms.append((now - said.captured_at.timestamp()) * 1000)
+        elif kind == "event":
+            key = (device, said.seq)
+            if self._contents.setdefault(key, message.payload) != message.payload:
+                self.conflicts.append(key)
+            self.events[key] += 1
+        else:
+            self.statuses[device].append(
+                Status(at, said.status, said.reason, said.boot_id, said.run_id, message.retain)
+            )
+
+
+# Publishers to a real broker, and what a subscriber saw of them.
+
+QOS: tuple[Literal[0, 1], ...] = (0, 1)
+RESULT, STATUS, STATE = "/result/door", "/status", "/state"
+
+
+@contextmanager
+def publishing_to(
+    broker: Broker,
+    *,
+    qos: Literal[0, 1] = 0,
+    user: str = "",
+    password: str | None = None,
+    on_state: Callable[[State, str], None] | None = None,
+    on_doubt: Callable[[str], None] | None = None,
+    outbox: MemoryOutbox | None = None,
+    encoder: ResultEncoder | None = None,
+    links: list[MqttLink] | None = None,
+    event_outbox: EventOutbox | None = None,
+    **changes: Any,
+) -> Iterator[Door]:
+    """A publisher with one camera."""
+    who = {"host": broker.host, "port": broker.port, **changes}
+    secret = None if password is None else Secret(password)
+    settings = MqttSettings(device="pi", qos=qos, username=user or None, password=secret, **who)
+
+    def make_link() -> MqttLink:
+        assert links is not None
+        links.append(MqttLink(settings, b"{}"))
+        return links[-1]
+
+    publisher = MqttPublisher(
+        settings,
+        IDENTITY,
+        on_state=on_state,
+        on_doubt=on_doubt,
+        versions={"edge_sdk": "0.0"},
+        outbox=outbox,
+        events=event_outbox,
+        backoff=Backoff(0.05, 0.2),
+        make_link=None if links is None else make_link,
+    )
+    try:
+        yield Door(publisher, publisher.stream("door", encoder or make_encoder()))
+    finally:
+        publisher.close(timeout_s=WAIT_S)
+
+
+def put(stream: Stream, *numbers: int, count: int = 2) -> None:
+    for number in numbers:
+        stream.put(make_detections(count, make_frame(number, stream.camera)))
+
+
+def until(publisher: MqttPublisher, condition: Callable[[PublisherStats], bool], what: str) -> None:
+    wait_until(lambda: condition(publisher.stats()), f"{what}; {publisher.stats()}")
+
+
+def wait_online(publisher: MqttPublisher) -> None:
+    until(publisher, lambda s: s.state == "online", "the connection")
+
+
+def documents(messages: list[Received]) -> list[dict[str, Any]]:
+    return [msgspec.json.decode(m.payload) for m in messages]
+
+
+def numbers(subscriber: Subscriber) -> list[int]:
+    return [d["seq"] for d in documents(subscriber.messages(RESULT))]
+
+
+def states(subscriber: Subscriber) -> list[dict[str, Any]]:
+    """What each state says of the cameras."""
+    return [d["cameras"] for d in documents(subscriber.messages(STATE))]
+
+
+def latest_state(subscriber: Subscriber, camera: str = "door") -> dict[str, Any]:
+    """What the latest state says of one camera; empty where it says nothing, or there is none."""
+    camera_state: dict[str, Any] = [{}, *states(subscriber)][-1].get(camera, {})
+    return camera_state
+
+
+def running_in(subscriber: Subscriber, camera: str) -> list[dict[str, Any]]:
+    """What ran of one camera, each once in a row: the state comes again for other reasons too."""
+    said = [cameras[camera]["running"] for cameras in states(subscriber) if "running" in cameras.get(camera, {})]
+    return [running for running, _ in itertools.groupby(said)]
+
+
+def statuses(subscriber: Subscriber) -> list[tuple[str, str | None, bool]]:
+    messages = subscriber.messages(STATUS)
+    return [(d["status"], d.get("reason"), m.retain) for d, m in zip(documents(messages), messages, strict=True)]

@@ -1,0 +1,372 @@
+"""Bundles: verified or refused, never half-valid; signed by keys that are made once, and the model that is kept."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.errors import BundleError, ConfigError, IncompatibleError, OutputError, UsageError
+from edge_sdk.manifest import decode_manifest, encode_manifest, manifest_schema
+from edge_sdk.signing import generate_key, is_signed_by_any, load_private_key, load_public_key, sign
+from tests.support.bundles import FILES, edit_manifest, make_manifest, write_bundle
+
+
+def test_opens_and_reads_what_was_written(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
+    assert bundle.manifest == make_manifest()
+    assert not bundle.signed
+    assert bundle.labels() == ("cat", "dog")
+    assert bundle.read("model.int8.ort") == FILES["model.int8.ort"]
+    [(image, outputs)] = bundle.golden()
+    assert image.shape == (8, 8, 3)
+    assert [o.tolist() for o in outputs] == [[[0.25, 0.75]]]
+
+
+def _unordered(schema: object) -> object:
+    """A JSON Schema without the order of its alternatives, which differs between versions of msgspec."""
+    if isinstance(schema, dict):
+        return {key: _unordered(value) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return sorted((_unordered(item) for item in schema), key=repr)
+    return schema
+
+
+def test_the_documented_schema_is_the_code_s_and_fits_a_manifest() -> None:
+    path = Path(__file__).parents[3] / "docs" / "manifest.schema.json"
+    assert _unordered(msgspec.json.decode(path.read_bytes())) == _unordered(msgspec.json.decode(manifest_schema())), (
+        "write it again: python -c 'import pathlib; from edge_sdk.manifest import manifest_schema; "
+        'pathlib.Path("docs/manifest.schema.json").write_bytes(manifest_schema())\''
+    )
+    validator = jsonschema.Draft202012Validator(msgspec.json.decode(manifest_schema()))
+    manifest = make_manifest()
+    assert decode_manifest(encode_manifest(manifest), "here") == manifest
+    document = msgspec.json.decode(encode_manifest(manifest))
+    validator.validate(document)
+    for wrong in ({"surprise": 1}, {"latency_budget_ms": -1}, {"machine": "armv7l"}):
+        assert not validator.is_valid({**document, **wrong}), wrong
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _link(folder: Path) -> None:
+    (folder / "labels.txt").rename(folder.parent / "labels.txt")
+    (folder / "labels.txt").symlink_to(folder.parent / "labels.txt")
+
+
+def _replace(path: Path, make: Callable[[Path], None]) -> None:
+    """Put something else than a file where a file of a bundle was."""
+    path.unlink()
+    make(path)
+
+
+def _promise_size(folder: Path, size: int) -> None:
+    document = msgspec.json.decode((folder / "manifest.json").read_bytes())
+    next(f for f in document["files"] if f["name"] == "model.int8.ort")["size"] = size
+    edit_manifest(folder, files=document["files"])
+
+
+def _promise_yolov4(folder: Path, **detection: object) -> None:
+    anchors = [[[81, 82], [135, 169]], [[10, 14], [23, 27]]]
+    edit_manifest(folder, task="detection", decoder="yolov4", detection={"anchors": anchors, **detection})
+
+
+def _entry(name: str) -> list[dict[str, object]]:
+    return [{"name": name, "size": 1, "sha256": "0" * 64}]
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda f: _flip(f / "model.int8.ort"), "model.int8.ort: altered"),
+        (lambda f: (f / "model.int8.ort").write_bytes(b"short"), "has 5 bytes, the manifest promises 18"),
+        (lambda f: (f / "labels.txt").unlink(), "labels.txt is missing"),
+        (lambda f: (f / "manifest.json").unlink(), "manifest.json: missing"),
+        (lambda f: (f / "extra.bin").write_bytes(b"x"), "extra.bin is not named by the manifest"),
+        (_link, "labels.txt: cannot be read"),
+        (lambda f: _replace(f / "labels.txt", os.mkfifo), "labels.txt: cannot be read: it is a pipe, expected"),
+        (lambda f: _replace(f / "golden.npz", lambda p: p.symlink_to("/dev/zero")), "golden.npz: cannot be read"),
+        (lambda f: (f / "manifest.json").write_bytes(b"{"), "not valid JSON"),
+        (lambda f: (f / "manifest.json").write_bytes(b"[" * 100_000), "not valid JSON"),
+        (lambda f: edit_manifest(f, schema_version=2), "schema_version is 2, expected 1; update edge-sdk"),
+        (lambda f: edit_manifest(f, schema_version=0), "schema_version is 0, expected 1; build the bundle again"),
+        (lambda f: edit_manifest(f, schema_version=None), "schema_version is missing"),
+        (lambda f: edit_manifest(f, surprise=1), "unknown field `surprise`"),
+        (lambda f: edit_manifest(f, latency_budget_ms=-1), "latency_budget_ms"),
+        (lambda f: edit_manifest(f, decoder="yolov8"), "decoder: 'yolov8' is not for classification"),
+        (lambda f: _promise_yolov4(f, scale_xy=[1.05]), "detection.scale_xy: expected as many numbers as"),
+        (lambda f: _promise_yolov4(f, anchors=[]), "detection.anchors is missing"),
+        (lambda f: edit_manifest(f, files=_entry("../../etc/passwd")), "'../../etc/passwd' is not allowed"),
+        (lambda f: edit_manifest(f, files=_entry("manifest.json")), "'manifest.json' is not allowed"),
+        (lambda f: edit_manifest(f, files=_entry("a") * 2), "named twice"),
+        (lambda f: _promise_size(f, 2**63), "the manifest promises 9223372036854775808"),
+        (lambda f: edit_manifest(f, files=_entry("a")), "'labels.txt' is promised but not among the files"),
+    ],
+)
+def test_anything_wrong_is_refused(tmp_path: Path, damage: Callable[[Path], None], expected: str) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    damage(folder)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(BundleError) as caught:
+        Bundle.open(folder)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert expected in str(caught.value)
+    assert str(folder) in str(caught.value)
+    assert caught.value.exit_code == 7
+
+
+def test_no_bundle_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for name, expected in (
+        ("none.edge", "no such bundle"),
+        ("file", "not a bundle, expected a NAME"),
+        (".", "not a bundle"),
+    ):
+        with pytest.raises(UsageError, match=expected):
+            Bundle.open(tmp_path / name)
+
+
+def test_what_changes_after_opening_is_noticed(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
+    _flip(bundle.path / "model.int8.ort")
+    with pytest.raises(BundleError, match="altered"):
+        bundle.read("model.int8.ort")
+    with pytest.raises(BundleError, match="names no file"):
+        bundle.read("other")
+
+
+def _npz(**arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    # Among the keywords mypy sees `allow_pickle`, a bool: no array here has that name.
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _with_password(archive: bytes) -> bytes:
+    """Set the flag of the first entry in zip's list of entries that says so."""
+    flags = archive.index(b"PK\x01\x02") + 8
+    return archive[:flags] + b"\x01" + archive[flags + 1 :]
+
+
+def _npy() -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(3))
+    return buffer.getvalue()
+
+
+_IMAGE, _OUTPUT = np.zeros((8, 8, 3), np.uint8), np.zeros((1, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "EOFError"),
+        (_npz(image_0=_IMAGE, output_0_0=_OUTPUT)[:-40], "not the promised golden file"),
+        (_npy(), "not the promised golden file"),
+        (_with_password(_npz(image_0=_IMAGE, output_0_0=_OUTPUT)), "RuntimeError: "),
+        (_npz(image_0=_IMAGE), "KeyError"),
+        (_npz(output_0_0=_OUTPUT), "KeyError"),
+        (_npz(image_0=_IMAGE.astype(np.int32), output_0_0=_OUTPUT), "is int32 (8, 8, 3), expected uint8 (8, 8, 3)"),
+        (_npz(image_0=_IMAGE[:4], output_0_0=_OUTPUT), "is uint8 (4, 8, 3), expected uint8 (8, 8, 3)"),
+        (_npz(image_0=np.array([{}], object), output_0_0=_OUTPUT), "pickle"),
+    ],
+)
+def test_golden_that_is_not_what_was_promised(tmp_path: Path, data: bytes, expected: str) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", files={**FILES, "golden.npz": data}))
+    with pytest.raises(BundleError) as caught:
+        bundle.golden()
+    assert expected in str(caught.value)
+    assert "golden.npz" in str(caught.value)
+
+
+def test_labels_that_are_not_text(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", files={**FILES, "labels.txt": b"\xff\xfe"}))
+    with pytest.raises(BundleError, match="not UTF-8"):
+        bundle.labels()
+
+
+def test_a_signature_by_a_trusted_key_is_demanded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    trusted = load_public_key(generate_key(tmp_path / "mine.key"))
+    stranger = load_public_key(generate_key(tmp_path / "other.key"))
+    with pytest.raises(BundleError, match="not signed"):
+        Bundle.open(folder, [trusted])
+    assert run(["sign", str(folder), "--key", str(tmp_path / "mine.key")]) == 0
+    assert "signed" in capsys.readouterr().out
+    assert Bundle.open(folder, [stranger, trusted]).signed
+    with pytest.raises(BundleError, match="not by a trusted key"):
+        Bundle.open(folder, [stranger])
+    assert run(["sign", str(folder), "--key", str(tmp_path / "other.key")]) == 0  # in place of the first one
+    assert Bundle.open(folder, [stranger]).signed
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+
+def test_a_wrong_signature_is_refused_before_anything_is_parsed(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    trusted = load_public_key(generate_key(tmp_path / "mine.key"))
+    run(["sign", str(folder), "--key", str(tmp_path / "mine.key")])
+    (folder / "manifest.json").write_bytes(b"{ this would not parse")
+    with pytest.raises(BundleError, match="altered after signing"):
+        Bundle.open(folder, [trusted])
+    for junk in (b"", b"x" * 64, b"x" * 10_000):
+        (folder / "manifest.sig").write_bytes(junk)
+        with pytest.raises(BundleError, match="not by a trusted key"):
+            Bundle.open(folder, [trusted])
+
+
+def test_the_runtime_is_in_the_range_of_versions(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
+    for version in ("1.20.1", "1.31.1", "1.31.9", "1.23.2+cu12"):
+        bundle.check_device("x86_64", version)
+    for version in ("1.20.0", "1.32.0", "2.0"):
+        with pytest.raises(IncompatibleError, match=f"1.20.1 to 1.31.1, found {version}") as caught:
+            bundle.check_device("x86_64", version)
+        assert caught.value.exit_code == 6
+
+
+def test_another_machine_is_refused(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge"))
+    with pytest.raises(IncompatibleError, match=r"built for x86_64 .* this machine is aarch64"):
+        bundle.check_device("aarch64", "1.31.1")
+
+
+def test_json_output_of_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    assert run(["keygen", str(tmp_path / "k"), "--json"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["public_key"] == str(tmp_path / "k.pub")
+    assert run(["sign", str(folder), "--key", str(tmp_path / "k"), "--json"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["digest"] == Bundle.open(folder).digest
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_bundle(tmp_path / "a.edge")
+
+
+def _swap_model(bundle: Bundle) -> bytes:
+    """Swap it for another one after it was verified; returns what it was."""
+    file = bundle.path / bundle.manifest.variants[0].file
+    before = file.read_bytes()
+    file.write_bytes(bytes(len(before)))
+    return before
+
+
+def test_what_was_verified_is_what_is_read_once(folder: Path) -> None:
+    bundle = Bundle.open(folder, keeps_model=True)
+    name = bundle.manifest.variants[0].file
+    before = _swap_model(bundle)
+    led = bundle.led_by(bundle.manifest.variants[0].name)
+    assert led.read(name) == before
+    for one in (led, bundle):
+        with pytest.raises(BundleError, match="altered"):
+            one.read(name)
+
+
+def test_what_is_forgotten_is_read_again(folder: Path) -> None:
+    bundle = Bundle.open(folder, keeps_model=True)
+    led = bundle.led_by(bundle.manifest.variants[0].name)
+    _swap_model(bundle)
+    bundle.forget_kept()
+    with pytest.raises(BundleError, match="altered"):
+        led.read(bundle.manifest.variants[0].file)
+
+
+def test_an_altered_model_is_refused_where_it_is_kept_too(folder: Path) -> None:
+    _swap_model(Bundle.open(folder))
+    with pytest.raises(BundleError, match="altered"):
+        Bundle.open(folder, keeps_model=True)
+
+
+def test_signature_is_good_for_its_key_and_bytes_only(tmp_path: Path) -> None:
+    public = load_public_key(generate_key(tmp_path / "a.key"))
+    stranger = load_public_key(generate_key(tmp_path / "b.key"))
+    assert stat.S_IMODE((tmp_path / "a.key").stat().st_mode) == 0o600  # for its owner alone
+    signature = sign(b"promise", load_private_key(tmp_path / "a.key"))
+    assert is_signed_by_any(b"promise", signature, [stranger, public])
+    assert not is_signed_by_any(b"promise", signature, [stranger])
+    assert not is_signed_by_any(b"Promise", signature, [public])
+    assert not is_signed_by_any(b"promise", signature, [])
+    assert not is_signed_by_any(b"promise", b"\0" * 64, [public])
+
+
+@pytest.mark.parametrize("existing", ["a.key", "a.key.pub"])
+def test_a_key_is_never_overwritten(tmp_path: Path, existing: str) -> None:
+    (tmp_path / existing).write_text("precious")
+    with pytest.raises(UsageError, match="exists already"):
+        generate_key(tmp_path / "a.key")
+    assert [p.name for p in tmp_path.iterdir()] == [existing]
+    assert (tmp_path / existing).read_text() == "precious"
+
+
+def test_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written"):
+        generate_key(tmp_path / "no" / "a.key")
+
+
+def test_a_key_needs_a_name() -> None:
+    for name in (".", "/", ""):
+        with pytest.raises(UsageError, match="expected the name of a file for the key"):
+            generate_key(Path(name))
+
+
+_FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from edge_sdk.errors import OutputError
+from edge_sdk.signing import generate_key
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+try:
+    generate_key(Path(sys.argv[1]))
+except OutputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("room_bytes", [0, 50])  # a private key has 119 bytes
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, room_bytes: int) -> None:
+    command = [sys.executable, "-c", _FULL_DISK, str(tmp_path / "a.key"), str(room_bytes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    assert f"{tmp_path / 'a.key'}: cannot be written: " in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_key_files(tmp_path: Path) -> None:
+    generate_key(tmp_path / "a.key")
+    (tmp_path / "junk").write_text("hello")
+    other = ec.generate_private_key(ec.SECP256R1())
+    (tmp_path / "ec.key").write_bytes(
+        other.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    (tmp_path / "ec.pub").write_bytes(
+        other.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    for load, name, expected in (
+        (load_private_key, "none", "no such key file"),
+        (load_private_key, ".", "cannot be read"),
+        (load_private_key, "junk", "not a private key"),
+        (load_private_key, "ec.key", "not an Ed25519 key"),
+        (load_private_key, "a.key.pub", "this is a public key"),
+        (load_public_key, "a.key", "this is a private key"),
+        (load_public_key, "junk", "not a public key"),
+        (load_public_key, "ec.pub", "not an Ed25519 key"),
+    ):
+        with pytest.raises(ConfigError, match=expected):
+            load(tmp_path / name)

@@ -1,0 +1,277 @@
+"""model.toml and targets: what they say, and what they may not say."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from edge_sdk.errors import ModelError, TargetError
+from edge_sdk.model_spec import DECODERS, InputSpec, ModelSpec, load_model_spec, read_labels
+from edge_sdk.target import load_target, target_names, targets_folder
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+REFERENCE = (Path(__file__).parents[3] / "docs" / "model-toml.md").read_text(encoding="utf-8")
+TABLES: list[tuple[str, type[msgspec.Struct]]] = [
+    ("", ModelSpec),
+    *(
+        (field.name, kind)
+        for field in msgspec.structs.fields(ModelSpec)
+        for kind in (field.type, *get_args(field.type))  # a section that may be missing is "Section | None"
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    ),
+]
+
+GOOD = """
+model = "m.onnx"
+name = "m"
+task = "detection"
+decoder = "yolov8"
+labels = "labels.txt"
+[input]
+size_wh = [416, 320]
+[data]
+calibration = "images"
+"""
+
+
+def _write(folder: Path, text: str) -> Path:
+    path = folder / "model.toml"
+    path.write_text(text)
+    return path
+
+
+def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> None:
+    spec = load_model_spec(_write(tmp_path, GOOD))
+    assert spec.model == str(tmp_path / "m.onnx")
+    assert spec.labels == str(tmp_path / "labels.txt")
+    assert spec.data.calibration == str(tmp_path / "images")
+    assert spec.data.evaluation is None
+    assert spec.input.tensor_shape == (1, 3, 320, 416)
+    assert spec.thresholds.confidence == 0.25
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('decoder = "yolov8"', 'decoder = "softmax"', "decoder: 'softmax' is not for detection; expected yolov4 or"),
+        ('decoder = "yolov8"', 'decoder = "YoloV8"', "expected logits, softmax, argmax, yolov4, yolov5, yolov8, yolox"),
+        ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
+        ('decoder = "yolov8"', 'decodr = "yolov8"', "unknown key decodr; did you mean decoder?"),
+        ('decoder = "yolov8"', "", "decoder is missing, expected one of logits, softmax, argmax, yolov4, yolov5"),
+        ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line, in output order"),
+        ('task = "detection"', 'task = "detect"', "detection or segmentation; did you mean detection?"),
+        (
+            'task = "detection"\ndecoder = "yolov8"',
+            'task = "segmentation"\ndecoder = "softmax"',
+            "decoder: 'softmax' is not for segmentation; expected logits or argmax",
+        ),
+        ("size_wh = [416, 320]", "", "input.size_wh is missing, expected a list of 2 whole numbers such as [416, 416]"),
+        ("[416, 320]", '[416, "320"]', "input.size_wh[1]: got a string, expected a whole number; leave out the quotes"),
+        ("[416, 320]", "[416, 320]\nstd = [1, 0, 1]", "input: std holds 0"),
+        ("[416, 320]", "[416, 320]\nmean = [nan, 0, 0]", "input: mean holds nan, expected finite numbers"),
+        ("[416, 320]", "[416, 320]\n[detection]\nanchors = [[[0, 9]]]", "anchors holds 0.0, expected positive"),
+        (
+            "[416, 320]",
+            "[416, 320]\nstd = [1, 1e-40, 1]",
+            "input: mean and std make values of the picture that float32",
+        ),
+        ("[416, 320]", "[416, 320]\nmean = [1, 0]", "input: mean has 2 values, expected 3"),
+        ("[416, 320]", "[416, 320]\nbackground_class = true", "belongs under [classification]"),
+        ("[416, 320]", '[416, 320]\nlabels = "l.txt"', "belongs at the top, above the first [table] or"),
+        ("[416, 320]", "[416, 320]\n[input.thresholds]\niou = 0.5", "belongs to a table of its own, [thresholds]"),
+        ("[416, 320]", "[416, 320]\n[gates]\nquality = 1", "gates.quality; known keys: int8_max"),
+        ("[416, 320]", '[416, 320]\ncolor = "rgb"', "input.color: 'rgb', expected RGB, BGR or GRAY; did you mean RGB?"),
+        ("[input]\nsize_wh = [416, 320]", "", "input is missing, expected a table [input]"),
+        ("[data]", "[gates]\nmax_size_mb = 0\n[data]", "gates.max_size_mb is 0, expected more than 0"),
+        ('name = "m"', 'name = "../m"', "name: '../m', expected letters, digits, dot, underscore and hyphen, at most"),
+    ],
+)
+def test_wrong_spec_names_file_and_key(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    path = _write(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(ModelError) as caught:
+        load_model_spec(path)
+    assert str(path) in str(caught.value)
+    assert expected in str(caught.value)
+
+
+def test_another_number_is_another_decoder_and_no_slip(tmp_path: Path) -> None:
+    for decoder in ("yolov7", "nanodet2"):
+        with pytest.raises(ModelError, match=rf"'{decoder}', expected logits, .*, centerface or ssd$"):
+            load_model_spec(_write(tmp_path, GOOD.replace("yolov8", decoder)))
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such file"):
+        load_model_spec(tmp_path / "model.toml")
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_model_spec(tmp_path)
+
+
+def test_labels(tmp_path: Path) -> None:
+    path = tmp_path / "labels.txt"
+    path.write_text("cat\n big dog \n\n")
+    assert read_labels(path) == ("cat", "big dog")
+    path.write_bytes(b"\xef\xbb\xbfcat\r\ndog\r\n")  # as Notepad saves it
+    assert read_labels(path) == ("cat", "dog")
+    path.write_text("\n")
+    with pytest.raises(ModelError, match="no labels in it"):
+        read_labels(path)
+    path.write_bytes(b"\xff\xff")
+    with pytest.raises(ModelError, match="labels cannot be read"):
+        read_labels(path)
+    with pytest.raises(ModelError, match="no such labels file"):
+        read_labels(tmp_path / "none")
+
+
+def test_nhwc_and_gray_shapes() -> None:
+    assert InputSpec(size_wh=(32, 16), layout="NHWC").tensor_shape == (1, 16, 32, 3)
+    assert InputSpec(size_wh=(32, 16), color="GRAY").tensor_shape == (1, 1, 16, 32)
+
+
+@pytest.mark.parametrize(("section", "struct"), TABLES)
+def test_the_reference_has_every_key_with_its_default(section: str, struct: type[msgspec.Struct]) -> None:
+    heading = f"## `[{section}]`\n" if section else "## The top level\n"
+    assert heading in REFERENCE
+    text = REFERENCE.split(heading)[1].split("\n## ")[0]
+    for field in msgspec.structs.fields(struct):
+        if section == "" and field.name in dict(TABLES):
+            continue  # a section, which has a table of its own
+        row = re.search(rf"^\| `{field.encode_name}` \| [^|]+ \| ([^|]+) \| [^|]+ \|$", text, re.MULTILINE)
+        assert row, f"docs/model-toml.md: no row for {field.encode_name} under {heading}"
+        assert _documented_default(row[1]) == _default(field)
+
+
+def _documented_default(cell: str) -> object:
+    return cell if cell in ("required", "none") else tomllib.loads(f"default = {cell.strip('`')}")["default"]
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    if field.required:
+        return "required"
+    if field.default is None:
+        return "none"
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return list(field.default) if isinstance(field.default, tuple) else field.default
+
+
+def test_the_reference_names_no_key_that_is_not_there() -> None:
+    known = {field.encode_name for _, struct in TABLES for field in msgspec.structs.fields(struct)}
+    tables = re.findall(r"^\| key \|.*\n\|[-|]+\n((?:\|.*\n)+)", REFERENCE, re.MULTILINE)
+    assert set(re.findall(r"^\| `(\w+)` \|", "".join(tables), re.MULTILINE)) <= known
+
+
+@pytest.mark.parametrize("example", re.findall(r"^```toml\n(model =.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL))
+def test_every_example_of_the_reference_loads(tmp_path: Path, example: str) -> None:
+    assert load_model_spec(_write(tmp_path, example)).name
+
+
+def test_the_reference_has_an_example_of_each_kind() -> None:
+    examples = [tomllib.loads(e) for e in re.findall(r"^```toml\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)]
+    assert len({e["decoder"] for e in examples}) >= 8
+    assert {e["task"] for e in examples} == set(DECODERS)
+    assert all("model" in e for e in examples)
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_every_target_loads_and_explains_each_field(name: str) -> None:
+    target = load_target(name)
+    assert target.name == name
+    text = (targets_folder() / f"{name}.toml").read_text()
+    keys = [line.partition(" =")[0] for line in text.splitlines() if line[:1].isalpha()]
+    assert {*target.__struct_fields__} - {"provider_options"} <= {*keys}
+    for key in keys:
+        line = next(i for i, text_line in enumerate(text.splitlines()) if text_line.startswith(f"{key} ="))
+        explained = "#" in text.splitlines()[line] or text.splitlines()[line - 1].startswith("#")
+        assert explained, f"{name}: {key} has no comment"
+
+
+def test_what_sets_the_targets_apart() -> None:
+    assert load_target("x86_64_avx2").reduce_range
+    assert not load_target("x86_64").reduce_range
+    assert load_target("raspberry_pi_4").cpu == "cortex-a72"
+    assert load_target("raspberry_pi_5").cpu == "cortex-a76"
+    assert load_target("raspberry_pi_zero_2w").memory_mb == 512
+    jetson = load_target("jetson_orin_nano")
+    assert jetson.providers == ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    assert jetson.python == "3.10"
+    assert jetson.provider_options.given() == ["TensorrtExecutionProvider", "CUDAExecutionProvider"]
+    # In full precision: what is less exact is beyond the tolerance of a float model's golden inputs.
+    assert jetson.provider_options.of("TensorrtExecutionProvider") == {"trt_max_workspace_size": "1073741824"}
+    assert jetson.provider_options.of("CUDAExecutionProvider")["use_tf32"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('machine = "aarch64"', 'machin = "aarch64"', "unknown key machin; did you mean machine?"),
+        ("intra_op_num_threads = 2", "intra_op_num_threads = 0", "intra_op_num_threads is 0, expected 1 or more"),
+        ("intra_op_num_threads = 2", 'intra_op_num_threads = "2"', "got a string, expected a whole number; leave"),
+        ("allow_spinning = false", "allow_spinning = 0", "allow_spinning: got a whole number, expected true or false"),
+        ("memory_mb = 1024", "memory_mb = 1", "memory_mb is 1, expected 64 or more"),
+        ('["CPUExecutionProvider"]', '["NeonExecutionProvider"]', "'NeonExecutionProvider' is not an execution"),
+        ('["CPUExecutionProvider"]', '["CUDAExecutionProvider"]', "expected CPUExecutionProvider last"),
+        ('["CPUExecutionProvider"]', "[]", "providers has 0 entries, expected 1 or more"),
+        ('weight_type = "QInt8"', 'weight_type = "int8"', "'int8', expected QUInt8 or QInt8; did you mean QInt8?"),
+        ("latency_budget_ms = 200.0", "latency_budget_ms = -5", "latency_budget_ms is -5, expected more than 0"),
+        ("latency_budget_ms = 200.0", "latency_budget_ms = inf", "latency_budget_ms is inf, expected a finite number"),
+        ('max_onnxruntime = ""', 'max_onnxruntime = "new"', "max_onnxruntime: 'new', expected a version, or empty"),
+        ('name = "arm64"', 'name = "other"', "name is 'other', expected 'arm64'"),
+        ('name = "arm64"', "name = ", "not valid TOML"),
+        ("allow_spinning = false", "allow_spinning = False", "; true and false are written in small letters"),
+    ],
+)
+def test_wrong_target_names_file_and_key(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    text = (targets_folder() / "arm64.toml").read_text()
+    assert old in text
+    path = tmp_path / "arm64.toml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(TargetError) as caught:
+        load_target(str(path))
+    assert str(path) in str(caught.value)
+    assert expected in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+_TENSORRT, _CUDA = "[provider_options.TensorrtExecutionProvider]\n", "[provider_options.CUDAExecutionProvider]\n"
+
+
+@pytest.mark.parametrize(
+    ("added", "expected"),
+    [
+        (_TENSORRT + "trt_fp16_enabled = true", "ExecutionProvider.trt_fp16_enabled; did you mean trt_fp16_enable?"),
+        (_TENSORRT + "trt_builder_optimization_level = 6", "trt_builder_optimization_level is 6, expected 5 or less"),
+        (_CUDA + 'arena_extend_strategy = "kSame"', "expected kNextPowerOfTwo or kSameAsRequested"),
+        ("[provider_options.TensorRTExecutionProvider]", "did you mean TensorrtExecutionProvider?"),
+        # A bundle must not say where a device writes, nor what code it loads.
+        (_TENSORRT + 'trt_engine_cache_path = "/tmp"', "unknown key provider_options.TensorrtExecutionProvider.trt_en"),
+        (_TENSORRT + "trt_dla_core = 1", "TensorrtExecutionProvider: it is not among providers, which are CPUExec"),
+    ],
+)
+def test_wrong_options_of_a_provider_name_the_key(tmp_path: Path, added: str, expected: str) -> None:
+    path = tmp_path / "arm64.toml"
+    path.write_text((targets_folder() / "arm64.toml").read_text() + added)
+    with pytest.raises(TargetError) as caught:
+        load_target(str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert expected in str(caught.value)
+
+
+def test_unknown_target_lists_the_known_ones_and_a_name_is_no_path() -> None:
+    for name in ("pi4", "../targets/arm64"):
+        with pytest.raises(TargetError, match=f"unknown target '{name}'.*raspberry_pi_4"):
+            load_target(name)
+
+
+def test_missing_file() -> None:
+    with pytest.raises(TargetError, match=r"nowhere/x\.toml: no such file"):
+        load_target("nowhere/x.toml")

@@ -1,0 +1,228 @@
+"""Which differences of quality are noise, and that the comparison with golden outputs sees every value."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.cli.root import run
+from edge_sdk.errors import BundleError
+from edge_sdk.golden import judged_rows, largest_difference, row_count
+from edge_sdk.manifest import Agreement, Golden, Manifest, Quality, decode_manifest, encode_manifest
+from edge_sdk.quality import AGREEMENT, Rating, ratings
+from edge_sdk.tuning.candidate import Candidate
+from edge_sdk.tuning.choice import Limits, choose, is_within_noise
+from tests.support.bundles import make_manifest, make_variant, write_variants
+from tests.support.loops import Board
+from tests.support.results import candidate, measurement, quality, rated
+
+FP32 = quality(0.800, -0.004, 0.004)
+LOWER_BY_CHANCE = quality(0.795, -0.015, 0.005)
+LOWER = quality(0.785, -0.028, -0.002)
+HIGHER_BY_CHANCE = quality(0.805, -0.010, 0.020)
+HIGHER = quality(0.815, 0.004, 0.026)
+
+
+def _manifest(**qualities: Quality | None) -> Manifest:
+    variants = (msgspec.structs.replace(make_variant(name), quality=q) for name, q in qualities.items())
+    return msgspec.structs.replace(make_manifest(), variants=tuple(variants))
+
+
+def _chosen(manifest: Manifest, p99_ms: dict[str, float], budget_ms: float = 100) -> tuple[str, str]:
+    """Which variant runs where each takes so long, and why."""
+    _, by_name = ratings(manifest)
+    measured = [rated(candidate(name), by_name[name], ms, ms / 100) for name, ms in p99_ms.items()]
+    chosen, reason = choose(measured, Limits(budget_ms))
+    assert (chosen, reason) == choose(measured[::-1], Limits(budget_ms))
+    return chosen.candidate.variant, reason
+
+
+@pytest.mark.parametrize(
+    ("fp32", "int8", "expected"),
+    [
+        (FP32, LOWER_BY_CHANCE, "int8"),
+        (FP32, LOWER, "fp32"),
+        (FP32, HIGHER_BY_CHANCE, "int8"),
+        # Of 20 images ten points may be noise, which does not make them noise.
+        (FP32, quality(0.70, -0.3, 0.1), "fp32"),
+        (FP32, quality(0.779, -0.05, 0.01), "fp32"),
+        # At the edge of the interval.
+        (FP32, quality(0.79, -0.02, 0.0), "int8"),
+        (FP32, quality(0.79, -0.02, -0.001), "fp32"),
+        # Bundles from before have no differences; nothing is known then.
+        (quality(0.80), quality(0.799), "fp32"),
+        # Not the same comparison: other images, another reference.
+        (FP32, quality(0.795, -0.015, 0.005, images=400), "fp32"),
+        (FP32, quality(0.795, -0.015, 0.005, reference="teacher"), "fp32"),
+        (FP32, msgspec.structs.replace(LOWER_BY_CHANCE, fp32=0.79), "fp32"),
+    ],
+)
+def test_a_faster_model_runs_where_it_is_as_good_within_noise(fp32: Quality, int8: Quality, expected: str) -> None:
+    chosen, reason = _chosen(_manifest(int8=int8, fp32=fp32), {"int8": 20, "fp32": 60})
+    assert chosen == expected
+    within_noise = chosen == "int8" and int8.value < fp32.value
+    assert reason == (
+        "as good as fp32 within noise, and the fastest of these that keeps 100 ms"
+        if within_noise
+        else "the highest quality of those that keep 100 ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("int8", "expected"),
+    [(LOWER_BY_CHANCE, "fp32"), (HIGHER_BY_CHANCE, "fp32"), (HIGHER, "int8")],
+)
+def test_int8_that_is_the_slower_one_runs_only_where_it_is_better_for_certain(int8: Quality, expected: str) -> None:
+    chosen, reason = _chosen(_manifest(int8=int8, fp32=FP32), {"int8": 60, "fp32": 20})
+    assert chosen == expected
+    assert ("within noise" in reason) is (int8 is HIGHER_BY_CHANCE)
+
+
+def test_two_beside_an_absent_float_model_are_equal_where_neither_is_told_apart_from_it() -> None:
+    times = {"int8": 60.0, "small": 20.0}
+    assert _chosen(_manifest(int8=HIGHER_BY_CHANCE, small=LOWER_BY_CHANCE), times)[0] == "small"
+    assert _chosen(_manifest(int8=HIGHER, small=LOWER_BY_CHANCE), times)[0] == "int8"
+    assert _chosen(_manifest(int8=LOWER_BY_CHANCE, small=LOWER), times)[0] == "int8"
+    # A point and a half above and below float each may be noise; three points between the two may not.
+    apart = _manifest(int8=quality(0.815, -0.001, 0.031), small=quality(0.785, -0.031, 0.001))
+    assert _chosen(apart, times)[0] == "int8"
+
+
+def test_who_leads_is_the_best_of_those_that_keep_the_limits() -> None:
+    manifest = _manifest(fp32=FP32, int8=LOWER_BY_CHANCE, small=LOWER)
+    times = {"fp32": 60.0, "int8": 40.0, "small": 20.0}
+    assert _chosen(manifest, times, 50) == ("int8", "the highest quality of those that keep 50 ms")
+    assert _chosen(manifest, times, 30)[0] == "small"
+    assert _chosen(manifest, times)[0] == "int8"
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.3, "fp32"), (0.1, "int8")])
+def test_of_two_that_are_as_good_and_as_fast_the_cooler_one_runs_and_of_two_as_cool_the_higher_figure(
+    share: float, expected: str
+) -> None:
+    _, by_name = ratings(_manifest(int8=LOWER_BY_CHANCE, fp32=FP32))
+    int8, fp32 = (
+        rated(candidate("int8"), by_name["int8"], 20, share),
+        rated(candidate("fp32"), by_name["fp32"], 21, 0.3),
+    )
+    for measured in ([int8, fp32], [fp32, int8]):
+        assert choose(measured, Limits(50))[0].candidate.variant == expected
+
+
+def test_agreement_has_no_noise() -> None:
+    def agreement(value: float) -> Agreement:
+        return Agreement("top1_agreement", value, value - 0.01, 1.0, 500, 500)
+
+    manifest = _manifest(int8=LOWER_BY_CHANCE, fp16=None, fp32=FP32)
+    agreeing = [
+        msgspec.structs.replace(v, agreement=a)
+        for v, a in zip(manifest.variants, (agreement(0.998), agreement(1.0), None), strict=True)
+    ]
+    manifest = msgspec.structs.replace(manifest, variants=tuple(agreeing))
+    metric, by_name = ratings(manifest)
+    assert metric == AGREEMENT
+    assert by_name == {"int8": Rating(0.998), "fp16": Rating(1.0), "fp32": Rating(1.0)}
+    # One that gives the same answers everywhere is as good as float, as ever.
+    assert _chosen(manifest, {"int8": 10, "fp16": 20, "fp32": 60})[0] == "fp16"
+
+
+def test_what_is_not_the_best_by_its_figure_is_known_to_be_as_good() -> None:
+    fp32, lower = (
+        rated(candidate("fp32"), Rating(0.8, like_reference=True), 60),
+        measurement(candidate("a"), 9, 0.1, 0.7),
+    )
+    int8 = rated(candidate("int8"), Rating(0.795, like_reference=True), 20)
+    measured, limits = [fp32, int8, lower], Limits(100)
+    assert [is_within_noise(one, measured, limits) for one in measured] == [False, True, False]
+    assert not is_within_noise(int8, measured, Limits(50))  # it is the best of those that may run
+    assert not is_within_noise(int8, measured, Limits(5))
+
+
+def test_bundles_with_and_without_differences_open_and_impossible_ones_do_not() -> None:
+    manifest = _manifest(int8=LOWER_BY_CHANCE)
+    document = msgspec.json.decode(encode_manifest(manifest))
+    assert decode_manifest(msgspec.json.encode(document), "here") == manifest
+    found = document["variants"][0]["quality"]
+    found["difference"]["low"] = -1.5
+    with pytest.raises(BundleError, match=r"quality\.difference\.low"):
+        decode_manifest(msgspec.json.encode(document), "here")
+    del found["difference"]
+    before = decode_manifest(msgspec.json.encode(document), "here").variants[0].quality
+    assert before == msgspec.structs.replace(LOWER_BY_CHANCE, difference=None)
+
+
+def test_a_run_takes_the_faster_one_and_says_that_it_is_as_good(tmp_path: Path) -> None:
+    def work(what: Candidate, _n: int) -> float:
+        return {"int8": 10.0, "int8.8x8": 5.0, "fp32": 20.0}[what.variant]
+
+    chosen = dict[str, str]()
+    for name, int8 in (("noise", LOWER_BY_CHANCE), ("loss", LOWER)):
+        qualities = {"int8": int8, "int8.8x8": LOWER, "fp32": FP32}
+        board = Board(tmp_path / name / "a.edge", work, qualities=qualities)
+        board.run()
+        [(tuned, _)] = board.outcome
+        assert tuned.metric == "top-1"
+        assert {m.candidate.variant for m in tuned.measured} == {"int8", "fp32"}
+        assert board.runs().variant == tuned.chosen.candidate.variant
+        chosen[name] = tuned.line()
+    assert chosen["noise"].startswith("int8, 1 thread ")
+    assert "as good as fp32 within noise, and the fastest of these that keeps 50 ms" in chosen["noise"]
+    assert chosen["loss"].startswith("fp32, 1 thread ")
+
+
+def test_the_table_says_which_are_as_good_within_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    bundle = write_variants(tmp_path / "a.edge", {"int8": LOWER_BY_CHANCE, "int8.8x8": LOWER, "fp32": FP32})
+    assert run(["tune", str(bundle), "--seconds", "1.5", "--latency-ms", "1000", "--fps", "100"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    marked = [line for line in lines if line.endswith("as good within noise")]
+    assert marked
+    assert all(line.startswith("int8, ") for line in marked)
+    assert any(line.startswith("fp32, ") for line in lines)
+
+
+EXACT = Golden(file="golden.npz", count=1, absolute=0.0, relative=0.0)
+LARGE = (1, 4, 50_000)  # more than is compared at once
+
+
+def test_rows_are_counted_as_they_are_judged() -> None:
+    for shape in ((1, 84, 100), (1, 10), (3,), (1, 1, 20, 30), (2, 5, 7)):
+        output = np.zeros(shape, np.float32)
+        assert row_count(output) == len(judged_rows(output)), shape
+
+
+@pytest.mark.parametrize(("value", "place"), [(0.5, 0), (-0.5, 65_535), (np.nan, 65_536), (np.inf, 199_999)])
+def test_one_wrong_value_anywhere_is_found(value: float, place: int) -> None:
+    expected = np.zeros(LARGE, np.float32)
+    got = expected.copy()
+    got.reshape(-1)[place] = value
+    assert largest_difference([expected], [expected.copy()], EXACT, []) == 0.0
+    problem = largest_difference([got], [expected], EXACT, [])
+    assert isinstance(problem, str)
+    assert f"off by up to {abs(value):.3g} in 0.0% of its values" in problem
+
+
+def test_what_is_allowed_is_measured() -> None:
+    golden = Golden(file="golden.npz", count=1, absolute=0.01, relative=0.1)
+    expected = np.full(LARGE, 2, np.float32)
+    got = expected.copy()
+    got[0, 3, -1] = 2.2
+    assert largest_difference([got], [expected], golden, []) == pytest.approx(0.2, rel=1e-5)
+
+
+def test_a_large_output_is_not_copied() -> None:
+    expected = np.zeros((1, 84, 8400), np.float32)
+    got = expected + np.float32(1e-9)
+    golden = Golden(file="golden.npz", count=1, absolute=1e-6, relative=0.0)
+    tracemalloc.start()
+    try:
+        assert largest_difference([got], [expected], golden, []) == pytest.approx(1e-9)
+        assert tracemalloc.get_traced_memory()[1] < expected.nbytes
+    finally:
+        tracemalloc.stop()

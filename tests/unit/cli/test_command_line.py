@@ -1,0 +1,208 @@
+"""The command line: errors are one line with an exit code, it works on devices, and the docs explain what it says."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edge_sdk.cli.root import cli, run
+from edge_sdk.daemon.settings import PipelineSettings
+from edge_sdk.publishing import Secret
+
+
+def test_targets_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["targets"]) == 0
+    assert "raspberry_pi_5        Raspberry Pi 5" in capsys.readouterr().out
+    assert run(["targets", "--json"]) == 0
+    assert {t["name"] for t in msgspec.json.decode(capsys.readouterr().out)} >= {"arm64", "x86_64"}
+
+
+_RUN = ["run", "none.edge", "--source"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nonsense"], "no verb 'nonsense'; expected one of: import,"),
+        (["rum"], "no verb 'rum'; did you mean run?"),
+        (["sign"], "Missing argument 'BUNDLE'"),
+        (["sign", "none.edge", "--key", "none.key"], "none.key: no such key file"),
+        (["keygen", "/"], "/: expected the name of a file for the key"),
+        ([*_RUN, "0", "--latency-ms", "-inf"], "--latency-ms"),
+        ([*_RUN, "0", "--duration", "nan"], "--duration"),
+        ([*_RUN, "0", "--run-limit", "0"], "--run-limit"),
+        ([*_RUN, "0", "--cpu-share", "-1"], "--cpu-share"),
+        ([*_RUN, "0", "--duration", "1e308"], "--duration"),
+        ([*_RUN, "0", "--latency-ms", "x"], "--latency-ms"),
+        ([*_RUN, "0", "--latency-ms", "0.2"], "is 0.2, expected 1 millisecond or more; was it seconds?"),
+        ([*_RUN, "0", "--cpu-share", "9999"], "which this machine has; 0.5 is half a core"),
+        ([*_RUN, "0", "--run-limit", "5000"], "is 5000.0, expected 600 seconds or less; was it milliseconds?"),
+        ([*_RUN, "0", "--trial-seconds", "-1"], "--trial-seconds is -1.0, expected 0 seconds or more"),
+        ([*_RUN, "rtsps://h", "--source-tls-fingerprint", "ab"], "tls_fingerprint is ab, expected 64"),
+        ([*_RUN, "0", "--cpu-share", "0.5", "--no-tune"], "--cpu-share is a limit that tuning keeps"),
+        (["tune", "none.edge", "--latency-ms", "0.2"], "--latency-ms is 0.2, expected 1 millisecond or more"),
+        ([*_RUN, "0", "--device", "\udcff"], "device name '\\udcff'"),
+        ([*_RUN, "0", "--mqtt", "mqtt://h", "--camera", "\udcff"], "camera name"),
+        ([*_RUN, "rtsp://b:hun/ter2@h"], "give --source-password-file"),
+        ([*_RUN, "rtsp://:hun#ter2@h"], "give --source-password-file"),
+        ([*_RUN, "rtsp://b@h:554/x:y"], "none.edge: no such bundle"),
+        ([*_RUN, "0", "--source-password-file", "none"], "none: the source's password cannot be"),
+    ],
+)
+def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("edge-sdk: ")
+    assert expected in captured.err
+    assert captured.err.count("\n") == 1
+    assert "ter2" not in captured.err
+
+
+_WORKSTATION = [
+    ["check", "PATH"],
+    ["build", "PATH", "--target", "arm64"],
+    ["build", "model.toml", "--target", "arm64", "-o", "PATH"],
+    ["build", "model.toml", "--target", "arm64", "--calibration", "PATH"],
+    ["evaluate", "PATH"],
+    ["evaluate", "model.toml", "--reference", "PATH"],
+    ["distill-check", "PATH"],
+    ["inspect", "PATH"],
+    ["inspect", "a.edge", "--graph", "PATH"],
+    ["bench", "PATH"],
+    ["bench", "a.edge", "--image", "PATH"],
+    ["sign", "PATH", "--key", "a.key"],
+    ["keygen", "PATH"],
+    ["tune", "PATH"],
+    ["arm-cost", "count", "PATH", "--target", "arm64"],
+    ["import", "onnx", "PATH", "--model", "model.toml"],
+    ["import", "darknet", "a.cfg", "PATH", "--labels", "labels.txt", "-o", "out"],
+]
+
+
+@pytest.mark.parametrize("arguments", _WORKSTATION, ids=lambda arguments: " ".join(arguments))
+def test_a_path_that_cannot_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("circle").symlink_to("circle")
+    for path, why in (("é" * 300, "File name too long"), ("circle", "Too many levels of symbol")):
+        assert run([path if argument == "PATH" else argument for argument in arguments]) == 2
+        said = capsys.readouterr().err
+        assert f"{path}: {why}" in said
+        assert said.count("\n") == 1
+
+
+def test_a_file_that_went_while_it_was_used_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def went(**_options: object) -> None:
+        Path("gone/model.onnx").read_bytes()
+
+    monkeypatch.setattr(cli, "main", went)
+    assert run([]) == 1
+    assert capsys.readouterr().err == "edge-sdk: gone/model.onnx: No such file or directory\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_names_every_verb(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert run(arguments) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Usage: edge-sdk")
+    assert all(verb in captured.out for verb in ("keygen", "sign", "targets"))
+    assert captured.err == ""
+
+
+def test_a_broker_password_that_is_no_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_SDK_MQTT_PASSWORD", "hun\udcffter2")
+    assert run(["run", "none.edge", "--source", "0", "--mqtt", "mqtt://user@h"]) == 2
+    assert capsys.readouterr().err == "edge-sdk: $EDGE_SDK_MQTT_PASSWORD: the password is not UTF-8\n"
+
+
+def test_settings_do_not_show_their_passwords() -> None:
+    settings = PipelineSettings(bundle=Path("b"), source="0", source_password=Secret("hunter2"))
+    assert "hunter2" not in repr(settings)
+
+
+# A device, where the packages of the workstation are not installed.
+
+_PROGRAM = """
+import importlib, pkgutil, sys
+for name in ("onnx", "rich", "torch", "matplotlib", "sympy", "edge_sdk_tools", "amqtt"):
+    sys.modules[name] = None  # importing it raises ImportError, as where it is not installed
+import edge_sdk
+names = [m.name for m in pkgutil.walk_packages(edge_sdk.__path__, "edge_sdk.") if m.name != "edge_sdk.__main__"]
+for name in names:
+    importlib.import_module(name)
+print(len(names))
+from edge_sdk.cli.root import cli, run
+sys.exit(run(["build", "model.toml", "--target", "arm64"]))
+"""
+
+
+def test_all_modules_import_on_a_device_and_verbs_of_the_workstation_say_what_is_missing() -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=False)
+    assert int(done.stdout) > 40
+    assert done.returncode == 8
+    assert done.stderr.count("\n") == 1
+    assert "pip install -c constraints.txt '.[host]'" in done.stderr
+
+
+def test_threads_of_opencv_are_told_not_to_burn_cores_before_it_is_loaded() -> None:
+    name = "OPENCV_THREAD_POOL_ACTIVE_WAIT_WORKER"
+    program = f"import sys, os, edge_sdk; print('cv2' in sys.modules, os.environ['{name}'])"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENCV_")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "False 0\n"
+
+
+@pytest.mark.parametrize("module", ["edge_sdk.session", "edge_sdk_tools.build"])
+def test_importing_leaves_no_telemetry_behind(tmp_path: Path, module: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment.update(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    subprocess.run([sys.executable, "-c", f"import {module}"], check=True, env=environment)
+    assert list(tmp_path.rglob("*")) == []
+
+
+# Lines that the documentation explains are lines that the program says.
+
+_ROOT = Path(__file__).parents[3]
+_GAP = "…"  # in a line, what differs
+
+# Where a line is put together: gaps, punctuation, and what are a user's, the system's, OpenSSL's or the broker's words.
+_THEIRS = (
+    "/mqtt|the authorities in ca.pem|135|Not authorized|154|Retain not supported|Hostname mismatch|"
+    "certificate is not valid for|Too many open files"
+)
+_JOINTS = rf"{_GAP}|[;:(),]| bytes |{_THEIRS}"
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """All strings of a module, with gaps for what is filled in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (str(p.value) if isinstance(p, ast.Constant) else _GAP for p in node.values)
+            yield "".join(parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value.replace("{}", _GAP)
+
+
+@pytest.mark.parametrize(("page", "least"), [("troubles.md", 20), ("security.md", 8)])
+def test_lines_that_the_documentation_explains_are_said(page: str, least: int) -> None:
+    """The first cells of a table that begin with a line in backquotes."""
+    rows = [row for row in (_ROOT / "docs" / page).read_text().splitlines() if row.startswith("| `")]
+    lines = [line for row in rows for line in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    assert len(lines) > least
+    said = "\n".join(
+        text for path in (_ROOT / "edge_sdk").rglob("*.py") for text in _texts(ast.parse(path.read_text()))
+    )
+    pieces = [piece.strip() for line in lines for piece in re.split(_JOINTS, line)]
+    assert not [piece for piece in pieces if len(piece) > 3 and piece not in said]

@@ -1,0 +1,115 @@
+"""`edge-sdk inspect`: what a bundle is, where its time goes, the graph as it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import onnx
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.manifest import SIGNATURE_FILE
+from edge_sdk.session import Event, profile_of
+from edge_sdk.signing import load_private_key, sign
+from tests.support import models as tiny
+from tests.support.bundles import edit_manifest, write_real_bundle
+
+MODEL = tiny.classifier(classes=2)
+
+
+def _kernel(name: str, operator: str, start: int, duration: int, provider: str = "CPUExecutionProvider") -> Event:
+    return Event(f"{name}_kernel_time", start, duration, 1, {"op_name": operator, "provider": provider})
+
+
+def test_times_are_medians_of_runs_and_shares_of_all_nodes() -> None:
+    events = []
+    for start, factor in ((0, 100), (1000, 1), (2000, 2), (3000, 30)):  # the first run warms up
+        events += [
+            Event("model_run", start, 8 * factor, 1),
+            _kernel("a", "Conv", start, 4 * factor),
+            _kernel("b", "Conv", start + 4 * factor, 2 * factor),
+            _kernel("c", "Relu", start + 6 * factor, 2 * factor, "CUDAExecutionProvider"),
+        ]
+    profile = profile_of(events, warm_up=1)
+    assert (profile.runs, profile.run_ms) == (3, 0.016)
+    assert [(n.node, n.ms, n.share) for n in profile.nodes] == [
+        ("a", 0.008, 0.5),
+        ("b", 0.004, 0.25),
+        ("c", 0.004, 0.25),
+    ]
+    assert [(o.operator, o.provider, o.nodes, o.share) for o in profile.operators] == [
+        ("Conv", "CPUExecutionProvider", 2, 0.75),
+        ("Relu", "CUDAExecutionProvider", 1, 0.25),
+    ]
+
+
+def test_a_loop_does_not_count_what_its_body_takes() -> None:
+    events = [
+        Event("model_run", 0, 100, 1),
+        _kernel("loop", "Loop", 0, 90),
+        _kernel("inner", "If", 10, 30),
+        _kernel("x", "Relu", 12, 20),
+        _kernel("x", "Relu", 50, 20),
+        _kernel("after", "Conv", 90, 10),
+    ]
+    took = {node.node: node.ms for node in profile_of(events).nodes}
+    assert took == {"loop": 0.04, "inner": 0.01, "x": 0.04, "after": 0.01}
+    with pytest.raises(ValueError, match="one run or more"):
+        profile_of(events, warm_up=1)
+
+
+def test_a_bundle_is_shown_with_every_node_of_its_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_real_bundle(tmp_path / "a.edge", MODEL)
+    assert run(["inspect", str(folder), "--profile", "--runs", "3"]) == 0
+    text = capsys.readouterr().out
+    for expected in ("tiny 1, built", "model.int8.ort", "nothing speaks against it", "nodes on CPU", "Softmax"):
+        assert expected in text
+    assert run(["inspect", str(folder), "--profile", "--runs", "3", "--json"]) == 0
+    document = msgspec.json.decode(capsys.readouterr().out)
+    bundle, profile = document["bundle"], document["run"]["profile"]
+    assert (bundle["digest"], bundle["labels"], bundle["signature"]) == (Bundle.open(folder).digest, 2, "none")
+    assert profile["runs"] == 3
+    assert {"Conv", "Softmax", "GlobalAveragePool"} <= {o["operator"] for o in profile["operators"]}
+    times = [node["ms"] for node in profile["nodes"]]
+    assert times == sorted(times, reverse=True)
+    assert {node["provider"] for node in profile["nodes"]} == {"CPUExecutionProvider"}
+    assert sum(node["share"] for node in profile["nodes"]) == pytest.approx(1)
+    assert 0 < sum(times) <= profile["run_ms"] * 1.5
+
+
+def test_a_bundle_for_another_machine_is_shown_and_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_real_bundle(tmp_path / "a.edge", MODEL)
+    edit_manifest(folder, machine="aarch64" if Bundle.open(folder).manifest.machine == "x86_64" else "x86_64")
+    assert run(["inspect", str(folder)]) == 0
+    assert "this machine is" in capsys.readouterr().out
+    assert run(["inspect", str(folder), "--profile"]) == 6
+
+
+def test_what_is_said_of_the_signature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_real_bundle(tmp_path / "a.edge", MODEL)
+    assert run(["keygen", str(tmp_path / "fleet.key")]) == 0
+    public = tmp_path / "fleet.key.pub"
+    assert run(["inspect", str(folder), "--trust", str(public)]) == 7
+    signature = sign((folder / "manifest.json").read_bytes(), load_private_key(tmp_path / "fleet.key"))
+    (folder / SIGNATURE_FILE).write_bytes(signature)
+    capsys.readouterr()
+    for trust, expected in (((), "not checked"), (("--trust", str(public)), "by a trusted key")):
+        assert run(["inspect", str(folder), *trust]) == 0
+        assert expected in capsys.readouterr().out
+
+
+def test_the_graph_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, graph = write_real_bundle(tmp_path / "a.edge", MODEL), tmp_path / "graph.onnx"
+    assert run(["inspect", str(folder), "--graph", str(graph)]) == 0
+    operators = [node.op_type for node in onnx.load(graph).graph.node]
+    assert "Softmax" in operators
+    assert "Relu" not in operators  # fused: it is the graph as it runs
+    before = graph.read_bytes()
+    assert run(["inspect", str(folder), "--graph", str(graph)]) == 2
+    assert "a graph is never overwritten" in capsys.readouterr().err
+    assert graph.read_bytes() == before
+    assert run(["inspect", str(folder), "--graph", str(tmp_path / "graph.txt")]) == 2
+    assert run(["inspect", str(folder), "--graph", str(tmp_path / "nowhere/graph.onnx")]) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.edge", "graph.onnx"]

@@ -1,0 +1,299 @@
+"""The library: what `edge_sdk` names, loaded when it is used, with sources, sinks and pictures of one's own."""
+
+from __future__ import annotations
+
+import ast
+import platform
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edge_sdk
+from edge_sdk import Bundle, Classification, EdgeError, Frame, Image, Model, Result, SessionSettings, Tick
+from edge_sdk.errors import BundleError, CameraError, ConfigError, IncompatibleError, UsageError
+from edge_sdk.model_spec import InputSpec
+from edge_sdk.prepare import Prepare
+from edge_sdk.signing import generate_key
+from tests.support.bundles import edit_manifest, write_graded
+
+_PICTURE: Image = np.random.default_rng(3).integers(0, 256, (48, 80, 3), np.uint8)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_graded(tmp_path / "graded.edge", latency_ms=50.0)
+
+
+@pytest.fixture
+def model(folder: Path) -> Model:
+    return Model.open(Bundle.open(folder))
+
+
+def test_importing_loads_nothing_and_a_name_loads_what_it_needs() -> None:
+    program = """
+import os, sys
+import edge_sdk
+heavy = ("numpy", "cv2", "onnxruntime", "msgspec", "paho", "click", "cryptography")
+print([name for name in heavy if name in sys.modules], sorted(n for n in sys.modules if n.startswith("edge_sdk")))
+from edge_sdk import Budget, EdgeError, SourceOptions
+print([name for name in heavy if name in sys.modules])
+from edge_sdk import Model
+print(os.environ["ORT_DISABLE_TELEMETRY"], "onnxruntime" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[] ['edge_sdk']", "['msgspec']", "1 True"]
+
+
+def test_every_public_name_is_there_typed_and_loaded_once_and_no_other() -> None:
+    tree = ast.parse(Path(edge_sdk.__file__).read_text(encoding="utf-8"))
+    typed = next(node for node in tree.body if isinstance(node, ast.If))
+    named = {alias.name for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert named == set(edge_sdk.__all__) - {"__version__"} == set(edge_sdk._MODULES)
+    for name in edge_sdk.__all__:
+        assert name in dir(edge_sdk)
+        assert getattr(edge_sdk, name) is getattr(edge_sdk, name)
+    for node in typed.body:
+        assert isinstance(node, ast.ImportFrom)
+        assert {edge_sdk._MODULES[alias.name] for alias in node.names} == {str(node.module).removeprefix("edge_sdk.")}
+    with pytest.raises(AttributeError, match="module 'edge_sdk' has no attribute 'Daemon'"):
+        edge_sdk.Daemon  # noqa: B018
+
+
+# A model and its pictures.
+
+
+def test_a_picture_gives_the_same_as_its_frame_of_any_size(model: Model) -> None:
+    result = model(_PICTURE)
+    assert isinstance(result, Classification)
+    framed = model(Frame.of(_PICTURE, seq=7, camera="mine"))
+    assert isinstance(framed, Classification)
+    assert (framed.frame.seq, framed.frame.camera, framed.frame.size_wh) == (7, "mine", (80, 48))
+    assert np.array_equal(result.confidences, framed.confidences)
+    assert result.confidences.sum() == pytest.approx(1)
+    other = model(np.zeros((5, 900, 3), np.uint8))
+    assert isinstance(other, Classification)
+    assert not np.array_equal(other.confidences, result.confidences)
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "way"),
+    [
+        (None, "NoneType", "cv2.imread gives None"),
+        ("street.jpg", "str", "cv2.imread(path)"),
+        (_PICTURE[..., 0], "uint8 (48, 80)", "COLOR_GRAY2BGR"),
+        (_PICTURE[..., :1], "uint8 (48, 80, 1)", "COLOR_GRAY2BGR"),
+        (np.zeros((48, 80, 4), np.uint8), "uint8 (48, 80, 4)", "COLOR_BGRA2BGR"),
+        (_PICTURE.astype(np.float32), "float32 (48, 80, 3)", "bring it to 0-255"),
+        (_PICTURE[None], "uint8 (1, 48, 80, 3)", "one picture at a time"),
+        (_PICTURE[:0], "uint8 (0, 80, 3)", "no pixels"),
+    ],
+)
+def test_an_array_that_is_no_picture_is_one_line_that_says_how_it_becomes_one(
+    model: Model, given: Any, found: str, way: str
+) -> None:
+    expected = f"{found}, expected a numpy array of uint8 (height, width, 3), BGR"
+    for take in (model, Frame.of):
+        with pytest.raises(UsageError) as error:
+            take(given)
+        assert str(error.value).startswith(f"the picture is {expected}")
+        assert way in str(error.value)
+        assert "\n" not in str(error.value)
+    loop = model.loop(Pictures(Frame(given, 0, 0.0, 0, "mine"), *_frames(1)))
+    with pytest.raises(CameraError) as failure:
+        loop.step()
+    assert f"whose image is {expected}" in str(failure.value)
+    assert [result.frame.seq for result in loop] == [0]  # it goes on
+
+
+def test_strides_change_nothing_and_another_size_in_the_middle_is_another_size() -> None:
+    views = {
+        "cut": np.pad(_PICTURE, ((3, 2), (5, 4), (0, 0)))[3:-2, 5:-4],
+        "mirrored": _PICTURE[:, ::-1].copy()[:, ::-1],
+        "other colours": _PICTURE[..., ::-1].copy()[..., ::-1],
+        "planes": _PICTURE.transpose(2, 0, 1).copy().transpose(1, 2, 0),
+        "columns first": np.asfortranarray(_PICTURE),
+        "every second row": np.repeat(_PICTURE, 2, axis=0)[::2],
+        "read only": np.frombuffer(_PICTURE.tobytes(), np.uint8).reshape(_PICTURE.shape),
+    }
+    specs = [InputSpec(size_wh=(40, 32), resize=resize) for resize in ("letterbox", "stretch", "center_crop")]
+    for spec in (*specs, InputSpec(size_wh=(40, 32), layout="NHWC")):
+        expected = Prepare(spec)(Frame.of(_PICTURE)).tensor.copy()
+        prepare = Prepare(spec)
+        for name, view in views.items():
+            prepare(Frame.of(view[:20, :30]))
+            assert np.array_equal(prepare(Frame.of(view)).tensor, expected), (spec, name)
+
+
+def test_class_ids_have_the_labels_of_the_bundle(folder: Path, model: Model) -> None:
+    assert model.labels == ("cat", "dog")
+    assert [model.label_of(n) for n in (0, 1, 2, -1)] == ["cat", "dog", "class_2", "background"]
+    assert model.label_of(np.array([1])[0]) == "dog"
+    promise = model.bundle.manifest.classification
+    edit_manifest(folder, classification={"top_k": promise.top_k, "background_class": True})
+    counted_without = Model.open(Bundle.open(folder))
+    assert [counted_without.label_of(n) for n in (-1, 0, 1)] == ["cat", "dog", "class_1"]
+    result = counted_without(_PICTURE)
+    assert isinstance(result, Classification)
+    assert set(result.class_ids.tolist()) == {-1, 0}
+
+
+def test_a_model_opens_with_another_variant_and_other_settings(folder: Path, model: Model) -> None:
+    bundle = Bundle.open(folder)
+    other = Model.open(bundle, variant="int8.8x8", settings=SessionSettings(intra_op_num_threads=2))
+    assert (model.variant, other.variant) == ("int8", "int8.8x8")
+    assert (model.session.input_shape[-1], other.session.input_shape[-1]) == (16, 8)
+    assert other.session.inference.get_session_options().intra_op_num_threads == 2
+    assert len(other.session.run(np.zeros(other.session.input_shape, other.session.input_dtype))) == 1
+    with pytest.raises(UsageError, match="fp64"):
+        Model.open(bundle, variant="fp64")
+
+
+def test_a_twin_has_buffers_of_its_own_and_loads_nothing(model: Model) -> None:
+    twin, another = model.twin(), _PICTURE[::2, ::3] // 2
+    assert twin.session.inference is model.session.inference
+    expected, other = model(_PICTURE), model(another)
+    assert isinstance(expected, Classification)
+    assert isinstance(other, Classification)
+    prepared = model.session.run(np.ones(model.session.input_shape, np.float32))
+    first = [output.copy() for output in prepared]
+    for picture, right in ((_PICTURE, expected), (another, other)):
+        result = twin(picture)
+        assert isinstance(result, Classification)
+        assert np.array_equal(result.confidences, right.confidences)
+    assert not np.array_equal(expected.confidences, other.confidences)
+    assert all(np.array_equal(output, kept) for output, kept in zip(prepared, first, strict=True))
+
+
+def test_a_result_is_shown_without_its_pixels(model: Model) -> None:
+    result = model(Frame.of(_PICTURE, seq=3, camera="gate"))
+    assert repr(result).startswith("Classification(frame=Frame(shape=(48, 80, 3), seq=3, camera='gate', captured_at=")
+    assert len(repr(result)) < 300
+    assert "shape=None" in repr(Frame(None, 0, 0.0, 0, "none"))  # type: ignore[arg-type] # as a foreign source may
+
+
+def test_bundles_that_cannot_be_used_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(EdgeError, match="no such bundle"):
+        Bundle.open(tmp_path / "nothing.edge")
+    public = generate_key(tmp_path / "fleet.key")
+    for keys in (str(public), public, [str(public)]):  # one alone is meant
+        with pytest.raises(BundleError, match="not signed"):
+            Bundle.open(folder, trusted_keys=keys)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"none\.pub"):
+        Bundle.open(folder, trusted_keys=[tmp_path / "none.pub"])
+    other = "x86_64" if platform.machine() == "aarch64" else "aarch64"
+    edit_manifest(folder, machine=other)
+    with pytest.raises(IncompatibleError, match=f"built for {other}"):
+        Model.open(Bundle.open(folder))
+
+
+# Loops over sources and into sinks of one's own.
+
+
+class Pictures:
+    """A source of one's own, that gives what it was given."""
+
+    paced = False
+
+    def __init__(self, *given: Any) -> None:
+        self._given, self._next = given, 0
+
+    @property
+    def ended(self) -> bool:
+        return self._next == len(self._given)
+
+    def latest(self, timeout_s: float) -> Any:
+        self._next += 1
+        return self._given[self._next - 1]
+
+    def close(self) -> None:
+        pass
+
+
+class Seqs:
+    """A sink of one's own, that may fail at one frame."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.seqs: list[int] = []
+        self._fails_at = fails_at
+
+    def put(self, result: Result) -> None:
+        if result.frame.seq == self._fails_at:
+            raise ZeroDivisionError("of the user's own")
+        self.seqs.append(result.frame.seq)
+
+
+def _frames(count: int) -> list[Frame]:
+    return [Frame.of(_PICTURE, seq=seq) for seq in range(count)]
+
+
+def test_a_loop_gives_each_result_once_it_was_delivered(model: Model) -> None:
+    sink, observer, seen = Seqs(), Seqs(), list[int]()
+    loop = model.loop(Pictures(None, *_frames(3), None), sink, latency_ms=1e6, observers=[observer])
+    for result in loop:
+        assert sink.seqs[-1] == result.frame.seq
+        seen.append(result.frame.seq)
+    assert seen == sink.seqs == observer.seqs == [0, 1, 2]
+    assert loop.counts[Tick.ON_TIME] == 3
+
+
+@pytest.mark.parametrize("role", ["sink", "observer"])
+def test_an_error_of_a_sink_reaches_whoever_runs_the_loop_and_it_goes_on(model: Model, role: str) -> None:
+    sink, source = Seqs(fails_at=1), Pictures(*_frames(4))
+    loop = model.loop(source, sink) if role == "sink" else model.loop(source, None, observers=[sink])
+    with pytest.raises(ZeroDivisionError, match="of the user's own"):
+        loop.run()
+    loop.run()
+    assert sink.seqs == [0, 2, 3]
+
+
+def test_the_budget_is_the_bundles_unless_another_is_given(model: Model) -> None:
+    class Live(Pictures):
+        paced = True
+
+    old = [Frame(_PICTURE, 0, 0.0, seq, "old") for seq in range(5)]  # captured when the machine started
+    assert model.latency_budget_ms == 50.0
+    loops = [model.loop(Live(*old)), model.loop(Live(*old), latency_ms=1e12), model.loop(Pictures(*old))]
+    for loop in loops:
+        loop.run()
+    own, patient, in_turn = (loop.counts for loop in loops)
+    assert (own[Tick.LATE], own[Tick.STALE]) == (1, 4)  # one a second runs whatever its age
+    assert (patient[Tick.ON_TIME], in_turn[Tick.LATE]) == (5, 5)
+    for latency_ms in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="expected milliseconds above 0"):
+            model.loop(Pictures(), latency_ms=latency_ms)
+
+
+def test_a_loop_over_a_source_that_never_ends_is_stopped_by_another_thread(model: Model) -> None:
+    class Endless(Pictures):
+        ended = False
+
+        def latest(self, timeout_s: float) -> Frame:
+            return Frame.of(_PICTURE)
+
+    loop = model.loop(Endless(), latency_ms=1e6)
+    runner = threading.Thread(target=loop.run)
+    runner.start()
+    while not loop.counts[Tick.ON_TIME]:  # though nothing takes the results
+        assert runner.is_alive()
+    loop.stop()
+    runner.join(60)
+    assert not runner.is_alive()
+    assert 0 < loop.last_run_ns <= loop.last_serial_ns <= loop.last_age_ns
+
+
+def test_parts_of_the_wrong_kind_are_one_line(folder: Path, model: Model) -> None:
+    path, location, function = folder, "0", print
+    with pytest.raises(UsageError, match=r"expected a Bundle; Bundle\.open\(path\)"):
+        Model.open(path)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"the source is '0', expected one with latest\(\); open_source"):
+        model.loop(location)  # type: ignore[arg-type]
+    for parts in ({"sink": function}, {"observers": [Seqs(), function]}):
+        with pytest.raises(UsageError, match=r"the sink is .*print.*, expected an object with put"):
+            model.loop(Pictures(), **parts)  # type: ignore[arg-type]
+    with pytest.raises(CameraError, match=r"latest\(\) gave ndarray, expected None or a Frame; Frame\.of\(image\)"):
+        model.loop(Pictures(_PICTURE)).run()

@@ -1,0 +1,189 @@
+"""`edge-sdk run`: what it prints at the end, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.ahead import Ahead
+from edge_sdk.bundle import Bundle
+from edge_sdk.camera import SourceStats
+from edge_sdk.cli import run as run_module
+from edge_sdk.cli.root import run
+from edge_sdk.cli.run import _beginning, _closing, _undelivered, _waiting, say
+from edge_sdk.daemon.loading import begin_loading
+from edge_sdk.daemon.shared import Shared
+from edge_sdk.daemon.summary import RunSummary
+from edge_sdk.health.journal import is_journal
+from edge_sdk.percentiles import Percentiles
+from edge_sdk.publishing import PublisherStats, StreamStats
+from edge_sdk.publishing.durable import EventStats
+from edge_sdk.stop import Stop
+from tests.support.broker import free_port
+from tests.support.bundles import write_graded
+from tests.support.configs import AT_EASE, Table, config_text, write_config
+from tests.support.service import Site
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    threads = cv2.getNumThreads()
+    yield
+    cv2.setNumThreads(threads)
+
+
+def _config(folder: Path, *streams: str, mqtt: Table | None = None) -> Path:
+    """Streams of three pictures each; one that ends in ! has no bundle."""
+    (folder / "pictures").mkdir(parents=True)
+    write_graded(folder / "graded.edge")
+    for index in range(3):
+        cv2.imwrite(str(folder / f"pictures/{index}.png"), np.zeros((8, 8, 3), np.uint8))
+    pipelines = {
+        name.rstrip("!"): {"source": "pictures", "bundle": "none.edge" if name.endswith("!") else "graded.edge"}
+        for name in streams
+    }
+    return write_config(folder, config_text(pipelines, mqtt=mqtt, defaults=AT_EASE))
+
+
+def test_each_camera_has_a_closing_line_and_one_alone_is_not_named(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run(["run", "--config", str(_config(tmp_path, "gate", "yard"))]) == 0
+    out, err = capsysbinary.readouterr()
+    assert len(out.splitlines()) == 6
+    closings = [line for line in err.decode().splitlines() if "stopped by" in line]
+    assert [line.partition(": stopped by ")[0] for line in closings] == ["edge-sdk: gate", "edge-sdk: yard"]
+    assert all("end of source; 3 results" in line for line in closings)
+    assert run(["run", "--config", str(_config(tmp_path / "one", "gate"))]) == 0
+    assert capsysbinary.readouterr().err.splitlines()[-1].startswith(b"edge-sdk: stopped by end of source; 3 results")
+
+
+def test_each_camera_has_a_document(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    config = _config(tmp_path, "gate", "yard", "hall!")
+    assert run(["run", "--config", str(config), "--json", "-q"]) == 2  # of the last one
+    out, err = capsysbinary.readouterr()
+    documents = [msgspec.json.decode(line) for line in out.splitlines()]
+    assert [d["stream"] for d in documents] == ["result"] * 6 + ["summary"] * 3
+    assert [(d["camera"], d["results"]) for d in documents[6:]] == [("gate", 3), ("yard", 3), ("hall", 0)]
+    assert [d["lines"] for d in documents[6:]] == [{"put": 6, "written": 6, "dropped": 0}] * 3
+    [line] = err.decode().splitlines()
+    assert "no such bundle" in line
+
+
+def test_that_nothing_was_delivered_is_seen_whichever_stream_is_last(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    config = _config(tmp_path, "gate", "yard!", mqtt={"url": f"mqtt://127.0.0.1:{free_port()}"})
+    assert run(["run", "--config", str(config), "-q"]) == 1
+    assert b"3 of 3 results did not reach the broker" in capsysbinary.readouterr().err
+
+
+def test_a_model_that_was_loaded_ahead_is_for_the_stream_that_it_was_loaded_for(tmp_path: Path) -> None:
+    """A reload may bring another stream to its turn first."""
+    site, shared, stop = Site(tmp_path), Shared(), Stop()
+    gate, other = site.settings("gate"), site.settings("gate", latency_ms=4000.0)
+    with Ahead(lambda: Bundle.open(site.bundle), "edge-verify") as verified:
+        loading = begin_loading(gate, verified, site.said.append, stop, shared)
+    assert loading is not None
+    with loading:
+        begin = _beginning(gate, loading)
+        loaded = begin(other, site.said.append, stop, shared)
+        assert loaded is not None
+        with loaded:
+            assert loaded is not loading
+            assert loaded.budget_ms == 4000.0
+        assert begin(gate, site.said.append, stop, shared) is loading
+        again = begin(gate, site.said.append, stop, shared)
+        assert again is not None
+        with again:
+            assert again is not loading
+
+
+def test_where_nobody_reads_standard_error_lines_are_lost_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_journal.cache_clear()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", buffering=1) as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        say("a line")
+        say("another")
+        monkeypatch.undo()
+        with pytest.raises(BrokenPipeError):
+            closed.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())
+
+
+def test_after_a_signal_nobody_waits_for_a_reader_of_documents_that_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = _config(tmp_path, "gate", "yard")
+    stopped = [RunSummary.of_nothing(camera, "signal", 5000.0) for camera in ("gate", "yard")]
+    monkeypatch.setattr(run_module, "_run", lambda *_given, **_more: (stopped, None))
+    with contextlib.ExitStack() as stack:
+        reading, writing = (os.fdopen(end, mode, 0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+        stack.enter_context(reading)
+        stack.enter_context(writing)
+        os.set_blocking(writing.fileno(), False)
+        while writing.write(bytes(4096)):
+            pass
+        os.set_blocking(writing.fileno(), True)
+        monkeypatch.setattr(sys, "stdout", writing)
+        assert run(["run", "--config", str(config), "--json"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        f"edge-sdk: {camera}: stopped by signal; no results, 0 dropped as too old" for camera in ("gate", "yard")
+    ]
+
+
+# The last lines of a run.
+
+_TIMES = Percentiles(1.0, 2.0, 3.0)
+
+
+def _summary(*, put: int, sent: int, limited: int) -> RunSummary:
+    stream = StreamStats(
+        put=put, queued=0, sent=sent, acknowledged=0, rejected=0, dropped=0, too_large=0, limited=limited
+    )
+    publisher = PublisherStats(**msgspec.structs.asdict(stream), connects=1, state="closed", last_error="gone")
+    nothing = RunSummary.of_nothing("gate", "signal", 50.0)
+    return msgspec.structs.replace(
+        nothing, results=put, age=_TIMES, serial=_TIMES, inference=_TIMES, delivery=stream, publisher=publisher
+    )
+
+
+def test_the_last_line_says_how_many_frames_could_not_be_decoded() -> None:
+    for summary in (_summary(put=10, sent=10, limited=0), RunSummary.of_nothing("gate", "signal", 50.0)):
+        assert "decoded" not in _closing(summary)
+        broken = msgspec.structs.replace(summary, source=SourceStats(unreadable=7))
+        assert ", 7 could not be decoded" in _closing(broken)
+
+
+@pytest.mark.parametrize(
+    ("sent", "limited", "expected"),
+    [(10, 0, None), (2, 8, None), (1, 8, "1 of 10 results did not reach the broker; gone")],
+)
+def test_results_that_a_rate_leaves_out_are_not_lost(sent: int, limited: int, expected: str | None) -> None:
+    summary = _summary(put=10, sent=sent, limited=limited)
+    assert _undelivered(summary) == expected
+    assert (f", {limited} not published, as max_per_s says" in _closing(summary)) is bool(limited)
+
+
+def test_events_that_wait_for_the_next_start_are_said() -> None:
+    summary = _summary(put=10, sent=10, limited=0)
+    assert summary.publisher is not None
+    for events, expected in (
+        (EventStats(is_durable=True), None),
+        (EventStats(waiting=3, is_durable=True), "3 events wait on disk for the next start"),
+        (EventStats(waiting=3), None),
+    ):
+        left = msgspec.structs.replace(summary.publisher, events=events)
+        assert _waiting(msgspec.structs.replace(summary, publisher=left)) == expected
+    assert _waiting(msgspec.structs.replace(summary, publisher=None)) is None

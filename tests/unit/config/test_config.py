@@ -1,0 +1,400 @@
+"""The configuration file: what it says becomes what a daemon runs, and when a run goes by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from edge_sdk.cli.run import command
+from edge_sdk.cli.run_config import config_file, rereading
+from edge_sdk.config import PASSWORD_KEYS, Config, Defaults, PipelineConfig, read_config
+from edge_sdk.daemon.configured import run_settings_of
+from edge_sdk.daemon.settings import PipelineSettings, RunSettings
+from edge_sdk.errors import ConfigError, UsageError
+from edge_sdk.event_rule import EventRule
+from edge_sdk.publishing import EVENTS, SNAPSHOTS, Channel, Secret, default_device
+from edge_sdk.snapshot_settings import SnapshotSettings
+from edge_sdk.source_options import SourceOptions
+from tests.support.certificates import Authority
+from tests.support.configs import STREAM, write_config
+
+
+def _settings(folder: Path, text: str = STREAM) -> RunSettings:
+    return run_settings_of(read_config(write_config(folder, text)))
+
+
+def test_what_is_not_said_is_as_the_daemon_has_it(tmp_path: Path) -> None:
+    settings = _settings(tmp_path)
+    stream = PipelineSettings(camera="gate", source="0", bundle=tmp_path / "a.edge")
+    assert settings == RunSettings(device=default_device(), pipelines=(stream,), waits=True)
+
+
+def test_what_is_said_becomes_a_setting(tmp_path: Path) -> None:
+    (tmp_path / "pw").write_text("hunter2\n")
+    mqtt = 'url = "mqtts://edge@broker:1234", password_file = "pw", ca_file = "ca.pem", prefix = "x/y"'
+    settings = _settings(
+        tmp_path,
+        f"""
+        device = {{ name = "pi", site = "home" }}
+        mqtt = {{ {mqtt}, qos = 1, protocol = "3.1.1" }}
+        trust.keys = ["a.pub", "/b.pub"]
+        [[pipelines]]
+        name = "gate"
+        source = "rtsp://viewer@h/x"
+        password_file = "pw"
+        size_wh = [640, 480]
+        fps = 15
+        pixel_format = "YUYV"
+        transport = "udp"
+        bundle = "/b.edge"
+        latency_ms = 200
+        variant = "int8"
+        cpu_share = 0.5
+        tune = true
+        best_effort = true
+        run_limit_s = 10
+        trial_s = 0
+        every_frame = true
+        """,
+    )
+    mqtt, (stream,) = settings.mqtt, settings.pipelines
+    assert settings.device == "pi"
+    assert mqtt is not None
+    assert mqtt.password is not None
+    assert (mqtt.host, mqtt.port, mqtt.tls, mqtt.username, mqtt.password.reveal()) == (
+        *("broker", 1234, True, "edge", "hunter2"),
+    )
+    assert (mqtt.ca_file, mqtt.qos, mqtt.protocol) == (tmp_path / "ca.pem", 1, "3.1.1")
+    assert mqtt.topics.result("gate") == "x/y/home/pi/result/gate"
+    assert stream.source_password is not None
+    assert stream.source_password.reveal() == "hunter2"
+    assert msgspec.structs.replace(stream, source_password=None) == PipelineSettings(
+        camera="gate",
+        source="rtsp://viewer@h/x",
+        source_options=SourceOptions(size_wh=(640, 480), fps=15, pixel_format="YUYV", transport="udp"),
+        bundle=Path("/b.edge"),
+        trusted_keys=(tmp_path / "a.pub", Path("/b.pub")),
+        latency_ms=200,
+        variant="int8",
+        cpu_share=0.5,
+        best_effort=True,
+        run_limit_s=10,
+        trial_s=0,
+        every_frame=True,
+    )
+    assert "hunter2" not in repr(settings)
+
+
+def test_every_setting_has_a_key_and_every_key_a_setting() -> None:
+    keys = {*PipelineConfig.__struct_fields__} - {*PASSWORD_KEYS} - {"name"}
+    settings = {*PipelineSettings.__struct_fields__, *SourceOptions.__struct_fields__}
+    # A test run's own, the file's as a whole, and what has another name there.
+    of_the_whole = {"trusted_keys", "allow_older", "events", "snapshots"}
+    assert settings - keys == {"frames", "annotate", "source_options", "source_password", "camera", *of_the_whole}
+    assert keys - settings == set()
+
+
+def test_defaults_are_for_streams_that_say_nothing_else(tmp_path: Path) -> None:
+    settings = _settings(
+        tmp_path,
+        """
+        defaults = { bundle = "d.edge", size_wh = [640, 480], tune = false, fps = 5 }
+        pipelines = [
+          { name = "a", source = "0" },
+          { name = "A", source = "1", bundle = "a.edge", size_wh = [320, 240], tune = true },  # another topic
+        ]
+        """,
+    )
+    first, second = settings.pipelines
+    assert (first.bundle, first.tune, first.source_options) == (
+        *(tmp_path / "d.edge", False, SourceOptions(size_wh=(640, 480), fps=5)),
+    )
+    assert (second.bundle, second.tune, second.source_options) == (
+        *(tmp_path / "a.edge", True, SourceOptions(size_wh=(320, 240), fps=5)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "timeout_s", "keys"),
+    [
+        ("0", None, "fps = 0.5"),
+        ("/dev/video0", "6", "fps = 0.2"),
+        ("picamera2", None, "fps = 0.2\nread_timeout_s = 6"),
+        ("pattern:@5", None, "fps = 0.2"),
+        ("rtsp://h/x", None, "fps = 0.2"),
+    ],
+)
+def test_slow_rates_that_a_source_can_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, timeout_s: str | None, keys: str
+) -> None:
+    monkeypatch.delenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", raising=False)
+    if timeout_s is not None:
+        monkeypatch.setenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", timeout_s)
+    read_config(write_config(tmp_path, STREAM.replace('"0"', f'"{source}"') + keys + "\n"))
+
+
+def test_a_stream_says_alone_how_its_certificate_is_verified(tmp_path: Path) -> None:
+    defaults = '[defaults]\nbundle = "a.edge"\ntls_ca_file = "ca.pem"\n'
+    own = {"a": "", "b": f'tls_fingerprint = "{"ab" * 32}"', "c": "tls_verify = false"}
+    streams = [f'[[pipelines]]\nname = "{name}"\nsource = "rtsps://h/{name}"\n{line}\n' for name, line in own.items()]
+    warnings: list[str] = []
+    config = read_config(write_config(tmp_path, defaults + "".join(streams)))
+    assert [stream.source_options for stream in run_settings_of(config, warnings.append).pipelines] == [
+        SourceOptions(tls_ca_file=str(tmp_path / "ca.pem")),
+        SourceOptions(tls_fingerprint="ab" * 32),
+        SourceOptions(tls_verify=False),
+    ]
+    assert [line.partition(": who")[0] for line in warnings] == ['warning: pipelines[2] ("c"): tls_verify is false']
+
+
+def test_files_are_relative_to_the_configuration(tmp_path: Path) -> None:
+    for source, expected in (("0", "0"), ("rtsp://h/x", "rtsp://h/x"), ("clips/a.mp4", f"{tmp_path}/clips/a.mp4")):
+        assert _settings(tmp_path, STREAM.replace('"0"', f'"{source}"')).pipelines[0].source == expected
+
+
+def test_marks_and_line_ends_of_other_systems_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + f"version = 1\n{STREAM}".replace("\n", "\r\n").encode())
+    assert read_config(path).pipelines[0].name == "gate"
+
+
+def test_what_a_file_does_not_say_can_be_told_from_what_it_says(tmp_path: Path) -> None:
+    config = read_config(write_config(tmp_path, "[defaults]\ntune = false\n" + STREAM))
+    assert isinstance(config, Config)
+    assert config.defaults == Defaults(tune=False)
+    assert config.pipelines[0].tune is False
+    assert config.pipelines[0].fps is msgspec.UNSET
+
+
+_MQTT = '[mqtt]\nurl = "mqtt://broker"\nqos = 1\n'
+_YARD = STREAM.replace("gate", "yard")
+_CAT = '[[events]]\nlabels = ["cat"]\n'
+
+
+def test_rules_are_of_the_cameras_that_they_name(tmp_path: Path) -> None:
+    text = (
+        STREAM + _YARD + _CAT + '[[events]]\nlabels = ["dog"]\ncameras = ["yard"]\nconfidence = 0.7\ncooldown_s = 5\n'
+    )
+    gate, yard = _settings(tmp_path, text).pipelines
+    cat, dog = EventRule(labels=("cat",)), EventRule(labels=("dog",), confidence=0.7, cooldown_s=5.0)
+    assert (gate.events, yard.events) == ((cat,), (cat, dog))
+    assert gate.snapshots is None
+
+
+def test_without_a_word_channels_are_as_documented(tmp_path: Path) -> None:
+    mqtt = _settings(tmp_path, _MQTT + STREAM).mqtt
+    assert mqtt is not None
+    assert mqtt.channels == {"result": Channel(qos=1), "event": EVENTS, "snapshot": SNAPSHOTS}
+
+
+def test_each_kind_travels_as_its_table_says(tmp_path: Path) -> None:
+    text = """
+        [publish]
+        results = { qos = 0, expiry_s = 5, max_per_s = 2 }
+        events = { qos = 1, expiry_s = 7, max_per_s = 3 }
+        snapshots = { on = "interval", interval_s = 60, width = 320, quality = 50, qos = 1, expiry_s = 9 }
+        """
+    settings = _settings(tmp_path, _MQTT + text + STREAM)
+    assert settings.mqtt is not None
+    assert settings.mqtt.channels == {
+        "result": Channel(qos=0, expiry_s=5, max_per_s=2.0),
+        "event": Channel(qos=1, expiry_s=7, max_per_s=3.0),
+        "snapshot": Channel(qos=1, expiry_s=9),
+    }
+    pictures = SnapshotSettings(on="interval", interval_s=60.0, width=320, quality=50)
+    assert settings.pipelines[0].snapshots == pictures
+
+
+def test_a_table_that_says_one_thing_leaves_the_others(tmp_path: Path) -> None:
+    mqtt = _settings(tmp_path, _MQTT + "[publish.events]\nmax_per_s = 3\n" + STREAM).mqtt
+    assert mqtt is not None
+    assert mqtt.channels == {
+        "result": Channel(qos=1),
+        "event": Channel(qos=1, expiry_s=EVENTS.expiry_s, max_per_s=3.0),
+        "snapshot": SNAPSHOTS,
+    }
+
+
+def test_rules_of_other_cameras_are_not_in_each_others_way(tmp_path: Path) -> None:
+    text = STREAM + _YARD + _CAT + 'cameras = ["gate"]\n' + _CAT + 'cameras = ["yard"]\n'
+    assert [len(pipeline.events) for pipeline in _settings(tmp_path, text).pipelines] == [1, 1]
+
+
+def _config(folder: Path, line: str) -> Path:
+    return write_config(folder, f'[mqtt]\nurl = "mqtts://edge@h"\n{line}\n{STREAM}')
+
+
+def _password(path: Path, warnings: list[str] | None = None) -> str | None:
+    settings = run_settings_of(read_config(path), [].append if warnings is None else warnings.append)
+    assert settings.mqtt is not None
+    secret: Secret | None = settings.mqtt.password
+    return secret.reveal() if secret else None
+
+
+def test_no_password_is_none(tmp_path: Path) -> None:
+    assert _password(_config(tmp_path, "")) is None
+
+
+def test_a_file_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
+    path, file, warnings = _config(tmp_path, 'password_file = "pw"'), tmp_path / "pw", list[str]()
+    file.write_text("hunter2\nsecond line\n")
+    file.chmod(0o600)
+    assert _password(path, warnings) == "hunter2"
+    assert warnings == []
+    for mode in (0o640, 0o604):
+        file.chmod(mode)
+        assert _password(path, warnings) == "hunter2"
+        assert f"other users can read the MQTT password (mode {mode:04o}); chmod 600 {file}" in warnings.pop()
+
+
+def test_a_variable_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _config(tmp_path, 'password_env = "GATE_PASSWORD"')
+    monkeypatch.setenv("GATE_PASSWORD", "hunter2")
+    assert _password(path) == "hunter2"
+    for bad, expected in (("", "has no such variable"), ("hun\udcffter2", "the MQTT password is not UTF-8")):
+        monkeypatch.setenv("GATE_PASSWORD", bad)
+        with pytest.raises(ConfigError, match=f"mqtt.password_env: .*{expected}") as caught:
+            _password(path)
+        assert caught.value.__cause__ is None  # it would hold the password
+
+
+def test_a_credential_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, folder = _config(tmp_path, 'password_credential = "mqtt"'), tmp_path / "credentials"
+    folder.mkdir()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(folder))
+    with pytest.raises(ConfigError, match=r"mqtt.password_credential: \$CREDENTIALS_DIRECTORY has no such file"):
+        _password(path)
+    (folder / "mqtt").write_text("hunter2")
+    assert _password(path) == "hunter2"
+
+
+def test_the_password_of_a_private_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Authority(tmp_path).issue("pi", password="hunter2")
+    (tmp_path / "word").write_text("hunter2\n")
+    (tmp_path / "word").chmod(0o600)
+    monkeypatch.setenv("KEY_WORD", "hunter2")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    for place, named in (("file", "word"), ("env", "KEY_WORD"), ("credential", "word")):
+        lines = f'cert_file = "pi.pem"\nkey_file = "pi.key"\nkey_password_{place} = "{named}"'
+        mqtt = run_settings_of(read_config(_config(tmp_path, lines))).mqtt
+        assert mqtt is not None
+        assert (mqtt.cert_file, mqtt.key_file) == (tmp_path / "pi.pem", tmp_path / "pi.key")
+        assert (mqtt.key_password, mqtt.password) == (Secret("hunter2"), None)
+    with pytest.raises(ConfigError, match="the private key is encrypted; name a file with its password"):
+        run_settings_of(read_config(_config(tmp_path, 'cert_file = "pi.pem"\nkey_file = "pi.key"')))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [(b"", "has 0 bytes, expected 1 to 65535"), (b"hun\xffter2", "is not UTF-8")]
+)
+def test_a_file_that_holds_none(tmp_path: Path, content: bytes, expected: str) -> None:
+    (tmp_path / "pw").write_bytes(content)
+    with pytest.raises(ConfigError, match=f"pw: the MQTT password {expected}") as caught:
+        _password(_config(tmp_path, 'password_file = "pw"'))
+    assert "ter2" not in str(caught.value)
+
+
+def test_each_reading_of_the_settings_reads_the_password_again(tmp_path: Path) -> None:
+    config = read_config(_config(tmp_path, 'password_file = "pw"'))  # which need not be there yet
+    for word in ("first", "second"):
+        (tmp_path / "pw").write_text(word)
+        mqtt = run_settings_of(config).mqtt
+        assert mqtt is not None
+        assert mqtt.password is not None
+        assert mqtt.password.reveal() == word
+        assert word not in repr(config) + repr(mqtt)
+
+
+def test_one_password_for_all_cameras_but_those_that_have_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pw").write_text("of all")
+    monkeypatch.setenv("OWN", "its own")
+    path = write_config(
+        tmp_path,
+        """
+        defaults = { bundle = "a.edge", password_file = "pw" }
+        pipelines = [
+          { name = "a", source = "rtsp://viewer@h/a" },
+          { name = "b", source = "rtsp://viewer@h/b", password_env = "OWN" },
+          { name = "c", source = "rtsp://h/c?at=a@b" },  # without a user
+          { name = "d", source = "0" },
+        ]
+        """,
+    )
+    secrets = [stream.source_password for stream in run_settings_of(read_config(path)).pipelines]
+    assert [secret.reveal() if secret else None for secret in secrets] == ["of all", "its own", None, None]
+
+
+def test_what_is_wrong_with_one_password_can_be_passed_over(tmp_path: Path) -> None:
+    path, problems = _config(tmp_path, 'password_file = "none"'), list[ConfigError]()
+    settings = run_settings_of(read_config(path), excuse=problems.append)
+    assert settings.mqtt is not None
+    assert settings.mqtt.password is None
+    [problem] = problems
+    assert str(problem).startswith(f"mqtt.password_file: {tmp_path / 'none'}: the MQTT password cannot be read")
+
+
+def _context(*arguments: str) -> click.Context:
+    return command.make_context("run", list(arguments))
+
+
+def test_flags_say_everything_or_a_file_does(tmp_path: Path) -> None:
+    usual = tmp_path / "config.toml"
+    usual.touch()
+    assert config_file(_context("a.edge", "--source", "0"), usual) is None
+    assert config_file(_context("--config", "other.toml"), usual) == Path("other.toml")
+    assert config_file(_context("--config", "other.toml", "--check", "--json", "-q", "--duration", "1")) == Path(
+        "other.toml"
+    )
+
+
+@pytest.mark.parametrize("arguments", [(), ("--duration", "3", "--json", "-q")])
+def test_without_either_the_usual_file_is_taken_where_there_is_one(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    usual = tmp_path / "config.toml"
+    with pytest.raises(UsageError, match=f"nothing to run; expected .*there is no {usual}"):
+        config_file(_context(*arguments), usual)
+    usual.touch()
+    assert config_file(_context(*arguments), usual) == usual
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--source", "0"), "BUNDLE is missing; expected `edge-sdk run BUNDLE --source SOURCE`"),
+        (("a.edge",), "--source is missing; expected `edge-sdk run BUNDLE --source SOURCE`"),
+        (("--camera", "camera"), "BUNDLE is missing"),  # given, although it is the default
+        (("a.edge", "--config", "c"), "BUNDLE and --config: expected one of them; what c says, it says alone"),
+        (("--source", "0", "--config", "c"), "--source and --config: expected one of them"),
+        (("--no-tune", "--config", "c"), "--no-tune and --config: expected one of them"),
+    ],
+)
+def test_a_mixture_is_refused_even_where_the_usual_file_exists(
+    tmp_path: Path, arguments: tuple[str, ...], expected: str
+) -> None:
+    usual = tmp_path / "config.toml"
+    usual.touch()
+    with pytest.raises(UsageError) as caught:
+        config_file(_context(*arguments), usual)
+    assert str(caught.value).startswith(expected)
+
+
+def test_a_file_is_read_again_when_it_is_asked_for_again(tmp_path: Path) -> None:
+    path, warnings = write_config(tmp_path), list[str]()
+    reread = rereading(path, warnings.append, 3.0)
+    assert [stream.camera for stream in reread().pipelines] == ["gate"]
+    write_config(
+        tmp_path, STREAM + STREAM.replace("gate", "yard").replace('"0"', '"rtsp://a@h"') + 'password_file = "pw"'
+    )
+    (tmp_path / "pw").write_text("hunter2")
+    (tmp_path / "pw").chmod(0o644)
+    settings = reread()
+    assert [stream.camera for stream in settings.pipelines] == ["gate", "yard"]
+    assert (settings.duration_s, settings.waits) == (3.0, True)
+    assert len(warnings) == 1
+    write_config(tmp_path, "nonsense")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        reread()

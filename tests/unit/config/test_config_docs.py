@@ -1,0 +1,159 @@
+"""docs/config.md and its schema say what the program reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from edge_sdk.config import (
+    CommandsConfig,
+    Config,
+    Defaults,
+    DeviceConfig,
+    EventConfig,
+    EventsConfig,
+    HomeAssistantConfig,
+    MqttConfig,
+    OutboxConfig,
+    PipelineConfig,
+    ResultsConfig,
+    SnapshotsConfig,
+    TrustConfig,
+    config_schema,
+    read_config,
+)
+from edge_sdk.daemon.settings import PipelineSettings
+from edge_sdk.errors import ConfigError
+from edge_sdk.snapshot_settings import SnapshotSettings
+from edge_sdk.source_options import SourceOptions
+from edge_sdk.toml_file import read_document
+
+DOCS = Path(__file__).parents[3] / "docs"
+_TEXT = (DOCS / "config.md").read_text(encoding="utf-8")
+_EXAMPLES = re.findall(r"^```toml\n(.*?)^```", _TEXT, re.DOTALL | re.MULTILINE)
+_SECTIONS = {
+    "At the top": {*Config.__struct_fields__},
+    "`[device]`": {*DeviceConfig.__struct_fields__},
+    "`[mqtt]`": {*MqttConfig.__struct_fields__},
+    "`[outbox]`": {*OutboxConfig.__struct_fields__},
+    "`[trust]`": {*TrustConfig.__struct_fields__},
+    "`[commands]`": {*CommandsConfig.__struct_fields__},
+    "`[home_assistant]`": {*HomeAssistantConfig.__struct_fields__},
+    "`[[pipelines]]`": {*PipelineConfig.__struct_fields__} - {*Defaults.__struct_fields__},
+    "`[defaults]`": {*Defaults.__struct_fields__},
+    "`[[events]]`": {*EventConfig.__struct_fields__},
+    "`[publish.results]`": {*ResultsConfig.__struct_fields__},
+    "`[publish.events]`": {*EventsConfig.__struct_fields__},
+    "`[publish.snapshots]`": {*SnapshotsConfig.__struct_fields__},
+}
+
+
+def _rows(title: str) -> list[list[str]]:
+    section = _TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return [line.strip("|").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+
+
+@pytest.mark.parametrize("text", _EXAMPLES, ids=["least", "all"])
+def test_examples_are_read(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text, encoding="utf-8")
+    read_config(path)
+    jsonschema.validate(read_document(path, ConfigError), msgspec.json.decode(config_schema()))
+
+
+def _keys(table: object) -> Iterator[tuple[str, bool]]:
+    """Each key of a table and of those in it, and whether the file says it."""
+    for item in table if isinstance(table, tuple) else (table,):
+        if isinstance(item, msgspec.Struct):
+            for field in item.__struct_fields__:
+                value = getattr(item, field)
+                yield (
+                    f"{type(item).__name__}.{field}".replace("Defaults.", "PipelineConfig."),
+                    value is not msgspec.UNSET,
+                )
+                yield from _keys(value)
+
+
+def test_the_whole_example_has_every_key_but_those_that_stand_for_others(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(_EXAMPLES[1], encoding="utf-8")
+    keys = list(_keys(read_config(path)))
+    unsaid = {key for key, _ in keys} - {key for key, is_said in keys if is_said}
+    assert unsaid == {
+        *(f"MqttConfig.{word}_{place}" for word in ("password", "key_password") for place in ("env", "credential")),
+        *(f"PipelineConfig.{key}" for key in ("password_env", "password_credential", "tls_ca_file", "tls_verify")),
+        "SnapshotsConfig.interval_s",
+    }
+
+
+@pytest.mark.parametrize(("title", "fields"), _SECTIONS.items())
+def test_every_key_is_documented(title: str, fields: set[str]) -> None:
+    keys = [key for row in _rows(title) for key in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(keys) == sorted(fields)
+
+
+def test_documented_defaults_are_those_of_the_program() -> None:
+    tables: dict[str, tuple[type[msgspec.Struct], ...]] = {
+        "`[device]`": (DeviceConfig,),
+        "`[mqtt]`": (MqttConfig,),
+        "`[outbox]`": (OutboxConfig,),
+        "`[trust]`": (TrustConfig,),
+        "`[home_assistant]`": (HomeAssistantConfig,),
+        "`[[pipelines]]`": (PipelineSettings, SourceOptions),
+        "`[defaults]`": (PipelineSettings, SourceOptions),
+        "`[[events]]`": (EventConfig,),
+        "`[publish.results]`": (ResultsConfig,),
+        "`[publish.events]`": (EventsConfig,),
+        "`[publish.snapshots]`": (SnapshotsConfig, SnapshotSettings),
+    }
+    count = 0
+    for title, structs in tables.items():
+        known = [f for struct in structs for f in msgspec.structs.fields(struct)]
+        defaults: dict[str, Any] = {f.name: f.default for f in known if f.default is not msgspec.UNSET}
+        documented = {
+            row[0].strip(" `"): msgspec.json.decode(row[2].strip(" `"))
+            for row in _rows(title)
+            if row[2].startswith("`")
+        }
+        assert documented.pop("keys", []) == documented.pop("labels", []) == []  # tuples
+        count += len(documented)
+        assert documented == {key: defaults[key] for key in documented}, title
+    assert count >= 26
+
+
+def test_the_schema_is_up_to_date() -> None:
+    path = DOCS / "config.schema.json"
+    assert msgspec.json.decode(path.read_bytes()) == msgspec.json.decode(config_schema()), (
+        "write it again: python -c 'import pathlib; from edge_sdk.config import config_schema; "
+        'pathlib.Path("docs/config.schema.json").write_bytes(config_schema())\''
+    )
+
+
+_WRONG: list[dict[str, Any]] = [
+    {"version": 2, "pipelines": [{"name": "a", "source": "0"}]},
+    {"version": 1, "pipelines": []},
+    {"version": 1, "pipelines": [{"name": "a"}]},
+    {"version": 1, "pipelines": [{"name": "a", "source": "0", "sorce": "0"}]},
+    {"version": 1, "pipelines": [{"name": "a", "source": "0", "fps": 0}]},
+    {"version": 1, "pipelines": [{"name": "a", "source": "0"}], "mqtt": {"url": "mqtt://h", "qos": 2}},
+]
+
+
+def test_an_editor_sees_what_is_wrong() -> None:
+    schema = msgspec.json.decode(config_schema())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for wrong in _WRONG:
+        assert not jsonschema.Draft202012Validator(schema).is_valid(wrong), wrong
+
+
+def test_every_key_is_described_to_an_editor() -> None:
+    definitions = msgspec.json.decode(config_schema())["$defs"]
+    keys = [(key, field) for table in definitions.values() for key, field in table["properties"].items()]
+    undescribed = [key for key, field in keys if "description" not in field and "$ref" not in field]
+    assert undescribed == ["pipelines", "events"]

@@ -1,0 +1,451 @@
+"""Whatever is wrong with a configuration file: exit code 2, lines that name file and key, no traceback, no secret."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.cli.root import run
+from edge_sdk.config import read_config, reading, rules
+from edge_sdk.daemon.configured import run_settings_of
+from edge_sdk.errors import ConfigError
+from tests.support.certificates import Authority
+from tests.support.configs import STREAM, as_nobody, write_config
+
+_MQTT = '[mqtt]\nurl = "mqtt://edge@h"\n'
+_GATE = 'pipelines[0] ("gate")'
+_CAT = '[[events]]\nlabels = ["cat"]\n'
+
+
+def _with(line: str) -> str:
+    return f"{STREAM}{line}\n"
+
+
+def _mqtt(line: str) -> str:
+    return f"{_MQTT}{line}\n{STREAM}"
+
+
+def _url(url: str) -> str:
+    return f'[mqtt]\nurl = "{url}"\n{STREAM}'
+
+
+def _source(source: str) -> str:
+    return STREAM.replace('"0"', f'"{source}"')
+
+
+_BAD = [
+    # keys
+    ("[mqqt]\n" + STREAM, "unknown key mqqt; did you mean mqtt?"),
+    (_with('url = "x"'), f"{_GATE}: unknown key url; belongs under [mqtt]; known here: name, source,"),
+    ('[defaults]\nname = "x"\n' + STREAM, "unknown key defaults.name; belongs under [device] or under [[pipelines]]"),
+    (_with('"a\\nb" = 1'), f"{_GATE}: unknown key 'a\\nb'"),
+    (_with('"a`b" = 1'), f"{_GATE}: unknown key 'a'b'"),
+    # what is missing
+    ("", "pipelines is missing, expected a table [[pipelines]]"),
+    ("pipelines = []\n", "pipelines has 0 entries, expected 1 or more"),
+    ('[pipelines]\nname = "gate"\n', "pipelines: got a table, expected a list of tables; write [[pipelines]]"),
+    ("pipelines = [3]\n", "pipelines[0]: got a whole number, expected a table"),
+    ('[[pipelines]]\nsource = "0"\nbundle = "a.edge"\n', "pipelines[0].name is missing, expected the camera's name"),
+    ('[[pipelines]]\nname = "gate"\nsource = "0"\n', f"{_GATE}: bundle is missing, expected a NAME.edge folder"),
+    # values
+    (_with('latency_ms = "200 ms"'), "got a string, expected a number of milliseconds; leave out the unit"),
+    (_with("latency_ms = nan"), f"{_GATE}: latency_ms is nan, expected 1 millisecond or more"),
+    (_with("latency_ms = inf"), f"{_GATE}: latency_ms is inf, expected 1000000000 milliseconds or less"),
+    (_with("latency_ms = true"), "got true or false, expected a number of milliseconds"),
+    (_with("latency_ms = 1" + "0" * 400), f"{_GATE}: latency_ms"),
+    (_with("latency_ms = 1" + "0" * 5000), "not valid TOML: Exceeds the limit"),
+    (_with("latency_ms = 2026-01-01"), "got a date or a time, expected a number of milliseconds"),
+    (_with("fps = [15]"), f"{_GATE}: fps: got a list, expected a number of frames a second"),
+    (_with("fps = 0.2\nread_timeout_s = 1"), "a V4L2 camera is lost after 2 s without one; expected 0.5"),
+    (_source("picamera2") + "fps = 0.5\nread_timeout_s = 1\n", "expected 1 or more, or a read_timeout_s above 2"),
+    ("[defaults]\nfps = 0.2\n" + _source("pattern:64x48"), f"{_GATE}: fps is 0.2, expected 1 or more: a pattern"),
+    (_with("cpu_share = 0"), f"{_GATE}: cpu_share is 0, expected more than 0 cores"),
+    (_with("cpu_share = 0.5\ntune = false"), f"{_GATE}: cpu_share is a limit that tuning keeps"),
+    (_with('tune = "yes"'), f"{_GATE}: tune: got a string, expected true or false"),
+    (_with("size_wh = [1280]"), f"{_GATE}: size_wh has 1 entry, expected 2, such as [1280, 720]"),
+    (_with("size_wh = [1280, 720.5]"), f"{_GATE}: size_wh[1]: got a number, expected a whole number"),
+    (_with("size_wh = [1280, 0]"), f"{_GATE}: size_wh[1] is 0, expected 16 or more"),
+    (_with('size_wh = "1280x720"'), "got a string, expected a list of 2 whole numbers such as [1280, 720]"),
+    (_with('pixel_format = "MJPEG"'), "pixel_format: 'MJPEG', expected MJPG or YUYV; did you mean MJPG?"),
+    (_source("rtsps://h/x") + 'tls_fingerprint = "12:34"\n', f"{_GATE}: tls_fingerprint is 12:34, expected 64 hex"),
+    (
+        _source("rtsps://h/x") + f'tls_fingerprint = "{"ab" * 32}"\ntls_verify = false\n',
+        "tls_verify = false: expected one",
+    ),
+    (_source("rtsp://h/x") + 'tls_ca_file = "a.pem"\n', f"{_GATE}: tls_ca_file: it is for rtsps:// and https:// only"),
+    (_with('variant = ""'), f"{_GATE}: variant has 0 characters, expected 1 or more"),
+    (_mqtt("protocol = 5"), "mqtt.protocol: got a whole number, expected 5 or 3.1.1; put it in quotes"),
+    (_mqtt("qos = true"), "mqtt.qos: got true or false, expected 0 or 1"),
+    ('[trust]\nkeys = "a.pub"\n' + STREAM, "trust.keys: got a string, expected a list of strings"),
+    ('[trust]\nkeys = [""]\n' + STREAM, "trust.keys[0]: '', expected a path"),
+    (STREAM.replace("a.edge", "a\\u0000b"), f"{_GATE}: bundle: 'a\\x00b', expected a NAME.edge folder"),
+    # names
+    (STREAM.replace("gate", "a/b"), "name: camera name 'a/b' cannot be part of a topic, expected no / + # $"),
+    (STREAM.replace("gate", "x" * 101), "pipelines[0]: name: camera name has 101 characters, expected 1 to 100"),
+    ('[device]\nname = "a#"\n' + STREAM, "device.name: device name 'a#' cannot be part of a topic"),
+    ('[device]\nsite = ""\n' + STREAM, "device.site: site name has 0 characters"),
+    (_mqtt('prefix = "edge//v1"'), "mqtt.prefix: topic prefix name has 0 characters"),
+    (STREAM + STREAM, "pipelines[0] and pipelines[1] are both named 'gate', expected a name of its own for each"),
+    # URLs
+    (_url("http://h"), "mqtt.url: the URL cannot be read; expected mqtt[s]://[user@]host[:port]"),
+    (_url("mqtt://"), "mqtt.url: the URL names no host"),
+    (_url("mqtt://h:99999"), "mqtt.url: the URL's port is not a number from 1 to 65535"),
+    (_url("mqtt://edge:hunter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
+    (_url("mqtt://edge:hun/ter2@h"), "mqtt.url: there is a password in the URL; leave it out"),
+    (_source("rtsp://admin:hunter2@h/x"), f"{_GATE}.source: there is a password in the URL"),
+    (_source("rtsp://admin:hunter2@h/x").replace("gate", "rtsp://a:hunter2@h"), "there is a password in the URL"),
+    (_source("http://h:99999/x"), f"{_GATE}: source: http://h:99999/x: no host, or no possible port (1 to 65535)"),
+    (_source("ftp://h/x"), f"{_GATE}: source: ftp://h/x: this kind of URL is not supported, expected a V4L2 index"),
+    (_source("rtsp:/h/x"), f"{_GATE}: source: rtsp:/h/x: `//` is missing behind rtsp:, expected rtsp://HOST/PATH"),
+    (_source("rtsp:/admin:hunter2@h/x"), f"{_GATE}: source: …@h/x: `//` is missing behind rtsp:"),
+    (STREAM.replace('"0"', "2"), '; write "2" for camera 2'),
+    (_mqtt('cert_file = "pi.pem"'), "mqtt.cert_file: it is for mqtts:// and wss:// only"),
+    (_mqtt('key_file = "pi.key"'), "mqtt.key_file: it is for mqtts:// and wss:// only"),
+    (_mqtt('ca_file = "ca.pem"'), "mqtt.ca_file: it is for mqtts:// and wss:// only; write mqtts:// in mqtt.url"),
+    (_url("mqtts://h").replace("[[", 'key_file = "pi.key"\n[[', 1), "mqtt.key_file: there is no certificate that it"),
+    (_mqtt('key_password_env = "A"'), "mqtt.key_password_env: there is no certificate that it belongs to"),
+    (
+        _url("mqtts://h").replace("[[", 'cert_file = "c"\nkey_password_env = "hunter2 x"\n[[', 1),
+        "mqtt.key_password_env: expected the name of a variable: letters, digits and _; not the password",
+    ),
+    (
+        _url("mqtts://h").replace("[[", 'cert_file = "c"\nkey_password_env = "A"\nkey_password_file = "p"\n[[', 1),
+        "mqtt.key_password_file and mqtt.key_password_env are both there, expected one of them",
+    ),
+    (_url("wss://h/a%20b"), "mqtt.url: the URL's path has characters that it may not have"),
+    ('[commands]\nallow = ["pause"]\n' + STREAM, "commands: there is no broker, expected [mqtt] with the url of one"),
+    ("[home_assistant]\n" + STREAM, "home_assistant: there is no broker, expected [mqtt] with the url of one"),
+    ('[commands]\nallow = ["resume"]\n' + _mqtt(""), "write pause, which stands for resume too"),
+    ('[home_assistant]\nprefix = "a/b"\n' + _mqtt(""), "home_assistant.prefix: topic prefix name 'a/b' cannot be part"),
+    # passwords
+    (_mqtt('password = "hunter2"'), "mqtt.password: a password does not stand in this file"),
+    (_with('password = "hunter2"'), f"{_GATE}.password: a password does not stand in this file"),
+    (_mqtt('passwort = "hunter2"'), "unknown key mqtt.passwort; did you mean password_"),
+    (_mqtt('password_file = "a"\npassword_env = "B"'), "mqtt.password_file and mqtt.password_env are both there"),
+    (_mqtt('password_env = "hunter2!"'), "mqtt.password_env: expected the name of a variable"),
+    (_mqtt('password_credential = "../hunter2"'), "mqtt.password_credential: expected the name of a systemd credent"),
+    (_mqtt('password_credential = "hunter2"'), "mqtt.password_credential: $CREDENTIALS_DIRECTORY is not set"),
+    (_mqtt('password_file = "nowhere"'), "nowhere: the MQTT password cannot be read: No such file"),
+    (_url("mqtt://h").replace("[[", 'password_env = "A"\n[[', 1), "mqtt.url: there is an MQTT password but no user"),
+    (_with('password_env = "A"'), f"{_GATE}: password_env: source names no user, expected a URL such as rtsp://USER"),
+    ('[defaults]\npassword_env = "a b"\n' + STREAM, "defaults.password_env: expected the name of a variable"),
+    ("[defaults]\ncpu_share = 0.5\n" + _with("tune = false"), "cpu_share is a limit that tuning keeps"),
+    # units
+    (_with("latency_ms = 0.2"), "latency_ms is 0.2, expected 1 millisecond or more; was it seconds?"),
+    (_with("open_timeout_s = 3000"), "open_timeout_s is 3000, expected 60 seconds or less; was it milliseconds?"),
+    (_with("read_timeout_s = 61"), "read_timeout_s is 61, expected 60 seconds or less"),
+    (_with("run_limit_s = 5000"), "run_limit_s is 5000, expected 600 seconds or less; was it milliseconds?"),
+    (_with("trial_s = 60000"), "trial_s is 60000, expected 3600 seconds or less; was it milliseconds?"),
+    (_with('cpu_share = "50%"'), "got a string, expected a number of cores; 0.5 is 50% of one core"),
+    (_with('fps = "50%"'), "got a string, expected a number of frames a second; leave out the unit"),
+    (_with("cpu_share = 50"), "cpu_share is 50, expected 4 cores or less, which this machine has; 0.5 is half a core"),
+    # events, and how messages travel
+    (STREAM + "[[events]]\nlabels = []\n", "events[0].labels has 0 entries, expected 1 or more"),
+    (STREAM + f'[[events]]\nlabels = ["{"x" * 101}"]\n', "can be no event's, expected 1 to 100 printable characters"),
+    (STREAM + '[[events]]\nlabels = ["cat", "cat"]\n', "events[0].labels: one is there twice"),
+    (STREAM + _CAT + 'confidence = "60 %"\n', "confidence: got a string, expected a number"),
+    (STREAM + _CAT + 'confidence = "60 %"\n', "0.6 is 60 %"),
+    (STREAM + _CAT + "appear_frames = 0\n", "appear_frames is 0, expected 1 or more"),
+    (STREAM + _CAT + "appear_s = 90000\n", "appear_s is 90000, expected 86400 seconds or less; was it milliseconds?"),
+    (STREAM + _CAT + "disappear_s = -1\n", "disappear_s is -1, expected 0 seconds or more"),
+    (STREAM + _CAT + 'cameras = ["gat"]\n', "'gat' is no pipeline's name; did you mean 'gate'?"),
+    (STREAM + _CAT + _CAT + 'cameras = ["gate"]\n', "events[0] and events[1] are both about 'cat' on 'gate'"),
+    ("[publish.results]\nqos = 1\n" + STREAM, "publish is of what goes to a broker, and none is named"),
+    (_mqtt("[publish.events]\nqos = 0"), "publish.events.qos: 0, expected 1; nobody acknowledges at 0"),
+    (_mqtt("[publish.events]\nqos = 2"), "publish.events.qos: 2, expected 1; 1 does, doubles bear one seq"),
+    (_mqtt("[publish.results]\nmax_per_s = 0"), "publish.results.max_per_s is 0, expected 0.001"),
+    (_mqtt("[publish.events]\nexpiry_s = 0"), "publish.events.expiry_s is 0, expected 1 second or more"),
+    (_mqtt("[publish.snapshots]"), "publish.snapshots.on is missing"),
+    (_mqtt('[publish.snapshots]\non = "event"'), "there are no [[events]]; expected some"),
+    (_mqtt('[publish.snapshots]\non = "interval"'), "publish.snapshots.interval_s is missing"),
+    (_mqtt('[publish.snapshots]\non = "event"\ninterval_s = 2') + _CAT, 'interval_s is for on = "interval"'),
+    (_mqtt('[publish.snapshots]\non = "interval"\ninterval_s = 2\nmax_per_s = 1'), 'max_per_s is for on = "event"'),
+    (_mqtt('[publish.snapshots]\non = "event"\nwidth = 9') + _CAT, "width is 9, expected 16 pixels or more"),
+    # no TOML
+    (_with("a = " + "[" * 100_000), "not valid TOML"),
+    (_with("fps = 1\nfps = 2"), "not valid TOML: Cannot overwrite a value (at line 7"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), _BAD, ids=range(len(_BAD)))
+def test_each_mistake_is_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    expected: str,
+) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    monkeypatch.delenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", raising=False)
+    monkeypatch.setattr(rules, "configured", lambda: 4)
+    path = write_config(tmp_path, text)
+    assert run(["run", "--config", str(path)]) == 2
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert expected in lines[0]
+    assert ("was it" in lines[0]) == ("was it" in expected)
+    assert all(line.startswith(f"edge-sdk: {path}: ") or "nowhere" in line or "mqtt." in line for line in lines)
+    assert len(lines) == (3 if "rtsp://a:hunter2@h" in text else 1)  # as a name it is none, either
+    assert out == ""
+    assert "Traceback" not in err
+    for secret in ("hunter2", "ter2", "hun/"):
+        assert secret not in err
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("", "version is missing, expected version = 1 at the top, above the first [table]"),
+        ("version = 0\n", "version is no number of a format that there is, expected version = 1"),
+        ("version = true\n", "version is no number of a format"),
+        ("version = 1.0\n", "version is no number of a format"),
+        # What a newer format has is not complained about.
+        ("version = 2\nnew = 3\n", "version is 2, expected 1; update edge-sdk on this device"),
+    ],
+)
+def test_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str], version: str, expected: str) -> None:
+    path = write_config(tmp_path, version=version)
+    assert run(["run", "--config", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"edge-sdk: {path}: {expected}")
+
+
+def test_the_usual_place_is_not_told_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = tmp_path / "usual.toml"
+    monkeypatch.setattr(reading, "DEFAULT_PATH", usual)
+    assert run(["run", "--check", "--config", str(usual)]) == 2
+    assert capsys.readouterr().err == f"edge-sdk: {usual}: no such file; write one, see docs/config.md\n"
+
+
+def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    utf16, latin, huge = tmp_path / "utf16", tmp_path / "latin", tmp_path / "huge"
+    utf16.write_text("version = 1\n", encoding="utf-16")
+    latin.write_bytes(b"version = 1\n[device]\nname = '\xe9'\n")
+    huge.write_bytes(b"#" * (5 << 20))
+    for path, expected in (
+        (
+            tmp_path / "none.toml",
+            "no such file; write one, see docs/config.md (its usual place is /etc/edge-sdk/config",
+        ),
+        (tmp_path, "cannot be read: it is a folder, expected a regular file"),
+        (utf16, "cannot be read: line 1 is not UTF-8; save it as UTF-8"),
+        (latin, "cannot be read: line 3 is not UTF-8; save it as UTF-8"),
+        (huge, "cannot be read: more than 4 MiB, expected a smaller file"),
+        (Path("/dev/zero"), "cannot be read: it is a device, expected a regular file"),
+        (tmp_path / ("x" * 300), "cannot be read: File name too long"),
+    ):
+        assert run(["run", "--config", str(path)]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"edge-sdk: {path}: {expected}")
+        assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", ["config.toml", "."])
+def test_a_file_that_may_not_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], closed: str) -> None:
+    path = write_config(tmp_path)
+    (tmp_path / closed).chmod(0)
+    with as_nobody():
+        assert run(["run", "--config", str(path)]) == 2
+    (tmp_path / closed).chmod(0o700)
+    assert capsys.readouterr().err == f"edge-sdk: {path}: cannot be read: Permission denied\n"
+
+
+def test_all_mistakes_are_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'prot = 1\n[mqtt]\nqos = 7\n[defaults]\nfps = "15"\n' + STREAM.replace("source", "sorce") + "fps = 0\n"
+    path = write_config(tmp_path, text)
+    assert run(["run", "--config", str(path)]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"edge-sdk: {path}: {line}"
+        for line in (
+            "unknown key prot; known keys: version, pipelines, device, mqtt, outbox, trust, commands, home_assistant, "
+            "defaults, events, publish",
+            "mqtt.qos: 7, expected 0 or 1",
+            "mqtt.url is missing, expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]",
+            "defaults.fps: got a string, expected a number of frames a second; leave out the quotes",
+            f"{_GATE}: unknown key sorce; did you mean source?",
+            f"{_GATE}: fps is 0, expected 0.1 frames a second or more",
+            f"{_GATE}: source is missing, expected a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, "
+            "picamera2, video, images, pattern",
+        )
+    ]
+
+
+def test_all_that_is_wrong_is_said_at_once_in_lists_and_by_rules_too(tmp_path: Path) -> None:
+    path = write_config(
+        tmp_path,
+        """
+        mqtt = { url = "mqtt://h/x", qos = 3 }
+        commands.allow = ["pauze", "pause", "all"]
+        pipelines = [{ name = "gate", source = "0", bundle = "a.edge" }]
+        events = [{ labels = ["cat"], cameras = ["gat"], confidence = 60 }]
+        publish.snapshots = { on = "interval", interval_s = "x" }
+        """,
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    said = [line.removeprefix(f"{path}: ").split(";")[0] for line in str(caught.value).splitlines()]
+    allowed = "expected pause, set_threshold, set_rate, snapshot, report_state or reload"
+    assert said == [
+        "mqtt.qos: 3, expected 0 or 1",
+        f"commands.allow[0]: 'pauze', {allowed}",
+        f"commands.allow[2]: 'all', {allowed}",
+        "events[0].confidence is 60, expected 1 or less",
+        "publish.snapshots.interval_s: got a string, expected a number of seconds",  # and it is not missing
+        "mqtt.url: the URL goes on after the host, a topic is no part of it",
+        "events[0].cameras: 'gat' is no pipeline's name",
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["name = 5", 'name = "g"\nnme = 5\nlatency_ms = "x"', 'name = "g"\n[[pipelines.x]]\ny = 1', 'name = ["g"]']
+)
+def test_where_too_little_is_sound_no_rule_is_looked_at(tmp_path: Path, wrong: str) -> None:
+    path = write_config(tmp_path, f'[mqtt]\nurl = 7\n[[pipelines]]\nsource = "0"\nbundle = "a.edge"\n{wrong}\n')
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    assert "mqtt.url: got a whole number" in str(caught.value)
+    assert "there is no broker" not in str(caught.value)
+
+
+def test_of_thousands_of_problems_the_first_twenty_are_said_at_once(tmp_path: Path) -> None:
+    wrong = ", ".join(f'"command_{number}"' for number in range(20_000))
+    text = f'[mqtt]\nurl = "mqtt://h"\n[commands]\nallow = [{wrong}]\n[[pipelines]]\nname = "a"\nsource = "0"\n'
+    path = write_config(tmp_path, text)
+    began_s = time.process_time()
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    assert time.process_time() - began_s < 3  # it took 40 s
+    *said, last = str(caught.value).splitlines()
+    assert [line.split(":")[1] for line in said] == [f" commands.allow[{number}]" for number in range(20)]
+    assert last == f"{path}: there are more problems than these 20; correct these first"
+
+
+def test_rules_that_thousands_of_tables_break_are_cut_too(tmp_path: Path) -> None:
+    path = write_config(tmp_path, '[[pipelines]]\nname = "gate"\nsource = "0"\nbundle = "a.edge"\n' * 50)
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    assert len(str(caught.value).splitlines()) == 21
+
+
+_JSON = "; this looks like JSON; it must be TOML, see docs/config.md"
+_YAML = "; this looks like YAML; it must be TOML, key = value, see docs/config.md"
+_QUOTE = "; is a quote not closed?"
+_QUOTE_IN_3 = "; is a quote in line 3 not closed?"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('{"version": 1}', _JSON),
+        ('[{"name": "gate"}]', _JSON),
+        ("version: 1\npipelines:\n  - name: gate\n", _YAML),
+        ("- name: gate\n", _YAML),
+        ("---\nversion: 1\n", _YAML),
+        ('version = 1\n[mqtt]\nurl: "mqtt://h"\n', _YAML),
+        ('version = 1\n[device]\nname = "gate\nsite = "x"\n', _QUOTE),
+        ('version = 1\r\n[device]\r\nname = "gate\r\n', _QUOTE),
+        ('version = 1\n[device]\nname = "gate', _QUOTE_IN_3),
+        ('version = 1\n[device]\nname = """gate\nsite = "x"\n\n', _QUOTE_IN_3),
+        ("# don't\nversion = 1\nname = '''gate\nsite = 'x'\n", _QUOTE_IN_3),
+        ('a = """\nb\n"""\nname = "gate\\"', "; is a quote in line 4 not closed?"),
+        ("version = 1\n[device\n", ""),
+        ("version = 1\nname:gate = 2\n", ""),
+        ("version = 1\n[device]\nname = gate\n", "; strings need quotes"),
+    ],
+)
+def test_what_it_is_instead_is_said(tmp_path: Path, text: str, hint: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(text.encode())
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    line = str(caught.value)
+    assert line.startswith(f"{path}: not valid TOML: ")
+    assert "\n" not in line
+    assert line.partition(")")[2] == hint if ")" in line else hint == ""
+
+
+def test_shares_that_a_machine_can_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, share in ((4, "4"), (None, "50")):
+        monkeypatch.setattr(rules, "configured", lambda cores=cores: cores)
+        read_config(write_config(tmp_path, f"{STREAM}cpu_share = {share}\n"))
+
+
+_GOOD = re.findall(
+    r"^```toml\n(.*?)^```",
+    (Path(__file__).parents[3] / "docs" / "config.md").read_text(encoding="utf-8"),
+    re.DOTALL | re.MULTILINE,
+)[1]
+_VALUES = (
+    *("3", "-1", "nan", "true", '"x"', '""', '"a\\nb"', '"200 ms"', "[]", "[1]", "[[1]]", "{a=1}", "[{a=1}]"),
+    *("2026-01-01", '"mqtt://e:hunter2@h"', '"rtsp://e:hun/ter2@h"'),
+)
+_PIECES = (
+    *('"', "'''", "[", "]", "[[", "=", "\n", "#", ".", "{}", "inf", "\\u0000", "\u2028", "é", "a.b.c=1\n"),
+    *('password = "hunter2"\n', 'password_env = "hunter2"\n', '"rtsp://a:hunter2@h/x"', '"a\\nb" = 1\n'),
+)
+
+_COUNT = 120  # files
+
+
+def _insert(text: str, chance: random.Random) -> str:
+    at = chance.randrange(len(text))
+    return text[:at] + chance.choice(_PIECES) + text[at:]
+
+
+def _cut(text: str, chance: random.Random) -> str:
+    at = chance.randrange(len(text))
+    return text[:at] + text[at + chance.randint(1, 30) :]
+
+
+def _set(text: str, chance: random.Random) -> str:
+    lines = text.split("\n")
+    at = chance.randrange(len(lines))
+    lines[at] = re.sub("=.*", lambda _: f"= {chance.choice(_VALUES)}", lines[at])
+    return "\n".join(lines)
+
+
+def _swap(text: str, chance: random.Random) -> str:
+    lines = text.split("\n")
+    one, other = chance.randrange(len(lines)), chance.randrange(len(lines))
+    lines[one], lines[other] = lines[other], lines[one]
+    return "\n".join(lines)
+
+
+_DAMAGES: tuple[Callable[[str, random.Random], str], ...] = (_insert, _cut, _set, _set, _swap)
+
+
+def _refusal(path: Path) -> str | None:
+    """What is said of it; None where it is taken."""
+    try:
+        settings = run_settings_of(read_config(path))
+    except ConfigError as cause:
+        return str(cause)
+    assert "hunter2" not in repr(settings)
+    return None
+
+
+def test_nothing_that_is_written_there_brings_more_than_a_refusal(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    for name in ("mqtt.password", "gate.password", "pi.key.password"):
+        (tmp_path / name).write_text("hunter2")
+    Authority(tmp_path).issue("pi", password="hunter2")
+    refused = 0
+    for seed in range(_COUNT):
+        chance, text = random.Random(seed), _GOOD
+        for _ in range(chance.randint(1, 4)):
+            text = chance.choice(_DAMAGES)(text, chance) or _GOOD
+        path.write_text(text, encoding="utf-8")
+        said = _refusal(path)
+        if said is None:
+            continue
+        refused += 1
+        assert "ter2" not in said, seed
+        assert all(line.isprintable() for line in said.split("\n")), seed
+        assert all(line.startswith((str(tmp_path), "mqtt.", "pipelines[")) for line in said.split("\n")), seed
+    assert _COUNT / 2 < refused < _COUNT

@@ -1,0 +1,101 @@
+"""Errors and JSON are text that a terminal, a journal and a parser take, whatever somebody else wrote into them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.errors import BundleError, ConfigError
+from edge_sdk.failure import failure_line
+from edge_sdk.printable import LONGEST_LINE
+from tests.support.bundles import edit_manifest, write_bundle
+
+NO_TEXT = os.fsdecode(b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("a.edge: altered", "a.edge: altered"),
+        ("a\nedge-sdk: all is well\r\nb", "a edge-sdk: all is well b"),
+        ("\x1b[2J\u202eb", "�[2J�b"),
+        (NO_TEXT, "�"),
+    ],
+)
+def test_an_error_is_one_printable_line(message: str, expected: str) -> None:
+    assert str(BundleError(message)) == expected
+
+
+def test_a_long_error_keeps_its_beginning_and_its_end() -> None:
+    said = str(BundleError(f"a.edge: {'x' * 100_000} is not allowed; build it again"))
+    assert len(said) == LONGEST_LINE
+    assert said.startswith("a.edge: xxx")
+    assert said.endswith("xxx is not allowed; build it again")
+
+
+def test_several_lines_stay_apart_in_other_processes_too() -> None:
+    error = pickle.loads(pickle.dumps(ConfigError("one", "two\n3")))
+    assert str(error) == "one\ntwo 3"
+
+
+def test_a_fault_of_the_program_is_one_bounded_line() -> None:
+    said = failure_line(ValueError("\x1b" * 100_000))
+    assert len(said) == LONGEST_LINE
+    assert said.isprintable()
+
+
+def test_what_a_manifest_is_made_to_say_is_one_bounded_line(tmp_path: Path) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    entry = {"name": "a\n" * 50_000, "size": 1, "sha256": "0" * 64}
+    edit_manifest(folder, files=[entry])
+    with pytest.raises(BundleError) as caught:
+        Bundle.open(folder)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) <= LONGEST_LINE
+
+
+def test_a_file_of_a_bundle_whose_name_is_no_text_is_said_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    (folder / NO_TEXT).touch()
+    assert run(["run", "--check", "--json", str(folder), "--source", "pattern"]) == 7
+    found = msgspec.json.decode(capsys.readouterr().out)["found"]
+    assert found["pipelines"][0]["problems"][0]["text"].startswith(f"{folder}: � is not named by the manifest")
+
+
+@pytest.mark.parametrize("verb", [["inspect"], ["sign", "--key", "KEY"], ["run", "--check", "--source", "pattern"]])
+def test_a_bundle_whose_own_name_is_no_text_is_named_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    folder, key = write_bundle(tmp_path / f"{NO_TEXT}.edge"), tmp_path / f"{NO_TEXT}.key"
+    assert run(["keygen", str(key), "--json"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out)["public_key"] == f"{tmp_path}/�.key.pub"
+    run([*(word.replace("KEY", str(key)) for word in verb), str(folder), "--json"])
+    assert msgspec.json.decode(capsys.readouterr().out)
+
+
+def test_a_terminal_that_takes_text_alone_gets_it(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "edge_sdk", "keygen", str(tmp_path / f"{NO_TEXT}.key")]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(arguments, capture_output=True, check=False, timeout=200, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"\udcff.key.pub" in done.stdout
+
+
+@pytest.mark.parametrize("verb", [["inspect"], ["run", "--check", "--source", "pattern"]])
+def test_a_manifest_writes_nothing_but_text_to_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    folder = write_bundle(tmp_path / "a.edge")
+    edit_manifest(folder, target="\x1b]0;title\x07", created_at="\x1b]0;title\x07")  # names the window
+    run([*verb, str(folder)])
+    assert "\x1b" not in capsys.readouterr().out

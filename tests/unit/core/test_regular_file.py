@@ -1,0 +1,101 @@
+"""What is no regular file is refused at once by whatever reads a small file from outside."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.errors import ConfigError, EdgeError
+from edge_sdk.model_spec import load_model_spec, read_labels
+from edge_sdk.publishing import MqttSettings, check_credentials, read_password
+from edge_sdk.publishing.tls import broker_tls
+from edge_sdk.regular_file import read_regular
+from edge_sdk.signing import load_private_key, load_public_key
+from edge_sdk.target import load_target
+from edge_sdk.toml_file import read_document
+from tests.support.certificates import Authority
+
+MIB = 1 << 20
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+def _sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "pipe": (os.mkfifo, "it is a pipe, expected a regular file"),
+    "folder": (Path.mkdir, "it is a folder, expected a regular file"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "it is a device, expected a regular file"),
+    "socket": (_socket, "it is a socket"),
+    "endless": (_sparse, "MiB, expected a smaller file"),
+}
+
+
+def _with_authorities(path: Path) -> object:
+    return broker_tls(MqttSettings.parse("mqtts://broker", ca_file=path))
+
+
+def _with_key(path: Path) -> object:
+    """The certificate beside it is a good one."""
+    certificate = Authority(path.parent).issue("pi").cert_file
+    return check_credentials(MqttSettings.parse("mqtts://broker", cert_file=certificate, key_file=path))
+
+
+def _with_certificate(path: Path) -> object:
+    return broker_tls(MqttSettings.parse("mqtts://broker", cert_file=path, key_file=path))
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "trusted key": load_public_key,
+    "signing key": load_private_key,
+    "password": read_password,
+    "authorities": _with_authorities,
+    "certificate": _with_certificate,
+    "private key": _with_key,
+    "configuration": lambda path: read_document(path, ConfigError),
+    "model.toml": load_model_spec,
+    "target": lambda path: load_target(str(path)),
+    "labels": read_labels,
+}
+
+
+@pytest.mark.parametrize("what", NO_FILES)
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_file_that_can_be_is_refused_in_words(tmp_path: Path, reader: str, what: str) -> None:
+    make, expected = NO_FILES[what]
+    path = tmp_path / "x.toml"
+    make(path)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(EdgeError) as caught:
+        READERS[reader](path)
+    assert f"{path}" in str(caught.value)
+    assert expected in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+@pytest.mark.parametrize("size", [0, 1, MIB])
+def test_a_file_is_read_whole_up_to_its_limit(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * size)
+    (tmp_path / "link").symlink_to(path)
+    assert read_regular(tmp_path / "link", MIB) == b"x" * size
+
+
+def test_a_file_that_claims_to_be_empty_is_read(tmp_path: Path) -> None:
+    assert read_regular(Path("/proc/self/status")).startswith(b"Name:")
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(OSError, match="NUL"):
+        read_regular(Path("a\0b"))

@@ -1,0 +1,251 @@
+"""TOML files: what is wrong with one is said in the words of whoever wrote it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from edge_sdk.errors import ConfigError
+from edge_sdk.toml_file import explain, problems, read_toml, shown
+
+
+class Camera(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table in a list, and in a table of tables."""
+
+    url: Annotated[str, Meta(pattern="^rtsp://", description="an address that begins with rtsp://")]
+    fps: Annotated[float, Meta(ge=1, lt=240)] = 25.0
+    rotate: Literal[0, 90, 180] = 0
+    every: Annotated[int, Meta(gt=0, multiple_of=5)] = 5
+
+
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of each kind of field."""
+
+    site: Annotated[str, Meta(min_length=1, max_length=4)]
+    qos: Literal["once", "twice"]
+    cameras: Annotated[list[Camera], Meta(max_length=2)] = []
+    named: dict[str, Camera] = {}
+    code: Annotated[str, Meta(pattern="^[0-9]+$")] = "0"
+    pairs: tuple[tuple[float, float], ...] = ()
+    budget: Annotated[float, Meta(gt=0, examples=[100])] | None = None
+    either: int | str | list[bool] = 0
+    flag: bool = False
+    size: Annotated[int, Meta(le=10)] | None = None
+    labels: dict[str, str] = {}
+
+
+GOOD = 'site = "a"\nqos = "once"\n'
+
+
+def _complaint(folder: Path, text: str) -> str:
+    path = folder / "device.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_toml(path, Device, ConfigError)
+    prefix = f"{path}: "
+    assert str(caught.value).startswith(prefix)
+    return str(caught.value).removeprefix(prefix)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('site = "a"', "qos is missing, expected one of once or twice"),
+        ('site = ""\nqos = "once"', "site has 0 characters, expected 1 or more"),
+        ('site = "north"\nqos = "once"', "site has 5 characters, expected 4 or less"),
+        ("[[cameras]]", "cameras[0].url is missing, expected an address that begins with rtsp://"),
+        ('cameras = [{url = "http://x"}]', "cameras[0].url: 'http://x', expected an address that begins with rtsp://"),
+        ('cameras = [{url = "rtsp://x", fps = 0}]', "cameras[0].fps is 0, expected 1 or more"),
+        ('cameras = [{url = "rtsp://x", fps = 240.5}]', "cameras[0].fps is 240.5, expected less than 240"),
+        ('cameras = [{url = "rtsp://x", rotate = 45}]', "cameras[0].rotate: 45, expected 0, 90 or 180"),
+        ('cameras = [{url = "rtsp://x", ulr = 1}]', "unknown key cameras[0].ulr; did you mean url?"),
+        ('cameras = [{url = "rtsp://x"}, 3]', "cameras[1]: got a whole number, expected a table"),
+        ("cameras = [1, 2, 3]", "cameras has 3 entries, expected 2 or less"),
+        ('code = "a"', "code: 'a', expected a string that matches '^[0-9]+$'"),
+        ("pairs = [[1, 2], [3]]", "pairs[1] has 1 entry, expected 2"),
+        ("pairs = [[1, true]]", "pairs[0][1]: got true or false, expected a number"),
+        ("pairs = 3", "pairs: got a whole number, expected a list of lists"),
+        ("pairs = [3]", "pairs[0]: got a whole number, expected a list of 2 numbers"),
+        ("budget = -1.5", "budget is -1.5, expected more than 0"),
+        ('budget = "100"', "budget: got a string, expected a number such as 100; leave out the quotes"),
+        ("either = 1.5", "either: got a number, expected a whole number or a string or a list of true or false values"),
+        ("either = [1]", "either[0]: got a whole number, expected true or false"),
+        ("flag = 2026-03-02", "flag: got a date or a time, expected true or false"),
+        ("labels = 3", "labels: got a whole number, expected a table"),
+    ],
+)
+def test_complaints_name_key_value_and_expectation(tmp_path: Path, text: str, expected: str) -> None:
+    start = "" if text.startswith(("site", "qos")) else GOOD
+    assert _complaint(tmp_path, start + text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # msgspec's path does not say which entry of a table of tables it means, so the value is not known.
+        ('[named.gate]\nurl = "http://x"', "named[...].url: expected `str` matching regex '^rtsp://'"),
+        ('[named.gate]\nurl = "rtsp://x"\nfps = 0', "named[...].fps: expected `float` >= 1.0"),
+        ('[named.gate]\nurl = "rtsp://x"\nrotate = 1', "named[...].rotate: invalid enum value 1"),
+        ("[labels]\na = 3", "labels[...]: expected `str`, got `int`"),
+        # The keys of its type are known all the same.
+        ('[named.gate]\nurl = "rtsp://x"\nfsp = 3', "unknown key named[...].fsp; did you mean fps?"),
+        ("[named.gate]\nfps = 3", "named[...].url is missing, expected an address that begins with rtsp://"),
+        # Said by nobody better than by msgspec.
+        ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0].every: expected `int` that's a multiple of 5"),
+    ],
+)
+def test_what_cannot_be_said_better_keeps_the_words_of_msgspec(tmp_path: Path, text: str, expected: str) -> None:
+    assert _complaint(tmp_path, GOOD + text) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "document", "expected"),
+    [
+        # Wordings that came and went between 0.18 and 0.22.
+        ("Invalid value 'x' - at `$.qos`", {"qos": "x"}, "qos: 'x', expected once or twice"),
+        ("Expected `array` of length 2, got 1 - at `$.pairs[0]`", {"pairs": [[1]]}, "pairs[0] has 1 entry, expected 2"),
+        (
+            "Expected `array` of at least length 1, got 0 - at `$.pairs`",
+            {"pairs": []},
+            "pairs has 0 entries, expected 1 or",
+        ),
+        (
+            "Expected `array` of at most length 1, got 2 - at `$.pairs`",
+            {"pairs": [1, 2]},
+            "has 2 entries, expected 1 or less",
+        ),
+        ("Expected `array` of length 2 to 3, got 1 - at `$.pairs`", {"pairs": [1]}, "has 1 entry, expected 2 to 3"),
+        ("Expected `object` of length >= 1 - at `$.labels`", {"labels": {}}, "labels has 0 keys, expected 1 or more"),
+        # Places that the type or the document does not have.
+        ("Expected `int`, got `str` - at `$.nowhere.x`", {}, "nowhere.x: expected `int`, got `str`"),
+        ("Expected `str`, got `int` - at `key in $.labels`", {"labels": {"a": 1}}, "labels: "),
+        ("Expected `array` of length 2 - at `$.pairs[7]`", {"pairs": [[1]]}, "pairs[7]: expected `array` of length 2"),
+        ("Something new", {}, "something new"),
+    ],
+)
+def test_other_wordings(message: str, document: dict[str, Any], expected: str) -> None:
+    assert expected in explain(message, Device, document)
+
+
+def test_values_are_shown_short_and_without_passwords(tmp_path: Path) -> None:
+    shown = _complaint(tmp_path, GOOD + 'cameras = [{url = "http://admin:hunter2@gate/stream"}]')
+    assert "'http://***@gate/…" in shown
+    assert "hunter2" not in shown
+    shown = _complaint(tmp_path, GOOD + f'code = "{"x" * 500}"')
+    assert len(shown) < 200
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rtsps://gate:7441/AbCdEf{}GhIjKlMnOp",
+        "rtsp://gate/user=admin_pass{}word=AbCdEf.sdp",
+        "rtsp://gate/live?token=1{}AbCdEf",
+        "rtsp://admin:AbCdEf{}/@gate/live",
+    ],
+)
+def test_of_a_url_only_the_host_is_shown(url: str) -> None:
+    for control in ("", "\n", "\x1b", "\u2028"):
+        assert "gate" in shown(url.format(control))
+        assert "AbCdEf" not in shown(url.format(control)) + shown([url.format(control)])
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("qos = once", True),
+        ("qos = m.onnx  # the model", True),
+        ("qos = nanodet", True),  # begins like a number that is none
+        ("qos = true_north", True),
+        ("pairs = [1, two]", True),
+        ("pairs = {a = two}", True),
+        ("qos = 1 2", False),
+        ('qos = "once', False),
+        ("pairs = [1 2]", False),
+        ("[cameras", False),
+    ],
+)
+def test_a_bare_word_gets_a_hint(tmp_path: Path, text: str, hint: bool) -> None:
+    shown = _complaint(tmp_path, f"\n{text}\n")
+    assert shown.startswith("not valid TOML: ")
+    assert shown.endswith("; strings need quotes") == hint
+
+
+def test_true_and_false_are_no_bare_words(tmp_path: Path) -> None:
+    assert _complaint(tmp_path, "flag = False\n").endswith("; true and false are written in small letters")
+
+
+def test_a_good_file_is_read_and_one_that_is_no_text_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "device.toml"
+    path.write_text(GOOD + '[[cameras]]\nurl = "rtsp://x"\n')
+    assert read_toml(path, Device, ConfigError).cameras == [Camera("rtsp://x")]
+    path.write_bytes(b"site = '\xff'")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_toml(path, Device, ConfigError)
+
+
+class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table in a list that has a name."""
+
+    name: str
+    wait: Annotated[float, Meta(gt=0, extra={"unit": "seconds"})] | msgspec.UnsetType = msgspec.UNSET
+    protocol: Literal["5", "3"] = "5"
+    inner: Camera | None = None
+
+
+class House(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A list of tables that is required."""
+
+    gates: Annotated[tuple[Gate, ...], Meta(min_length=1)]
+    size: Annotated[int, Meta(le=10)] = 0
+
+    def __post_init__(self) -> None:
+        if self.size == len(self.gates):
+            raise ValueError("size: expected another number")
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({}, ["gates is missing, expected a table [[gates]]"]),
+        ({"gates": {}}, ["gates: got a table, expected a list of tables; write [[gates]]"]),
+        ({"gates": []}, ["gates has 0 entries, expected 1 or more"]),
+        ({"gates": [{"name": "a"}]}, []),
+        ({"gates": [{"name": "a"}], "size": 1}, ["size: expected another number"]),
+        ({"gates": [{}, 3]}, ["gates[0].name is missing, expected a string", "gates[1]: got a whole number, expected"]),
+        (
+            {"gates": [{"name": ""}, {"name": "a\nb", "x": 1}]},
+            ["unknown key gates[1].x; known keys: name, wait, proto"],
+        ),
+        (
+            {"gates": [{"name": "a", "wait": "2 s"}, {"name": "b", "wait": 0, "protocol": 5, "wiat": 1}], "siz": 3},
+            [
+                'gates[0] ("a"): wait: got a string, expected a number of seconds; leave out the unit',
+                'gates[1] ("b"): wait is 0, expected more than 0',
+                'gates[1] ("b"): protocol: got a whole number, expected 5 or 3; put it in quotes',
+                'gates[1] ("b"): unknown key wiat; did you mean wait?',
+                "unknown key siz; did you mean size?",
+            ],
+        ),
+        (
+            {"gates": [{"name": "a", "inner": {"url": "x", "fps": 0}}], "wait": 3},
+            [
+                "gates[0] (\"a\"): inner.url: 'x', expected an address that begins with rtsp://",
+                'gates[0] ("a"): inner.fps is 0, expected 1 or more',
+                "unknown key wait; belongs under [[gates]]",
+            ],
+        ),
+        (
+            {"gates": [{"name": "a", "size": 3}]},
+            ['gates[0] ("a"): unknown key size; belongs at the top, above the first [table]; known here: name'],
+        ),
+    ],
+)
+def test_all_problems_of_a_document_are_found(document: dict[str, Any], expected: list[str]) -> None:
+    found = [*problems(document, House)]
+    assert len(found) == len(expected)
+    assert all(line.startswith(words) for line, words in zip(found, expected, strict=True)), found

@@ -1,0 +1,353 @@
+"""Boxes, classes and segments drawn on pictures, and videos that are whole or not there."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
+from edge_sdk.annotate.annotator import class_colour
+from edge_sdk.annotate.video_writer import fit
+from edge_sdk.errors import EdgeError, OutputError, UsageError
+from edge_sdk.frame import NO_CLASS, Classification, Detections, Frame, Geometry, Image, Segmentation
+from tests.support.absent import not_installed
+from tests.support.pictures import number_in, numbered_image
+
+GREY = 90
+LABELS = ["background", "road", "car", "tree"]
+
+
+@pytest.fixture(params=["ffmpeg", "no-such-program"])
+def ffmpeg(request: pytest.FixtureRequest) -> str:
+    """What writes the video: the program, or OpenCV where it is missing."""
+    if request.param == "ffmpeg" and shutil.which("ffmpeg") is None:
+        not_installed("ffmpeg is not installed; `apt-get install ffmpeg`")
+    return str(request.param)
+
+
+def _grey(width_px: int, height_px: int) -> Image:
+    return np.full((height_px, width_px, 3), GREY, np.uint8)
+
+
+def _detections(image: Image, boxes: list[list[float]]) -> Detections:
+    count = len(boxes)
+    return Detections(
+        frame=Frame(image, 0, 0.0, 0, "c"),
+        inference_ns=1,
+        boxes_xyxy=np.array(boxes, np.float32).reshape(count, 4),
+        confidences=np.linspace(0.9, 0.5, count, dtype=np.float32),
+        class_ids=np.arange(count),
+    )
+
+
+def _classes(image: Image, *class_ids: int) -> Classification:
+    confidences = np.array([0.8, 0.1, 0.05, 0.01][: len(class_ids)], np.float32)
+    return Classification(Frame(image, 0, 0.0, 0, "c"), 1, confidences, np.array(class_ids))
+
+
+def _segments(image: Image, class_map: np.ndarray, shares: Sequence[float] | None = None) -> Segmentation:
+    rows, columns = class_map.shape
+    counted = np.bincount(class_map.ravel(), minlength=256)[:8] / class_map.size
+    return Segmentation(
+        frame=Frame(image.copy(), 0, 0.0, 0, "c"),
+        inference_ns=1,
+        class_map=class_map.astype(np.uint8),
+        geometry=Geometry(columns / image.shape[1], rows / image.shape[0], 0.0, 0.0),
+        shares=np.array(counted if shares is None else shares, np.float32),
+    )
+
+
+def _painted(
+    class_map: np.ndarray,
+    labels: Sequence[str] = LABELS,
+    size_wh: tuple[int, int] = (640, 360),
+    shares: Sequence[float] | None = None,
+) -> Image:
+    image = _grey(*size_wh)
+    Annotator(labels).draw(image, _segments(image, class_map, shares))
+    return image
+
+
+def _extent(image: Image) -> tuple[int, int, int, int]:
+    """What was painted, as x1, y1, x2, y2 in pixels, inclusive."""
+    ys, xs = np.nonzero((image != GREY).any(axis=2))
+    return int(xs.min()), int(ys.min()), int(xs.max()), int(ys.max())
+
+
+def _coloured_px(image: Image, class_id: int = 0) -> int:
+    return int((image == class_colour(class_id)).all(axis=2).sum())
+
+
+def test_a_box_is_drawn_where_it_is_with_its_tag_above() -> None:
+    image = _grey(1280, 720)
+    Annotator(["person"]).draw(image, _detections(image, [[400, 300, 600, 500]]))
+    x1, y1, x2, y2 = _extent(image)
+    assert (x1, x2, y2) == pytest.approx((400, 600, 500), abs=3)
+    assert 250 < y1 < 290
+    assert tuple(image[400, 400].tolist()) == class_colour(0)
+    assert (image[320:480, 420:580] == GREY).all()
+
+
+def test_the_text_stays_inside_the_picture() -> None:
+    """The tag is as large in a corner, or in a picture hardly higher than itself, as in the middle."""
+    for label, size_wh, box in [
+        ("a traffic light", (640, 360), [0, 0, 60, 40]),
+        ("a traffic light", (640, 360), [590, 0, 640, 100]),
+        ("a traffic light", (640, 360), [600, 300, 640, 360]),
+        ("a traffic light", (640, 360), [0, 320, 30, 360]),
+        ("person", (300, 24), [100, 15, 100, 15]),
+    ]:
+        middle, corner = _grey(640, 360), _grey(*size_wh)
+        Annotator([label]).draw(middle, _detections(middle, [[300, 150, 300, 150]]))
+        Annotator([label]).draw(corner, _detections(corner, [box]))
+        assert _coloured_px(corner) >= _coloured_px(middle) * 0.9, box
+
+
+@pytest.mark.parametrize("size_wh", [(1, 1), (3, 2), (20, 10), (641, 359)])
+def test_any_size_and_any_label(size_wh: tuple[int, int]) -> None:
+    image = _grey(*size_wh)
+    labels = ["Äpfel" * 40, "", "b", "c"]
+    boxes = [[0.0, 0.0, 9.0, 9.0], [float("nan")] * 4, [5.0, 5.0, 5.0, 5.0], [0.0, 0.0, float("inf"), 1.0]]
+    Annotator(labels).draw(image, _detections(image, boxes))
+    Annotator(labels).draw(image, _detections(image, []))
+    assert image.shape[1::-1] == size_wh
+    assert (_painted(np.full((1, 1), 3), labels, size_wh) != GREY).any()
+    assert (_painted(np.full((90, 70), NO_CLASS), labels, size_wh) == GREY).all()
+
+
+def test_sizes_grow_with_the_picture() -> None:
+    tags = []
+    for factor in (1, 3):
+        image = _grey(1280 * factor, 720 * factor)
+        Annotator(["person"]).draw(image, _detections(image, [[600 * factor, 400 * factor] * 2]))
+        x1, y1, x2, y2 = _extent(image)
+        tags.append((x2 - x1, y2 - y1))
+    assert tags[1][0] == pytest.approx(3 * tags[0][0], rel=0.1)
+    assert tags[1][1] == pytest.approx(3 * tags[0][1], rel=0.15)
+
+
+def test_the_first_three_classes_are_written_one_below_the_other() -> None:
+    image = _grey(640, 360)
+    Annotator([f"label {i}" for i in range(8)]).draw(image, _classes(image, 0, 3, 5, 7))
+    tops = [int(np.nonzero((image == class_colour(c)).all(axis=2))[0].min()) for c in (0, 3, 5)]
+    assert tops == sorted(set(tops))
+    assert not _coloured_px(image, 7)
+
+
+def _written(labels: list[str], class_id: int, *, background_class: bool = False) -> bytes:
+    image = _grey(200, 100)
+    Annotator(labels, background_class=background_class).draw(image, _classes(image, class_id))
+    return image.tobytes()
+
+
+def test_classes_bear_the_names_of_their_labels_with_and_without_background() -> None:
+    assert _written(["a", "b"], 1) == _written(["c", "b"], 1) != _written(["a", "c"], 1)
+    assert _written(["background", "a"], 0, background_class=True) == _written(["a"], 0)
+    assert _written(["background"], -1, background_class=True) != _written(["none"], -1, background_class=True)
+    assert _written(["a"], 9) == _written([*"012345678", "class 9"], 9)
+    assert _written(["a"], -1) == _written(["class -1"], -1, background_class=True)
+
+
+def _tags(image: Image, class_id: int) -> np.ndarray:
+    """Rows in which the legend shows a class: its tag is wide and of the full colour, unlike the lines."""
+    here = (image == class_colour(class_id)).all(axis=2)[:, :60]
+    return np.flatnonzero(here.sum(axis=1) > 20)
+
+
+def test_segments_are_painted_where_they_are_and_the_background_is_not() -> None:
+    class_map = np.zeros((4, 4), np.uint8)
+    class_map[2:, 2:] = 1
+    class_map[2:, :2] = NO_CLASS
+    image = _painted(class_map, size_wh=(400, 400))
+    assert image[300, 300] == pytest.approx(0.6 * GREY + 0.4 * np.array(class_colour(1)), abs=1)
+    for y, x in ((150, 300), (199, 300), (300, 100), (300, 199)):
+        assert image[y, x].tolist() == [GREY] * 3
+
+
+@pytest.mark.parametrize("label", ["background", "__Background__"])
+def test_the_background_is_known_by_its_label(label: str) -> None:
+    assert (_painted(np.zeros((4, 4), int), [label, "road"], (200, 200)) == GREY).all()
+    assert (_painted(np.zeros((4, 4), int), ["road", label], (200, 200))[150:] != GREY).any(axis=2).all()
+
+
+def test_a_line_runs_along_the_border_of_a_class() -> None:
+    image = _painted(np.array([[1, 2], [1, 2]]), size_wh=(1280, 720))
+    assert image[500, 639].tolist() == list(class_colour(1))
+    assert image[500, 640].tolist() == list(class_colour(2))
+    assert image[500, 600].tolist() != list(class_colour(1))
+
+
+def test_the_legend_names_the_largest_first_and_leaves_specks_and_background_out() -> None:
+    class_map = np.zeros((20, 20), np.uint8)
+    class_map[10:, :] = 2
+    class_map[5:10, :8] = 3
+    class_map[0, 0] = 1
+    image = _painted(class_map)
+    assert 0 < _tags(image, 2).min() < _tags(image, 3).min()
+    assert not len(_tags(image, 0))
+    assert not len(_tags(_painted(class_map, shares=[0.4, 0.004, 0.5, 0.09]), 1))
+    assert len(_tags(_painted(class_map, shares=[0.4, 0.006, 0.5, 0.09]), 1))
+
+
+def test_the_legend_has_five_classes_and_leaves_half_of_the_picture_free() -> None:
+    class_map, labels = np.arange(64).reshape(8, 8) % 8, [f"label {i}" for i in range(8)]
+    image, low = _painted(class_map, labels), _painted(class_map, labels, (320, 60))
+    assert [len(_tags(image, i)) > 0 for i in range(8)] == [True] * 5 + [False] * 3
+    assert [len(_tags(low, i)) > 0 for i in range(8)] == [True] * 2 + [False] * 6
+
+
+def test_a_classifiers_background_does_not_move_the_names_of_segments() -> None:
+    image = _grey(640, 360)
+    Annotator(LABELS, background_class=True).draw(image, _segments(image, np.ones((4, 4), np.uint8)))
+    np.testing.assert_array_equal(image, _painted(np.ones((4, 4), np.uint8)))
+
+
+def _read_all(path: Path) -> list[Image]:
+    capture = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)
+    images = []
+    while True:
+        readable, image = capture.read()
+        if not readable:
+            capture.release()
+            return images
+        images.append(image.astype(np.uint8))
+
+
+def test_a_video_holds_every_frame(tmp_path: Path, ffmpeg: str) -> None:
+    path = tmp_path / "a.mp4"
+    with VideoWriter(path, 29.97, ffmpeg=ffmpeg) as writer:
+        for number in range(25):
+            writer.write(numbered_image(number))
+            assert not path.exists()
+    assert [number_in(image) for image in _read_all(path)] == list(range(25))
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+    writer.close()
+    assert len(_read_all(path)) == 25
+
+
+def test_odd_and_changing_sizes(tmp_path: Path, ffmpeg: str) -> None:
+    path = tmp_path / "a.mp4"
+    sizes = [(321, 241)] * 3 + [(640, 480), (200, 100), (100, 300), (1, 1)]
+    with VideoWriter(path, 25, ffmpeg=ffmpeg) as writer:
+        for number, size_wh in enumerate(sizes):
+            writer.write(numbered_image(number + 1, size_wh))
+    images = _read_all(path)
+    assert {image.shape for image in images} == {(242, 322, 3)}
+    assert [number_in(image) for image in images[:5]] == [1, 2, 3, 4, 5]
+    assert len(images) == len(sizes)
+
+
+@pytest.mark.parametrize("ffmpeg", ["ffmpeg"], indirect=True)
+def test_ffmpeg_writes_h264_that_starts_at_once(tmp_path: Path, ffmpeg: str) -> None:
+    path = tmp_path / "a.mp4"
+    with VideoWriter(path, 25, ffmpeg=ffmpeg) as writer:
+        writer.write(numbered_image(1))
+    data = path.read_bytes()
+    assert b"avc1" in data
+    assert data.index(b"moov") < data.index(b"mdat")
+
+
+def test_a_picture_is_fitted_into_the_middle() -> None:
+    canvas = np.zeros((100, 200, 3), np.uint8)
+    fitted = fit(np.full((50, 50, 3), 200, np.uint8), canvas)
+    assert (fitted[:, 50:150] == 200).all()
+    assert not fitted[:, :50].any()
+    assert not fitted[:, 150:].any()
+    same = np.ones((100, 200, 3), np.uint8)
+    assert fit(same, canvas) is same
+
+
+def test_without_a_picture_there_is_no_file(tmp_path: Path, ffmpeg: str) -> None:
+    VideoWriter(tmp_path / "a.mp4", 25, ffmpeg=ffmpeg).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.mp4").mkdir()
+    no_name = "expected the name of a file that ends in .mp4"
+    cases: list[tuple[Path, type[EdgeError], str]] = [
+        (tmp_path / "none" / "a.mp4", OutputError, "No such file or directory"),
+        (tmp_path / "file" / "a.mp4", OutputError, "Not a directory"),
+        (tmp_path / "folder.mp4", UsageError, "exists already; choose another name"),
+        (tmp_path / "a.avi", UsageError, no_name),
+        *((Path(name), UsageError, no_name) for name in (".", "")),
+    ]
+    for path, error, expected in cases:
+        with pytest.raises(error) as caught:
+            VideoWriter(path, 25)
+        assert str(path) in str(caught.value)
+        assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(("gap_frames", "written"), [(1, 2), (4, 5), (11, 12), (1000, 12)])
+def test_missing_results_show_the_one_before_for_a_second_at_most(
+    tmp_path: Path, gap_frames: int, written: int
+) -> None:
+    path = tmp_path / "a.mp4"
+    image = numbered_image(1)
+    with VideoWriter(path, 10, ffmpeg="no-such-program") as writer:
+        video = AnnotatedVideo(Annotator(["a"]), writer, 10)
+        for captured_ns in (0, gap_frames * 100_000_000):
+            video.put(
+                Classification(Frame(image, captured_ns, 0.0, 0, "c"), 1, np.zeros(0, np.float32), np.zeros(0, int))
+            )
+    assert len(_read_all(path)) == written
+
+
+def test_what_ffmpeg_complains_of_at_the_end(tmp_path: Path) -> None:
+    program = tmp_path / "ffmpeg"
+    program.write_text("#!/bin/sh\ncat > /dev/null\necho first >&2\necho no space left >&2\nexit 3\n")
+    program.chmod(0o755)
+    path = tmp_path / "a.mp4"
+    writer = VideoWriter(path, 25, ffmpeg=str(program))
+    for number in range(3):
+        writer.write(numbered_image(number))
+    with pytest.raises(OutputError, match=r"a\.mp4: cannot be written: ffmpeg ended with 3: no space left; check"):
+        writer.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["ffmpeg"]
+
+
+def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path, ffmpeg: str) -> None:
+    """It may be the very video that is being watched."""
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"precious")
+    (tmp_path / "link.mp4").symlink_to(path)
+    for taken in (path, tmp_path / "link.mp4"):
+        with pytest.raises(UsageError, match="exists already"):
+            VideoWriter(taken, 25, ffmpeg=ffmpeg)
+    writer = VideoWriter(tmp_path / "b.mp4", 25, ffmpeg=ffmpeg)
+    writer.write(numbered_image(0))
+    (tmp_path / "b.mp4").write_bytes(b"came meanwhile")
+    with pytest.raises(OutputError, match="File exists"):
+        writer.close()
+    assert path.read_bytes() == b"precious"
+    assert (tmp_path / "b.mp4").read_bytes() == b"came meanwhile"
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def _write_noise(writer: VideoWriter) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), np.uint8)
+    for _ in range(60):
+        writer.write(noise)
+    writer.close()
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, ffmpeg: str) -> None:
+    """No file may get larger than 20 kB."""
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = VideoWriter(tmp_path / "a.mp4", 25, ffmpeg=ffmpeg)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, usual[1]))
+    try:
+        with pytest.raises(OutputError, match=r"a\.mp4: cannot be written"):
+            _write_noise(writer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    writer.close()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,379 @@
+"""Events: when a class has appeared or disappeared, what may stand in an event, and what its message says."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import random
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import UsageError
+from edge_sdk.event import Event
+from edge_sdk.event_rule import EventRule
+from edge_sdk.event_watch import EventWatch, labels_by_id, rules_by_label
+from edge_sdk.frame import Classification, Detections
+from edge_sdk.model_spec import ClassificationSpec
+from edge_sdk.publishing import EventEncoder, EventMessage, Identity
+from edge_sdk.wall_clock import WallClock
+from tests.support.bundles import FILES, make_manifest, write_bundle
+from tests.support.results import (
+    MODEL,
+    make_classification,
+    make_detections,
+    make_encoder,
+    make_frame,
+    make_segmentation,
+)
+
+SCHEMA = msgspec.json.decode((Path(__file__).parents[3] / "docs" / "event.schema.json").read_bytes())
+NOON = datetime(2026, 3, 2, 12, 0, 0, 123_999, tzinfo=timezone(timedelta(hours=1)))
+
+
+def _document(event: Event, encoder: EventEncoder | None = None, seq: int = 7) -> dict[str, Any]:
+    data = (encoder or EventEncoder(Identity("pi", "boot", "run"), "door")).encode(event, seq)
+    document: dict[str, Any] = msgspec.json.decode(data)
+    jsonschema.validate(document, SCHEMA)
+    assert msgspec.json.decode(data, type=EventMessage).seq == seq
+    return document
+
+
+def test_every_field_of_an_event() -> None:
+    detail = {"after_s": 0.5, "door": "front", "count": 2, "open": True}
+    event = Event(
+        kind="appeared",
+        camera="elsewhere",
+        at=NOON,
+        label="cat",
+        class_id=0,
+        confidence=0.123456,
+        box_xyxy=(0.04, 1.26, 2, 3.999),
+        frame_wh=(640, 480),
+        frame_seq=12,
+        detail=detail,
+    )
+    who = {"device": "pi", "boot_id": "boot", "run_id": "run", "camera": "door", "seq": 7}
+    what = {"kind": "appeared", "label": "cat", "class_id": 0, "confidence": 0.1235, "box_xyxy": [0.0, 1.3, 2.0, 4.0]}
+    when = {"at": "2026-03-02T11:00:00.123000Z", "frame": {"width": 640, "height": 480}, "frame_seq": 12}
+    model = {"name": "tiny", "version": 3, "sha256": "0" * 64}
+    variant = msgspec.structs.replace(MODEL, variant="int8")
+    told = _document(event, EventEncoder(Identity("pi", "boot", "run"), "door", variant))
+    assert told == {"stream": "event", "schema": 1, "model": model, "detail": detail} | who | what | when
+
+
+def test_an_event_of_its_kind_alone_happens_now() -> None:
+    before = datetime.now(timezone.utc).replace(microsecond=0)
+    document = _document(Event(kind="door opened"))
+    assert set(document) == {"stream", "schema", "device", "boot_id", "run_id", "camera", "seq", "kind", "at"}
+    assert before <= datetime.fromisoformat(document["at"].replace("Z", "+00:00")) < before + timedelta(minutes=5)
+
+
+def test_an_event_takes_the_numbers_of_a_result_as_they_are() -> None:
+    result = make_detections(1)
+    event = Event(
+        kind="seen",
+        at=NOON,
+        class_id=result.class_ids[0],
+        confidence=result.confidences[0],  # type: ignore[arg-type]
+        box_xyxy=result.boxes_xyxy[0],  # type: ignore[arg-type]
+    )
+    assert event.confidence == float(result.confidences[0])
+    assert event.box_xyxy == tuple(map(float, result.boxes_xyxy[0]))
+    assert _document(event)["class_id"] == result.class_ids[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"kind": "x" * 101}, "expected 1 to 100"),
+        ({"kind": "a\nb"}, "printable"),
+        ({"kind": 1}, "kind: expected `str`, got `int`"),
+        ({"label": ""}, "label is ''"),
+        ({"at": datetime(2026, 3, 2)}, "no time zone"),
+        ({"at": datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-5)))}, "at is 9999-12-31"),
+        ({"detail": {"x": "\ud800"}}, "detail has '.ud800'"),
+        ({"confidence": 1.01}, "confidence is 1.01"),
+        ({"confidence": float("nan")}, "confidence is nan"),
+        ({"box_xyxy": (0, 0, float("inf"), 1)}, "four finite numbers"),
+        ({"box_xyxy": (0, 0, 1)}, "box_xyxy: expected `array` of length 4"),
+        ({"frame_seq": -1}, "frame_seq: expected `int` >= 0"),
+        ({"detail": {"x": float("nan")}}, r"detail\['x'\] is nan"),
+        ({"box_xyxy": np.zeros((2, 4))}, "box_xyxy: expected"),
+        ({"detail": {"x": {}}}, "detail"),
+        ({"detail": {"x": "y" * 8200}}, "expected 8192 at most"),
+    ],
+)
+def test_events_that_cannot_be_are_refused_in_one_line(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
+        Event(**{"kind": "appeared", **wrong})
+    assert str(refused.value).startswith("event: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_messages_say_while_no_time_server_has_set_the_clock() -> None:
+    is_set = False
+    clock = WallClock(lambda: is_set, lambda: 0.0)
+    events = EventEncoder(Identity("pi"), "door", clock=clock)
+    results = make_encoder(wall_clock=clock)
+    assert _document(Event(kind="x"), events)["clock"] == "unsynchronised"
+    assert msgspec.json.decode(results.encode(make_detections(1)))["clock"] == "unsynchronised"
+    is_set = True
+    assert clock.look() is not None
+    assert "clock" not in _document(Event(kind="x"), events)
+    assert "clock" not in msgspec.json.decode(results.encode(make_detections(1)))
+
+
+def test_how_far_the_clock_was_put_forward_is_known_once() -> None:
+    answers = iter([False, False, True, True, False, True])
+    offsets = iter([100.0, 3700.0, 0.0, 5.0])
+    clock = WallClock(lambda: next(answers), lambda: next(offsets))
+    assert [clock.look() for _ in range(5)] == [None, 3600.0, None, None, 5.0]
+
+
+def test_nothing_is_claimed_of_a_clock_that_is_set_or_cannot_be_asked() -> None:
+    for clock in (WallClock(lambda: True), WallClock(lambda: None)):
+        assert clock.is_synchronised
+        assert clock.look() is None
+
+
+@pytest.mark.skipif(sys.maxsize < 2**32, reason="where a long has 4 bytes, the status stands elsewhere in struct timex")
+def test_the_kernel_is_asked() -> None:
+    timex = ctypes.create_string_buffer(512)
+    assert ctypes.CDLL(None).ntp_adjtime(timex) >= 0
+    status = int.from_bytes(timex.raw[40:44], sys.byteorder)
+    assert WallClock().is_synchronised is not bool(status & 0x40)  # STA_UNSYNC
+
+
+# When a class counts as there and when as gone.
+
+CAT = EventRule(labels=("cat",), appear_frames=2, disappear_frames=2, disappear_s=0.0)
+LABELS = {0: "cat", 1: "dog", 2: "cow"}
+FRAME_S = 0.1
+
+
+class Told(list[Event]):
+    """A sink that keeps what it is told."""
+
+    def put(self, event: Event, /) -> None:
+        self.append(event)
+
+    @property
+    def words(self) -> list[str]:
+        """By the frame that decided it."""
+        return [f"{event.kind} {event.label} {event.frame_seq}" for event in self]
+
+
+def _result(seq: int, found: dict[int, float], *, at_s: float | None = None, is_finite: bool = True) -> Detections:
+    at_s = seq * FRAME_S if at_s is None else at_s
+    order = sorted(found.items(), key=lambda item: -item[1])
+    boxes = np.array([[i, i, i + 10, i + 10] for i, _ in order], np.float32).reshape(-1, 4)
+    return Detections(
+        make_frame(seq, captured_ns=round(at_s * 1e9), captured_at=1_700_000_000 + at_s),
+        0,
+        boxes,
+        np.array([confidence for _, confidence in order], np.float32),
+        np.array([class_id for class_id, _ in order], np.int64),
+        is_finite,
+    )
+
+
+def _watched(sightings: str, rule: EventRule) -> list[str]:
+    """Frame by frame: c: a cat, .: nothing, ?: outputs that were no numbers, and nothing found in them."""
+    told = Told()
+    watch = EventWatch([rule], LABELS, told)
+    for seq, sign in enumerate(sightings):
+        watch.put(_result(seq, {0: 0.9} if sign == "c" else {}, is_finite=sign != "?"))
+    return [f"{word[0]}{seq}" for word, _, seq in map(str.split, told.words)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "sightings", "expected"),
+    [
+        ({}, ".......", ""),
+        ({}, "c.c.c.c", ""),
+        ({}, "cc.c.c.", "a1"),
+        ({}, "..cc....cc", "a3 d5 a9"),
+        ({}, "cc.?.", "a1 d4"),
+        ({}, "cc??????????cc", "a1"),
+        ({}, "c?c", "a2"),
+        ({"appear_frames": 1, "disappear_frames": 1}, "c.c.", "a0 d1 a2 d3"),
+        ({"appear_frames": 1, "appear_s": 0.25}, "ccccc", "a3"),
+        ({"disappear_frames": 1, "disappear_s": 0.25}, "cc......", "a1 d5"),
+        ({"disappear_frames": 5}, "cc......", "a1 d6"),
+        ({"confidence": 0.95}, "ccccc", ""),
+        # Appearances are told with a pause between them, and disappearances only of those that were told.
+        ({"cooldown_s": 0.95}, "cc....cc....", "a1 d3"),
+        ({"cooldown_s": 0.95}, "cc....cccccc....", "a1 d3 a11 d13"),
+        ({"cooldown_s": 0.95}, "cc..........cc", "a1 d3 a13"),
+    ],
+)
+def test_what_is_seen_in_a_row_has_appeared_and_what_is_not_has_disappeared(
+    rule: dict[str, Any], sightings: str, expected: str
+) -> None:
+    """By rules that want two results in a row and no time, unless they say otherwise."""
+    assert _watched(sightings, msgspec.structs.replace(CAT, **rule)) == expected.split()
+
+
+def test_time_without_results_is_no_time_in_which_something_was_gone() -> None:
+    told = Told()
+    watch = EventWatch([EventRule(labels=("cat",), disappear_s=2.0)], LABELS, told)
+    times_s = (0.0, 0.1, 0.2, 3600.0, 3600.1, 3600.2)
+    for seq, at_s in enumerate(times_s):
+        watch.put(_result(seq, {0: 0.9} if seq < 2 else {}, at_s=at_s))
+    assert told.words == ["appeared cat 1"]
+    for seq in range(6, 30):
+        watch.put(_result(seq, {}, at_s=3600.2 + 0.1 * (seq - 5)))
+    assert told.words == ["appeared cat 1", "disappeared cat 13"]
+
+
+def test_a_clock_that_runs_backwards_and_equal_times_are_borne() -> None:
+    told = Told()
+    watch = EventWatch([CAT], LABELS, told)
+    for seq, at_s in enumerate((5.0, 5.0, 4.0, 4.0, 9.0)):
+        watch.put(_result(seq, {0: 0.9} if seq < 3 else {}, at_s=at_s))
+    assert told.words == ["appeared cat 1", "disappeared cat 4"]
+
+
+def test_what_an_event_says() -> None:
+    told = Told()
+    watch = EventWatch([EventRule(labels=("cat",), disappear_s=0.15)], LABELS, told)
+    for seq in range(3):
+        watch.put(_result(seq, {1: 0.95, 0: 0.6 + seq / 10}))
+    for seq in range(3, 7):
+        watch.put(_result(seq, {1: 0.95}))
+    appeared, disappeared = told
+    assert (appeared.kind, appeared.label, appeared.class_id, appeared.camera) == ("appeared", "cat", 0, "door")
+    assert appeared.confidence == pytest.approx(0.7)
+    assert appeared.box_xyxy == (0.0, 0.0, 10.0, 10.0)
+    assert (appeared.frame_wh, appeared.frame_seq) == ((640, 480), 1)
+    assert appeared.at == datetime.fromtimestamp(1_700_000_000.1, timezone.utc)
+    assert appeared.detail == {"after_s": 0.1}
+    assert disappeared.confidence == pytest.approx(0.8)
+    assert disappeared.frame_seq == 5
+    assert disappeared.detail == {"after_s": 0.3, "stayed_s": 0.2}
+
+
+def test_the_most_confident_of_a_class_counts_and_each_class_for_itself() -> None:
+    told = Told()
+    rules = [EventRule(labels=("cat", "dog"), appear_frames=1), EventRule(labels=("fox",))]
+    watch = EventWatch(rules, LABELS, told)
+    result = Detections(
+        make_frame(),
+        0,
+        np.array([[0, 0, 9, 9], [1, 1, 9, 9], [2, 2, 9, 9], [3, 3, 9, 9]], np.float32),
+        np.array([0.9, 0.8, 0.7, 0.4], np.float32),
+        np.array([2, 0, 0, 1], np.int64),
+    )
+    watch.put(result)
+    assert told.words == ["appeared cat 0"]
+    assert told[0].box_xyxy == (1.0, 1.0, 9.0, 9.0)
+
+
+def test_classes_of_a_classifier_and_shares_of_a_segmentation() -> None:
+    told = Told()
+    rule = EventRule(labels=("cat", "dog"), appear_frames=1, confidence=0.3)
+    EventWatch([rule], LABELS, told).put(make_classification([1, 0]))
+    assert told.words == ["appeared dog 0"]
+    assert told[0].box_xyxy is None
+    told.clear()
+    EventWatch([rule], LABELS, told).put(make_segmentation([0.3, 0.29]))
+    assert [event.label for event in told] == ["cat"]
+    told.clear()
+    none = EventRule(labels=("cow",), appear_frames=1, confidence=0.0)
+    EventWatch([none], LABELS, told).put(make_segmentation([0.5, 0.5]))
+    assert not told
+
+
+def test_numbers_that_are_none_are_not_seen_and_make_no_event_that_cannot_be() -> None:
+    told = Told()
+    watch = EventWatch([EventRule(labels=("cat",), appear_frames=1)], LABELS, told)
+    nan = float("nan")
+    for confidence in (nan, 0.9):
+        boxes = np.full((1, 4), nan, np.float32)
+        confidences = np.array([confidence], np.float32)
+        watch.put(Detections(make_frame(), 0, boxes, confidences, np.array([0]), is_finite=False))
+    assert told.words == ["appeared cat 0"]
+    assert told[0].box_xyxy is None
+    told.clear()
+    unknown = Classification(make_frame(), 0, np.array([nan], np.float32), np.array([0]), is_finite=False)
+    EventWatch([EventRule(labels=("cat",), appear_frames=1)], LABELS, told).put(unknown)
+    assert not told
+
+
+def test_of_any_sequence_appearances_and_disappearances_take_turns_and_are_borne_out() -> None:
+    for seed in range(30):
+        _check_a_random_sequence(seed)
+
+
+def _check_a_random_sequence(seed: int) -> None:
+    chance = random.Random(seed)
+    rule = EventRule(
+        labels=("cat",),
+        appear_frames=chance.randint(1, 4),
+        appear_s=chance.choice((0.0, 0.25)),
+        disappear_frames=chance.randint(1, 4),
+        disappear_s=chance.choice((0.0, 0.25, 1.0)),
+        cooldown_s=chance.choice((0.0, 0.0, 2.0)),
+    )
+    signs = "".join(chance.choices("c.?", (5, 5, 1), k=8) * 2 + [s * chance.randint(1, 15) for s in "c.c?.c."])
+    signs = "".join(chance.sample(signs, len(signs) // 3)) + signs
+    events = _watched(signs, rule)
+    assert [event[0] for event in events] == [("a", "d")[i % 2] for i in range(len(events))]
+    told_at = {int(event[1:]): event[0] for event in events}
+    for seq, kind in told_at.items():
+        known = [sign for sign in signs[: seq + 1] if sign != "?"]
+        if kind == "d":
+            assert set(known[-rule.disappear_frames :]) == {"."}
+        else:
+            assert signs[seq] == "c"
+    spans = [seq for seq, kind in sorted(told_at.items()) if kind == "a"]
+    assert all((b - a) * FRAME_S >= rule.cooldown_s - 1e-6 for a, b in itertools.pairwise(spans))
+
+
+def test_rules_that_cannot_be_are_refused() -> None:
+    labels: list[object] = [(), ("cat", "cat"), ("a\tb",), "cat"]
+    numbers = {"confidence": float("nan"), "appear_frames": 0, "disappear_frames": 1001}
+    numbers |= {"disappear_s": -1.0, "cooldown_s": 86401.0}
+    for wrong in [*({"labels": of} for of in labels), *({name: value} for name, value in numbers.items())]:
+        with pytest.raises(UsageError, match="event rule: "):
+            EventRule(**{"labels": ("cat",), **wrong})  # type: ignore[arg-type]
+
+
+def test_two_rules_of_one_label_are_refused() -> None:
+    with pytest.raises(UsageError, match="two of them name 'cat'"):
+        rules_by_label([CAT, EventRule(labels=("dog", "cat"))])
+
+
+def test_a_bundles_labels_are_counted_as_its_results_count_them(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "tiny.edge"))
+    told = Told()
+    watch = EventWatch.for_bundle(bundle, [EventRule(labels=("dog",), appear_frames=1)], told)
+    watch.put(make_classification([1]))
+    assert [event.class_id for event in told] == [1]
+
+
+def test_a_label_that_the_bundle_does_not_have_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "tiny.edge"))
+    rules = (EventRule(labels=labels) for labels in (("dog", "catt"), ("fox",)))
+    with pytest.raises(UsageError) as refused:
+        EventWatch.for_bundle(bundle, rules, Told())
+    of = "is no label of tiny, so nothing is told of it"
+    assert str(refused.value) == f"event rules: 'catt' {of}; did you mean 'cat'?; 'fox' {of}"
+
+
+@pytest.mark.parametrize(
+    ("background_class", "expected"), [(False, {0: "cat", 1: "class_1"}), (True, {-1: "cat", 0: "class_0"})]
+)
+def test_labels_are_those_of_messages(tmp_path: Path, background_class: bool, expected: dict[int, str]) -> None:
+    files = FILES | {"labels.txt": b"cat\n\n"}
+    spec = ClassificationSpec(background_class=background_class)
+    manifest = msgspec.structs.replace(make_manifest(files), classification=spec)
+    assert labels_by_id(Bundle.open(write_bundle(tmp_path / "tiny.edge", manifest, files))) == expected

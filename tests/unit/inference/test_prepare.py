@@ -1,0 +1,182 @@
+"""Prepare: the tensor is what the formula says, its memory is always the same, and no frame allocates any."""
+
+from __future__ import annotations
+
+import tracemalloc
+from itertools import product
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from edge_sdk.errors import ModelError
+from edge_sdk.frame import Frame
+from edge_sdk.manifest import InputTensor
+from edge_sdk.model_spec import InputSpec
+from edge_sdk.prepare import Prepare
+
+RESIZES: Any = ("letterbox", "stretch", "center_crop")
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+NONE = (0.0, 0.0, 0.0)
+ORDERS = [*product(("NCHW", "NHWC"), ("RGB", "BGR", "GRAY"))]
+TAKEN: dict[str, Any] = {
+    "floats": ORDERS,
+    "levels": [*ORDERS, ("NHWC", "RGBA"), ("NHWC", "BGRA")],
+    "integers": [*ORDERS, ("NHWC", "RGBA"), ("NHWC", "BGRA")],
+}
+"""Layouts and colours that a model may take, by what it takes: normalised floats, levels of 0-255, quantized values."""
+
+
+def _frame(height: int = 48, width: int = 80, seed: int = 0) -> Frame:
+    image = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    return Frame(image, 0, 0.0, 0, "camera")
+
+
+def _prepare(kind: str, layout: Any, color: Any, **changes: Any) -> Prepare:
+    spec = InputSpec(color=color.removesuffix("A"), layout=layout, **changes)
+    scale = {"scale": 0.0171, "zero_point": 117} if kind == "integers" else {}
+    return Prepare(spec, None if kind == "floats" else InputTensor("uint8", layout, color, **scale))  # type: ignore[arg-type]
+
+
+def _check(tensor: np.ndarray, canvas: np.ndarray, spec: InputSpec, kind: str) -> None:
+    """Compare a tensor with the formula in plain numpy and float64, and of integers by QuantizeLinear's definition."""
+    pixels = canvas[..., ::-1] if spec.color == "RGB" else canvas
+    if spec.color == "GRAY":
+        pixels = cv2.cvtColor(canvas, cv2.COLOR_BGR2GRAY)[..., None]
+    count = spec.channels
+    values = (pixels.astype(np.float64) - np.array(spec.mean[:count])) / np.array(spec.std[:count])
+    if spec.layout == "NCHW":
+        pixels, values = pixels.transpose(2, 0, 1), values.transpose(2, 0, 1)
+    got = tensor[0] if tensor.shape[-1] != 4 else tensor[0, ..., :3]  # nothing reads a fourth channel
+    if kind == "floats":
+        # Within one unit in the last place of a float32.
+        np.testing.assert_array_max_ulp(got, values.astype(np.float32), maxulp=1)
+    else:
+        steps = np.clip(np.rint(values.astype(np.float32) / np.float32(0.0171)) + 117, 0, 255)
+        np.testing.assert_array_equal(got, pixels if kind == "levels" else steps)
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+@pytest.mark.parametrize("resize", RESIZES)
+def test_tensors_equal_the_formula_for_frames_of_any_size(kind: str, resize: Any) -> None:
+    """A frame fills only the picture's part of the tensor; calibration and golden inputs fill all of it."""
+    golden = np.random.default_rng(5).integers(0, 256, (32, 40, 3), np.uint8)
+    for (layout, color), mean, std in product(TAKEN[kind], (MEAN, NONE, (0.0, 0.0, 1.0)), (STD, (-300.0,) * 3)):
+        fields: Any = {"size_wh": (40, 32), "resize": resize, "mean": mean, "std": std}
+        live, canvases = _prepare(kind, layout, color, **fields), _prepare("floats", layout, color, **fields)
+        address = live.tensor.ctypes.data
+        for height, width in ((48, 80), (48, 80), (80, 48), (33, 31)):
+            frame = _frame(height, width)
+            _check(live(frame).tensor, canvases.resize(frame.image), live.spec, kind)
+        _check(live.normalise(golden), golden, live.spec, kind)
+        whole = live.normalise(live.resize(frame.image)).copy()
+        prepared = live(frame)
+        assert np.array_equal(prepared.tensor, whole)
+        assert prepared.tensor is live.tensor
+        assert live.tensor.ctypes.data == address
+        assert live.tensor.flags.c_contiguous
+        assert live.tensor.dtype == (np.float32 if kind == "floats" else np.uint8)
+        assert live.tensor.shape == ((1, 32, 40, 4) if color.endswith("A") else live.spec.tensor_shape)
+
+
+_FRAMES = 200
+_OBJECTS_BYTES = 2000  # of the values that say where a frame lies; the smallest picture here has 6,144 bytes a plane
+_OF_OTHERS = 10  # frames during which other threads of this process may have made something; it is traced too
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_a_frame_allocates_nothing(kind: str) -> None:
+    frame = _frame(120, 160)
+    tracemalloc.start()
+    try:
+        for (layout, color), resize, mean in product(TAKEN[kind], RESIZES, (MEAN, NONE)):
+            prepare = _prepare(kind, layout, color, size_wh=(96, 64), resize=resize, mean=mean, std=STD)
+            for _ in range(3):
+                prepare(frame)
+            taken = np.zeros(_FRAMES, np.int64)
+            before = tracemalloc.get_traced_memory()[0]
+            for number in range(_FRAMES):
+                tracemalloc.reset_peak()
+                start = tracemalloc.get_traced_memory()[0]
+                prepare(frame)
+                taken[number] = tracemalloc.get_traced_memory()[1] - start
+            assert np.sort(taken)[-_OF_OTHERS - 1] < _OBJECTS_BYTES, (layout, color, resize, mean)
+            assert tracemalloc.get_traced_memory()[0] - before < _OBJECTS_BYTES, (layout, color, resize, mean)
+        before = tracemalloc.get_traced_memory()[0]
+        picture = np.empty((64, 96), np.uint8)
+        assert tracemalloc.get_traced_memory()[0] - before > _OBJECTS_BYTES, "an allocation is not seen"
+        del picture
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("taken", [None, InputTensor("uint8", "NHWC", "RGBA")], ids=["floats", "pixels"])
+def test_several_threads_give_the_very_same_values(taken: InputTensor | None) -> None:
+    """Calibration has as many as the workstation; pictures so large are shared among them."""
+    before = cv2.getNumThreads()
+    try:
+        for resize, (height, width) in product(RESIZES, ((1080, 1920), (777, 1001), (300, 400))):
+            prepare, frame = Prepare(InputSpec(size_wh=(640, 640), resize=resize), taken), _frame(height, width)
+            cv2.setNumThreads(1)
+            alone = prepare(frame).tensor.copy()
+            prepare.normalise(np.zeros((640, 640, 3), np.uint8))
+            for count in (2, 4):
+                cv2.setNumThreads(count)
+                assert np.array_equal(prepare(frame).tensor, alone)
+    finally:
+        cv2.setNumThreads(before)
+
+
+@pytest.mark.parametrize(("anchor", "top"), [("center", 4), ("top_left", 0)])
+def test_letterbox_keeps_the_aspect_ratio_and_pads(anchor: Any, top: int) -> None:
+    prepare = Prepare(InputSpec(size_wh=(40, 32), pad_anchor=anchor, pad_value=7))
+    geometry = prepare(_frame(48, 80)).geometry
+    assert (geometry.scale_x, geometry.scale_y, geometry.offset_x, geometry.offset_y) == (0.5, 0.5, 0, top)
+    canvas = prepare.resize(np.full((48, 80, 3), 200, np.uint8))
+    expected = np.full((32, 40, 3), 7)
+    expected[top : top + 24] = 200
+    assert np.array_equal(canvas, expected)
+    # A new frame size leaves no trace of the old one.
+    tall = prepare.resize(np.full((64, 20, 3), 100, np.uint8))
+    assert np.count_nonzero(tall == 100) == 32 * 10 * 3
+    assert np.count_nonzero(tall == 7) == 32 * 30 * 3
+
+
+@pytest.mark.parametrize("resize", RESIZES)
+def test_boxes_come_back_to_where_they_were(resize: Any) -> None:
+    spec = InputSpec(size_wh=(416, 320), resize=resize, crop_fraction=0.875)
+    for height, width in ((48, 80), (333, 97), (32, 40), (5, 7)):
+        geometry = Prepare(spec)(_frame(height, width)).geometry
+        box = np.array([[width * 0.4, height * 0.4, width * 0.6, height * 0.6]], np.float32)
+        scale, offset = [geometry.scale_x, geometry.scale_y] * 2, [geometry.offset_x, geometry.offset_y] * 2
+        in_input = box * scale + offset
+        centre = in_input.reshape(2, 2).mean(axis=0)
+        # A cut begins at a whole pixel of the frame, so the middle may be off by half of one, and by rounding.
+        assert abs(centre - [208, 160]) == pytest.approx([0, 0], abs=0.5 * max(geometry.scale_x, geometry.scale_y) + 1)
+        back = geometry.boxes_to_frame(in_input.astype(np.float32), (width, height))
+        assert back == pytest.approx(box, abs=1e-3 * max(width, height))
+
+
+def test_center_crop_takes_the_middle() -> None:
+    image = np.zeros((100, 200, 3), np.uint8)
+    image[20:80, 70:130] = 255
+    assert (Prepare(InputSpec(size_wh=(60, 60), resize="center_crop", crop_fraction=0.6)).resize(image) == 255).all()
+
+
+def test_a_picture_of_the_wrong_size_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"shape \(8, 8, 3\), expected \(32, 40, 3\)"):
+        Prepare(InputSpec(size_wh=(40, 32))).normalise(np.zeros((8, 8, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"dtype": "float32", "layout": "NHWC", "color": "RGBA"}, "float32 has neither a scale nor a fourth channel"),
+        ({"dtype": "float32", "layout": "NHWC", "color": "RGB", "scale": 0.5}, "float32 has neither a scale"),
+        ({"dtype": "uint8", "layout": "NCHW", "color": "BGRA"}, "BGRA lies in planes, expected layout NHWC"),
+    ],
+)
+def test_tensors_that_no_device_makes_are_refused(fields: Any, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        InputTensor(**fields)

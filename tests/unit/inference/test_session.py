@@ -1,0 +1,416 @@
+"""Sessions are bound once and equal to a bare run, replay golden inputs, and are shared while somebody has them."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.errors import BundleError, IncompatibleError, OutputError, SessionError
+from edge_sdk.frame import Classification, Frame
+from edge_sdk.golden import largest_difference
+from edge_sdk.manifest import Golden
+from edge_sdk.model_spec import InputSpec
+from edge_sdk.prepare import Prepare
+from edge_sdk.session import Session, SessionCache, SessionSettings
+from edge_sdk.stages import Stages
+from tests.support import models as tiny
+from tests.support.bundles import FILES, SIDE, edit_manifest, open_real_bundle, write_bundle, write_real_bundle
+
+SPEC = InputSpec(size_wh=(SIDE, SIDE))
+MODEL = tiny.classifier(classes=2)
+
+
+def _session(settings: SessionSettings | None = None) -> Session:
+    return Session(tiny.classifier().SerializeToString(), settings or SessionSettings(), "tiny.onnx")
+
+
+def _tensors(count: int = 2) -> np.ndarray:
+    return np.random.default_rng(0).random((count, 1, 3, SIDE, SIDE), np.float32)
+
+
+def _frame(seed: int) -> Frame:
+    return Frame(np.random.default_rng(seed).integers(0, 256, (20, 30, 3), np.uint8), 0, 0.0, 0, "camera")
+
+
+def test_results_equal_a_bare_run_and_share_one_buffer() -> None:
+    session, prepare = _session(), Prepare(SPEC)
+    bare = ort.InferenceSession(tiny.classifier().SerializeToString(), providers=["CPUExecutionProvider"])
+    first = None
+    for seed in range(3):
+        inferred = session(prepare(_frame(seed)))
+        [expected] = bare.run(None, {"images": prepare.tensor})
+        assert np.array_equal(inferred.outputs[0], expected)
+        assert inferred.inference_ns > 0
+        first = first or inferred
+        assert inferred.outputs[0] is first.outputs[0]
+
+
+def test_the_file_is_not_kept_beside_the_model() -> None:
+    model = tiny.classifier().SerializeToString()
+    before = sys.getrefcount(model)
+    session = Session(model, SessionSettings(), "tiny.onnx")
+    assert sys.getrefcount(model) == before
+    assert session.input_name == "images"
+
+
+def test_other_tensors_are_bound_anew_and_a_twin_shares_the_model_and_no_buffer() -> None:
+    session = _session()
+    twin = session.twin()
+    a, b = _tensors()
+    expected_a, expected_b = session.run(a)[0].copy(), session.run(b)[0].copy()
+    assert not np.array_equal(expected_a, expected_b)
+    [of_a], [of_b] = session.run(a), twin.run(b)
+    assert twin.inference is session.inference
+    assert np.array_equal(of_a, expected_a)
+    assert np.array_equal(of_b, expected_b)
+
+
+def test_outputs_of_changing_shape_are_read_too() -> None:
+    nodes = [
+        helper.make_node("NonZero", ["images"], ["where"]),
+        helper.make_node("Cast", ["where"], ["out"], to=TensorProto.FLOAT),
+    ]
+    model = tiny.model(nodes, [1, 1, 2, 2], {"out": [4, "found"]})
+    session = Session(model.SerializeToString(), SessionSettings(), "m")
+    assert session.run(np.array([[[[0, 1], [1, 1]]]], np.float32))[0].shape == (4, 3)
+    assert session.output_shapes == [(4, "found")]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (np.zeros((1, 3, 8, 8), np.float32), "float32 (1, 3, 16, 16), got float32 (1, 3, 8, 8)"),
+        (np.zeros((1, 3, 16, 16), np.float64), "got float64 (1, 3, 16, 16); convert it, as with astype(numpy.float32)"),
+        (np.zeros((1, 3, 16, 16), ">f4"), "got >f4 (1, 3, 16, 16); convert it"),
+        (np.full((1, 3, 16, 16), None), "got object (1, 3, 16, 16); convert it"),
+        (np.zeros((1, 3, 16, 32), np.float32)[..., ::2], "is not C-contiguous; give numpy.ascontiguousarray of it"),
+        (np.zeros((), np.float32), "got float32 ()"),
+        ([[0.0]], "got list; give a numpy array"),
+        (None, "got NoneType; give a numpy array"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused(tensor: np.ndarray, expected: str) -> None:
+    session = _session()
+    [good, _] = _tensors()
+    before = session.run(good)[0].copy()
+    for one in (session, session.twin()):  # the twin has run nothing yet
+        with pytest.raises(SessionError) as caught:
+            one.run(tensor)
+        assert str(caught.value).startswith("tiny.onnx: input 'images' is float32 (1, 3, 16, 16), got ")
+        assert expected in str(caught.value)
+        assert np.array_equal(one.run(good)[0], before)
+
+
+def _strings() -> bytes:
+    nodes = [helper.make_node("Cast", ["images"], ["names"], to=TensorProto.STRING)]
+    proto = tiny.model(nodes, [1, 3, 4, 4], {"names": [1, 3, 4, 4]}, output_type=TensorProto.STRING)
+    return proto.SerializeToString()
+
+
+def _two_inputs() -> bytes:
+    proto = tiny.classifier()
+    proto.graph.input.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, [1]))
+    return proto.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (b"", "cannot load it"),
+        (tiny.classifier().SerializeToString()[:400], "cannot load it"),
+        (_strings(), "output 'names' is tensor(string), expected a tensor of numbers"),
+        (_two_inputs(), "has 2 inputs, expected one image input"),
+        (tiny.classifier(batch="n").SerializeToString(), "expected float32 or uint8 of fixed shape"),
+    ],
+)
+def test_models_that_cannot_be_used(model: bytes, expected: str) -> None:
+    with pytest.raises(SessionError) as caught:
+        Session(model, SessionSettings(), "broken.onnx")
+    assert str(caught.value).startswith("broken.onnx: ")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_reach_the_runtime(tmp_path: Path) -> None:
+    """What each of them does is for ONNX Runtime to show."""
+    usual = _session().inference.get_session_options()
+    assert (usual.intra_op_num_threads, usual.inter_op_num_threads) == (1, 1)
+    assert usual.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
+    assert usual.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    assert usual.enable_cpu_mem_arena
+    with pytest.raises(RuntimeError, match="disable_prepacking"):
+        usual.get_session_config_entry("session.disable_prepacking")
+    spinning = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning", "session.force_spinning_stop")
+    assert [usual.get_session_config_entry(key) for key in spinning] == ["0"] * 3
+    settings = SessionSettings(
+        intra_op_num_threads=2,
+        inter_op_num_threads=3,
+        allow_spinning=True,
+        arena=False,
+        prepacking=False,
+        graph_level="basic",
+        graph_file=str(tmp_path / "graph.onnx"),
+    )
+    other = _session(settings).inference.get_session_options()
+    assert (other.intra_op_num_threads, other.inter_op_num_threads) == (2, 3)
+    assert other.execution_mode == ort.ExecutionMode.ORT_PARALLEL
+    assert other.graph_optimization_level == ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    assert not other.enable_cpu_mem_arena
+    assert other.get_session_config_entry("session.disable_prepacking") == "1"
+    assert [other.get_session_config_entry(key) for key in spinning] == ["1"] * 3
+    assert onnx.load(tmp_path / "graph.onnx").graph.node
+
+
+def test_a_profile_shows_which_kernels_run_and_its_file_is_gone(tmp_path: Path) -> None:
+    relus = dict[str, int]()
+    for level in ("disabled", "extended"):
+        session = _session(SessionSettings(profile_prefix=str(tmp_path / "profile"), graph_level=level))  # type: ignore[arg-type]
+        session.run(_tensors()[0])
+        relus[level] = sum(e.args["op_name"] == "Relu" for e in session.stop_profile() if e.is_kernel)
+    assert relus["disabled"] > relus["extended"] == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def _waiting_s(run: Callable[[object], object], tensor: object) -> float:
+    """Median processor seconds of waiting for 20 ms after a run."""
+    busy = []
+    for _ in range(20):
+        run(tensor)
+        start = time.process_time()
+        time.sleep(0.02)
+        busy.append(time.process_time() - start)
+    return sorted(busy)[10]
+
+
+def test_between_two_runs_threads_cost_nothing_whether_they_spin_or_not() -> None:
+    weights = {"w": np.random.default_rng(0).normal(0, 0.05, (64, 3, 3, 3)).astype(np.float32)}
+    nodes = [helper.make_node("Conv", ["images", "w"], ["out"], pads=[1] * 4)]
+    model = tiny.model(nodes, [1, 3, 64, 64], {"out": [1, 64, 64, 64]}, weights).SerializeToString()
+    options, tensor = ort.SessionOptions(), np.zeros((1, 3, 64, 64), np.float32)
+    options.intra_op_num_threads = 2
+    bare = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    bare_s = _waiting_s(lambda given: bare.run(None, {"images": given}), tensor)
+    for spins in (False, True):
+        session = Session(model, SessionSettings(intra_op_num_threads=2, allow_spinning=spins), "m")
+        assert _waiting_s(session.run, tensor) < bare_s / 5
+
+
+def _golden_bundle(
+    folder: Path, *, error: float = 0.0, second_error: float = 0.0, noise: np.ndarray | None = None
+) -> Bundle:
+    """A real model in a bundle whose golden outputs are off by errors, and whose quantization costs `noise`."""
+    image = np.random.default_rng(1).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+    [output] = Session(MODEL.SerializeToString(), SessionSettings(), "m").run(Prepare(SPEC).normalise(image))
+    buffer = io.BytesIO()
+    arrays = {"image_0": image, "output_0_0": output + np.float32(error)}
+    arrays |= {"image_1": image, "output_1_0": output + np.float32(second_error)}
+    np.savez_compressed(buffer, **arrays, **({} if noise is None else {"noise_0": noise, "noise_1": noise}))
+    path = write_real_bundle(folder, MODEL, extra={"golden.npz": buffer.getvalue()})
+    [variant] = msgspec.json.decode((path / "manifest.json").read_bytes())["variants"]
+    variant["golden"] |= {"count": 2, "absolute": 0.0} | ({} if noise is None else {"noise_share": 0.5})
+    edit_manifest(path, variants=[variant])
+    return Bundle.open(path)
+
+
+@pytest.mark.parametrize(
+    ("error", "noise", "fits"),
+    [
+        (0.0, None, True),
+        (1e-3, None, False),
+        (math.nan, None, False),
+        # Integers that were rounded to the other side are no fault.
+        (0.009, 0.02, True),
+        (-0.009, 0.02, True),
+        (0.011, 0.02, False),
+        (math.nan, 0.02, False),
+    ],
+)
+def test_golden_inputs_that_give_other_results_refuse_the_device(
+    tmp_path: Path, error: float, noise: float | None, fits: bool
+) -> None:
+    rows = None if noise is None else np.array([noise], np.float32)
+    bundle = _golden_bundle(tmp_path / "a.edge", error=error, second_error=error, noise=rows)
+    session, prepare = Session.open(bundle), Prepare(SPEC)
+    if fits:
+        assert session.replay_golden(bundle, prepare) == pytest.approx(abs(error), rel=1e-3)
+    else:
+        with pytest.raises(IncompatibleError, match="golden input 0 gives other results here"):
+            session.replay_golden(bundle, prepare)
+
+
+def test_one_golden_input_is_enough_where_all_were_seen(tmp_path: Path) -> None:
+    """The second one is wrong, and not looked at."""
+    bundle = _golden_bundle(tmp_path / "a.edge", second_error=1.0)
+    session, prepare = Session.open(bundle), Prepare(SPEC)
+    assert session.replay_golden(bundle, prepare, 1) == 0.0
+    with pytest.raises(IncompatibleError, match="golden input 1"):
+        session.replay_golden(bundle, prepare)
+
+
+@pytest.mark.parametrize("noise", [np.zeros(2, np.float32), np.zeros(1), np.array([np.inf], np.float32)])
+def test_noise_that_is_not_one_number_a_row_is_refused(tmp_path: Path, noise: np.ndarray) -> None:
+    bundle = _golden_bundle(tmp_path / "a.edge", noise=noise)
+    with pytest.raises(BundleError, match="noise_0 is not one finite float32 a row of output 0"):
+        Session.open(bundle).replay_golden(bundle, Prepare(SPEC))
+
+
+def test_rows_are_judged_apart() -> None:
+    """Scores that are wrong are not lost among boxes that are hundreds of pixels wide."""
+    expected = np.zeros((1, 5, 40), np.float32)
+    expected[0, :4] = 300
+    noise = np.array([2, 2, 2, 2, 0.01], np.float32)
+    golden = Golden(file="golden.npz", count=1, absolute=0.0, relative=0.0, noise_share=0.5)
+    rounded = expected + np.array([0.9, -0.9, 0.9, 0.9, 0.004], np.float32).reshape(1, 5, 1)
+    assert largest_difference([rounded], [expected], golden, [noise]) == pytest.approx(0.9, rel=1e-3)
+    wrong = expected.copy()
+    wrong[0, 4] += 0.006
+    assert isinstance(largest_difference([wrong], [expected], golden, [noise]), str)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (b"\x18\0\0\0ORTM" + bytes(100), r"model\.int8\.ort: ONNX Runtime .* cannot load it"),
+        (b"not a model", r"model\.int8\.ort: cannot load it: neither in ORT format nor ONNX"),
+    ],
+)
+def test_a_model_that_this_runtime_cannot_load_is_incompatible(tmp_path: Path, model: bytes, expected: str) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "a.edge", files={**FILES, "model.int8.ort": model}))
+    cache = SessionCache()
+    for _ in range(2):
+        with pytest.raises(IncompatibleError, match=expected):
+            cache.open(bundle)
+    assert len(cache) == 0
+
+
+# The cache: what is loaded is not loaded again, and what is in use is never dropped.
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return open_real_bundle(tmp_path / "a.edge", MODEL)
+
+
+def _settings(threads: int) -> SessionSettings:
+    return SessionSettings(intra_op_num_threads=threads)
+
+
+def test_the_same_model_is_loaded_once_and_shared(bundle: Bundle) -> None:
+    cache = SessionCache()
+    first, second = cache.open(bundle), cache.open(Bundle.open(bundle.path))
+    assert first is not second
+    assert first.inference is second.inference
+    assert cache.open(bundle, _settings(2)).inference is not first.inference
+    assert len(cache) == 2
+
+
+def test_the_least_recently_used_one_goes(bundle: Bundle) -> None:
+    cache = SessionCache(most=2)
+    loaded = {threads: id(cache.open(bundle, _settings(threads)).inference) for threads in (1, 2)}
+    keeps = cache.open(bundle, _settings(1)).inference  # used again; ONNX Runtime's session lives, none of ours does
+    cache.open(bundle, _settings(3))
+    assert len(cache) == 2
+    assert cache.open(bundle, _settings(1)).inference is keeps
+    assert id(keeps) == loaded[1]
+
+
+def test_what_is_in_use_stays(bundle: Bundle) -> None:
+    cache = SessionCache(most=1)
+    used = cache.open(bundle, _settings(1))
+    for threads in (2, 3, 4):
+        cache.open(bundle, _settings(threads))
+    assert cache.open(bundle, _settings(1)).inference is used.inference
+    del used
+    cache.open(bundle, _settings(2))
+    cache.open(bundle, _settings(3))
+    assert len(cache) == 1
+
+
+def test_stages_that_come_back_replay_nothing(bundle: Bundle) -> None:
+    cache = SessionCache()
+    first = Stages.open(bundle, cache=cache)
+    assert first.session.is_proved
+    (bundle.path / "golden.npz").unlink()  # whoever replays golden now fails
+    second = Stages.open(bundle, cache=cache)
+    assert second.session.inference is first.session.inference
+    assert second.prepare is not first.prepare
+    results = [stages(_frame(1)) for stages in (first, second)]
+    assert all(isinstance(result, Classification) for result in results)
+    assert np.array_equal(results[0].confidences, results[1].confidences)  # type: ignore[union-attr]
+
+
+def test_several_cameras_share_one_model(bundle: Bundle) -> None:
+    cache = SessionCache()
+    alone = Stages.open(bundle)
+    expected = [alone(_frame(seed)).confidences for seed in range(8)]  # type: ignore[union-attr]
+
+    def watch(camera: int) -> bool:
+        stages = Stages.open(bundle, cache=cache)
+        seeds = [(camera + step) % 8 for step in range(200)]
+        return all(np.array_equal(stages(_frame(s)).confidences, expected[s]) for s in seeds)  # type: ignore[union-attr]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(watch, range(4)))
+    assert len(cache) == 1
+
+
+class _Watched(Bundle):
+    """A bundle that notes how often it is read, and whose reader waits for others."""
+
+    def __init__(self, opened: Bundle, others: Barrier) -> None:
+        super().__init__(opened.path, opened.manifest, opened.manifest_bytes, signed=opened.signed)
+        self._others = others
+        self.reads = 0
+
+    def read(self, name: str) -> bytes:
+        self.reads += 1
+        self._others.wait(10)
+        return super().read(name)
+
+
+def test_different_models_load_at_the_same_time(tmp_path: Path, bundle: Bundle) -> None:
+    both = Barrier(2)
+    other = open_real_bundle(tmp_path / "b.edge", tiny.classifier(classes=3))
+    cache = SessionCache()
+    with ThreadPoolExecutor(2) as threads:
+        opened = list(threads.map(cache.open, [_Watched(bundle, both), _Watched(other, both)]))
+    assert opened[0].inference is not opened[1].inference
+    assert len(cache) == 2
+
+
+def test_one_model_that_two_want_at_once_is_loaded_once(bundle: Bundle) -> None:
+    alone = Barrier(1)
+    wanted = [_Watched(bundle, alone) for _ in range(8)]
+    cache = SessionCache()
+    with ThreadPoolExecutor(8) as threads:
+        opened = list(threads.map(cache.open, wanted))
+    assert sum(w.reads for w in wanted) == 1
+    assert len({id(session.inference) for session in opened}) == 1
+
+
+@pytest.mark.parametrize("left", [b"", b"[{", None], ids=["empty", "cut", "gone"])
+def test_a_profile_that_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes | None) -> None:
+    """As ONNX Runtime leaves it on a full disk, without a word."""
+    profile = tmp_path / "profile.json"
+    session = _session()
+    monkeypatch.setattr(session, "inference", SimpleNamespace(end_profiling=lambda: str(profile)))
+    if left is not None:
+        profile.write_bytes(left)
+    with pytest.raises(OutputError, match=r"profile\.json: not the whole profile of a run; check the space on its"):
+        session.stop_profile()
+    assert not profile.exists()

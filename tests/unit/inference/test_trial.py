@@ -1,0 +1,220 @@
+"""A new bundle is tried in a process of its own: what crashes, hangs or takes all memory does it there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from edge_sdk.ahead import Ahead
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.daemon.loading import begin_loading
+from edge_sdk.daemon.settings import PipelineSettings
+from edge_sdk.daemon.shared import Shared
+from edge_sdk.errors import BundleError, IncompatibleError
+from edge_sdk.session import SessionSettings
+from edge_sdk.stop import Stop
+from edge_sdk.trial import TrialLimits, prove_here
+from tests.support.bundles import deep, edit_manifest, endless_of_hostile, sound, wants, write_hostile
+
+Found = TypeVar("Found")
+HARM = {
+    "memory": (lambda: wants(5), 200, "needs more than 512 MiB, and its target has 512"),
+    "hang": (endless_of_hostile, 2, "were not through after 2 s"),
+    "crash": (deep, 200, r"crashed on it \(SIGSEGV\)"),
+}
+"""A model, the seconds that it gets, and what is said of it."""
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A device on which nothing was tried yet."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "edge-sdk" / "proved"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return Bundle.open(write_hostile(tmp_path / "tiny.edge", sound()))
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_harm_is_one_line_and_nothing_is_remembered(state: Path, tmp_path: Path, harm: str) -> None:
+    make, seconds, expected = HARM[harm]
+    hostile = Bundle.open(write_hostile(tmp_path / "hostile.edge", make()))
+    with pytest.raises(IncompatibleError, match=expected) as error:
+        prove_here(hostile, seconds=seconds)
+    assert str(error.value).startswith(f"{tmp_path}/hostile.edge/model.int8.ort: not loaded: ")
+    assert "\n" not in str(error.value)
+    assert not state.exists()
+
+
+def test_the_daemon_never_loads_it(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this very process: were it loaded here, the test run would end."""
+    hostile = write_hostile(tmp_path / "hostile.edge", deep())
+    assert run(["run", str(hostile), "--source", str(tmp_path), "-q"]) == 6
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_sound_one_is_tried_once(state: Path, bundle: Bundle) -> None:
+    assert prove_here(bundle)
+    [record] = state.iterdir()
+    (bundle.path / "model.int8.ort").unlink()  # a second trial would miss it
+    assert prove_here(bundle)
+    assert prove_here(bundle, "int8")
+    assert prove_here(bundle, settings=SessionSettings.of(bundle.manifest))  # which are those it was tried with
+    with pytest.raises(BundleError, match="missing"):
+        prove_here(bundle, settings=SessionSettings(intra_op_num_threads=2))
+    record.write_bytes(record.read_bytes()[:-2])
+    with pytest.raises(BundleError, match="missing"):
+        prove_here(bundle)
+
+
+def test_a_bundle_whose_name_is_no_text_is_tried(state: Path, tmp_path: Path) -> None:
+    assert prove_here(Bundle.open(write_hostile(tmp_path / f"{os.fsdecode(bytes([255]))}.edge", sound())))
+
+
+def test_another_bundle_in_its_place_is_refused(state: Path, bundle: Bundle) -> None:
+    edit_manifest(bundle.path, version=2)
+    with pytest.raises(BundleError, match="was changed while it was opened"):
+        prove_here(bundle)
+
+
+def test_a_state_folder_that_cannot_be_written_is_said_and_nothing_more(state: Path, bundle: Bundle) -> None:
+    state.parent.write_text("in the way")
+    said: list[str] = []
+    for _ in range(2):
+        assert prove_here(bundle, say=said.append)
+    assert len(said) == 2
+    assert "every start tries it again" in said[0]
+
+
+def test_a_user_without_a_home_gets_a_trial_at_every_start(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STATE_DIRECTORY", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    said: list[str] = []
+    assert prove_here(bundle, say=said.append)
+    [line] = said
+    assert "every start tries it again: this user has no home folder" in line
+
+
+def test_the_oldest_records_go(state: Path, bundle: Bundle) -> None:
+    state.mkdir(parents=True)
+    for number in range(80):
+        (state / f"{number}.json").touch()
+        os.utime(state / f"{number}.json", (number, number))
+    assert prove_here(bundle)
+    left = {path.name for path in state.iterdir()}
+    assert len(left) == 64
+    assert {"79.json", "17.json"} <= left
+    assert "16.json" not in left
+
+
+def test_who_is_told_to_stop_does_not_wait(state: Path, tmp_path: Path) -> None:
+    hostile = Bundle.open(write_hostile(tmp_path / "hostile.edge", endless_of_hostile()))
+    stopped = threading.Event()
+    threading.Timer(0.5, stopped.set).start()
+    assert not prove_here(hostile, seconds=200, is_stopped=stopped.is_set)
+
+
+def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process is given, read where the kernel shows it."""
+    for name in ("EDGE_SDK_MQTT_PASSWORD", "GATE_WORD", "CREDENTIALS_DIRECTORY", "CUDA_WORD"):  # password_env = any
+        monkeypatch.setenv(name, "hush-hush")
+    monkeypatch.syspath_prepend("/put-in-front-meanwhile")  # as OpenCV does while it is imported in another thread
+    hostile = Bundle.open(write_hostile(bundle.path.parent / "hostile.edge", endless_of_hostile()))
+    stopped = threading.Event()
+    thread = threading.Thread(target=prove_here, args=(hostile,), kwargs={"is_stopped": stopped.is_set})
+    thread.start()
+    try:
+        shown = _wait_for(_given_to_the_trial)
+    finally:
+        stopped.set()
+        thread.join()
+    assert b"edge_sdk.trial" in shown
+    assert b"PATH=" in shown
+    assert b"PYTHONPATH=" in shown
+    assert b"/put-in-front-meanwhile" not in shown
+    # What it unpacks and cannot remove where it crashes is removed here.
+    folder = Path(re.search(rb"TMPDIR=([^\0]+edge-trial-[^\0]+)", shown)[1].decode())  # type: ignore[index]
+    assert folder.parent == Path(tempfile.gettempdir())
+    assert not folder.exists()
+    assert b"hush-hush" not in shown
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_beside_a_camera_it_gives_way_and_at_a_start_it_does_not(state: Path, tmp_path: Path, beside: bool) -> None:
+    hostile = Bundle.open(write_hostile(tmp_path / "hostile.edge", endless_of_hostile()))
+    stop = Stop()
+    niceness = _niceness_during(lambda: prove_here(hostile, is_stopped=stop.is_asked, beside=beside), stop, beside)
+    assert niceness == (min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0)) if beside else 0)
+
+
+@pytest.mark.parametrize("others_run", [False, True])
+def test_a_stream_that_starts_beside_others_tries_its_bundle_beside_them(
+    state: Path, tmp_path: Path, others_run: bool
+) -> None:
+    path, shared, stop = write_hostile(tmp_path / "hostile.edge", endless_of_hostile()), Shared(), Stop()
+    settings = PipelineSettings(source="pattern", bundle=path)
+    with contextlib.ExitStack() as stack:
+        if others_run:
+            stack.enter_context(shared.progress.begin())
+        verified = stack.enter_context(Ahead(lambda: Bundle.open(path), "edge-verify"))
+        niceness = _niceness_during(lambda: begin_loading(settings, verified, print, stop, shared), stop, others_run)
+    assert niceness == (min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0)) if others_run else 0)
+
+
+def _niceness_during(work: Callable[[], object], stop: Stop, is_nice: bool) -> int:
+    """Of the process of a trial, above this one's; one that shall be nice becomes so soon after its start."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        child = int(_wait_for(_the_trial).name)
+        _wait_for(lambda: True if os.getpriority(os.PRIO_PROCESS, child) > own or not is_nice else None)
+        return os.getpriority(os.PRIO_PROCESS, child) - own
+    finally:
+        stop.ask()
+        thread.join()
+
+
+def _the_trial() -> Path | None:
+    """The folder in /proc of this process's child."""
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a thread that just ended
+            for child in (task / "children").read_text().split():
+                folder = Path("/proc") / child
+                if b"edge_sdk.trial" in (folder / "cmdline").read_bytes():
+                    return folder
+    return None
+
+
+def _given_to_the_trial() -> bytes | None:
+    """Arguments and environment of this process's child."""
+    folder = _the_trial()
+    return (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes() if folder else None
+
+
+def _wait_for(look: Callable[[], Found | None]) -> Found:
+    while (found := look()) is None:
+        time.sleep(0.01)
+    return found
+
+
+def test_what_is_free_limits_it_too() -> None:
+    assert TrialLimits.here(64, 1.0).memory_bytes == 64 * 2**20
+    assert 0 < TrialLimits.here(10**9, 1.0).memory_bytes < 10**9 * 2**20

@@ -1,0 +1,170 @@
+"""What `wait_committed` promises: all that was put before is on disk or at the broker, or whoever waits is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_sdk.publishing.durable import EventOutbox, Held, Losses, OutboxSettings
+from edge_sdk.publishing.durable.store import EventStore
+from edge_sdk.publishing.durable.writer import Writer
+from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, outbox_at, payload, put, taken, until
+from tests.unit.outbox.test_event_opening import SlowOpening
+
+
+def test_each_thread_is_told_once_of_what_was_lost_before_it_was_on_disk(tmp_path: Path) -> None:
+    with (
+        outbox_at(tmp_path / "events.sqlite", max_mb=1) as outbox,
+        ThreadPoolExecutor(1) as other,
+    ):
+        assert other.submit(outbox.wait_committed, WAIT_S).result()
+        put(outbox, 1, size=2_000_000)
+        put(outbox, 1)
+        found = [outbox.wait_committed(WAIT_S), outbox.wait_committed(WAIT_S)]
+        found += [other.submit(outbox.wait_committed, WAIT_S).result() for _ in range(2)]
+        assert found == [False, True, False, True]
+        assert outbox.stats().lost == Losses(quarantine=1)
+
+
+def test_what_memory_had_no_room_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SlowDisk(monkeypatch)
+    with outbox_at(tmp_path / "events.sqlite", max_memory_bytes=100_000) as outbox:
+        put(outbox, 1)
+        assert outbox.wait_committed(WAIT_S)
+        disk.may_go.clear()
+        put(outbox, 1)
+        until(lambda: not outbox._shelf.has_new)  # its thread hangs in the disk
+        put(outbox, 300, size=1000)
+        assert outbox.stats().lost.memory > 100
+        assert not outbox.wait_committed(0.01)  # not in time: nothing is told yet
+        disk.may_go.set()
+        assert not outbox.wait_committed(WAIT_S)
+        put(outbox, 1)
+        assert outbox.wait_committed(WAIT_S)
+
+
+def test_without_a_disk_what_the_broker_has_is_safe_and_what_it_refused_is_not() -> None:
+    with outbox_at(None) as outbox:
+        put(outbox, 2)
+        first, second = taken(outbox, 2)
+        assert not outbox.wait_committed(0.01)
+        outbox.deliver(first)
+        outbox.deliver(second)
+        outbox.end_connection(is_orderly=True)
+        assert outbox.wait_committed(WAIT_S)
+        put(outbox, 1)
+        outbox.refuse(taken(outbox, 1)[0], "Not authorized")
+        assert not outbox.wait_committed(WAIT_S)
+
+
+def test_an_event_that_could_not_be_encoded_after_its_file_was_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path) as outbox:
+        put(outbox, 3)
+    disk = SlowOpening(monkeypatch)
+    outbox = EventOutbox(OutboxSettings(commit_s=0.002), path, "boot")
+    try:
+        assert outbox.put(TOPIC + "door", "door", lambda seq: seq.to_bytes(1, "big")) is None
+        assert outbox.put(TOPIC + "door", "door", payload) is None
+        disk.may_go.set()
+        assert [outbox.wait_committed(WAIT_S) for _ in range(2)] == [False, True]
+    finally:
+        disk.may_go.set()
+        outbox.close(WAIT_S)
+
+
+def test_a_held_event_that_could_not_be_encoded_is_told_though_nothing_was_put_since(tmp_path: Path) -> None:
+    outbox = EventOutbox(OutboxSettings(commit_s=0.002), tmp_path / "events.sqlite", "boot")
+    outbox.limit(0.001)
+    try:
+        assert outbox.put(TOPIC + "door", "door", payload) is not None
+        assert outbox.put(TOPIC + "door", "door", lambda seq: seq.to_bytes(1, "big")) is None
+        found = [outbox.wait_committed(WAIT_S)]  # no rate is waited for
+        outbox.hasten()
+        found += [outbox.wait_committed(WAIT_S) for _ in range(2)]
+        assert found == [True, False, True]
+    finally:
+        outbox.close(WAIT_S)
+
+
+def test_what_an_earlier_process_left_and_the_broker_refuses_is_nobodys_loss_here(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path) as outbox:
+        put(outbox, 3)
+    told: list[bool] = []
+    with outbox_at(path) as outbox:
+        outbox.refuse(taken(outbox, 1)[0], "Payload format invalid")
+        put(outbox, 1)
+        thread = threading.Thread(target=lambda: told.append(outbox.wait_committed(WAIT_S)))
+        thread.start()
+        thread.join()
+        assert told == [True]
+
+
+class _Waits(threading.Event):
+    """Writes down when somebody waits for it, and for how long."""
+
+    def __init__(self, log: list[tuple[str, object]], name: str) -> None:
+        super().__init__()
+        self._log, self._name = log, name
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._log.append((f"begin {self._name}", timeout))
+        is_set = super().wait(timeout)
+        self._log.append((f"end {self._name}", timeout))
+        return is_set
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.1], ids=["a disk", "a disk that takes longer than commits are apart"])
+def test_no_event_waits_for_its_commit_for_longer_than_the_settings_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause_s: float
+) -> None:
+    """By what its thread waited for, not by a clock, which on a busy machine measures the machine."""
+    commit_s, log = 0.03, list[tuple[str, object]]()
+    commit, turn = EventStore.commit, Writer.turn
+
+    def recorded(store: EventStore, events: Sequence[Held], *others: Any) -> None:
+        seqs = [event.seq for event in events]
+        log.append(("begin commit", seqs))
+        time.sleep(pause_s)
+        commit(store, events, *others)
+        log.append(("end commit", seqs))
+
+    def turned(writer: Writer) -> None:
+        log.append(("begin turn", None))  # before it takes what is new
+        turn(writer)
+
+    monkeypatch.setattr(EventStore, "commit", recorded)
+    monkeypatch.setattr(Writer, "turn", turned)
+    outbox = EventOutbox(OutboxSettings(commit_s=commit_s), tmp_path / "events.sqlite", "boot")
+    outbox._closing, outbox._alarm._bell = _Waits(log, "closing"), _Waits(log, "bell")
+    try:
+        for number in range(60):
+            log.append(("put", outbox.put(TOPIC + "door", "door", payload)))
+            time.sleep((0.0, 0.001, 0.007, 0.05)[number % 4])  # in the middle of a commit, of a wait, and after long
+        assert outbox.wait_committed(WAIT_S)
+    finally:
+        outbox.close(WAIT_S)
+    for at, (what, seq) in enumerate(log):
+        if what != "put":
+            continue
+        own = next(i for i, (name, seqs) in enumerate(log) if name == "begin commit" and seq in seqs)  # type: ignore[operator]
+        before = log[at:own]  # empty where it was begun before this was written down
+        names = [name for name, _ in before]
+        assert "begin bell" not in names  # nobody waits for more
+        assert names.count("begin turn") <= 1  # no other commit goes first but one that was under way
+        assert names.count("end commit") <= 1
+        waits = [timeout for name, timeout in before if name == "end closing"]
+        assert len(waits) <= 1
+        assert all(0.0 <= timeout <= commit_s for timeout in waits)  # type: ignore[operator]
+        if pause_s > commit_s and "end commit" in names:
+            assert waits in ([], [0.0])  # it has waited long enough
+    assert len([1 for name, _ in log if name == "begin commit"]) < 60

@@ -1,0 +1,224 @@
+"""Events on their way to a broker: before results, in order, once more after a break, and put aside where refused."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.publishing.durable import Losses, event_outbox
+from edge_sdk.publishing.link import Kind
+from edge_sdk.publishing.outbox import Message
+from tests.support.connections import FakeLink, door_over, put, until
+from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, delivered, outbox_at, payload
+from tests.support.outboxes import put as put_events
+
+
+def _seen(*links: FakeLink) -> list[int]:
+    return [document["seq"] for link in links for document in link.documents("event")]
+
+
+def test_events_that_wait_go_before_results_and_leave_them_a_place(tmp_path: Path) -> None:
+    link = FakeLink(window=6, answers=False)
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        numbers = [events.put(TOPIC + "door", "door", payload) for _ in range(30)]
+        until(lambda: events.is_ready)
+        door = door_over(link, events=events)
+        put(door.stream, *range(10))
+        until(lambda: len([k for k, _ in link.published if k in ("event", "result")]) >= 4)
+        assert link.published[0][0] == "status"
+        # Of a window of six, four for events, and what comes first is one.
+        kinds = [kind for kind, _ in list(link.published) if kind in ("event", "result")]
+        assert kinds[0] == "event"
+        assert kinds.count("event") <= 4
+        link.answers = True
+        until(lambda: door.publisher.stats().events.delivered == 30 and door.publisher.stats().sent == 10)
+        assert _seen(link) == numbers
+        assert link.most_unanswered <= 6
+        door.publisher.close()
+
+
+def test_what_was_on_its_way_is_the_first_of_the_next_connection(tmp_path: Path) -> None:
+    first, second = FakeLink(answers=False), FakeLink()
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        door = door_over(first, second, events=events)
+        numbers = [door.stream.put_event(payload) for _ in range(100)]
+        until(lambda: len(_seen(first)) == 18)
+        first.drop("broken pipe")
+        until(lambda: door.publisher.stats().events.delivered == 100)
+        assert _seen(first) == numbers[:18]
+        assert _seen(second) == numbers
+        assert door.publisher.stats().events.lost.total == 0
+        door.publisher.close()
+
+
+def test_what_a_broker_acknowledged_just_before_it_broke_comes_again(tmp_path: Path) -> None:
+    crashes = 5
+    links = [FakeLink() for _ in range(crashes + 2)]
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        door = door_over(*links, events=events)
+        numbers = [door.stream.put_event(payload) for _ in range(10)]
+        for count, link in enumerate(links[: crashes + 1], start=1):
+            until(lambda link=link: len(_seen(link)) == 10)  # type: ignore[misc]
+            until(lambda: door.publisher.stats().events.delivered == 10)
+            link.drop("the broker crashed, and had written nothing down")
+            until(lambda count=count: door.publisher.stats().connects == count + 1)  # type: ignore[misc]
+        # One that breaks so often right after its answers is believed at last: they are not sent for ever.
+        last = door.stream.put_event(payload)
+        until(lambda: door.publisher.stats().events.delivered == 11)
+        assert [_seen(link) for link in links] == [numbers] * (crashes + 1) + [[last]]
+        door.publisher.close()
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        assert events.waiting == 0
+
+
+@pytest.mark.parametrize("is_heard", [False, True], ids=["silence", "a sign of life"])
+def test_an_answer_is_believed_once_the_broker_has_said_something_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_heard: bool
+) -> None:
+    """A machine that dies, and whose disk forgets what the broker had answered, ends no connection for a while."""
+    links = FakeLink(), FakeLink()
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        door = door_over(*links, events=events)
+        numbers = [door.stream.put_event(payload) for _ in range(3)]
+        until(lambda: door.publisher.stats().events.delivered == 3)
+        links[0].answers = False
+        monkeypatch.setattr(event_outbox, "_DOUBT_S", 0.1)
+        time.sleep(0.3)
+        links[0].is_heard = is_heard
+        last = door.stream.put_event(payload)
+        until(lambda: not links[0].is_heard and last in _seen(links[0]))
+        links[0].drop("connection lost")
+        until(lambda: last in _seen(links[1]))
+        assert _seen(links[1]) == ([] if is_heard else numbers) + [last]
+        door.publisher.close()
+
+
+@pytest.mark.parametrize("code", [0x87, 0x90, 0x99])
+def test_what_the_broker_never_takes_does_not_hold_up_the_rest(tmp_path: Path, code: int) -> None:
+    poison: list[int] = []
+
+    def judge(kind: Kind, message: Message) -> tuple[str, int]:
+        is_poison = kind == "event" and any(b'"seq":%d}' % number in message.payload for number in poison)
+        return ("Not authorized", code) if is_poison else ("", 0)
+
+    link = FakeLink(judge=judge)
+    link.answers = False
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        door = door_over(link, events=events)
+        numbers = [door.stream.put_event(payload) for _ in range(40)]
+        poison += numbers[5:8]
+        link.answers = True
+        until(lambda: door.publisher.stats().events.delivered == 37)
+        assert _seen(link) == numbers  # each once
+        assert door.publisher.stats().events.lost == Losses(quarantine=3)
+        expected = "did not take an event on edge/v1/default/pi/event/door: Not authorized"
+        assert door.publisher.stats().last_error.endswith(expected)
+        door.publisher.close()
+        assert [s for s in link.documents("state") if "events_refused" in s.get("warnings", {})]
+
+
+def test_a_slip_in_an_acl_costs_no_event(tmp_path: Path) -> None:
+    is_allowed = threading.Event()
+
+    def judge(kind: Kind, _message: Message) -> tuple[str, int]:
+        return ("Not authorized", 0x87) if kind == "event" and not is_allowed.is_set() else ("", 0)
+
+    def warnings() -> list[str]:
+        return [state.get("warnings", {}).get("events_held", "") for state in link.documents("state")]
+
+    link = FakeLink(judge=judge)
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        door = door_over(link, events=events)
+        numbers = [door.stream.put_event(payload) for _ in range(300)]
+        until(lambda: len(_seen(link)) > 40)  # a second window was tried
+        assert (events.waiting, events.stats().lost.total) == (300, 0)
+        until(lambda: "event/door: Not authorized; they wait and are tried again, allow this" in warnings()[-1])
+        is_allowed.set()
+        until(lambda: door.publisher.stats().events.delivered == 300)
+        assert _seen(link)[-300:] == numbers
+        until(lambda: warnings()[-1] == "")
+        door.publisher.close()
+
+
+def test_what_the_broker_may_take_later_is_tried_again(tmp_path: Path) -> None:
+    tries: Counter[bytes] = Counter()
+
+    def judge(kind: Kind, message: Message) -> tuple[str, int]:
+        if kind != "event":
+            return "", 0
+        tries[message.payload] += 1
+        return ("Quota exceeded", 0x97) if b"x" in message.payload and tries[message.payload] == 1 else ("", 0)
+
+    link = FakeLink(judge=judge)
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        door = door_over(link, events=events)
+        door.stream.put_event(lambda seq: b'{"seq":%d,"x":1}' % seq)
+        until(lambda: door.publisher.stats().events.delivered == 1)
+        assert list(tries.values()) == [2]
+        assert door.publisher.stats().events.lost.total == 0
+        door.publisher.close()
+
+
+def test_an_event_above_the_limit_is_put_aside(tmp_path: Path) -> None:
+    link = FakeLink(limit=1000)
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        door = door_over(link, events=events)
+        small = door.stream.put_event(payload)
+        door.stream.put_event(lambda seq: payload(seq, 2000))
+        last = door.stream.put_event(payload)
+        until(lambda: door.publisher.stats().events.delivered == 2)
+        assert _seen(link) == [small, last]
+        assert door.publisher.stats().events.lost == Losses(quarantine=1)
+        door.publisher.close()
+
+
+def test_closing_brings_what_was_put_a_moment_ago(tmp_path: Path) -> None:
+    link = FakeLink()
+    with outbox_at(tmp_path / "events.sqlite", commit_s=0.2) as events:
+        door = door_over(link, events=events)
+        until(lambda: door.publisher.stats().state == "online")
+        numbers = [door.stream.put_event(payload) for _ in range(5)]
+        door.publisher.close()
+        assert _seen(link) == numbers
+        assert link.documents("status")[-1]["status"] == "offline"
+
+
+def test_an_orderly_end_waits_for_a_disk_that_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SlowDisk(monkeypatch)
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        door = door_over(FakeLink(error=ConnectionRefusedError()), events=events)
+        numbers = [door.stream.put_event(payload)]
+        assert events.wait_committed(WAIT_S)
+        disk.pause_s = 0.6
+        numbers.append(door.stream.put_event(payload))
+        door.publisher.close(0.9)
+        shutil.copytree(tmp_path, tmp_path / "after")
+    with outbox_at(tmp_path / "after" / "events.sqlite") as events:
+        assert delivered(events, 2) == numbers
+
+
+def test_an_end_that_a_disk_does_not_take_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, said = SlowDisk(monkeypatch), list[tuple[str, str]]()
+    with outbox_at(tmp_path / "events.sqlite", said=said) as events:
+        put_events(events, 1)
+        assert events.wait_committed(WAIT_S)
+        disk.may_go.clear()
+        put_events(events, 1)
+        events.close(0.01)
+        assert [name for name, line in said if "did not take the last events" in line] == ["outbox_disk"]
+        disk.may_go.set()
+
+
+def test_without_a_disk_events_are_sent_from_memory() -> None:
+    link = FakeLink()
+    door = door_over(link)
+    numbers = [door.stream.put_event(payload) for _ in range(50)]
+    until(lambda: door.publisher.stats().events.delivered == 50)
+    assert _seen(link) == numbers
+    assert not door.publisher.stats().events.is_durable
+    door.publisher.close()

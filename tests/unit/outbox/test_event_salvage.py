@@ -1,0 +1,438 @@
+"""What is damaged in an outbox's file or its log after a kill comes back as far as it can, and the rest is counted."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from edge_sdk.publishing.durable import EventOutbox, Held, Losses, OutboxSettings, recovery
+from edge_sdk.publishing.durable.recovery import open_store
+from edge_sdk.publishing.durable.store import EventStore
+from tests.support.outboxes import (
+    WAIT_S,
+    deliver_all,
+    delivered,
+    folder_in_memory,
+    outbox_at,
+    payload,
+    put,
+    taken,
+    until,
+)
+
+_PAGE, _LOG_HEAD, _FRAME = 4096, 32, 24 + 4096
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def _record(path: Path) -> Path:
+    return path.with_name(path.name + "-committed")
+
+
+def _flip(path: Path, place: int, mask: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= mask
+    path.write_bytes(data)
+
+
+def _committed(outbox: EventOutbox, count: int, size: int, times: int = 1, camera: str = "") -> list[int]:
+    numbers = []
+    for time in range(times):
+        numbers += put(outbox, count, camera or ("yard" if time % 3 else "door"), size)
+        assert outbox.wait_committed(WAIT_S)
+    return numbers
+
+
+def _killed(outbox: EventOutbox, path: Path) -> Path:
+    """The file as a kill leaves it, in a folder of its own, once nothing is written any more."""
+    until(lambda: not outbox._shelf.has_new and outbox._alarm.is_idle)
+    return Path(shutil.copytree(path.parent, path.parent.with_name("killed"))) / path.name
+
+
+def _life(folder: Path, live: Callable[[EventOutbox], object], *, first: int = 0) -> Path:
+    """The file after a kill; `first` events are in the file itself, the others in its log alone."""
+    path = folder / "life" / "events.sqlite"
+    if first:
+        with outbox_at(path, max_mb=1) as outbox:
+            _committed(outbox, first, 80)
+    with outbox_at(path, max_mb=1) as outbox:
+        live(outbox)
+        return _killed(outbox, path)
+
+
+def _deliver_some(outbox: EventOutbox) -> None:
+    _committed(outbox, 10, 80, times=6)
+    delivered(outbox, 35)
+    outbox.end_connection(is_orderly=True)
+    _committed(outbox, 10, 80, times=3)
+
+
+def _refuse_some(outbox: EventOutbox) -> None:
+    _committed(outbox, 10, 80, times=6)
+    for number, event in enumerate(taken(outbox, 30)):
+        if number % 3 == 0:
+            outbox.refuse(event, "Packet too large")
+    outbox.end_connection(is_orderly=False)  # the others are not answered
+    _committed(outbox, 10, 80, times=3)
+
+
+def _overflow(outbox: EventOutbox) -> None:
+    put(outbox, 20, "quiet", 80)
+    while not outbox.stats().lost.overflow:
+        _committed(outbox, 100, 5000)
+    _committed(outbox, 5, 80, times=3)
+
+
+class Life(NamedTuple):
+    """A folder after a kill, and the numbers of the events that an outbox finds there."""
+
+    folder: Path
+    numbers: set[int]
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> list[Life]:
+    found = []
+    for live, first in (
+        (lambda outbox: _committed(outbox, 10, 80, times=12), 0),
+        (lambda outbox: _committed(outbox, 10, 80, times=12), 90),
+        (lambda outbox: _committed(outbox, 2, 9000, times=8), 90),  # more than a page each
+        (_deliver_some, 20),
+        (_refuse_some, 90),
+        (_overflow, 0),
+    ):
+        path = _life(tmp_path_factory.mktemp("life"), live, first=first)
+        whole = Path(shutil.copytree(path.parent, path.parent.with_name("whole"))) / path.name
+        with outbox_at(whole, max_mb=1) as outbox:
+            found.append(Life(path.parent, {event.seq for event in deliver_all(outbox)}))
+            assert outbox.stats().set_aside == 0
+    return found
+
+
+def _damage(rng: random.Random, path: Path) -> str:
+    """Flip bits, cut the end off, or zero or swap pages of the file or of its log; says what was done."""
+    target = rng.choice([path, _log(path)])
+    data = bytearray(target.read_bytes())
+    head, page = (_LOG_HEAD, _FRAME) if target == _log(path) else (0, _PAGE)
+    first, second = (head + page * rng.randrange((len(data) - head) // page) for _ in range(2))
+    what, at = rng.choice(["flip", "flips", "cut", "zeros to the end", "zeros", "swap"]), rng.randrange(len(data))
+    if what in ("flip", "flips"):
+        for _ in range(1 if what == "flip" else rng.randrange(2, 20)):
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    elif what == "cut":
+        del data[at:]
+    elif what == "zeros to the end":
+        data[at:] = bytes(len(data) - at)
+    elif what == "zeros":
+        data[first : first + page] = bytes(page)
+    else:
+        one, other = data[first : first + page], data[second : second + page]
+        data[first : first + page], data[second : second + page] = other, one
+    target.write_bytes(data)
+    return f"{what} in {target.name}"
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.long)])
+def test_of_random_damage_nothing_is_missing_that_is_not_counted(tmp_path: Path, lives: list[Life], count: int) -> None:
+    rng, missing, expected = random.Random(15), 0, 0
+    with folder_in_memory(tmp_path) as folder:
+        for number in range(count):
+            life = lives[-1 if number % 20 == 0 else rng.randrange(len(lives) - 1)]  # the last is of a megabyte
+            path = Path(shutil.copytree(life.folder, folder / "damaged")) / "events.sqlite"
+            lost = _open_and_check(path, life.numbers, f"{number}: {_damage(rng, path)}")
+            missing, expected = missing + lost, expected + len(life.numbers)
+            shutil.rmtree(path.parent)
+    assert missing < 0.2 * expected  # most of it in files of which a part was cut off
+
+
+def _open_and_check(path: Path, expected: set[int], what: str) -> int:
+    """How many events are lost."""
+    with outbox_at(path, max_mb=1) as outbox:
+        found = deliver_all(outbox)
+        stats = outbox.stats()
+    numbers = {event.seq for event in found}
+    assert all(event.payload == payload(event.seq, len(event.payload)) for event in found), what
+    assert len(numbers) == len(found), what
+    assert numbers <= expected, what
+    assert stats.lost == Losses(disk=len(expected) - len(numbers)), what
+    assert (stats.put, stats.restored, stats.waiting) == (0, len(expected), 0), what
+    assert stats.restored == stats.delivered + stats.lost.total, what
+    return stats.lost.disk
+
+
+def _forty_commits(outbox: EventOutbox) -> None:
+    _committed(outbox, 10, 80, times=40)
+
+
+def _content(path: Path) -> dict[str, bytes]:
+    return {name: (path.parent / name).read_bytes() for name in (path.name, _log(path).name)}
+
+
+def test_a_bit_that_flips_in_the_log_costs_the_event_that_it_is_in(tmp_path: Path) -> None:
+    def live(outbox: EventOutbox) -> None:
+        _forty_commits(outbox)
+        _committed(outbox, 1, 80, camera="last")
+
+    path, said = _life(tmp_path, live), list[tuple[str, str]]()
+    log = _log(path).read_bytes()
+    _flip(_log(path), log.index(max(re.findall(rb'{"seq":\d+', log))))  # of the last one, which is in no other frame
+    _flip(_log(path), _LOG_HEAD + 24 + 10)  # of the first frame, where SQLite stops
+    with outbox_at(path, said=said) as outbox:
+        assert len(deliver_all(outbox)) == 400
+        assert outbox.stats().lost == Losses(disk=1)
+    assert "400 events were read from it" in dict(said)["outbox_damaged"]
+    assert dict(said)["events_lost"] == "1 event is lost since the start: 1 on a damaged disk"
+
+
+def test_a_log_that_ends_early_is_told_from_one_in_which_nothing_more_was_written(tmp_path: Path) -> None:
+    path = _life(tmp_path, _forty_commits)
+    os.truncate(_log(path), _log(path).stat().st_size // 2)
+    with outbox_at(path) as outbox:
+        found = len(deliver_all(outbox))
+        assert 100 < found < 300
+        assert outbox.stats().lost == Losses(disk=400 - found)
+    with outbox_at(path) as outbox:  # and it is counted once
+        assert (outbox.waiting, outbox.stats().lost, outbox.stats().set_aside) == (0, Losses(), 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record, _: record.unlink(),
+        lambda record, _: record.write_bytes(b""),
+        lambda record, _: _flip(record, 100),
+        lambda record, _: os.truncate(record, 50),
+        lambda record, older: record.write_bytes(older),
+    ],
+    ids=["removed", "empty", "flipped", "cut off", "older than the file"],
+)
+def test_a_record_that_says_nothing_of_the_last_commit_is_no_loss(
+    tmp_path: Path, change: Callable[[Path, bytes], object]
+) -> None:
+    older = b""
+
+    def live(outbox: EventOutbox) -> None:
+        nonlocal older
+        _committed(outbox, 10, 80, times=3)
+        older = _record(tmp_path / "life" / "events.sqlite").read_bytes()
+        _committed(outbox, 10, 80, times=3)
+
+    path = _life(tmp_path, live)
+    change(_record(path), older)
+    with outbox_at(path) as outbox:
+        assert len(deliver_all(outbox)) == 60
+        assert (outbox.stats().lost, outbox.stats().set_aside) == (Losses(), 0)
+
+
+def test_damage_before_the_end_of_the_log_is_noticed_without_a_record(tmp_path: Path) -> None:
+    path = _life(tmp_path, _forty_commits)
+    _record(path).unlink()
+    _flip(_log(path), _log(path).stat().st_size // 2)
+    with outbox_at(path) as outbox:
+        assert len(deliver_all(outbox)) + outbox.stats().lost.disk == 400
+        assert outbox.stats().set_aside == 1
+
+
+def test_what_a_kill_kept_from_being_committed_is_no_loss(tmp_path: Path) -> None:
+    path = _life(tmp_path, _forty_commits)
+    size = _log(path).stat().st_size
+    with closing(sqlite3.connect(path, isolation_level=None)) as sql:
+        sql.execute("PRAGMA cache_size = 1")  # what is changed is written before it is committed
+        sql.execute("BEGIN")
+        sql.execute("UPDATE state SET body = body")
+        sql.executemany(
+            "INSERT INTO event VALUES (?, 'door', 1, 1.0, 't', zeroblob(3000), 'crc')", [(n,) for n in range(900, 950)]
+        )
+        copy = Path(shutil.copytree(path.parent, tmp_path / "again")) / path.name
+    assert _log(copy).stat().st_size > size + 100_000
+    with outbox_at(copy) as outbox:
+        assert len(deliver_all(outbox)) == 400
+        assert (outbox.stats().lost, outbox.stats().set_aside) == (Losses(), 0)
+
+
+def test_a_file_that_was_removed_between_two_starts_is_counted_and_its_numbers_do_not_come_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path, wall_s=lambda: 2000.0) as outbox:
+        numbers = _committed(outbox, 30, 80)
+    path.unlink()
+    with outbox_at(path, wall_s=lambda: 1000.0) as outbox:
+        put(outbox, 1)
+        assert outbox.wait_committed(WAIT_S)
+        [number] = put(outbox, 1)
+        assert number > numbers[-1]
+        stats = outbox.stats()
+        assert (stats.lost, stats.restored, stats.waiting) == (Losses(disk=30), 30, 2)
+
+
+def test_what_was_put_aside_is_in_the_new_file_too_and_damage_of_its_own_is_noticed(tmp_path: Path) -> None:
+    def live(outbox: EventOutbox) -> None:
+        put(outbox, 3)
+        for event in taken(outbox, 3):
+            outbox.refuse(event, "Not authorized")
+        _committed(outbox, 1, 80)
+
+    path = _life(tmp_path, live)
+    log = _log(path).read_bytes()
+    with closing(sqlite3.connect(Path(shutil.copytree(path.parent, tmp_path / "look")) / path.name)) as sql:
+        numbers = [seq for (seq,) in sql.execute("SELECT seq FROM quarantine ORDER BY id")]
+    spoilt = b'{"seq":%d}' % numbers[1]
+    _log(path).write_bytes(log.replace(spoilt, spoilt.replace(b"seq", b"Seq")))
+    with outbox_at(path) as outbox:
+        until(lambda: outbox.waiting == 3)  # two are offered again
+        assert {event.seq for event in deliver_all(outbox)} > {numbers[0], numbers[2]}
+        stats = outbox.stats()
+        assert stats.put + stats.restored == stats.delivered + stats.waiting + stats.lost.total
+
+
+def test_a_salvage_that_is_interrupted_anywhere_is_done_again_from_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _life(tmp_path, _forty_commits, first=200)
+    (path.parent / f"{path.name}.damaged-1").write_text("of an earlier time")
+    (path.parent / f"{path.name}.damaged-2").write_text("of a later time")
+    _flip(_log(path), _log(path).stat().st_size // 2)
+    before = _content(path)
+    points: list[Path] = []
+
+    def at_each(owner: Any, name: str, every: int = 1) -> None:
+        real, calls = getattr(owner, name), 0
+
+        def snapped(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls % every == 0:
+                points.append(Path(shutil.copytree(path.parent, tmp_path / f"{len(points)} {name}")) / path.name)
+            return real(*arguments, **named)
+
+        patch.setattr(owner, name, snapped)
+
+    with monkeypatch.context() as patch:
+        at_each(Path, "replace")
+        at_each(Path, "unlink")
+        at_each(os, "fsync")
+        at_each(recovery, "row_of", 100)  # in the middle of what is copied
+        open_store(path, OutboxSettings(folder=path.parent)).close()
+    assert len(points) > 12
+    for point in [*points, path]:
+        with outbox_at(point) as outbox:
+            found = len(deliver_all(outbox))
+            assert (outbox.stats().restored, outbox.stats().set_aside) == (600, 1), point
+            assert outbox.stats().lost == Losses(disk=600 - found), point
+            assert found >= 590, point
+        names = {name.name.removeprefix(path.name) for name in point.parent.iterdir()}
+        names.discard(".damaged-1")  # which goes last
+        assert names == {"", "-committed", ".damaged-2", ".damaged-3", ".damaged-3-wal"}, point
+        aside = point.with_name(f"{path.name}.damaged-3")
+        assert [aside.read_bytes(), _log(aside).read_bytes()] == list(before.values()), point
+
+
+def test_on_a_full_disk_a_damaged_file_stays_as_it_is_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said, tries, fill = _life(tmp_path, _forty_commits, first=200), list[tuple[str, str]](), [0], recovery._fill
+    _flip(_log(path), _log(path).stat().st_size // 2)
+    before, has_room = _content(path), threading.Event()
+
+    def filled(sql: sqlite3.Connection, *others: Any) -> None:
+        tries[0] += 1
+        if not has_room.is_set():
+            sql.execute("PRAGMA max_page_count = 9")
+        fill(sql, *others)
+
+    monkeypatch.setattr(recovery, "_fill", filled)
+    with outbox_at(path, said=said) as outbox:
+        numbers = put(outbox, 5)
+        until(lambda: tries[0] > 4)
+        assert delivered(outbox, 2) == numbers[:2]  # from memory
+        assert _content(path) == before
+        assert {name.name.removeprefix(path.name) for name in path.parent.iterdir()} - {".salvage-tmp"} == {
+            "",
+            "-wal",
+            "-committed",
+        }
+        assert "disk is full; free some space on this disk" in dict(said)["outbox_disk"]
+        has_room.set()
+        assert outbox.wait_committed(WAIT_S)
+        found = {event.seq for event in deliver_all(outbox)}
+        stats = outbox.stats()
+        assert found > set(numbers[2:])
+        assert (stats.put, stats.restored, stats.waiting, stats.set_aside) == (5, 600, 0, 1)
+        assert stats.lost == Losses(disk=605 - 2 - len(found))
+        assert stats.lost.disk < 10
+
+
+def test_of_what_a_salvage_does_not_find_only_what_is_nowhere_else_and_not_through_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_after, event_of, gone = EventStore.read_after, recovery.event_of, set[int]()
+
+    def damaged_once(store: EventStore, *arguments: int) -> tuple[list[Held], int, int]:
+        if not gone:
+            gone.update(numbers[place] for place in (3, 100, 700, 701))  # delivered, in memory, and on disk alone
+            raise sqlite3.DatabaseError("database disk image is malformed")
+        return read_after(store, *arguments)
+
+    def found(row: Sequence[Any], epoch: int) -> Held | None:
+        event = event_of(row, epoch)
+        return None if event is not None and event.seq in gone else event
+
+    with outbox_at(tmp_path / "events.sqlite") as outbox:
+        numbers = put(outbox, 1000)
+        assert outbox.wait_committed(WAIT_S)
+        first, *others = taken(outbox, 18)
+        monkeypatch.setattr(recovery, "event_of", found)
+        monkeypatch.setattr(EventStore, "read_after", damaged_once)
+        for event in others:
+            outbox.deliver(event)
+        outbox.give_back(first, 0.0)  # from it on all is still in the file
+        rest = [event.seq for event in deliver_all(outbox)]
+        stats = outbox.stats()
+        assert rest == [first.seq, *numbers[18:700], *numbers[702:]]
+        assert (stats.delivered, stats.lost, stats.waiting) == (998, Losses(disk=2), 0)
+
+
+def test_a_device_with_very_many_cameras_loses_no_less_and_no_more(tmp_path: Path) -> None:
+    def live(outbox: EventOutbox) -> None:
+        for camera in range(80):
+            put(outbox, 2, f"{camera:099}")
+        assert outbox.wait_committed(WAIT_S)
+        _committed(outbox, 10, 80, times=5)
+
+    path = _life(tmp_path, live, first=50)
+    with outbox_at(Path(shutil.copytree(path.parent, tmp_path / "whole")) / path.name) as outbox:
+        assert (outbox.waiting, outbox.stats().set_aside) == (260, 0)
+    _flip(_log(path), _log(path).stat().st_size // 2)
+    with outbox_at(path) as outbox:
+        assert len(deliver_all(outbox)) + outbox.stats().lost.disk == 260
+
+
+def test_what_may_have_been_sent_before_says_so(tmp_path: Path) -> None:
+    def marks(outbox: EventOutbox, count: int) -> list[bool]:
+        return [event.is_repeated for event in taken(outbox, count)]
+
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path) as outbox:
+        put(outbox, 700)  # more than are read ahead
+        assert marks(outbox, 3) == [False] * 3
+        outbox.end_connection(is_orderly=False)
+        assert marks(outbox, 5) == [True] * 3 + [False] * 2
+        for event in taken(outbox, 1):
+            outbox.give_back(event, 0.0)  # the broker did not take it
+        assert marks(outbox, 1) == [False]
+    with outbox_at(path) as outbox:
+        put(outbox, 1)
+        assert marks(outbox, 701) == [True] * 700 + [False]

@@ -1,0 +1,206 @@
+"""Publisher: what it refuses, what it numbers and what it keeps, with no broker anywhere."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from edge_sdk import Bundle, EdgeError, Event, EventSink, Publisher, Sink
+from edge_sdk.errors import ConfigError, OutputError, PublishError, UsageError
+from edge_sdk.publishing import EventOutbox
+from edge_sdk.publishing.durable.store import EventStore
+from tests.support.bundles import write_graded
+from tests.support.connections import WAIT_S
+from tests.support.results import make_classification, make_frame
+
+_NOBODY = "mqtt://127.0.0.1:9"
+_SECRET = "hunter2"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return Bundle.open(write_graded(tmp_path / "graded.edge", latency_ms=50.0))
+
+
+def _open(folder: Path, **arguments: Any) -> Publisher:
+    return Publisher.open(_NOBODY, **{"device": "gate-1", "outbox": folder, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "line"),
+    [
+        ({"url": None}, ConfigError, "mqtt.url is missing"),
+        ({"url": f"mqtt://me:{_SECRET}@broker.local"}, ConfigError, "there is a password in the URL"),
+        ({"url": 1883}, ConfigError, "mqtt.url"),
+        ({"device": "a/b"}, UsageError, "device name 'a/b' cannot be part of a topic"),
+        ({"qos": 2}, ConfigError, "mqtt.qos: 2, expected 0 or 1"),
+        ({"outbox": "nowhere"}, UsageError, "outbox: nowhere: no such folder"),
+        ({"outbox": __file__}, UsageError, "test_publisher.py is a file, name a folder"),
+        ({"outbox": {"max_mb": 0}}, ConfigError, "outbox.max_mb is 0"),
+        ({"outbox": 5}, ConfigError, "outbox.folder: got a whole number, expected a string"),
+        ({"outbox": MappingProxyType({"password": _SECRET})}, ConfigError, "outbox.password: a password does not"),
+        ({"publish": MappingProxyType({"event": {}})}, ConfigError, "unknown key publish.event; did you mean events?"),
+        ({"url": "mqtt://me@h", "password_file": "nowhere"}, ConfigError, "nowhere: the MQTT password cannot be read"),
+        ({"url": "mqtts://h", "cert_file": "nowhere"}, UsageError, "nowhere: this device's certificate cannot be read"),
+        ({"cameras": {"a/b": None}}, UsageError, "camera name 'a/b' cannot be part of a topic"),
+        ({"cameras": {"gate": "person.edge"}}, UsageError, "camera 'gate': expected a Bundle, got 'person.edge'"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], error: type[EdgeError], line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error) as refused:
+        Publisher.open(**{"url": _NOBODY, "device": "gate-1", "outbox": tmp_path, **arguments})
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert _SECRET not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^mqtt\.qos: 2, .*; publish\.events\.qos: 7, "):
+        _open(tmp_path, qos=2, publish={"events": {"qos": 7}})
+
+
+def test_events_are_on_disk_before_they_count_as_acknowledged_and_their_numbers_go_on(tmp_path: Path) -> None:
+    with _open(tmp_path) as publisher:
+        numbers = [publisher.put_event(Event(kind="opened", camera="door")) for _ in range(3)]
+        assert publisher.wait_committed(60.0)
+        stats = publisher.stats()
+        assert (stats.events.waiting, stats.events.is_durable, stats.events.lost.total) == (3, True, 0)
+    assert numbers[0] is not None
+    assert numbers == [numbers[0] + index for index in range(3)]
+    with _open(tmp_path) as publisher:
+        assert publisher.stats().events.waiting == 3
+        assert publisher.put_event(Event(kind="opened", camera="door")) == numbers[0] + 3
+
+
+def test_a_name_or_a_file_that_is_used_already_is_refused_until_it_is_free(tmp_path: Path) -> None:
+    with _open(tmp_path):
+        with pytest.raises(PublishError, match=rf"\(process {os.getpid()}\) publishes as device 'gate-1'"):
+            _open(tmp_path)
+        with pytest.raises(OutputError, match=r"events-default-gate-1\.sqlite: another program uses this file"):
+            Publisher.open("mqtt://127.0.0.1:10", device="gate-1", outbox=tmp_path)
+        _open(tmp_path, device="gate-2").close()
+    _open(tmp_path).close()
+
+
+def test_a_damaged_file_is_put_aside_and_does_not_hold_a_program_up(tmp_path: Path) -> None:
+    file = tmp_path / "events-default-gate-1.sqlite"
+    file.write_bytes(b"no database" * 1000)
+    with _open(tmp_path) as publisher:
+        publisher.put(Event(kind="opened"))
+        assert publisher.wait_committed(60.0)
+        assert publisher.stats().events.set_aside == 1
+
+
+def test_a_refusal_leaves_the_file_free(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(UsageError, match="not a PEM file of CA certificates"):
+        Publisher.open("mqtts://127.0.0.1:9", device="gate-1", outbox=tmp_path, ca_file=tmp_path / "ca.pem")
+    _open(tmp_path).close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_takes_nothing_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(OutputError, match="events cannot wait there: Permission denied"):
+        _open(tmp_path)
+
+
+def test_a_file_that_is_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "events-default-gate-1.sqlite").mkdir()
+    with pytest.raises(OutputError, match=r"events-default-gate-1\.sqlite: "):
+        _open(tmp_path)
+
+
+def test_a_disk_that_does_not_answer_is_refused_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_asked, may_go = threading.Event(), threading.Event()
+    read, close = EventStore.__init__, EventOutbox.close
+
+    def read_late(*arguments: Any) -> None:
+        is_asked.set()
+        assert may_go.wait(WAIT_S)
+        read(*arguments)
+
+    def closed(outbox: EventOutbox) -> None:
+        assert is_asked.wait(WAIT_S)
+        close(outbox, 0.0)  # its thread is left behind, and that is said
+        may_go.set()
+        close(outbox)
+
+    monkeypatch.setattr("edge_sdk.publisher._OPENING_S", 0.01)
+    monkeypatch.setattr(EventStore, "__init__", read_late)
+    monkeypatch.setattr(EventOutbox, "close", closed)
+    with pytest.raises(OutputError, match=r"events-default-gate-1\.sqlite: this disk did not answer within 0 s; look"):
+        _open(tmp_path)
+
+
+def test_without_a_folder_events_wait_where_those_of_the_daemon_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STATE_DIRECTORY", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with Publisher.open(_NOBODY, device="gate-1", site="north") as publisher:
+        publisher.put(Event(kind="opened"))
+    assert (tmp_path / "edge-sdk/outbox/events-north-gate-1.sqlite").stat().st_mode & 0o777 == 0o600
+
+
+def test_it_takes_results_of_the_cameras_it_knows(tmp_path: Path, bundle: Bundle) -> None:
+    with _open(tmp_path, cameras={"gate": bundle}) as publisher:
+        sink: Sink = publisher
+        sink.put(make_classification([1], make_frame(0, "gate")))
+        assert publisher.stats().put == 1
+        with pytest.raises(UsageError, match=r"camera 'door', expected one of .* \('gate'\); cameras=\{'door'"):
+            sink.put(make_classification([1], make_frame(0, "door")))
+
+
+def test_what_is_neither_a_result_nor_an_event_is_refused(tmp_path: Path) -> None:
+    value: Any = "x"
+    with _open(tmp_path) as publisher:
+        with pytest.raises(UsageError, match=r"got a value of type str, expected a result .* or an Event$"):
+            publisher.put(value)
+        with pytest.raises(UsageError, match=r"got a value of type str, expected an Event$"):
+            publisher.put_event(value)
+
+
+def test_a_table_may_hold_a_path_and_be_any_mapping(tmp_path: Path) -> None:
+    with Publisher.open(_NOBODY, device="gate-1", outbox=MappingProxyType({"folder": tmp_path, "max_mb": 5})):
+        assert (tmp_path / "events-default-gate-1.sqlite").exists()
+
+
+def test_a_rate_holds_events_back(tmp_path: Path) -> None:
+    with _open(tmp_path, publish={"events": {"max_per_s": 0.001}}) as publisher:
+        assert publisher.put_event(Event(kind="opened")) is not None
+        assert [publisher.put_event(Event(kind="opened")) for _ in range(2)] == [None, None]
+        assert publisher.stats().events.limited == 1
+    with _open(tmp_path) as publisher:
+        assert publisher.stats().events.waiting == 2  # the end lets go what was held
+
+
+def test_once_closed_it_takes_nothing(tmp_path: Path, bundle: Bundle) -> None:
+    publisher = _open(tmp_path, cameras={"gate": bundle})
+    publisher.close()
+    publisher.close()
+    for value in (Event(kind="opened"), make_classification([1], make_frame(0, "gate"))):
+        with pytest.raises(UsageError, match="this publisher is closed"):
+            publisher.put(value)
+
+
+def test_events_come_from_any_thread_and_each_has_a_number_of_its_own(tmp_path: Path) -> None:
+    with _open(tmp_path) as publisher, ThreadPoolExecutor(4) as threads:
+        sink: EventSink = publisher
+        sink.put(Event(kind="opened"))
+        numbers = list(threads.map(lambda _: publisher.put_event(Event(kind="opened")), range(399)))
+        assert len({*numbers} - {None}) == 399
+        assert publisher.wait_committed(60.0)
+        assert publisher.stats().events.waiting == 400

@@ -1,0 +1,491 @@
+"""Delivery over a connection made by hand: windows, refusals, breaks, goodbyes, and callbacks that raise."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from edge_sdk.publishing import (
+    Backoff,
+    EventOutbox,
+    Identity,
+    Incoming,
+    MemoryOutbox,
+    MqttPublisher,
+    MqttSettings,
+    OutboxSettings,
+    State,
+)
+from edge_sdk.publishing.durable import Losses
+from edge_sdk.publishing.durable.troubles import Troubles
+from edge_sdk.publishing.link import Kind
+from edge_sdk.publishing.outbox import Message
+from edge_sdk.publishing.poison import Poison
+from tests.support.connections import WAIT_S, FakeLink, door_over, has_connected, put, until
+from tests.support.outboxes import outbox_at, payload
+from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
+
+
+def test_online_results_offline_in_that_order() -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    put(door, 1, 2, 3)
+    publisher.close()
+    publisher.close()
+    assert link.contents() == ["online", 1, 2, 3, "offline"]
+    assert link.goodbye is True
+    stats = publisher.stats()
+    assert (stats.put, stats.sent, stats.acknowledged, stats.rejected, stats.queued) == (3, 3, 3, 0, 0)
+    assert (stats.state, stats.connects, stats.last_error) == ("closed", 1, "")
+
+
+@pytest.mark.parametrize("others_on_their_way", [False, True])
+def test_a_put_wakes_a_publisher_that_has_nothing_to_do(others_on_their_way: bool) -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    until(lambda: publisher.stats().state == "online")
+    link.answers = not others_on_their_way
+    began_s = time.monotonic()
+    for number in range(18):
+        put(door, number)
+        until(lambda number=number: len(link.published) == number + 3)  # type: ignore[misc]
+    assert time.monotonic() - began_s < 10, "each waited for the end of a turn, one second"
+    link.answers = True
+    publisher.close()
+
+
+def test_no_more_than_a_window_is_on_its_way() -> None:
+    link = FakeLink(window=4, answers=False)
+    publisher, door = door_over(link, outbox=MemoryOutbox(max_messages=10))
+    until(lambda: publisher.stats().state == "online")
+    put(door, *range(100))
+    until(lambda: len(link.published) == 4)
+    put(door, *range(100, 200))
+    assert link.most_unanswered == 4
+    assert publisher.stats().queued == 10
+    link.answers = True
+    until(lambda: publisher.stats().queued == 0)
+    assert link.most_unanswered == 4
+    publisher.close()
+    assert link.contents()[-11:] == [*range(190, 200), "offline"]
+
+
+def test_what_was_not_answered_is_sent_again_after_a_break() -> None:
+    first, second = FakeLink(answers=False), FakeLink()
+    publisher, door = door_over(first, second)
+    until(lambda: publisher.stats().state == "online")
+    put(door, 1, 2, 3)
+    until(lambda: len(first.published) == 5)
+    first.drop("pulled out")
+    until(lambda: publisher.stats().sent == 3)
+    publisher.close()
+    assert second.contents() == ["online", 1, 2, 3, "offline"]
+    assert first.goodbye is False
+    assert publisher.stats().last_error == "pulled out"
+
+
+def test_a_broker_that_stops_answering_is_left() -> None:
+    first, second = FakeLink(answers=False), FakeLink()
+    publisher, door = door_over(first, second, keepalive_s=1)
+    put(door, 1)
+    until(lambda: publisher.stats().sent == 1)
+    assert publisher.stats().last_error == "the broker answered nothing for 2 s"
+    publisher.close()
+
+
+def test_a_port_that_answers_and_is_no_broker_s_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_sdk.publishing.delivery._ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        settings = MqttSettings(host="127.0.0.1", port=mute.getsockname()[1], device="pi")
+        publisher = MqttPublisher(settings, Identity("pi"))
+        until(lambda: publisher.stats().last_error.endswith("is this a broker's port?"))
+        publisher.close(0.5)
+
+
+@pytest.mark.parametrize(
+    ("link", "state", "detail"),
+    [
+        (FakeLink(error=ConnectionRefusedError(111, "Connection refused")), "connecting", "Connection refused"),
+        (FakeLink(error=ValueError("malformed")), "connecting", "ValueError: malformed"),
+        (FakeLink(phase="refused", detail="Not authorized"), "refused", "Not authorized"),
+        (FakeLink(phase="lost", detail="Server busy"), "connecting", "Server busy"),
+    ],
+)
+def test_trouble_is_said_once_and_ends_by_itself(link: FakeLink, state: State, detail: str) -> None:
+    states: list[tuple[State, str]] = []
+    publisher, _door = door_over(link, FakeLink(), on_state=lambda s, d: states.append((s, d)))
+    until(lambda: publisher.stats().state == "online")
+    publisher.close()
+    assert states[0][0] == state
+    assert detail in states[0][1]
+    assert [s for s, _ in states[1:]] == ["online", "closed"]
+    assert detail in publisher.stats().last_error
+
+
+def test_a_broker_that_takes_and_drops_again_and_again_hints_at_a_rival() -> None:
+    states: list[tuple[State, str]] = []
+    absent = FakeLink(error=ConnectionRefusedError(111, "Connection refused"))
+    links = [FakeLink() for _ in range(6)]
+    publisher, _door = door_over(*links[:2], absent, *links[2:], on_state=lambda *s: states.append(s))
+    for number, link in enumerate(links[:5], start=1):
+        until(has_connected(publisher, number))
+        link.drop("connection lost")
+    until(lambda: publisher.stats().connects == 6)
+    publisher.close()
+    lost = [d for s, d in states if s == "connecting" and "lost" in d]
+    # The broker was away between the second and the third: that was no rival.
+    assert ["does another program have the same" in d for d in lost] == [False, False, False, False, True]
+
+
+def test_a_result_above_the_limit_is_counted_and_not_sent() -> None:
+    link = FakeLink(limit=500)
+    publisher, door = door_over(link)
+    door.put(make_detections(20, make_frame(1)))
+    door.put(make_detections(0, make_frame(2)))
+    publisher.close()
+    assert link.contents() == ["online", 2, "offline"]
+    assert publisher.stats().too_large == 1
+    assert "maximum packet size" in publisher.stats().last_error
+
+
+def test_a_complaint_is_counted_and_said_once() -> None:
+    states: list[tuple[State, str]] = []
+    publisher, door = door_over(FakeLink(complaint="Not authorized"), on_state=lambda s, d: states.append((s, d)))
+    put(door, 1, 2)
+    publisher.close()
+    stats = publisher.stats()
+    assert (stats.sent, stats.acknowledged, stats.rejected) == (2, 0, 2)
+    refused = ("online", "the broker did not take a message on edge/v1/default/pi/status: Not authorized")
+    assert states == [("online", ""), refused, ("closed", "")]
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        FakeLink(error=ConnectionRefusedError(111, "Connection refused")),
+        FakeLink(phase="opening"),
+        FakeLink(answers=False),
+    ],
+    ids=["no broker", "no answer to the connection", "no answer to a message"],
+)
+def test_close_gives_up_in_time(link: FakeLink) -> None:
+    publisher, door = door_over(link)
+    put(door, 1, 2, 3)
+    publisher.close(timeout_s=0.2)
+    assert not publisher._thread.is_alive()
+    assert (publisher.stats().state, publisher.stats().queued) == ("closed", 3)
+
+
+def test_a_break_after_the_goodbye_leaves_time_for_another() -> None:
+    first, second = FakeLink(answers=False), FakeLink()
+    publisher, door = door_over(first, second)
+    until(lambda: publisher.stats().state == "online")
+    put(door, 1)
+    closer = threading.Thread(target=publisher.close, args=(2.0,))
+    closer.start()
+    until(lambda: first.contents() == ["online", 1, "offline"])
+    first.drop("pulled out")
+    closer.join()
+    assert second.contents() == ["online", 1, "offline"]
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_goodbye_is_said_where_closing_has_no_time(answers: bool) -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    until(lambda: publisher.stats().state == "online")
+    link.answers = answers
+    put(door, 1)
+    publisher.close(0)
+    until(lambda: link.goodbye is not None)
+    # A broker forgets the last will of one that leaves politely: without this it would be online there for ever.
+    assert (link.contents()[-1], link.goodbye) == ("offline", True)
+
+
+def test_put_waits_for_no_network() -> None:
+    class Hanging(FakeLink):
+        def open(self) -> None:
+            assert go_on.wait(WAIT_S)
+
+    go_on = threading.Event()
+    link = Hanging()
+    publisher, door = door_over(link)
+    put(door, 1, 2, 3)
+    assert publisher.stats().queued == 3
+    assert not go_on.is_set()
+    go_on.set()
+    publisher.close()
+    assert link.contents() == ["online", 1, 2, 3, "offline"]
+
+
+def test_a_connection_that_cannot_be_made_is_tried_again() -> None:
+    links: Iterator[FakeLink | Exception] = iter([UnicodeEncodeError("utf-8", "x", 0, 1, "surrogate"), FakeLink()])
+
+    def make_link() -> FakeLink:
+        found = next(links)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    settings = MqttSettings(host="broker", port=1883, device="pi")
+    publisher = MqttPublisher(settings, IDENTITY, backoff=Backoff(0.001, 0.002), make_link=make_link)
+    door = publisher.stream("door", make_encoder())
+    put(door, 1)
+    until(lambda: publisher.stats().sent == 1)
+    assert "UnicodeEncodeError" in publisher.stats().last_error
+    publisher.close()
+
+
+def test_put_after_close_does_no_harm() -> None:
+    publisher, door = door_over(FakeLink(), outbox=MemoryOutbox(max_messages=2))
+    publisher.close()
+    put(door, 1, 2, 3)
+    assert publisher.stats().queued == 2
+
+
+_STATUS: tuple[Kind, Message] = ("status", Message("edge/v1/default/pi/status", b"{}"))
+
+
+def _event(seq: int) -> tuple[Kind, Message]:
+    return "event", Message("edge/v1/default/pi/event/door", b"x" * 9, "door", "event", seq)
+
+
+class _Touchy(FakeLink):
+    """Hangs up when it gets a payload of more than so many bytes, and answers what came before."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__()
+        self._most_bytes = most_bytes
+
+    def publish(self, kind: Kind, message: Message) -> int:
+        number = super().publish(kind, message)
+        if kind in ("event", "result", "snapshot") and len(message.payload) > self._most_bytes:
+            self._unanswered.remove(number)
+            self.drop("connection lost")
+        return number
+
+
+def test_a_broker_that_takes_nothing_costs_few_messages() -> None:
+    poison = Poison()
+    blamed = [poison.ended([_event(0)]) is not None for _ in range(1000)]
+    assert [number for number, is_blamed in enumerate(blamed, 1) if is_blamed] == [5, 13, 27, 53, 103, 201, 395, 781]
+    poison.took()
+    poison.relax()
+    assert [poison.ended([_event(1)]) is not None for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_bad_luck_is_no_guilt() -> None:
+    poison = Poison()
+    for seq in range(100):  # each time another one
+        assert poison.ended([_event(seq)]) is None
+    poison.relax()
+    for _ in range(100):  # never alone, or nothing of a camera
+        assert poison.ended([_STATUS, _event(1)]) is None
+        assert poison.ended([_STATUS]) is None
+        assert poison.ended([]) is None
+    for _ in range(100):  # a connection that held in between
+        assert poison.ended([_event(1)]) is None
+        assert poison.ended([_event(1)]) is None
+        poison.relax()
+
+
+def _picture(seq: int, size: int = 20_000) -> tuple[Kind, Message]:
+    return "snapshot", Message("edge/v1/default/pi/snapshot/door", b"x" * size, "door", "snapshot", seq)
+
+
+def test_the_largest_message_is_to_blame_for_a_link_that_times_out_three_times() -> None:
+    poison = Poison()
+    flying = [_STATUS, _event(1), _picture(1), _picture(2, 30_000), _event(2)]
+    for _ in range(2):
+        assert [poison.timed_out(flying), poison.timed_out(flying)] == [None, None]
+        poison.relax()  # a link that is slow holds for long
+        assert poison.timed_out(flying) == flying[3]
+    assert not poison.is_suspected
+    assert [poison.timed_out([_picture(seq)]) for seq in range(9)] == [None] * 9  # each time another one
+    small = [_STATUS, _event(1), _picture(1, 16_000)]  # what the kernel takes at once
+    assert [poison.timed_out(small) for _ in range(9)] == [None] * 9
+
+
+def test_events_behind_one_at_which_the_broker_hangs_up_arrive(tmp_path: Path) -> None:
+    links = [_Touchy(1000) for _ in range(20)]
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        publisher, door = door_over(*links, events=events)
+        until(lambda: publisher.stats().state == "online")
+        for size in (20, 2000, 20, 20, 3000, 20):
+            door.put_event(lambda seq, size=size: payload(seq, size))  # type: ignore[misc]
+        until(lambda: publisher.stats().events.delivered == 4)
+        until(lambda: publisher.stats().events.lost == Losses(quarantine=2))
+        assert publisher.stats().connects <= 11
+        publisher.close()
+    said = [
+        state["warnings"]["events_refused"]
+        for link in links
+        for state in link.documents("state")
+        if "warn" in str(state)
+    ]
+    assert "it ended the connection each time it got one of 2000 bytes; raise its limit of a message" in said[0]
+
+
+def test_results_behind_one_at_which_the_broker_hangs_up_arrive() -> None:
+    publisher, door = door_over(*(_Touchy(10) for _ in range(20)))
+    until(lambda: publisher.stats().state == "online")
+    put(door, 1, 2)
+    until(lambda: publisher.stats().sent == 2)
+    stats = publisher.stats()
+    publisher.close()
+    assert (stats.acknowledged, stats.rejected) == (0, 2)
+
+
+def test_a_picture_at_which_the_broker_hangs_up_is_found_behind_results_that_never_end() -> None:
+    links = [_Touchy(1000) for _ in range(20)]
+    publisher, door = door_over(*links)
+    until(lambda: publisher.stats().state == "online")
+    publisher.snapshot("door", b"x" * 2000, 1)
+    numbers = itertools.count()
+
+    def goes_on() -> bool:
+        put(door, *itertools.islice(numbers, 100))  # as fast as they are answered, and faster
+        return publisher.stats().snapshots_lost == 1
+
+    until(goes_on)
+    assert publisher.stats().connects <= 6
+    publisher.close()
+
+
+def _device_warnings(link: FakeLink) -> dict[str, str]:
+    states = link.documents("state")
+    found: dict[str, str] = states[-1].get("warnings", {}) if states else {}
+    return found
+
+
+def test_a_listener_that_fails_is_said_once_and_shown_until_it_works_again() -> None:
+    said: list[str] = []
+    is_failing = [True]
+
+    def listen(_state: State, _detail: str) -> None:
+        if is_failing[0]:
+            raise BrokenPipeError("nobody listens")
+
+    first, second, third = FakeLink(), FakeLink(), FakeLink()
+    publisher, door = door_over(first, second, third, on_state=listen, on_doubt=said.append)
+    put(door, 1)
+    until(lambda: publisher.stats().sent == 1)
+    until(lambda: "callback/on_state" in _device_warnings(first))
+    line = "on_state raised BrokenPipeError: nobody listens; publishing goes on without it, mend it"
+    assert _device_warnings(first) == {"callback/on_state": line}
+    assert publisher.stats().last_error == line
+    first.drop("connection lost")
+    until(lambda: publisher.stats().connects == 2)
+    is_failing[0] = False
+    second.drop("connection lost")
+    until(lambda: bool(third.documents("state")) and not _device_warnings(third))
+    put(door, 2)
+    until(lambda: publisher.stats().sent == 2)
+    publisher.close()
+    assert said == [line]
+
+
+def test_who_is_told_of_doubts_may_fail() -> None:
+    def fail(line: str) -> NoReturn:
+        raise ValueError(line)
+
+    link = FakeLink()
+    link.doubtful = {"broker_certificate": "it ends soon"}
+    publisher, door = door_over(link, on_doubt=fail)
+    put(door, 1)
+    until(lambda: publisher.stats().sent == 1)
+    until(lambda: len(_device_warnings(link)) == 2)
+    assert "on_doubt raised ValueError: it ends soon" in _device_warnings(link)["callback/on_doubt"]
+    publisher.close()
+
+
+def test_who_is_told_of_the_disk_may_fail(tmp_path: Path) -> None:
+    def fail(_name: str, line: str) -> NoReturn:
+        raise ValueError(line[:4])
+
+    told: list[tuple[str, str]] = []
+    path = tmp_path / "file" / "events.sqlite"
+    path.parent.write_text("no folder")
+    with closing(EventOutbox(OutboxSettings(), path, "boot", on_trouble=fail)) as events:
+        events.listen(lambda name, line: told.append((name, line)))
+        link = FakeLink()
+        publisher, door = door_over(link, events=events)
+        door.put_event(payload)
+        until(lambda: publisher.stats().events.delivered == 1)
+        publisher.close()
+    assert [name for name, _ in told] == ["outbox_disk", "callback/on_trouble"]
+    assert told[1][1] == "on_trouble raised ValueError: even; events are kept without it, mend it"
+
+
+def test_a_listener_that_works_again_is_said_to() -> None:
+    told: list[tuple[str, bool]] = []
+
+    def fail(_name: str, line: str) -> None:
+        if line:
+            raise ValueError(line)
+
+    troubles = Troubles(fail)
+    troubles.listen(lambda name, line: told.append((name, bool(line))))
+    for line in ("full", ""):
+        troubles.say("outbox_disk", line)
+    assert told == [(name, is_wrong) for is_wrong in (True, False) for name in ("outbox_disk", "callback/on_trouble")]
+
+
+class _Receiver:
+    """Fails at every message but `good`."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+        self.refusals = 0
+
+    def receive(self, incoming: Incoming) -> None:
+        if incoming.payload != b"good":
+            raise KeyError("no such command")
+        self.taken.append(incoming.payload)
+
+    def refused(self, _line: str) -> None:
+        self.refusals += 1
+        raise OSError("disk full")
+
+
+def test_who_takes_what_comes_may_fail_and_the_connection_stays() -> None:
+    """Otherwise a retained message that it fails at would cost every connection."""
+    link, receiver, said = FakeLink(), _Receiver(), list[str]()
+    publisher, door = door_over(link, on_doubt=said.append, receiver=receiver, listens_to=("cmd",))
+    link.incoming += [Incoming("cmd", b"bad"), Incoming("cmd", b"bad"), Incoming("cmd", b"good")]
+    link.refused.append("not allowed")
+    put(door, 1)
+    until(lambda: receiver.taken == [b"good"] and receiver.refusals == 1)
+    until(lambda: publisher.stats().sent == 1)
+    until(lambda: list(_device_warnings(link)) == ["callback/the receiver of refusals"])  # the other one works again
+    publisher.close()
+    assert publisher.stats().connects == 1
+    assert [line.split(";")[0] for line in said] == [
+        "the receiver of messages raised KeyError: 'no such command'",
+        "the receiver of refusals raised OSError: disk full",
+    ]
+
+
+def _fail(_seq: int) -> NoReturn:
+    raise TypeError("not JSON")
+
+
+def test_an_event_that_cannot_be_encoded_is_whose_put_it_and_leaves_no_gap(tmp_path: Path) -> None:
+    link = FakeLink()
+    with outbox_at(tmp_path / "events.sqlite") as events:
+        publisher, door = door_over(link, events=events)
+        first = door.put_event(payload)
+        with pytest.raises(TypeError, match="not JSON"):
+            door.put_event(_fail)
+        assert first is not None
+        assert door.put_event(payload) == first + 1
+        until(lambda: publisher.stats().events.delivered == 2)
+        publisher.close()

@@ -1,0 +1,294 @@
+"""Results as lines: whole, in order, and never at the cost of the loop."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+import pytest
+
+from edge_sdk.errors import OutputError
+from edge_sdk.event import Event
+from edge_sdk.publishing import (
+    JsonLinesPublisher,
+    LinesStats,
+    MemoryOutbox,
+    Running,
+    SourceState,
+    TelemetryMessage,
+)
+from edge_sdk.publishing.json_lines import JsonLinesStream
+from tests.support.connections import WAIT_S, until
+from tests.support.results import make_classification, make_detections, make_encoder, make_frame
+
+
+class Pipe:
+    """A pipe whose reader reads when it is told to."""
+
+    def __init__(self) -> None:
+        reader, writer = os.pipe()
+        self.reader: BinaryIO = os.fdopen(reader, "rb")
+        self.writer = os.fdopen(writer, "wb", buffering=0)
+
+    def numbers(self) -> list[int]:
+        """Everything until the writer closes, as sequence numbers; each line is whole."""
+        return [msgspec.json.decode(line)["seq"] for line in self.reader if line != b"\n"]
+
+    def read_until_closed(self, publisher: JsonLinesPublisher) -> list[int]:
+        """The numbers of what comes while a publisher is closed, which waits for its reader."""
+        with ThreadPoolExecutor(1) as reader:
+            found = reader.submit(self.numbers)
+            publisher.close(WAIT_S)
+            self.writer.close()
+            return found.result(WAIT_S)
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    # The reader first: that ends a write that hangs.
+    made.reader.close()
+    until(lambda: not any(t.name == "edge-lines" for t in threading.enumerate()))
+    made.writer.close()
+
+
+class Lines(NamedTuple):
+    """A publisher with one camera."""
+
+    publisher: JsonLinesPublisher
+    stream: JsonLinesStream
+
+
+def _door(file: BinaryIO, **options: Any) -> Lines:
+    publisher = JsonLinesPublisher(file, **options)
+    return Lines(publisher, publisher.stream("door", make_encoder()))
+
+
+def _put(door: Lines, *numbers: int) -> None:
+    for number in numbers:
+        door.stream.put(make_detections(20, make_frame(number)))
+
+
+_WRITTEN = 3
+
+
+def _fill(pipe: Pipe, door: Lines, outbox: MemoryOutbox, count: int) -> None:
+    """Put so many, of which the first three are written; then the pipe is full, and the writer hangs in it."""
+    _put(door, *range(_WRITTEN))
+    until(lambda: door.publisher.stats().written == _WRITTEN)
+    blocks = os.get_blocking(pipe.writer.fileno())
+    os.set_blocking(pipe.writer.fileno(), False)
+    for size in (4096, 1):  # by single bytes at the end: no line finds room in the last page
+        with contextlib.suppress(BlockingIOError):
+            while os.write(pipe.writer.fileno(), b"\n" * size):
+                pass
+    os.set_blocking(pipe.writer.fileno(), blocks)
+    _put(door, _WRITTEN)
+    until(lambda: len(outbox) == 0)
+    _put(door, *range(_WRITTEN + 1, count))
+
+
+def test_one_line_a_result() -> None:
+    file = io.BytesIO()
+    door = _door(file)
+    door.stream.put(make_detections(2))
+    door.stream.put(make_classification([0]))
+    door.publisher.close()
+    door.publisher.close()
+    lines = file.getvalue().splitlines(keepends=True)
+    assert [msgspec.json.decode(line)["task"] for line in lines] == ["detection", "classification"]
+    assert all(line.endswith(b"\n") for line in lines)
+
+
+def test_a_buffered_file_is_flushed_when_nothing_follows(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    with path.open("wb") as file, contextlib.closing(JsonLinesPublisher(file)) as publisher:
+        _put(Lines(publisher, publisher.stream("door", make_encoder())), 1)
+        until(lambda: path.read_bytes().endswith(b"\n"))
+
+
+def test_put_does_not_wait_for_a_reader_and_keeps_the_newest(pipe: Pipe) -> None:
+    outbox = MemoryOutbox(max_messages=10)
+    door = _door(pipe.writer, outbox=outbox)
+    _fill(pipe, door, outbox, 500)
+    # Ten wait, and one is being written.
+    assert door.publisher.stats() == LinesStats(put=500, written=_WRITTEN, dropped=500 - _WRITTEN - 10 - 1)
+    found = pipe.read_until_closed(door.publisher)
+    assert found == [*range(_WRITTEN + 1), *range(490, 500)]
+    assert len(found) == door.publisher.stats().written == 500 - door.publisher.stats().dropped
+
+
+@pytest.mark.parametrize("room", [3, 1000], ids=["put waits", "close waits"])
+def test_nothing_is_lost_where_all_is_wanted_and_the_reader_is_slow(pipe: Pipe, room: int) -> None:
+    outbox = MemoryOutbox(max_messages=room)
+    door = _door(pipe.writer, outbox=outbox, keeps_all=True)
+
+    def produce() -> None:
+        _put(door, *range(200))
+        door.publisher.close(0.01)  # reading pauses for longer than that
+        pipe.writer.close()
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    until(lambda: len(outbox) == 3 or (room > 3 and outbox.put_count == 200))
+    time.sleep(0.1)
+    assert pipe.numbers() == list(range(200))
+    producer.join(WAIT_S)
+    assert (door.publisher.stats().written, door.publisher.stats().dropped) == (200, 0)
+
+
+def test_being_stopped_ends_the_wait_for_room(pipe: Pipe) -> None:
+    stopped = threading.Event()
+    outbox = MemoryOutbox(max_messages=3)
+    door = _door(pipe.writer, outbox=outbox, keeps_all=True, is_stopped=stopped.is_set)
+
+    def produce() -> None:
+        while not stopped.is_set():
+            _put(door, 1)
+        door.publisher.close(0.01)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+
+    def is_stuck() -> bool:  # the outbox is full for a moment now and then while the pipe still takes lines
+        before = door.publisher.stats()
+        time.sleep(0.05)
+        return len(outbox) == 3 and door.publisher.stats() == before
+
+    until(is_stuck)
+    stopped.set()
+    producer.join(WAIT_S)
+    assert not producer.is_alive()
+    assert door.publisher.stats().written < door.publisher.stats().put
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_close_gives_up_when_nobody_reads(pipe: Pipe, is_stopped: bool) -> None:
+    outbox = MemoryOutbox()
+    door = _door(pipe.writer, outbox=outbox, is_stopped=lambda: is_stopped)
+    _fill(pipe, door, outbox, 500)
+    door.publisher.close(0.05)
+    assert door.publisher.stats().written == _WRITTEN
+    door.publisher.close(1000.0)  # does not begin to wait again
+
+
+def test_close_waits_as_long_as_somebody_reads(pipe: Pipe) -> None:
+    outbox = MemoryOutbox()
+    door = _door(pipe.writer, outbox=outbox)
+    _fill(pipe, door, outbox, 900)
+
+    def read_slowly() -> None:
+        while pipe.reader.read(20_000):
+            time.sleep(0.015)
+
+    reader = threading.Thread(target=read_slowly)
+    reader.start()
+    door.publisher.close(0.6)  # less than reading takes in all; each pause is far shorter
+    assert door.publisher.stats().written == 900
+    pipe.writer.close()
+    reader.join(WAIT_S)
+
+
+def test_a_reader_that_goes_away(pipe: Pipe) -> None:
+    door = _door(pipe.writer)
+    pipe.reader.close()
+    _put(door, 1)
+    until(lambda: not door.publisher._thread.is_alive())
+    with pytest.raises(BrokenPipeError):
+        _put(door, 2)
+    door.publisher.close()  # it was said
+
+
+@pytest.mark.parametrize("ask", [lambda door: _put(door, 2), lambda door: door.publisher.close()])
+def test_a_full_disk(ask: Callable[[Lines], None]) -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        door = _door(full)
+        _put(door, 1)
+        until(lambda: not door.publisher._thread.is_alive())
+        with pytest.raises(OutputError, match="results cannot be written: No space left on device"):
+            ask(door)
+
+
+def test_a_pipe_that_does_not_block(pipe: Pipe) -> None:
+    os.set_blocking(pipe.writer.fileno(), False)
+    outbox = MemoryOutbox()
+    door = _door(pipe.writer, outbox=outbox)
+    _fill(pipe, door, outbox, 500)
+    assert pipe.read_until_closed(door.publisher) == list(range(500))
+
+
+@pytest.mark.parametrize("keeps_all", [False, True])
+def test_lines_of_several_cameras_never_mix(pipe: Pipe, keeps_all: bool) -> None:
+    publisher = JsonLinesPublisher(pipe.writer, outbox=MemoryOutbox(max_messages=50), keeps_all=keeps_all)
+    cameras = ("door", "gate", "yard")
+
+    def produce(camera: str) -> None:
+        with contextlib.closing(publisher.stream(camera, make_encoder())) as stream:
+            for number in range(300):
+                stream.put(make_detections(20, make_frame(number, camera)))
+
+    with ThreadPoolExecutor(4) as threads:
+        reader = threads.submit(lambda: [msgspec.json.decode(line) for line in pipe.reader])
+        list(threads.map(produce, cameras))
+        publisher.close(WAIT_S)
+        pipe.writer.close()
+        found = reader.result(WAIT_S)
+    for camera in cameras:
+        numbers, stats = [d["seq"] for d in found if d["camera"] == camera], publisher.of_camera(camera)
+        assert numbers == sorted(set(numbers))
+        assert (stats.put, stats.sent, stats.queued, stats.dropped) == (300, len(numbers), 0, 300 - len(numbers))
+        assert not keeps_all or len(numbers) == 300
+
+
+def test_another_stream_takes_a_camera_over() -> None:
+    file = io.BytesIO()
+    door = _door(file)
+    _put(door, 4, 5)
+    after = Lines(door.publisher, door.publisher.stream("door", make_encoder()))
+    _put(door, 6)
+    _put(after, 0, 1)
+    after.stream.close()
+    _put(after, 2)
+    door.publisher.close()
+    assert [msgspec.json.decode(line)["seq"] for line in file.getvalue().splitlines()] == [4, 5, 6, 7]
+    assert after.stream.stats().sent == 4
+
+
+def test_what_only_subscribers_read_goes_to_nobody() -> None:
+    file = io.BytesIO()
+    door = _door(file)
+    door.stream.warn("hung", "a run came to no end")
+    door.stream.announce(Running(variant="int8", every=1, rung=0, rungs=1, reason="start"))
+    door.stream.source(SourceState(status="opened", since=datetime.now(timezone.utc)))
+    door.publisher.telemetry(TelemetryMessage(device="pi", boot_id="b", run_id="r", at=datetime.now(timezone.utc)))
+    door.publisher.close()
+    assert file.getvalue() == b""
+
+
+def test_as_lines_events_stand_between_results() -> None:
+    file = io.BytesIO()
+    publisher, stream = _door(file)
+    stream.put(make_detections(1, make_frame(0)))
+    stream.put(Event(kind="a"))
+    stream.put_snapshot(b"x", 0)
+    stream.put(Event(kind="b"))
+    publisher.stream("door", make_encoder()).put(Event(kind="c"))
+    stream.put(Event(kind="lost"))
+    publisher.close()
+    lines = [msgspec.json.decode(line) for line in file.getvalue().splitlines()]
+    assert [(d["stream"], d.get("kind"), d["seq"]) for d in lines] == [
+        ("result", None, 0),
+        ("event", "a", 0),
+        ("event", "b", 1),
+        ("event", "c", 2),
+    ]

@@ -1,0 +1,339 @@
+"""When a device says what it has to say, by a manual clock: notices, single messages, and what a broker refuses."""
+
+from __future__ import annotations
+
+import math
+import threading
+from datetime import datetime, timezone
+
+import msgspec
+import pytest
+
+from edge_sdk.commands import Inbox
+from edge_sdk.publishing import Incoming, Message, MqttPublisher, MqttSettings, SourceState, Topics
+from edge_sdk.publishing.backlog import Backlog, Heard
+from edge_sdk.publishing.board import Board
+from edge_sdk.publishing.link import NOT_AUTHORIZED, Answer
+from edge_sdk.publishing.notices import Notices
+from edge_sdk.publishing.post import Post
+from edge_sdk.publishing.refusals import Refusals
+from edge_sdk.publishing.seat import Seat
+from tests.support.connections import FakeLink, door_over, put, until
+from tests.support.results import IDENTITY, MODEL, make_detections, make_encoder, make_frame
+
+_NOW = datetime(2026, 3, 2, 9, 15, 4, tzinfo=timezone.utc)
+_TOPICS = Topics("edge/v1", "yard", "pi")
+
+
+class Desk:
+    """Notices of a board with one camera, and the clock that they go by."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.board = Board(IDENTITY, {})
+        self.door = self.board.join("door", MODEL)
+        self.notices = Notices(self.board, _TOPICS, lambda: self.now_s)
+        self.notices.begin()
+
+    def said(self) -> list[str]:
+        """All that is to be said now, by its topic's last level."""
+        return [message.topic.removeprefix("edge/v1/yard/pi/") for _, message in iter(self.notices.take, None)]
+
+    def warn(self, line: str) -> None:
+        self.board.warn(self.door, "hot", line)
+
+
+def test_the_first_of_a_burst_goes_at_once_and_the_rest_together_after_a_second() -> None:
+    desk = Desk()
+    assert desk.said() == ["status", "state"]
+    assert desk.notices.wait_s() == math.inf
+    desk.now_s += 60
+    desk.warn("70")
+    assert desk.notices.wait_s() == 0
+    assert desk.said() == ["state"]
+    for degrees in range(71, 81):
+        desk.now_s += 0.0625
+        desk.warn(str(degrees))
+        assert desk.said() == []
+    assert desk.notices.wait_s() == 0.375
+    desk.now_s += 0.375
+    [(kind, message)] = iter(desk.notices.take, None)
+    assert kind == "state"
+    assert msgspec.json.decode(message.payload)["cameras"]["door"]["warnings"] == {"hot": "80"}
+    assert desk.notices.wait_s() == math.inf
+
+
+def test_status_and_state_change_apart() -> None:
+    desk = Desk()
+    desk.said()
+    desk.now_s += 60
+    desk.board.source(desk.door, SourceState(status="lost", since=_NOW))
+    assert desk.said() == ["state"]
+    desk.now_s += 60
+    desk.board.join("gate", MODEL)
+    assert desk.said() == ["status", "state"]
+
+
+def test_of_telemetry_the_newest_is_said_once() -> None:
+    desk = Desk()
+    desk.said()
+    for payload in (b"1", b"2", b"3"):
+        desk.notices.put_telemetry(payload)
+    assert desk.notices.wait_s() == 0
+    assert [message.payload for _, message in iter(desk.notices.take, None)] == [b"3"]
+    assert desk.notices.wait_s() == math.inf
+
+
+def test_a_full_outbox_does_not_keep_a_device_from_saying_how_it_does() -> None:
+    link = FakeLink(window=3)
+    link.pace, link.pause_s = 1, 0.001
+    publisher, door = door_over(link)
+    until(lambda: bool(link.cameras()))
+    put(door, *range(500))
+    door.warn("hot", "70")
+
+    def has_said_so() -> bool:
+        put(door, *range(200))
+        return any("warnings" in cameras["door"] for cameras in link.cameras())
+
+    until(has_said_so)
+    assert publisher.stats().queued > 0
+    link.pace, link.pause_s = 10**9, 0.0
+    publisher.close()
+
+
+def test_numbers_are_given_once_however_many_hold_the_seat_in_turn() -> None:
+    seat = Seat()
+    given: list[int] = []
+
+    def use() -> None:
+        holder = object()
+        seat.take(holder)
+        for seq in range(5000):
+            number = seat.number(holder, seq)
+            if number is not None:
+                given.append(number)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(given) == len(set(given)) >= 5000
+
+
+class Counter:
+    """A post, and the clock that it goes by."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.post = Post(lambda: self.now_s)
+
+    def said(self) -> list[tuple[str, bytes]]:
+        found = iter(lambda: self.post.take(self.now_s), None)
+        return [(message.topic, message.payload) for _, message in found]
+
+
+def test_what_is_kept_is_said_at_once_then_once_a_second_and_the_last_always() -> None:
+    counter = Counter()
+    post = counter.post
+    post.keep("seen", "a", b"1")
+    assert counter.said() == [("a", b"1")]
+    for payload in (b"2", b"3"):
+        post.keep("seen", "a", payload)
+    post.keep("seen", "b", b"1")
+    assert counter.said() == [("b", b"1")]
+    assert 0 < post.wait_s(counter.now_s) <= 1
+    counter.now_s += 1
+    assert post.wait_s(counter.now_s) == 0
+    assert counter.said() == [("a", b"3")]
+    assert (post.wait_s(counter.now_s), post.has_news) == (math.inf, False)
+
+
+def test_the_same_again_is_no_news_but_after_a_connection_or_on_request() -> None:
+    counter = Counter()
+    post = counter.post
+    post.keep("discovery", "a", b"1")
+    post.keep("discovery", "b", b"")
+    counter.said()
+    post.keep("discovery", "a", b"1")
+    assert not post.has_news
+    post.begin()
+    assert counter.said() == [("a", b"1"), ("b", b"")]
+    counter.now_s += 1
+    post.repeat("a")
+    post.repeat("unknown")
+    assert counter.said() == [("a", b"1")]
+
+
+def test_of_what_is_said_once_the_newest_wait() -> None:
+    counter = Counter()
+    for number in range(40):
+        counter.post.send("response", Message("r", b"%d" % number))
+    assert [payload for _, payload in counter.said()] == [b"%d" % number for number in range(8, 40)]
+
+
+def _listening(link: FakeLink, inbox: Inbox) -> MqttPublisher:
+    settings = MqttSettings(host="broker", port=1883, device="pi")
+    return MqttPublisher(settings, IDENTITY, make_link=lambda: link, listens_to=["x/cmd"], receiver=inbox)
+
+
+def test_what_comes_is_left_in_the_inbox_and_answered() -> None:
+    link, inbox = FakeLink(), Inbox()
+    publisher = _listening(link, inbox)
+    until(lambda: link.subscribed == ["x/cmd"])
+    link.incoming.append(Incoming("x/cmd", b"{}", correlation=b"7"))
+    link.refused.append("the broker does not let this device read x/cmd")
+    taken: list[Incoming] = []
+    until(lambda: bool(taken) or bool(taken.extend(inbox.take()[0])))
+    assert [incoming.correlation for incoming in taken] == [b"7"]
+    until(lambda: inbox.take_refusals() == ["the broker does not let this device read x/cmd"])
+    publisher.answer(Message("x/res", b"{}", correlation=b"7"))
+    until(lambda: ("response", "x/res", b"7") in [(k, m.topic, m.correlation) for k, m in link.published])
+    publisher.close(5)
+
+
+def test_an_answer_goes_out_before_the_goodbye() -> None:
+    link, inbox = FakeLink(), Inbox()
+    publisher = _listening(link, inbox)
+    until(lambda: publisher.stats().connects == 1)
+    link.answers = False
+    publisher.stream("door", make_encoder())
+    publisher.answer(Message("x/res", b"{}"))
+    link.answers = True
+    publisher.close(5)
+    kinds = [kind for kind, _ in link.published]
+    assert kinds.index("response") < len(kinds) - 1
+    assert kinds[-1] == "status"
+
+
+@pytest.mark.parametrize("is_finite", [True, False])
+def test_what_is_seen_is_said_when_it_changes(is_finite: bool) -> None:
+    link = FakeLink()
+    publisher = _listening(link, Inbox())
+    stream = publisher.stream("door", make_encoder())
+    for number, count in enumerate((2, 2, 2, 0)):
+        result = make_detections(count, make_frame(number))
+        stream.see(msgspec.structs.replace(result, is_finite=is_finite))
+    if not is_finite:  # nothing is known of what there is: no count falls to 0 for that
+        assert not publisher._delivery.post.has_news
+    else:
+        until(lambda: [d["total"] for d in link.documents("seen")][-1:] == [0])
+        assert len(link.documents("seen")) <= 2
+    stream.close()
+    until(lambda: not is_finite or link.published[-1][1].payload == b"")
+    publisher.close(5)
+
+
+_TAKEN, _REFUSED = Answer(1), Answer(1, "Not authorized", NOT_AUTHORIZED)
+_OURS, _THEIRS = "edge/v1/default/pi/", "homeassistant/device/pi/config"
+
+
+class Refused:
+    """Refusals with a clock that goes by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.board, topics = Board(IDENTITY, {}), Topics("edge/v1", "default", "pi")
+        self.notices = Notices(self.board, topics, lambda: self.now_s)
+        self.post = self.notices.post
+        self.refusals = Refusals(topics, self.board, self.notices)
+
+    def said(self, topic: str, answer: Answer = _REFUSED) -> str:
+        self.refusals.settle(topic, answer)
+        return self.refusals.take_line()
+
+    @property
+    def warning(self) -> str:
+        warnings: dict[str, str] = msgspec.json.decode(self.board.state()).get("warnings", {})
+        return warnings.get("messages_refused", "")
+
+
+def test_topics_that_miss_one_right_are_said_once_and_another_right_for_itself() -> None:
+    refused = Refused()
+    first = refused.said(f"{_OURS}result/gate")
+    assert first == (
+        f"the broker did not take a message on {_OURS}result/gate: Not authorized; its ACL must let this device write "
+        f"below {_OURS}"
+    )
+    assert refused.said(f"{_OURS}result/gate") == ""
+    assert refused.said(f"{_OURS}result/yard") == ""
+    assert refused.said(_THEIRS) == (
+        f"the broker did not take a message on {_THEIRS}: Not authorized; its ACL must let this device write there"
+    )
+    assert refused.said(f"{_OURS}seen/gate", Answer(1, "Quota exceeded", 0x97)).endswith("seen/gate: Quota exceeded")
+    assert refused.warning == first
+
+
+def test_it_is_shown_until_all_is_taken_or_there_is_another_connection() -> None:
+    refused = Refused()
+    first, second = refused.said(f"{_OURS}result/gate"), refused.said(_THEIRS)
+    assert refused.said(f"{_OURS}result/gate", _TAKEN) == ""
+    assert refused.warning == second
+    assert refused.said(f"{_OURS}status", _TAKEN) == ""
+    assert refused.said(_THEIRS, _TAKEN) == ""
+    assert refused.warning == ""
+    refused.said(_THEIRS)
+    refused.refusals.begin()
+    assert refused.warning == ""
+    assert refused.said(f"{_OURS}result/gate") == first
+
+
+def test_what_is_retained_is_offered_again_in_a_minute() -> None:
+    refused = Refused()
+    refused.post.keep("discovery", _THEIRS, b"{}")
+    assert refused.post.take(refused.now_s) is not None
+    refused.said(_THEIRS)
+    refused.said(f"{_OURS}result/gate")  # nothing is kept there
+    assert (refused.post.take(refused.now_s + 59), refused.post.wait_s(refused.now_s)) == (None, 60)
+    found = refused.post.take(refused.now_s + 60)
+    assert found is not None
+    assert (found[1].topic, found[1].payload) == (_THEIRS, b"{}")
+
+
+def test_a_state_that_was_refused_is_offered_again_in_a_minute() -> None:
+    refused = Refused()
+    while refused.notices.take() is not None:
+        pass
+    refused.said(f"{_OURS}state")
+    refused.now_s += 59
+    assert refused.notices.take() is None
+    refused.now_s += 1
+    found = refused.notices.take()
+    assert found is not None
+    assert found[1].topic == f"{_OURS}state"
+
+
+def test_answers_that_are_refused_are_one_however_their_topics_go_on() -> None:
+    refused = Refused()
+    said = [refused.said(f"{_OURS}res/{number}") for number in range(100)]
+    assert [line.split(":")[0] for line in said if line] == [f"the broker did not take a message on {_OURS}res"]
+    assert refused.said(f"{_OURS}res/other", _TAKEN) == refused.warning == ""
+    refused.said(f"{_OURS}result/gate")
+    assert "result/gate" in refused.warning
+
+
+def _put(backlog: Backlog, number: int, size: int = 1) -> tuple[int, bool]:
+    backlog.put(Heard(str(number), b"x" * size, 1, retain=False))
+    return backlog.lost, backlog.is_half_full
+
+
+def _topics(backlog: Backlog) -> list[str]:
+    return [heard.topic for heard in backlog.take(0)]
+
+
+def test_there_is_room_for_so_many_and_again_once_they_are_read() -> None:
+    backlog = Backlog(3)
+    assert [_put(backlog, number) for number in range(5)] == [(0, False), (0, True), (0, True), (1, True), (2, True)]
+    assert _topics(backlog) == ["0", "1", "2"]
+    assert _put(backlog, 5) == (2, False)
+    assert (_topics(backlog), _topics(backlog)) == (["5"], [])
+
+
+def test_there_is_room_for_so_many_bytes_and_for_one_that_is_larger_alone() -> None:
+    backlog = Backlog(100, 10)
+    assert [_put(backlog, number, 4) for number in range(3)] == [(0, False), (0, True), (1, True)]
+    assert _topics(backlog) == ["0", "1"]
+    assert _put(backlog, 3, 20) == (1, True)
+    assert _put(backlog, 4) == (2, True)
+    assert _topics(backlog) == ["3"]

@@ -1,0 +1,418 @@
+"""The wire format: what subscribers rely on, and the schemas of all messages."""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import numpy as np
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+import edge_sdk.publishing
+from edge_sdk.bundle import Bundle
+from edge_sdk.frame import Classification, Detections
+from edge_sdk.model_spec import ClassificationSpec
+from edge_sdk.publishing import (
+    CameraHealth,
+    ControlState,
+    EventMessage,
+    Identity,
+    MqttSettings,
+    ResultEncoder,
+    ResultMessage,
+    Running,
+    SeenMessage,
+    SourceState,
+    StateMessage,
+    StatusMessage,
+    TelemetryMessage,
+    message_schema,
+)
+from edge_sdk.publishing.board import Board
+from edge_sdk.publishing.identity import read_boot_id
+from edge_sdk.publishing.outbox import Message
+from edge_sdk.publishing.ways import answer_properties, ways_of
+from tests.support.bundles import make_manifest, write_bundle
+from tests.support.results import (
+    IDENTITY,
+    MODEL,
+    make_classification,
+    make_detections,
+    make_encoder,
+    make_frame,
+    make_segmentation,
+)
+
+
+def _decode(data: bytes) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.json.decode(data)
+    return document
+
+
+def _boxes(*rows: tuple[float, float, float, float, float, int]) -> Detections:
+    table = np.array(rows, np.float32).reshape(-1, 6)
+    return Detections(make_frame(), 0, table[:, :4], table[:, 4], table[:, 5].astype(np.int64))
+
+
+def test_every_field_of_a_detection_message() -> None:
+    encoder = make_encoder(Identity("pi", "boot", "run"), clock_ns=lambda: 5_041_237_999)
+    frame = make_frame(seq=7, captured_ns=5_000_000_000, captured_at=1_700_000_000.1234)
+    result = Detections(
+        frame,
+        12_345_678,
+        np.array([[0.04, 12.34, 640.0, 479.96]], np.float32),
+        np.array([0.87654], np.float32),
+        np.array([1]),
+    )
+    assert _decode(encoder.encode(result)) == {
+        "task": "detection",
+        "schema": 1,
+        "stream": "result",
+        "device": "pi",
+        "camera": "door",
+        "boot_id": "boot",
+        "run_id": "run",
+        "seq": 7,
+        "captured_at": "2023-11-14T22:13:20.123000Z",
+        "age_ms": 41.237,
+        "infer_ms": 12.345,
+        "model": {"name": "tiny", "version": 3, "sha256": "0" * 64},
+        "frame": {"width": 640, "height": 480},
+        "detections": [{"label": "dog", "class_id": 1, "confidence": 0.8765, "box_xyxy": [0.0, 12.3, 640.0, 480.0]}],
+    }
+
+
+def test_a_classification_message() -> None:
+    document = _decode(make_encoder().encode(make_classification([1, 0])))
+    assert document["task"] == "classification"
+    assert "detections" not in document
+    assert document["classes"] == [
+        {"label": "dog", "class_id": 1, "confidence": 0.9},
+        {"label": "cat", "class_id": 0, "confidence": 0.1},
+    ]
+
+
+def test_a_segmentation_message_has_the_largest_first_and_no_share_of_nothing() -> None:
+    document = _decode(make_encoder().encode(make_segmentation([0.25004, 0.6, 0.0, 0.00004, 0.14996])))
+    assert document["task"] == "segmentation"
+    assert document["infer_ms"] == 1.0
+    assert "classes" not in document
+    assert document["segments"] == [
+        {"label": "dog", "class_id": 1, "share": 0.6},
+        {"label": "cat", "class_id": 0, "share": 0.25},
+        {"label": "class_4", "class_id": 4, "share": 0.15},
+    ]
+
+
+def test_equal_shares_come_in_the_order_of_the_labels() -> None:
+    document = _decode(make_encoder().encode(make_segmentation([0.5, 0.5])))
+    assert [s["class_id"] for s in document["segments"]] == [0, 1]
+    assert _decode(make_encoder().encode(make_segmentation([0.0, 0.0])))["segments"] == []
+
+
+@pytest.mark.parametrize(
+    ("background_class", "labels", "class_id", "expected"),
+    [
+        (False, ("cat", "dog"), 0, "cat"),
+        (False, ("cat", "dog"), 2, "class_2"),
+        (False, ("cat", "dog"), -1, "background"),
+        (False, ("cat", ""), 1, "class_1"),
+        (True, ("nothing", "cat", "dog"), -1, "nothing"),
+        (True, ("nothing", "cat", "dog"), 0, "cat"),
+    ],
+)
+def test_labels(background_class: bool, labels: tuple[str, ...], class_id: int, expected: str) -> None:
+    encoder = ResultEncoder(Identity("pi"), labels, MODEL, background_class=background_class)
+    [item] = _decode(encoder.encode(make_classification([class_id])))["classes"]
+    assert (item["label"], item["class_id"]) == (expected, class_id)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    good = (1.0, 2.0, 3.0, 4.0, 0.5, 1)
+    for bad in ((NAN, 0, 1, 1, 0.5, 0), (0, 0, -INF, 1, 0.5, 0), (0, 0, 1, 1, NAN, 0)):
+        data = make_encoder().encode(_boxes(good, bad, good))
+        assert b"null" not in data
+        assert [d["box_xyxy"] for d in _decode(data)["detections"]] == [[1, 2, 3, 4]] * 2
+
+
+def test_classes_that_are_not_finite_are_left_out() -> None:
+    result = Classification(make_frame(), 0, np.array([NAN, 0.25], np.float32), np.array([0, 1]))
+    assert [c["label"] for c in _decode(make_encoder().encode(result))["classes"]] == ["dog"]
+
+
+def test_the_largest_number_of_a_float32_is_finite() -> None:
+    largest = float(np.finfo(np.float32).max)
+    [item] = _decode(make_encoder().encode(_boxes((0, 0, largest, 1, 1, 0))))["detections"]
+    assert item["box_xyxy"][2] == pytest.approx(largest)
+
+
+@pytest.mark.parametrize("count", [0, 64, 65, 500])
+def test_any_number_of_detections(count: int) -> None:
+    result = make_detections(count)
+    items = _decode(make_encoder().encode(result))["detections"]
+    assert [item["box_xyxy"] for item in items] == np.round(result.boxes_xyxy.astype(np.float64), 1).tolist()
+    assert [item["confidence"] for item in items] == [round(float(each), 4) for each in result.confidences]
+
+
+def test_the_result_is_not_changed_by_encoding() -> None:
+    result = make_detections(3)
+    boxes, confidences = result.boxes_xyxy.copy(), result.confidences.copy()
+    make_encoder().encode(result)
+    np.testing.assert_array_equal(result.boxes_xyxy, boxes)
+    np.testing.assert_array_equal(result.confidences, confidences)
+
+
+def _example() -> bytes:
+    return (DOCS / "payload.md").read_bytes().split(b"```json\n")[1].split(b"```")[0]
+
+
+def test_results_keep_to_the_schema_and_are_read_back() -> None:
+    results = [make_detections(20), make_detections(0), make_classification([0, -1, 5]), make_segmentation([0.3, 0.7])]
+    for data in [*(make_encoder().encode(result) for result in results), _example()]:
+        assert [e.message for e in _validator("result").iter_errors(_decode(data))] == []
+        assert msgspec.json.decode(data, type=ResultMessage).schema == 1
+
+
+def test_the_schema_refuses_other_results() -> None:
+    for key, value in (("task", "pose"), ("seq", -1), ("detections", [{"label": "cat"}])):
+        document = _decode(make_encoder().encode(make_detections(1))) | {key: value}
+        assert not _validator("result").is_valid(document), key
+
+
+def test_results_name_the_variant_that_made_them() -> None:
+    encoder = make_encoder()
+    assert "variant" not in _decode(encoder.encode(make_detections(1)))["model"]
+    for variant in ("int8.320x320", "int8"):
+        encoder.answers_by(variant)
+        assert _decode(encoder.encode(make_detections(1)))["model"]["variant"] == variant
+    assert encoder.model.variant is msgspec.UNSET
+
+
+def test_a_message_may_bear_another_number_than_its_frame() -> None:
+    result = make_detections(1, make_frame(7))
+    assert [_decode(make_encoder().encode(result, seq))["seq"] for seq in (None, 0, 41)] == [7, 0, 41]
+
+
+def test_encoder_for_a_bundle(tmp_path: Path) -> None:
+    bundle = Bundle.open(write_bundle(tmp_path / "tiny.edge"))
+    document = _decode(ResultEncoder.for_bundle(bundle, Identity("pi")).encode(make_classification([1])))
+    assert document["model"] == {"name": "tiny", "version": 1, "sha256": bundle.digest, "variant": "int8"}
+    assert document["classes"][0]["label"] == "dog"
+
+
+@pytest.mark.parametrize(
+    ("task", "decoder", "expected"), [("classification", "softmax", "cat"), ("segmentation", "argmax", "dog")]
+)
+def test_only_a_classifiers_ids_are_counted_without_the_background(
+    tmp_path: Path, task: Any, decoder: Any, expected: str
+) -> None:
+    manifest = msgspec.structs.replace(
+        make_manifest(), task=task, decoder=decoder, classification=ClassificationSpec(background_class=True)
+    )
+    encoder = ResultEncoder.for_bundle(Bundle.open(write_bundle(tmp_path / "tiny.edge", manifest)), IDENTITY)
+    result = make_segmentation([0.0, 1.0]) if task == "segmentation" else make_classification([-1])
+    document = _decode(encoder.encode(result))
+    assert (document.get("segments") or document["classes"])[0]["label"] == expected
+
+
+def test_no_warning_from_odd_numbers() -> None:
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        make_encoder().encode(_boxes((NAN, INF, 3e38, -3e38, 0.5, 0)))
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+NOW = datetime(2026, 3, 2, 9, 15, 4, tzinfo=timezone.utc)
+WHO = Identity("pi", "boot", "run")
+HEADER = {"schema": 1, "device": "pi", "boot_id": "boot", "run_id": "run"}
+
+
+def _board() -> Board:
+    board = Board(WHO, {"edge-sdk": "1.2"})
+    door = board.join("door", MODEL)
+    board.join("gate", MODEL)
+    board.source(door, SourceState(status="lost", trouble="connection refused", since=NOW))
+    board.running(door, Running(variant="int8.320x320", every=1, rung=1, rungs=7, reason="34% of 60 frames were late"))
+    board.warn(door, "hung", "a run did not finish")
+    board.warn_of_device("disk", "12 MB are free")
+    board.controls(door, ControlState(paused=True, confidence=0.5, max_fps=0))
+    return board
+
+
+def _telemetry() -> TelemetryMessage:
+    return TelemetryMessage(
+        **msgspec.structs.asdict(WHO),
+        at=NOW,
+        uptime_s=17.0,
+        temperature_c=-3.5,
+        throttled=["under-voltage"],
+        memory_free_mb=411.5,
+        memory_rss_mb=131.0,
+        disk_free_mb=0.0,
+        cpu_share=1.63,
+        load1=0.0,
+        open_files=41,
+        cameras={"door": CameraHealth(fps=14.9, age_p50_ms=61.4, results=1841, dropped=0, reopenings=2)},
+    )
+
+
+def _examples(stream: str) -> list[bytes]:
+    """Of docs/payload.md, the model of each written out."""
+    blocks = (DOCS / "payload.md").read_bytes().split(b"```")[1::2]
+    lines = [line for block in blocks if block.startswith(b"text\n") for line in block.splitlines()[1:]]
+    mine = [line for line in lines if b'"stream":"%b"' % stream.encode() in line]
+    assert mine
+    return [line.replace(b"{...}", msgspec.json.encode(MODEL)) for line in mine]
+
+
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(msgspec.json.decode((DOCS / f"{name}.schema.json").read_bytes()))
+
+
+STATUSES = [_board().online(), _board().offline("lost"), _board().offline("shutdown"), *_examples("status")]
+STATES = [_board().state(), Board(WHO, {}).state(), *_examples("state")]
+HEALTH = [
+    msgspec.json.encode(_telemetry()),
+    msgspec.json.encode(TelemetryMessage(**msgspec.structs.asdict(WHO), at=NOW)),
+    *_examples("telemetry"),
+]
+SEEN = [
+    msgspec.json.encode(SeenMessage(**msgspec.structs.asdict(WHO), camera="door", label="shut")),
+    *_examples("seen"),
+]
+MESSAGES: list[tuple[str, type, list[bytes]]] = [
+    ("status", StatusMessage, STATUSES),
+    ("state", StateMessage, STATES),
+    ("telemetry", TelemetryMessage, HEALTH),
+    ("seen", SeenMessage, SEEN),
+]
+
+
+@pytest.mark.parametrize("stream", ["event", "result", "status", "state", "telemetry", "seen"])
+def test_schema_files_are_up_to_date(stream: str) -> None:
+    assert (DOCS / f"{stream}.schema.json").read_bytes() == message_schema(stream), (
+        f"write it again: python -c 'import pathlib; from edge_sdk.publishing import message_schema; "
+        f'pathlib.Path("docs/{stream}.schema.json").write_bytes(message_schema("{stream}"))\''
+    )
+
+
+def test_status_messages() -> None:
+    model = {"name": "tiny", "version": 3, "sha256": "0" * 64}
+    online = {**HEADER, "stream": "status", "status": "online", "versions": {"edge-sdk": "1.2"}}
+    assert msgspec.json.decode(_board().online()) == {**online, "cameras": {"door": model, "gate": model}}
+    lost = {**HEADER, "stream": "status", "status": "offline", "reason": "lost"}
+    assert msgspec.json.decode(_board().offline("lost")) == lost
+
+
+def test_a_state_message() -> None:
+    running = {"variant": "int8.320x320", "every": 1, "rung": 1, "rungs": 7, "reason": "34% of 60 frames were late"}
+    door = {
+        "source": "lost",
+        "trouble": "connection refused",
+        "since": "2026-03-02T09:15:04Z",
+        "running": running,
+        "controls": {"paused": True, "confidence": 0.5, "max_fps": 0.0},
+        "warnings": {"hung": "a run did not finish"},
+    }
+    expected = {
+        **HEADER,
+        "stream": "state",
+        "cameras": {"door": door, "gate": {}},
+        "warnings": {"disk": "12 MB are free"},
+    }
+    assert msgspec.json.decode(_board().state()) == expected
+
+
+@pytest.mark.parametrize(("name", "kind", "messages"), MESSAGES, ids=[name for name, *_ in MESSAGES])
+def test_messages_keep_to_their_schema_and_are_read_back(name: str, kind: type, messages: list[bytes]) -> None:
+    for data in messages:
+        document = msgspec.json.decode(data)
+        assert [e.message for e in _validator(name).iter_errors(document)] == []
+        assert b"null" not in data
+        read = msgspec.json.decode(data, type=StatusMessage | StateMessage | TelemetryMessage | SeenMessage)
+        assert type(read) is kind
+        assert msgspec.json.decode(msgspec.json.encode(read)) == document
+
+
+def test_the_schemas_refuse_other_messages() -> None:
+    for name, path, value in (
+        ("status", ["status"], "?"),
+        ("status", ["cameras", "door"], {}),
+        ("state", ["cameras", "door", "source"], "gone"),
+        ("state", ["cameras", "door", "running", "every"], 0),
+        ("state", ["warnings", "disk"], None),
+        ("state", ["cameras", "door", "controls", "max_fps"], -1),
+        ("telemetry", ["stream"], "state"),
+        ("telemetry", ["cpu_share"], -0.1),
+        ("telemetry", ["cameras", "door", "results"], -1),
+    ):
+        document: Any = msgspec.json.decode(next(messages[0] for other, _, messages in MESSAGES if other == name))
+        place = document
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        assert not _validator(name).is_valid(document), path
+
+
+def test_every_field_is_explained() -> None:
+    text = (DOCS / "payload.md").read_text()
+    kinds = (EventMessage, StateMessage, StatusMessage, TelemetryMessage, SeenMessage, ControlState)
+    for kind in (*kinds, edge_sdk.publishing.CameraState, CameraHealth):
+        for field in msgspec.structs.fields(kind):
+            assert f"{field.encode_name}`" in text, f"{kind.__name__}.{field.encode_name}"
+
+
+def test_every_start_of_the_program_has_its_own_run_id_and_the_boot_id_of_this_boot() -> None:
+    first, second = Identity("pi"), Identity("pi")
+    assert uuid.UUID(first.run_id) != uuid.UUID(second.run_id)
+    assert first.boot_id == second.boot_id or not Path("/proc/sys/kernel/random/boot_id").exists()
+    assert str(uuid.UUID(read_boot_id())) == read_boot_id() or not Path("/proc/sys/kernel/random/boot_id").exists()
+
+
+_SETTINGS = MqttSettings(host="127.0.0.1", port=1883, device="pi")
+_LASTING = {"status", "state", "seen", "discovery"}
+
+
+def _names(packed: bytes) -> set[str]:
+    """What it says, as paho reads it."""
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.unpack(packed)
+    return set(properties.json())
+
+
+def test_a_message_bears_what_is_documented_and_no_topic_alias() -> None:
+    """A broker that has restarted answers an alias that it does not know with an endless protocol error."""
+    ways = ways_of(_SETTINGS, is_v5=True)
+    for kind, way in ways.items():
+        assert way.properties is not None
+        names = _names(way.properties.of(Message("topic", b"", seq=7)).pack())
+        assert "TopicAlias" not in names
+        assert "UserProperty" in names, kind
+        assert ("MessageExpiryInterval" in names) == (kind not in _LASTING), kind
+    assert ways["response"].properties is not None
+    assert _names(answer_properties(b"1").pack()) == _names(ways["response"].properties.pack()) | {"CorrelationData"}
+
+
+def test_a_message_of_the_older_protocol_bears_none() -> None:
+    assert {way.properties for way in ways_of(_SETTINGS, is_v5=False).values()} == {None}
+
+
+def test_a_message_that_a_broker_may_have_had_before_says_so_and_the_next_one_does_not() -> None:
+    way = ways_of(_SETTINGS, is_v5=True)["event"]
+    assert way.properties is not None
+    found = []
+    for message in (Message("topic", b"", seq=7, is_repeated=True), Message("topic", b"", seq=8)):
+        properties: Any = Properties(PacketTypes.PUBLISH)
+        properties.unpack(way.properties.of(message).pack())
+        found.append(properties.UserProperty[2:])
+    assert found == [[("seq", "7"), ("repeated", "1")], [("seq", "8")]]

@@ -1,0 +1,328 @@
+"""Which broker: URLs, names, secrets, and this device's certificate and key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from edge_sdk.errors import UsageError
+from edge_sdk.publishing import (
+    ExpiredError,
+    Identity,
+    MqttPublisher,
+    MqttSettings,
+    Secret,
+    Topics,
+    as_name,
+    check_credentials,
+    check_name,
+    default_device,
+    read_password,
+    valid_until,
+)
+from edge_sdk.publishing.credentials import expiry_line, own_expiry
+from edge_sdk.publishing.tls import check_authorities
+from tests.support.certificates import Authority
+from tests.support.connections import FakeLink, publisher_over
+from tests.support.results import IDENTITY, make_encoder
+
+WORD = "hunter2"
+
+Changes: TypeAlias = dict[str, Any]
+"""Settings by name: Any, because these tests also give values that no type allows."""
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "tls", "username"),
+    [
+        ("mqtt://broker", "broker", 1883, False, None),
+        ("mqtts://broker.example", "broker.example", 8883, True, None),
+        ("MQTTS://Broker.Example:1", "broker.example", 1, True, None),
+        ("mqtt://camera@10.0.0.1", "10.0.0.1", 1883, False, "camera"),
+        ("mqtt://camera%40site@broker", "broker", 1883, False, "camera@site"),
+        ("mqtt://[::1]:1884", "::1", 1884, False, None),
+    ],
+)
+def test_urls(url: str, host: str, port: int, tls: bool, username: str | None) -> None:
+    settings = MqttSettings.parse(url)
+    assert (settings.host, settings.port, settings.tls, settings.username) == (host, port, tls, username)
+    assert settings.topics == Topics("edge/v1", "default", default_device())
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (f"mqtt://camera:{WORD}@broker", "--mqtt-password-file"),
+        (f"mqtt://:{WORD}@broker", "--mqtt-password-file"),
+        (f"mqtt://camera:{WORD}/x@broker", "goes on after the host"),
+        ("mqtts://berlin/pi-01@broker:8883", "the user SITE/DEVICE is SITE%2FDEVICE@"),
+        (f"mqtt://camera:{WORD}?x@broker", "goes on after the host"),
+        (f"camera:{WORD}@broker", "cannot be read"),
+        (f"mqtt://camera:{WORD}\n@broker", "cannot be read"),
+        (f"mqtt://camera:[{WORD}@broker", "cannot be read"),
+        ("broker:1883", "cannot be read"),
+        ("mqtt://", "names no host"),
+        ("mqtt://a..b", "names no host"),
+        ("mqtt://broker:0", "port is not a number"),
+        ("mqtt://broker?qos=1", "goes on after the host"),
+    ],
+)
+def test_urls_that_are_refused_without_repeating_them(url: str, expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        MqttSettings.parse(url)
+    message = str(caught.value)
+    assert expected in message
+    assert "\n" not in message
+    assert WORD not in message
+    assert caught.value.__cause__ is None
+
+
+def test_secrets_do_not_show() -> None:
+    settings = MqttSettings.parse("mqtt://camera@broker", password=Secret(WORD))
+    assert settings.password is not None
+    assert settings.password.reveal() == WORD
+    assert WORD not in f"{settings!r} {settings} {settings.password!r} {settings.password}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"site": ""}, "site name has 0 characters"),
+        ({"device": "#"}, "device name '#'"),
+        ({"device": "\udcff"}, r"device name '\\udcff'"),
+        ({"prefix": "edge//v1"}, "topic prefix name has 0 characters"),
+        ({"qos": 2}, "--mqtt-qos is 2, expected 0 to 1"),
+        ({"password": Secret("x")}, "password but no user"),
+        ({"ca_file": Path("ca.pem")}, "mqtts:// and wss:// only"),
+    ],
+)
+def test_other_settings_that_are_refused(changes: Changes, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        MqttSettings.parse("mqtt://broker", **changes)
+
+
+def test_numbers_outside_their_range() -> None:
+    for name, value in (("expiry_s", 0), ("keepalive_s", 0), ("keepalive_s", 65536)):
+        with pytest.raises(UsageError, match="expected 1 to"):
+            MqttSettings(host="broker", port=1883, **{name: value})  # type: ignore[arg-type]
+
+
+def test_the_first_line_of_a_password_file_is_the_password(tmp_path: Path) -> None:
+    for content in (b"hunter2", b"hunter2\r\nsecond line\n"):
+        (tmp_path / "password").write_bytes(content)
+        assert read_password(tmp_path / "password").reveal() == WORD
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\nx", "has 0 bytes"),
+        (b"\xff", "not UTF-8"),
+        (b"x" * 70000, "expected 1 to 65535 in the first line"),
+    ],
+)
+def test_password_files_that_are_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+    (tmp_path / "password").write_bytes(content)
+    with pytest.raises(UsageError, match=expected) as caught:
+        read_password(tmp_path / "password")
+    assert "the MQTT password" in str(caught.value)
+
+
+def test_a_password_file_that_cannot_be_read_is_named_with_what_it_is_for(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="none: the source's password cannot be read: No such file"):
+        read_password(tmp_path / "none", "the source's password")
+
+
+def test_topics() -> None:
+    topics = Topics("edge/v1", "yard", "pi")
+    assert (topics.status, topics.state) == ("edge/v1/yard/pi/status", "edge/v1/yard/pi/state")
+    assert topics.telemetry == "edge/v1/yard/pi/telemetry"
+    assert topics.result("door") == "edge/v1/yard/pi/result/door"
+
+
+def test_names_that_a_topic_can_have() -> None:
+    for name in ("Front door", "a.b_c-d", "Tür", "x" * 100):
+        check_name("camera", name)
+        assert as_name(name) == name
+    for name in ("", "x" * 101, "a/b", "+", "a#", "$SYS", "a\0", "a\x7f", "\ud800", "\u2028", " a "):
+        with pytest.raises(UsageError, match="camera name"):
+            Topics("p", "s", "d").result(name)
+        check_name("camera", as_name(name))
+
+
+def test_different_names_never_share_a_client_id() -> None:
+    names = [("a-b", "c"), ("a", "b-c"), ("a", "b"), ("b", "a")]
+    ids = {MqttSettings.parse("mqtt://h", site=site, device=device).client_id for site, device in names}
+    assert len(ids) == len(names)
+
+
+def test_a_ca_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("hello")
+    for name, said in (("ca.pem", "not a PEM file"), ("none.pem", "certificates cannot be read: No such file")):
+        settings = MqttSettings.parse("mqtts://broker", ca_file=tmp_path / name, device="pi")
+        with pytest.raises(UsageError, match=said):
+            MqttPublisher(settings, IDENTITY)
+
+
+def test_an_identity_of_another_device() -> None:
+    with pytest.raises(UsageError, match="'pi', the MQTT topics of 'other'"):
+        MqttPublisher(MqttSettings.parse("mqtt://broker", device="other"), IDENTITY)
+
+
+def test_a_stream_that_cannot_be() -> None:
+    publisher = publisher_over(FakeLink())
+    with pytest.raises(UsageError, match="camera name 'a/b'"):
+        publisher.stream("a/b", make_encoder())
+    with pytest.raises(UsageError, match="give both the same"):
+        publisher.stream("door", make_encoder(Identity("pi")))
+    publisher.close()
+
+
+Spoil: TypeAlias = Callable[[Path, Path], object]
+
+
+def _settings(cert_file: Path, key_file: Path | None = None, password: str | None = None) -> MqttSettings:
+    secret = None if password is None else Secret(password)
+    return MqttSettings.parse("mqtts://broker", cert_file=cert_file, key_file=key_file, key_password=secret)
+
+
+def test_a_good_certificate_has_no_doubts(tmp_path: Path) -> None:
+    issued = Authority(tmp_path).issue("pi")
+    settings = _settings(*issued)
+    assert check_credentials(settings) == []
+    until = valid_until(settings)
+    assert until is not None
+    assert timedelta(days=364) < until - datetime.now(timezone.utc) < timedelta(days=366)
+    assert check_credentials(MqttSettings.parse("mqtts://broker")) == []
+
+
+def test_certificate_and_key_in_one_file(tmp_path: Path) -> None:
+    cert_file, key_file = Authority(tmp_path).issue("pi")
+    both = tmp_path / "both.pem"
+    both.write_bytes(key_file.read_bytes() + cert_file.read_bytes())
+    both.chmod(0o600)
+    assert check_credentials(_settings(both)) == []
+
+
+@pytest.mark.parametrize(
+    ("password", "expected"),
+    [(WORD, None), (None, "is encrypted; name a file with its password"), ("swordfish", "its password is wrong")],
+)
+def test_an_encrypted_key(tmp_path: Path, password: str | None, expected: str | None) -> None:
+    settings = _settings(*Authority(tmp_path).issue("pi", password=WORD), password)
+    if expected is None:
+        assert check_credentials(settings) == []
+        return
+    with pytest.raises(UsageError, match=expected) as caught:
+        check_credentials(settings)
+    assert str(caught.value).startswith(f"{tmp_path / 'pi.key'}: ")
+    assert "swordfish" not in f"{settings!r} {caught.value}"
+
+
+def test_a_password_that_is_not_needed_does_no_harm(tmp_path: Path) -> None:
+    assert check_credentials(_settings(*Authority(tmp_path).issue("pi"), WORD)) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "file", "expected"),
+    [
+        (lambda cert, _: cert.unlink(), "pi.pem", "this device's certificate cannot be read: No such file"),
+        (lambda _, key: key.unlink(), "pi.key", "the private key cannot be read: No such file"),
+        (lambda cert, _: cert.write_bytes(b"\xff" * 100), "pi.pem", "not a PEM file of this device's certificate"),
+        (lambda cert, key: cert.write_bytes(key.read_bytes()), "pi.pem", "not a PEM file of this device's"),
+        (lambda cert, key: key.write_bytes(cert.read_bytes()), "pi.key", "not a PEM file of a private key"),
+        (lambda _, key: key.write_text("ENCRYPTED"), "pi.key", "the private key is encrypted"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named_in_one_line(
+    tmp_path: Path, spoil: Spoil, file: str, expected: str
+) -> None:
+    issued = Authority(tmp_path).issue("pi")
+    spoil(*issued)
+    with pytest.raises(UsageError) as caught:
+        check_credentials(_settings(*issued))
+    assert str(caught.value).startswith(f"{tmp_path / file}: ")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_key_of_another_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    one, other = authority.issue("one"), authority.issue("other")
+    with pytest.raises(UsageError, match=f"{other.key_file}: not the private key of the certificate in"):
+        check_credentials(_settings(one.cert_file, other.key_file))
+
+
+def test_a_key_that_everybody_can_read(tmp_path: Path) -> None:
+    issued = Authority(tmp_path).issue("pi")
+    issued.key_file.chmod(0o640)
+    assert check_credentials(_settings(*issued)) == []  # a group is chosen
+    issued.key_file.chmod(0o644)
+    [line] = check_credentials(_settings(*issued))
+    assert line.startswith(f"{issued.key_file}: every user can read the private key (mode 0644); chmod 600")
+
+
+@pytest.mark.parametrize(("days", "expected"), [((-1, 31), ""), ((-1, 29), "ends on"), ((1, 90), "is valid from")])
+def test_how_long_a_certificate_is_good(tmp_path: Path, days: tuple[float, float], expected: str) -> None:
+    lines = check_credentials(_settings(*Authority(tmp_path).issue("pi", days=days)))
+    assert len(lines) == bool(expected)
+    assert expected in "".join(lines)
+
+
+def test_an_expired_certificate_is_told_from_one_that_is_wrong(tmp_path: Path) -> None:
+    settings = _settings(*Authority(tmp_path).issue("pi", days=(-10, -1)))
+    with pytest.raises(ExpiredError, match=r"this device's certificate expired on .*; renew it"):
+        check_credentials(settings)
+    assert "expired on" in own_expiry(settings, datetime.now(timezone.utc))
+    settings.cert_file.unlink()  # type: ignore[union-attr]
+    assert "cannot be read" in own_expiry(settings, datetime.now(timezone.utc))
+
+
+def test_the_warning_begins_thirty_days_before_the_end() -> None:
+    ends = datetime(2027, 3, 31, 12, tzinfo=timezone.utc)
+    said: dict[Any, str] = {
+        hours: expiry_line("it", ends, ends - timedelta(hours=hours), "renew it") for hours in (721, 720, 25, 1, 0, -1)
+    }
+    assert said == {
+        721: "",
+        720: "it ends on 2027-03-31, in 30 days; renew it",
+        25: "it ends on 2027-03-31, in 1 day; renew it",
+        1: "it ends on 2027-03-31, in 0 days; renew it",
+        0: "it expired on 2027-03-31; renew it",
+        -1: "it expired on 2027-03-31; renew it",
+    }
+
+
+def _authorities(folder: Path, *ends: tuple[str, float]) -> str:
+    """What is said of a file with authorities of these names that end in so many days."""
+    file, one = folder / "ca.pem", folder / "one"
+    one.mkdir()
+    file.write_bytes(b"".join(Authority(one, name, days=(-100, days)).file.read_bytes() for name, days in ends))
+    return check_authorities(MqttSettings.parse("mqtts://broker", ca_file=file), datetime.now(timezone.utc))
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ([("a", 60)], []),
+        ([("a", 20)], ["a ends"]),
+        ([("a", -5)], ["a expired"]),
+        ([("a", 20), ("b", 20)], ["a ends", "b ends"]),
+        ([("a", 20), ("a", 60)], []),  # its successor is there
+    ],
+)
+def test_an_authority_that_ends_soon_is_said_unless_its_successor_is_there(
+    tmp_path: Path, ends: list[tuple[str, float]], expected: list[str]
+) -> None:
+    lines = [line for line in _authorities(tmp_path, *ends).split("; ") if not line.startswith("write")]
+    assert [line.split(" on ")[0] for line in lines if line] == [
+        f"{tmp_path}/ca.pem: the authority authority {what}" for what in expected
+    ]
+
+
+def test_the_systems_authorities_are_the_systems_matter() -> None:
+    assert check_authorities(MqttSettings.parse("mqtts://broker"), datetime.now(timezone.utc)) == ""

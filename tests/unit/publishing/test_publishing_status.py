@@ -1,0 +1,287 @@
+"""What a device says of itself: its status, the state of its cameras, and its doubts, after a break too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from edge_sdk.publishing import ModelRef, Running, SourceState
+from edge_sdk.publishing.board import Board
+from edge_sdk.publishing.dialect import Dialect
+from edge_sdk.publishing.doubts import Doubts
+from edge_sdk.publishing.link import Kind
+from edge_sdk.publishing.outbox import Message
+from tests.support.connections import FakeLink, door_over, has_connected, publisher_over, put, until
+from tests.support.results import IDENTITY, make_encoder
+
+OTHER = ModelRef("other", 1, "1" * 64)
+SINCE = datetime(2026, 3, 2, 10, 15, 4, tzinfo=timezone(timedelta(hours=1)))
+MODEL_JSON = {"name": "tiny", "version": 3, "sha256": "0" * 64}
+
+
+def _running(reason: str) -> Running:
+    return Running(variant="int8", every=1, rung=0, rungs=2, reason=reason)
+
+
+def _last(link: FakeLink) -> dict[str, Any]:
+    return link.cameras()[-1] if link.cameras() else {}
+
+
+def _says(link: FakeLink, key: str, value: object, camera: str = "door") -> Callable[[], bool]:
+    return lambda: _last(link).get(camera, {}).get(key) == value
+
+
+@pytest.fixture(autouse=True)
+def _what_a_device_says_goes_out_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a burst is gathered, the tests of notices show by a manual clock."""
+    for module in ("notices", "post"):
+        monkeypatch.setattr(f"edge_sdk.publishing.{module}._EVERY_S", 0.05)
+
+
+def test_a_birth_names_the_cameras_and_their_models_and_a_goodbye_does_not() -> None:
+    link = FakeLink()
+    publisher, _ = door_over(link)
+    until(has_connected(publisher, 1))
+    publisher.stream("gate", make_encoder(model=OTHER))
+    until(lambda: len(link.documents("status")) == 2)
+    publisher.close()
+    first, second, farewell = link.documents("status")
+    assert first["cameras"] == {"door": MODEL_JSON}
+    assert second["cameras"] == {"door": MODEL_JSON, "gate": {"name": "other", "version": 1, "sha256": "1" * 64}}
+    assert (farewell["status"], farewell["reason"]) == ("offline", "shutdown")
+    assert "cameras" not in farewell
+
+
+def test_what_is_said_of_a_camera_is_in_the_state_now_and_after_a_break() -> None:
+    first, second = FakeLink(), FakeLink()
+    publisher, door = door_over(first, second)
+    until(lambda: bool(first.cameras()))
+    door.warn("not_finite", "nothing is known")
+    door.announce(_running("start"))
+    door.source(SourceState(status="lost", trouble="connection refused", since=SINCE))
+    until(_says(first, "source", "lost"))
+    first.drop("gone")
+    until(lambda: bool(second.cameras()))
+    publisher.close()
+    expected = {
+        "source": "lost",
+        "trouble": "connection refused",
+        "since": "2026-03-02T09:15:04Z",
+        "running": {"variant": "int8", "every": 1, "rung": 0, "rungs": 2, "reason": "start"},
+        "warnings": {"not_finite": "nothing is known"},
+    }
+    assert first.cameras()[0] == {"door": {}}
+    assert first.cameras()[-1] == second.cameras()[0] == {"door": expected}
+    assert [kind for kind, _ in second.published] == ["status", "state", "status"]
+    assert second.contents() == ["online", "offline"]
+
+
+def test_what_is_said_right_before_the_goodbye_is_said() -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    gate = publisher.stream("gate", make_encoder())
+    until(lambda: "gate" in _last(link))
+    door.announce(_running("first"))
+    door.announce(_running("last"))
+    gate.close()
+    publisher.close()
+    assert _last(link)["door"]["running"]["reason"] == "last"
+    assert "gate" not in _last(link)
+    assert (link.published[-1][0], link.contents()[-1]) == ("status", "offline")
+
+
+def test_a_camera_that_leaves_is_gone_once_its_results_are_on_their_way() -> None:
+    link = FakeLink(window=4, answers=False)
+    publisher, door = door_over(link)
+    gate = publisher.stream("gate", make_encoder())
+    until(has_connected(publisher, 1))
+    put(gate, *range(10))
+    gate.close()
+    gate.close()
+    put(gate, 10)
+    until(lambda: len(link.published) == 4)
+    assert "gate" in link.documents("status")[-1]["cameras"]
+    link.answers = True
+    until(lambda: _last(link) == {"door": {}})
+    until(lambda: link.documents("status")[-1]["cameras"] == {"door": MODEL_JSON})
+    kinds = [kind for kind, _ in link.published]
+    assert kinds.index("state", 2) > len(kinds) - 1 - kinds[::-1].index("result")
+    put(door, 1)
+    publisher.close()
+    assert [d["seq"] for d in link.documents("result")] == [*range(10), 1]
+
+
+@pytest.mark.parametrize("how", ["another model", "close and again"])
+def test_another_stream_takes_a_camera_over_and_nothing_is_lost_or_doubled(
+    how: Literal["another model", "close and again"],
+) -> None:
+    link = FakeLink(answers=False)
+    publisher, before = door_over(link)
+    before.source(SourceState(status="opened", since=SINCE))
+    before.warn("hung", "of the old model")
+    put(before, *range(5))
+    if how == "close and again":
+        before.close()
+    after = publisher.stream("door", make_encoder(model=OTHER))
+    put(before, 90)
+    before.warn("late", "nobody listens")
+    before.close()
+    put(after, *range(5))  # its source counts from 0
+    link.answers = True
+    until(lambda: publisher.stats().sent == 10)
+    until(lambda: link.documents("status")[-1]["cameras"]["door"]["name"] == "other")
+    until(lambda: _last(link) != {} and "warnings" not in _last(link)["door"])
+    assert _last(link)["door"].get("source") == ("opened" if how == "another model" else None)
+    publisher.close()
+    results = link.documents("result")
+    assert [(d["seq"], d["model"]["name"]) for d in results] == [
+        *[(number, "tiny") for number in range(5)],
+        *[(number, "other") for number in range(5, 10)],
+    ]
+    assert len({d["run_id"] for d in results}) == 1
+    assert (after.stats().put, after.stats().sent) == (10, 10)
+
+
+def test_numbers_go_on_where_the_source_stays() -> None:
+    link = FakeLink()
+    publisher, before = door_over(link)
+    put(before, 7, 9)
+    after = publisher.stream("door", make_encoder(model=OTHER))
+    put(after, 12, 13)
+    publisher.close()
+    assert [d["seq"] for d in link.documents("result")] == [7, 9, 12, 13]
+
+
+def test_a_device_without_cameras_says_so() -> None:
+    link = FakeLink()
+    publisher = publisher_over(link)
+    until(lambda: bool(link.cameras()))
+    publisher.close()
+    assert link.documents("status")[0]["cameras"] == {}
+    assert link.cameras() == [{}]
+
+
+def _of_device(link: FakeLink) -> list[dict[str, str]]:
+    """The device's own warnings, of each state; none where there are none, which is left out."""
+    return [d.get("warnings", {}) for d in link.documents("state")]
+
+
+def test_what_is_wrong_with_the_device_is_in_its_state_until_it_is_over() -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    until(lambda: _of_device(link) == [{}])
+    publisher.warn("hot", "82 degrees")
+    until(lambda: _of_device(link)[-1] == {"hot": "82 degrees"})
+    door.warn("hung", "a run came to no end")
+    publisher.warn("disk", "12 MB are free")
+    publisher.warn("hot", "84 degrees")
+    until(lambda: _of_device(link)[-1] == {"hot": "84 degrees", "disk": "12 MB are free"})
+    until(lambda: _last(link)["door"].get("warnings") == {"hung": "a run came to no end"})  # the camera's own
+    publisher.warn("hot", "")
+    publisher.warn("disk", "")
+    until(lambda: "warnings" not in link.documents("state")[-1])
+    assert _last(link)["door"]["warnings"] == {"hung": "a run came to no end"}
+    door.warn("hung", "")
+    until(lambda: _last(link) == {"door": {}})
+    publisher.close()
+
+
+def test_a_warning_that_is_no_news_is_not_said_again() -> None:
+    link = FakeLink()
+    publisher, door = door_over(link)
+    until(lambda: len(link.documents("state")) == 1)
+    publisher.warn("disk", "")  # never was
+    door.warn("hung", "")
+    publisher.warn("disk", "12 MB are free")
+    until(lambda: len(link.documents("state")) == 2)
+    for _ in range(3):
+        publisher.warn("disk", "12 MB are free")
+    publisher.close()
+    assert _of_device(link) == [{}, {"disk": "12 MB are free"}]
+
+
+def test_a_device_s_warnings_are_said_again_to_a_broker_that_came_back_and_outlive_its_cameras() -> None:
+    first, second = FakeLink(), FakeLink()
+    publisher, door = door_over(first, second)
+    until(lambda: bool(first.cameras()))
+    publisher.warn("disk", "12 MB are free")
+    door.close()
+    until(lambda: _last(first) == {} and _of_device(first)[-1] == {"disk": "12 MB are free"})
+    first.drop("gone")
+    until(lambda: bool(second.documents("state")))
+    publisher.close()
+    assert _of_device(second) == [{"disk": "12 MB are free"}]
+
+
+_DAY_S = 24 * 60 * 60
+
+
+def _warnings(board: Board) -> dict[str, str]:
+    found: dict[str, str] = msgspec.json.decode(board.state()).get("warnings", {})
+    return found
+
+
+def test_a_connection_that_holds_is_looked_at_once_a_day() -> None:
+    now, said = [1000.0], list[str]()
+    board, link = Board(IDENTITY, {}), FakeLink()
+    doubts = Doubts(board, said.append, lambda: now[0])
+    doubts.look(link)
+    link.doubtful = {"broker_certificate": "ends soon"}
+    now[0] += _DAY_S - 1
+    doubts.look_daily(link)
+    assert _warnings(board) == {}
+    now[0] += 1
+    doubts.look_daily(link)
+    doubts.look_daily(link)
+    assert (_warnings(board), said) == ({"broker_certificate": "ends soon"}, ["ends soon"])
+    link.doubtful = {"broker_certificate": ""}
+    now[0] += _DAY_S
+    doubts.look_daily(link)
+    assert (_warnings(board), said) == ({}, ["ends soon"])
+
+
+def test_a_publisher_looks_at_each_connection() -> None:
+    first, second = FakeLink(), FakeLink()
+    second.doubtful = {"mqtt_version": "old"}
+    publisher, _ = door_over(first, second)
+    until(lambda: bool(first.documents("status")))
+    first.drop("connection lost")
+    until(lambda: any("warnings" in document for document in second.documents("state")))
+    publisher.close()
+
+
+def test_a_broker_is_found_not_to_know_5_once() -> None:
+    dialect = Dialect("5")
+    assert (dialect.is_v5, dialect.doubt) == (True, "")
+    assert dialect.fall_back()
+    assert not dialect.is_v5
+    assert dialect.doubt.startswith("the broker knows no MQTT 5")
+    assert not dialect.fall_back()
+    assert Dialect("3.1.1").doubt == ""  # it was asked for
+
+
+class _Narrow(FakeLink):
+    """Takes no state."""
+
+    def fits(self, kind: Kind, message: Message) -> bool:
+        return kind != "state" and super().fits(kind, message)
+
+
+def test_a_state_above_the_limit_is_said_once_and_publishing_goes_on() -> None:
+    said: list[str] = []
+    publisher, door = door_over(_Narrow(), on_doubt=said.append)
+    for name in ("hung", "not_finite"):
+        door.warn(name, "of the door")
+    put(door, 1)
+    until(lambda: publisher.stats().sent == 1)
+    until(lambda: bool(said))
+    publisher.close()
+    [line] = said
+    assert line.startswith("a message (state) of ")
+    assert line.endswith(
+        "bytes is above the broker's maximum packet size and is not sent; raise that there (max_packet_size)"
+    )

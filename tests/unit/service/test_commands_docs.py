@@ -1,0 +1,54 @@
+"""docs/commands.md and the schemas say what the program does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import jsonschema
+import msgspec
+import pytest
+
+from edge_sdk.commands import CLASSES, Code, Command, ResponseMessage, class_of, command_schema, response_schema
+
+DOCS = Path(__file__).parents[3] / "docs"
+_TEXT = (DOCS / "commands.md").read_text(encoding="utf-8")
+
+
+def _rows(heading: str) -> list[list[str]]:
+    section = _TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| `")
+    ]
+
+
+@pytest.mark.parametrize(("name", "schema"), [("command", command_schema), ("response", response_schema)])
+def test_schema_files_are_up_to_date(name: str, schema: Callable[[], bytes]) -> None:
+    assert (DOCS / f"{name}.schema.json").read_bytes() == schema(), (
+        f"write it again: python -c 'import pathlib; from edge_sdk.commands import {name}_schema; "
+        f'pathlib.Path("docs/{name}.schema.json").write_bytes({name}_schema())\''
+    )
+    jsonschema.Draft202012Validator.check_schema(msgspec.json.decode(schema()))
+
+
+def test_every_command_is_documented_with_its_fields_and_its_class() -> None:
+    rows = {row[0].strip("`"): row for row in _rows("The commands")}
+    assert {row[3].strip("` ") for row in rows.values()} == set(CLASSES)
+    for kind in get_args(Command):
+        row = rows.pop(kind.__struct_config__.tag)
+        assert re.findall(r"`(\w+)`", row[1]) == [f.name for f in msgspec.structs.fields(kind) if f.name != "id"]
+        example = {"camera": "gate", "confidence": 0.5, "max_fps": 1.0}
+        fields = {f.name: example[f.name] for f in msgspec.structs.fields(kind) if f.required}
+        assert class_of(kind(**fields)) == row[3].strip("` ")
+    assert rows == {}
+
+
+def test_every_code_is_documented() -> None:
+    assert sorted(row[0].strip("`") for row in _rows("The answer")) == sorted(get_args(Code))
+
+
+def test_the_example_of_an_answer_is_one() -> None:
+    [line] = [line for line in _TEXT.splitlines() if line.startswith('{"stream":"response"')]
+    assert msgspec.json.decode(line, type=ResponseMessage).command == "pause"

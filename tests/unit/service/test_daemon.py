@@ -1,0 +1,420 @@
+"""The daemon: the streams of one process end together, and a reload changes what it must and nothing else."""
+
+from __future__ import annotations
+
+import io
+import math
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.daemon.daemon import Daemon
+from edge_sdk.daemon.reloading import Reloading
+from edge_sdk.daemon.settings import PipelineSettings, RunSettings
+from edge_sdk.daemon.shared import Shared
+from edge_sdk.daemon.summary import RunSummary
+from edge_sdk.errors import CameraError, ConfigError, PublishError, UsageError
+from edge_sdk.event import Event
+from edge_sdk.health.notify import Notifier
+from edge_sdk.health.progress import Progress
+from edge_sdk.health.start import Start
+from edge_sdk.left_behind import is_any_left
+from edge_sdk.publishing import MqttSettings, NameLock, OutboxSettings, PublisherStats
+from edge_sdk.stop import Stop
+from tests.support.bundles import write_graded
+from tests.support.connections import WAIT_S, until
+from tests.support.outboxes import SlowDisk
+from tests.support.service import Site, open_cameras
+
+
+class Process:
+    """A daemon in a thread, whose configuration is what a test says."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.site, self._stdout, self._monkeypatch = Site(folder), io.BytesIO(), monkeypatch
+        self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.manager.bind(str(folder / "notify"))
+        self.said, self.stop = list[str](), Stop()
+        self.config: RunSettings | ConfigError
+        self.reads = self.asks = 0  # how often it was read again; how often that is asked for while it is read
+        self.summaries: dict[str, RunSummary] = {}
+        self.failure: Exception | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def settings(self, *streams: PipelineSettings, **changes: Any) -> RunSettings:
+        return RunSettings(**{"device": "pi", "pipelines": streams, "waits": True, **changes})
+
+    def start(self, *streams: PipelineSettings, has_config: bool = True, **changes: Any) -> None:
+        self._monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=self._stdout))
+        self.config = self.settings(*streams, **changes)
+        self.daemon = Daemon(
+            self.config,
+            self.site.begin,
+            Shared(Progress(math.inf), self.said.append),
+            self.said.append,
+            self.stop,
+            Notifier(str(self.site.folder / "notify")),
+            Start(0.0),
+            self._reread if has_config else None,
+        )
+        self.thread.start()
+
+    def _reread(self) -> RunSettings:
+        self.reads += 1
+        if self.asks:
+            self.asks -= 1
+            self.stop.reload = True
+        if isinstance(self.config, ConfigError):
+            raise self.config
+        return self.config
+
+    def _run(self) -> None:
+        try:
+            self.summaries = self.daemon.run()
+        except Exception as failure:  # noqa: BLE001 - the test looks at it
+            self.failure = failure
+
+    def reload(self, *streams: PipelineSettings, **changes: Any) -> None:
+        if streams:
+            self.config = self.settings(*streams, **changes)
+        before = self.reads
+        self.stop.reload = True
+        until(lambda: self.reads > before and not self.stop.reload and not self.daemon._reloading.is_reading)
+
+    @property
+    def running(self) -> Any:
+        """Pipelines by camera."""
+        return self.daemon._streams.running
+
+    def until_results(self, *cameras: str) -> None:
+        until(lambda: all(map(self._has_results, cameras)) or not self.thread.is_alive())
+        assert self.failure is None
+
+    def _has_results(self, camera: str) -> bool:
+        running = self.running.get(camera)
+        return running is not None and running.first_result_ns > 0 and not running.is_over
+
+    def results(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(line) for line in self._stdout.getvalue().splitlines()]
+
+    def join(self) -> None:
+        self.thread.join(WAIT_S)
+        assert not self.thread.is_alive()
+
+    def end(self) -> None:
+        self.stop.ask()
+        if self.thread.ident is not None:
+            self.join()
+        self.site.close()
+        self.manager.close()
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
+    threads, made = cv2.getNumThreads(), Process(tmp_path, monkeypatch)
+    yield made
+    made.end()
+    cv2.setNumThreads(threads)
+    until(lambda: not open_cameras())
+
+
+def _pictures(folder: Path, count: int) -> str:
+    folder.mkdir()
+    for index in range(count):
+        cv2.imwrite(str(folder / f"{index}.png"), np.zeros((8, 8, 3), np.uint8))
+    return str(folder)
+
+
+def test_a_reload_to_a_name_that_another_program_has_is_refused(process: Process) -> None:
+    mine, taken = (MqttSettings(host="127.0.0.1", port=1, device=name) for name in ("pi", "taken"))
+    other = NameLock(taken)
+    process.start(process.site.settings(), mqtt=mine)
+    process.until_results("gate")
+    with pytest.raises(PublishError):
+        NameLock(mine)
+    process.reload(process.site.settings(), device="taken", mqtt=taken)
+    until(lambda: any("what runs goes on: another program" in line for line in process.said))
+    other.close()
+    process.reload()
+    until(lambda: any("all streams change" in line for line in process.said))
+    until(lambda: list(process.daemon._names) == [NameLock.key_of(taken)])
+    NameLock(mine).close()
+    process.stop.ask()
+    process.join()
+    NameLock(taken).close()
+
+
+def test_a_name_that_another_program_has_is_refused_at_the_start(process: Process) -> None:
+    mine = MqttSettings(host="127.0.0.1", port=1, device="pi")
+    other = NameLock(mine)
+    process.start(process.site.settings(), mqtt=mine)
+    process.join()
+    other.close()
+    assert isinstance(process.failure, PublishError)
+
+
+@pytest.mark.parametrize("reloads", [False, True])
+def test_a_disk_that_takes_no_event_holds_up_neither_the_end_nor_a_change_of_names(
+    process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reloads: bool
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    broker = MqttSettings(host="127.0.0.1", port=1, device="pi")
+    there = {"mqtt": broker, "outbox": OutboxSettings(folder=tmp_path)}
+    process.start(process.site.settings(), **there)
+    process.until_results("gate")
+    stream = process.running["gate"]._stream
+    assert stream is not None
+    stream.put(Event(kind="rang"))
+
+    def is_on_disk() -> bool:
+        stats = process.daemon._outlet.stats()
+        return isinstance(stats, PublisherStats) and stats.events.is_durable
+
+    until(is_on_disk)
+    disk.may_go.clear()
+    stream.put(Event(kind="rang"))
+    if reloads:
+        other = msgspec.structs.replace(broker, device="other")
+        process.reload(process.site.settings(), device="other", **{**there, "mqtt": other})
+    began_s = time.monotonic()
+    process.stop.ask()
+    process.join()
+    ended_s = time.monotonic()
+    disk.may_go.set()
+    assert ended_s - began_s < 2.0
+    assert process.failure is None
+
+
+def test_each_stream_has_a_summary_and_the_process_ends_with_the_last(process: Process, tmp_path: Path) -> None:
+    site = process.site
+    process.start(
+        site.settings("gate", source=_pictures(tmp_path / "a", 3)),
+        site.settings("yard", source=_pictures(tmp_path / "b", 5)),
+        site.settings("hall", bundle=tmp_path / "none.edge"),
+    )
+    process.join()
+    assert (process.failure, type(process.daemon.left_out)) == (None, UsageError)
+    assert {name: (s.results, s.ended_by) for name, s in process.summaries.items()} == {
+        "gate": (3, "end of source"),
+        "yard": (5, "end of source"),
+        "hall": (0, "failure"),
+    }
+    assert [(s.lines.put, s.lines.written) for s in process.summaries.values() if s.lines] == [(8, 8)] * 3
+    assert sorted((d["camera"], d["seq"]) for d in process.results()) == [
+        *(("gate", i) for i in range(3)),
+        *(("yard", i) for i in range(5)),
+    ]
+    assert any(line.startswith("hall: cannot run, and is left out") for line in process.said)
+
+
+def test_without_waiting_the_first_failure_is_that_of_the_process(process: Process, tmp_path: Path) -> None:
+    process.start(process.site.settings(source=str(tmp_path / "none.mp4")), waits=False)
+    process.join()
+    assert isinstance(process.failure, CameraError)
+
+
+def test_it_ends_after_its_duration(process: Process) -> None:
+    process.start(process.site.settings(), duration_s=0.3)
+    process.join()
+    assert (process.summaries["gate"].ended_by, process.failure) == ("duration", None)
+
+
+def test_a_reload_changes_what_is_other_and_lets_the_rest_run(process: Process) -> None:
+    gate, yard, hall = map(process.site.settings, ("gate", "yard", "hall"))
+    process.start(gate)
+    process.until_results("gate")
+    before = process.running["gate"]
+    assert cv2.getNumThreads() == 1
+    assert "source pattern:64x48@50 is open" in process.said
+    process.reload(gate, yard)
+    process.until_results("yard")
+    assert "configuration read again: new: yard; as before: gate" in process.said
+    assert "yard: source pattern:64x48@50 is open" in process.said
+    process.reload(gate, msgspec.structs.replace(yard, latency_ms=4000.0), hall)
+    process.until_results("hall", "yard")
+    assert "configuration read again: new: hall; changing: yard; as before: gate" in process.said
+    assert process.running["gate"] is before
+    process.reload(gate)
+    until(lambda: open_cameras() == ["gate"])
+    assert "configuration read again: ending: yard, hall; as before: gate" in process.said
+    shutil.rmtree(process.site.bundle)
+    write_graded(process.site.bundle, width=5)
+    process.reload()
+    until(lambda: process.running["gate"] is not before)
+    assert "configuration read again: changing: gate" in process.said
+    process.until_results("gate")
+    process.reload(gate, commands=("pause",))
+    until(lambda: "configuration read again: commands: pause; as before: gate" in process.said)
+
+
+def test_a_configuration_that_cannot_be_read_changes_nothing_and_is_read_as_often_as_asked(process: Process) -> None:
+    process.start(process.site.settings())
+    process.until_results("gate")
+    before = process.running["gate"]
+    process.config = ConfigError("config.toml: a is wrong", "config.toml: b is wrong")
+    process.asks = 1  # who asks while a reading begins has it read once more
+    process.reload()
+    until(lambda: process.reads == 2 and process.said.count("config.toml: b is wrong") == 2)
+    assert "the configuration is not taken, what runs goes on: config.toml: a is wrong" in process.said
+    assert process.running["gate"] is before
+    assert not before.is_over
+
+
+def test_without_a_configuration_a_reload_says_so(process: Process) -> None:
+    process.start(process.site.settings(), has_config=False)
+    process.until_results("gate")
+    process.stop.reload = True
+    until(lambda: any("named on the command line" in line for line in process.said))
+    assert process.thread.is_alive()
+
+
+def test_threads_beside_a_model_are_those_of_the_only_stream(process: Process) -> None:
+    gate, yard = process.site.settings("gate"), process.site.settings("yard")
+    process.start(gate)
+    process.until_results("gate")
+    process.daemon._use_threads("gate", 3)  # a model that has more than this one
+    assert cv2.getNumThreads() == 3
+    process.reload(gate, yard)
+    until(lambda: cv2.getNumThreads() == 1)
+    process.until_results("yard")
+    process.daemon._use_threads("gate", 3)  # one that was slow to start
+    assert cv2.getNumThreads() == 1
+    process.reload(gate)
+    until(lambda: cv2.getNumThreads() == 3)
+
+
+def test_under_another_device_name_streams_go_on_with_their_sources(process: Process) -> None:
+    gate, yard = process.site.settings("gate"), process.site.settings("yard")
+    process.start(gate, yard)
+    process.until_results("gate", "yard")
+    [thread] = [t for t in threading.enumerate() if t.name == "camera gate"]
+    process.reload(gate, process.site.settings("door"), device="other")
+    process.until_results("gate", "door")
+    assert sum("all streams change" in line for line in process.said) == 1
+    until(lambda: sorted(open_cameras()) == ["door", "gate"])  # the yard's is closed
+    assert thread.is_alive()
+    process.stop.ask()
+    process.join()
+    assert sorted(process.summaries) == ["door", "gate"]
+    named = {(d["device"], d["camera"]) for d in process.results()}
+    assert named == {("pi", "gate"), ("pi", "yard"), ("other", "gate"), ("other", "door")}
+    assert len({d["run_id"] for d in process.results()}) == 1  # numbers go on, too: together they name one result
+
+
+# How a configuration is read beside what runs.
+
+
+class Scene:
+    """Readings that last until a test lets them through."""
+
+    def __init__(self, folder: Path) -> None:
+        self.site = Site(folder)
+        self.now = self.site.run_settings("gate")
+        self.found: RunSettings | Exception = self.now
+        self.may_read = threading.Semaphore(0)
+        self.taken, self.refused, self.told = list[RunSettings](), list[str](), list[str]()
+        self.said, self.now_s = list[str](), 100.0
+        self.reloading = Reloading(
+            self._reread, self.taken.append, self.refused.append, self.said.append, lambda: self.now_s
+        )
+
+    def _reread(self) -> RunSettings:
+        self.may_read.acquire()
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+    def wait(self, name: str) -> None:
+        self.reloading.wait(lambda why: self.told.append(f"{name}: {why}"))
+
+    def read(self, found: RunSettings | Exception | None = None) -> None:
+        self.found = found or self.found
+        self.reloading.begin(self.now)
+        self.reloading.look()
+        assert self.reloading.is_reading
+        self.go_on()
+
+    def go_on(self) -> None:
+        self.may_read.release()
+
+        def is_through() -> bool:
+            self.reloading.look()
+            return not self.reloading.is_reading
+
+        until(is_through)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_who_asks_while_a_configuration_is_read_is_told_of_the_next(scene: Scene) -> None:
+    scene.wait("first")
+    scene.reloading.begin(scene.now)
+    scene.wait("second")
+    scene.go_on()
+    assert (scene.taken, scene.told) == ([scene.now], ["first: "])
+    scene.read(ConfigError("a is wrong"))
+    assert scene.told[1:] == ["second: a is wrong"]
+    assert (scene.refused, len(scene.taken)) == (["a is wrong"], 1)
+
+
+def test_a_bug_in_a_reading_and_want_of_a_thread_change_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    scene.read(ValueError("no"))
+    scene.wait("first")
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        scene.reloading.begin(scene.now)
+    assert not scene.reloading.is_reading
+    assert scene.refused[0].startswith("this is a bug in edge-sdk: ValueError: no")
+    assert scene.told[0].startswith("first: out of memory: ")
+    scene.read(scene.now)
+    assert scene.taken == [scene.now]
+
+
+def test_a_change_of_all_streams_must_keep_none_from_running(scene: Scene, tmp_path: Path) -> None:
+    [gate] = scene.now.pipelines
+    missing = (msgspec.structs.replace(gate, bundle=tmp_path / "none.edge"),)
+    found = msgspec.structs.replace(scene.now, pipelines=missing)
+    scene.read(found)
+    assert scene.taken == [found]  # that stream's trouble alone
+    scene.read(msgspec.structs.replace(found, device="other"))
+    assert "no such bundle" in scene.refused[0]
+
+
+def test_a_reading_that_takes_long_is_told_of_once(scene: Scene) -> None:
+    scene.reloading.begin(scene.now)
+    for scene.now_s in (109.9, 110.0, 5000.0):
+        scene.reloading.look()
+        assert len(scene.said) == (scene.now_s >= 110)
+    assert scene.said[0].startswith("warning: the configuration is being read for 10 s")
+    scene.go_on()
+    assert (len(scene.taken), len(scene.said)) == (1, 1)
+
+
+def test_at_the_end_all_who_wait_for_a_reading_are_told(scene: Scene) -> None:
+    scene.wait("first")
+    scene.reloading.begin(scene.now)
+    for _ in range(100):
+        scene.wait("another")
+    scene.reloading.end()
+    assert len(scene.told) <= 33
+    assert {line.partition(": ")[2] for line in scene.told} == {"the program ends"}
+    assert is_any_left()  # libraries are not taken down below what still reads
+    scene.may_read.release()
+    until(lambda: not is_any_left())

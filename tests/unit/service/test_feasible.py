@@ -1,0 +1,223 @@
+"""A budget that this machine cannot keep: what starts, what is said, and with which exit code."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.daemon.feasible import Start, VariantTime, _worth_trying, choose_start, refusal, time_stages
+from edge_sdk.daemon.settings import PipelineSettings
+from edge_sdk.daemon.steering import Steering
+from edge_sdk.errors import IncompatibleError
+from edge_sdk.frame import Inferred, Prepared
+from edge_sdk.session import Session, SessionSettings
+from edge_sdk.stages import Stages
+from tests.support.bundles import LARGE, SMALL, edit_manifest, open_variant, write_graded
+from tests.support.pictures import write_video
+
+NEVER_MS = 1e-4
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return Bundle.open(write_graded(tmp_path / "graded.edge", side=96, width=16))
+
+
+@pytest.mark.parametrize(("goldens", "is_run"), [(1.9, True), (2.1, False)])
+def test_what_took_half_the_budget_for_golden_is_not_run_once_more(
+    bundle: Bundle, goldens: float, is_run: bool
+) -> None:
+    stages = Stages.open(bundle)
+    runs: list[object] = []
+    task = stages.task
+    stages.task = lambda inferred: runs.append(inferred) or task(inferred)  # type: ignore[func-returns-value]
+    stages.session.replay_ns = 10**12
+    assert time_stages(stages, goldens * 10**6) is None
+    assert bool(runs) is is_run
+
+
+def test_the_best_run_is_what_counts_and_one_inside_the_budget_is_enough(bundle: Bundle) -> None:
+    assert time_stages(Stages.open(bundle), 60_000) is None
+    taken = time_stages(Stages.open(bundle), NEVER_MS)
+    assert taken is not None
+    assert taken.variant == LARGE
+    assert taken.least_ms == pytest.approx(sum(taken.parts_ms))
+    assert 0 < taken.least_ms <= taken.median_ms
+    assert taken.parts_ms[1] > taken.parts_ms[2]
+
+
+def test_the_best_variant_that_fits_starts_and_the_reason_has_the_numbers(bundle: Bundle) -> None:
+    taken = time_stages(Stages.open(bundle), NEVER_MS)
+    assert taken is not None
+    budget_ms = taken.least_ms / 3
+    first = Stages.open(bundle)
+    gone, stages = weakref.ref(first), [first]
+    del first
+
+    def open_one(variant: str, threads: int | None) -> Stages:
+        assert gone() is None, "two models are loaded"
+        return open_variant(bundle.path, variant)
+
+    start = choose_start(bundle, stages, budget_ms, open_one, fixed=False, say=pytest.fail)
+    assert (start.stages.variant, start.fits) == (SMALL, True)
+    assert [t.variant for t in start.too_slow] == [LARGE]
+    assert f"the budget is {budget_ms:g} ms, and {LARGE} takes" in start.reason(budget_ms)
+
+
+def test_a_fixed_variant_is_the_only_one_that_is_tried(bundle: Bundle) -> None:
+    start = choose_start(bundle, [Stages.open(bundle)], NEVER_MS, pytest.fail, fixed=True, say=pytest.fail)
+    assert [t.variant for t in start.too_slow] == [LARGE]
+    assert "choose another --variant" in str(refusal(bundle, start, NEVER_MS, fixed=True))
+
+
+@pytest.fixture
+def video(tmp_path: Path) -> Path:
+    return write_video(tmp_path / "v.avi", range(20), fps=50)
+
+
+def test_run_refuses_with_the_numbers_and_exit_code_4(
+    bundle: Bundle, video: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_manifest(bundle.path, latency_budget_ms=0.0001)
+    assert run(["run", str(bundle.path), "--source", str(video)]) == 4
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    last = captured.err.splitlines()[-1]
+    assert f"this board cannot keep 0.0001 ms from capture to outbox: its fastest model, {SMALL} takes" in last
+    assert f"; {LARGE} takes " in last
+    assert "--best-effort" in last
+
+
+@pytest.mark.parametrize("source", ["--best-effort", "images"])
+def test_best_effort_and_images_that_are_never_dropped_run_all_the_same_with_a_warning(
+    bundle: Bundle, video: Path, source: str, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    cv2.imwrite(str(video.parent / "one.png"), np.zeros((32, 32, 3), np.uint8))
+    edit_manifest(bundle.path, latency_budget_ms=0.0001)
+    options = [str(video), "--best-effort"] if source == "--best-effort" else [str(video.parent / "one.png")]
+    assert run(["run", str(bundle.path), "--json", "--source", *options]) == 0
+    captured = capsysbinary.readouterr()
+    assert b"warning: " in captured.err
+    *results, summary = [msgspec.json.decode(line) for line in captured.out.splitlines()]
+    assert {r["model"]["variant"] for r in results} == {SMALL if source == "--best-effort" else LARGE}
+    assert summary["results"] == summary["late"] == len(results) >= 1
+
+
+class _Slowed:
+    """A session that takes longer."""
+
+    def __init__(self, session: Session, pause_s: float) -> None:
+        self.inference, self.replay_ns = session.inference, 0
+        self._session, self._pause_s = session, pause_s
+
+    def __call__(self, prepared: Prepared) -> Inferred:
+        time.sleep(self._pause_s)
+        return self._session(prepared)
+
+
+class Board:
+    """Where each number of threads takes as long as a test says, whatever this machine does; real models run too."""
+
+    def __init__(
+        self, folder: Path, seconds: dict[tuple[str, int], float], refused: tuple[str, int | None] = ("", 0)
+    ) -> None:
+        self.folder, self._seconds, self._refused = write_graded(folder / "graded.edge"), seconds, refused
+
+    def open(self, variant: str, threads: int | None = None) -> Stages:
+        if (variant, threads) == self._refused:
+            raise IncompatibleError("not here")
+        settings = SessionSettings(intra_op_num_threads=threads or 1)
+        stages = Stages.open(Bundle.open(self.folder).led_by(variant), settings)
+        stages.session.replay_ns = 0
+        slowed = _Slowed(stages.session, self._seconds.get((variant, stages.threads), 0.0))
+        stages.session = slowed  # type: ignore[assignment]
+        return stages
+
+    def start(self, own: int, threads: tuple[int, ...], said: list[str] | None = None) -> Start:
+        """Choose what keeps 30 ms, from the large variant on its own number of threads on."""
+        say = pytest.fail if said is None else said.append
+        stages, bundle = [self.open(LARGE, own)], Bundle.open(self.folder)
+        return choose_start(bundle, stages, 30, self.open, threads=threads, fixed=False, say=say)
+
+
+def test_threads_are_tried_where_they_may_keep_20_ms() -> None:
+    for (prepare_ms, run_ms), threads, allowed, expected in (
+        ((1, 38), 1, (1, 2, 4), [4, 2]),
+        ((1, 70), 1, (1, 2, 4), [4]),
+        ((1, 98), 1, (1, 2, 4), []),  # 26.5 ms at best
+        ((21, 10), 1, (1, 2, 4), []),  # threads are the model's alone
+        ((1, 28), 2, (1, 2), [1]),
+        ((1, 48), 2, (1, 2), []),
+        ((1, 48), 4, (1, 2), [2, 1]),  # more than there are cores: they wait for each other
+    ):
+        taken = VariantTime(LARGE, threads, prepare_ms + run_ms + 1, 0, (prepare_ms, run_ms, 1))
+        assert _worth_trying(taken, allowed, 20.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "allowed", "slow", "runs"),
+    [(1, (1, 2), 1, (LARGE, 2)), (2, (1, 2), 2, (LARGE, 1)), (1, (1,), 1, (SMALL, 1))],
+    ids=["more", "fewer", "none"],
+)
+def test_threads_that_keep_the_budget_start_the_same_variant(
+    tmp_path: Path, own: int, allowed: tuple[int, ...], slow: int, runs: tuple[str, int]
+) -> None:
+    start = Board(tmp_path, {(LARGE, slow): 0.04}).start(own, threads=allowed)
+    assert ((start.stages.variant, start.stages.threads), start.fits) == (runs, True)
+    assert [(t.variant, t.threads) for t in start.too_slow] == [(LARGE, slow)]
+    assert f"the budget is 30 ms, and {LARGE} takes " in start.reason(30)
+
+
+def test_a_budget_is_refused_when_no_number_of_threads_keeps_it_and_the_best_of_each_is_named(tmp_path: Path) -> None:
+    board = Board(tmp_path, {(LARGE, 1): 0.04, (LARGE, 2): 0.05, (SMALL, 1): 0.034, (SMALL, 2): 0.05})
+    start = board.start(2, threads=(1, 2))
+    assert not start.fits
+    assert [(t.variant, t.threads) for t in start.too_slow] == [(LARGE, 1), (SMALL, 1)]
+    assert (start.stages.variant, start.stages.threads) == (SMALL, 1)
+    text = str(refusal(Bundle.open(board.folder), start, 30, fixed=False))
+    assert " ms on 1 thread (prepare " in text
+    assert f"; {LARGE} takes 4" in text
+
+
+@pytest.mark.parametrize(
+    ("refused", "runs", "what"),
+    [((LARGE, 1), (SMALL, True), f"{LARGE} on 1 thread"), ((SMALL, None), (LARGE, False), SMALL)],
+    ids=["threads", "variant"],
+)
+def test_a_variant_or_a_number_of_threads_that_does_not_load_is_said_and_left_out(
+    tmp_path: Path, refused: tuple[str, int | None], runs: tuple[str, bool], what: str
+) -> None:
+    said, seconds = list[str](), {(LARGE, 1): 0.05, (LARGE, 2): 0.04}
+    start = Board(tmp_path, seconds, refused=refused).start(2, threads=(1, 2), said=said)
+    assert (start.stages.variant, start.fits) == runs
+    assert said == [f"{what} does not load here and is left out: not here"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="of more cores one is left, and of one there is no more")
+@pytest.mark.parametrize("tune", [True, False])
+def test_a_run_says_with_which_threads_it_starts_and_keeps_them_unless_it_must_not_tune(
+    tmp_path: Path, tune: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    board, said = Board(tmp_path, {(LARGE, 1): 0.06}), list[str]()
+    settings = PipelineSettings(bundle=board.folder, source="0", tune=tune)
+    steering = Steering(settings, Bundle.open(board.folder), SessionSettings(), 50.0, said.append, lambda: False)
+    steering._stages = [board.open(LARGE)]
+    monkeypatch.setattr(steering._tuning, "open_variant", board.open)
+    steering.settle(paced=True)
+    stages = steering.take_stages()
+    if tune:
+        assert (stages.variant, stages.threads, steering._threads_of(LARGE)) == (LARGE, 2, 2)
+        [line] = said
+        assert line.startswith(f"{LARGE} runs on 2 threads here, not on 1: the budget is 50 ms, and {LARGE} takes ")
+    else:
+        assert (stages.variant, stages.threads, steering._threads_of(LARGE), said) == (SMALL, 1, 1, [])

@@ -1,0 +1,348 @@
+"""Health: what the service manager is told, how process and machine are, and how long a start took."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.health.alarms import Alarms
+from edge_sdk.health.notify import Notifier
+from edge_sdk.health.progress import Progress
+from edge_sdk.health.readings import Gauges, Readings
+from edge_sdk.health.start import process_age_s
+from edge_sdk.health.watch import HealthWatch
+
+# The service manager, over a real datagram socket.
+
+
+class Manager:
+    """A service manager's socket."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address.replace("@", "\0"))
+        self.socket.settimeout(10)
+
+    def hear(self) -> list[str]:
+        """Lines of the next message."""
+        return self.socket.recv(4096).decode().split("\n")
+
+    def fill(self) -> int:
+        """Send until the socket takes no more; how many messages that took."""
+        sent = 0
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
+            filler.setblocking(False)
+            try:
+                while True:
+                    filler.sendto(b"x", self.socket.getsockname())
+                    sent += 1
+            except BlockingIOError:
+                return sent
+
+
+def test_each_message_is_what_systemd_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = Manager(f"@edge-sdk-test-{os.getpid()}-{time.monotonic_ns()}")
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    notifier = Notifier.from_environment()
+    assert "NOTIFY_SOCKET" not in os.environ
+    notifier.starting(60)
+    assert manager.hear() == ["EXTEND_TIMEOUT_USEC=60000000"]
+    before_us = time.monotonic_ns() // 1000
+    notifier.reloading()
+    reloading, monotonic = manager.hear()
+    assert reloading == "RELOADING=1"
+    assert monotonic.startswith("MONOTONIC_USEC=")
+    assert before_us <= int(monotonic.partition("=")[2]) <= time.monotonic_ns() // 1000
+    for status, shown in (("works\nat 10 °C\nREADY=0", "works at 10 °C READY=0"), ("x" * 10_000, "x" * 500)):
+        notifier.ready(status)
+        assert manager.hear() == ["READY=1", f"STATUS={shown}"]
+    notifier.watchdog()
+    assert manager.hear() == ["WATCHDOG=1"]
+    notifier.stopping()
+    assert manager.hear() == ["STOPPING=1"]
+    notifier.close()
+    notifier.watchdog()
+    manager.socket.close()
+
+
+def test_the_environment_says_how_often_and_children_do_not_inherit_it() -> None:
+    own = str(os.getpid())
+    for watchdog, interval_s in (
+        ({}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": own}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "²"}, None),
+    ):
+        environment = {"HOME": "/", "NOTIFY_SOCKET": "/run/systemd/notify", **watchdog}
+        notifier = Notifier.from_environment(environment)
+        assert (notifier.interval_s, environment) == (interval_s, {"HOME": "/"}), watchdog
+        notifier.close()
+
+
+@pytest.mark.parametrize("address", [None, "", "vsock:2:1234", "/nowhere/at/all", "/" + "x" * 200, "@\0"])
+def test_without_a_manager_that_listens_nobody_is_told(address: str | None) -> None:
+    notifier = Notifier.from_environment({"WATCHDOG_USEC": "2000000"} | ({"NOTIFY_SOCKET": address} if address else {}))
+    assert (notifier.interval_s is None) is not (address or "").startswith(("/", "@"))
+    for _ in range(20):
+        notifier.ready("works")
+        notifier.reloading()
+        notifier.watchdog()
+        notifier.stopping()
+    notifier.close()
+
+
+def test_a_full_socket_blocks_nothing_and_what_matters_goes_before_the_next_message(tmp_path: Path) -> None:
+    manager = Manager(str(tmp_path / "notify"))
+    notifier = Notifier(manager.address, 2.0)
+    for next_message, told in (
+        (notifier.watchdog, "WATCHDOG=1"),
+        (lambda: notifier.starting(1), "EXTEND_TIMEOUT_USEC="),
+    ):
+        sent = manager.fill()
+        notifier.watchdog()  # none of these blocks: the time limit of the test would see it
+        for _ in range(1000):
+            notifier.reloading()
+        notifier.ready("works")
+        for _ in range(sent):
+            assert manager.hear() == ["x"]
+        manager.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.hear()
+        next_message()
+        heard = manager.hear()
+        assert (heard[0], heard[-3:-1], len(heard)) == ("RELOADING=1", ["READY=1", "STATUS=works"], 9)
+        assert heard[-1].startswith(told)
+    notifier.close()
+    manager.socket.close()
+
+
+# When the watchdog is told that the process works.
+
+
+def test_a_machine_that_was_paused_is_due_as_soon_as_its_pipelines_move() -> None:
+    progress = Progress(10)
+    gate = progress.begin()
+    assert progress.is_due(0)
+    gate.after_step()
+    assert progress.is_due(10)
+    assert not progress.is_due(10_000)  # nobody moved in all that time, and nobody could
+    gate.after_step()
+    assert progress.is_due(10_000.2)
+
+
+def test_a_pipeline_that_is_over_or_begins_is_not_waited_for() -> None:
+    progress = Progress(10)
+    with progress.begin():
+        assert progress.is_due(0)
+        assert not progress.is_due(10)
+    assert progress.is_due(10)
+    late = progress.begin()
+    assert progress.is_due(20)  # it may take as long to load as it needs to
+    assert not progress.is_due(30)
+    late.after_step()
+    assert progress.is_due(30)
+    late.end()
+    for now in range(40, 1000, 10):  # each new one has the place in memory of the one before
+        beat = progress.begin()
+        assert progress.is_due(now)
+        beat.end()
+        del beat
+
+
+# Readings of the machine, and the alarms that they raise.
+
+_FILES = {
+    "proc/meminfo": "MemTotal: 4000000 kB\nMemAvailable:  2000000 kB",
+    "proc/self/statm": "90000 25000 9000 1 0 60000 0",
+    "proc/loadavg": "0.52 0.58 0.59 1/467 12345",
+    "proc/uptime": "350735.47 234388.90",
+    "proc/self/limits": "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024        524288  files",
+    "proc/self/fd/0": "",
+    "proc/self/fd/1": "",
+    "proc/self/fd/17": "",
+    "sys/class/thermal/thermal_zone0/temp": "48312",
+    "sys/devices/platform/soc/soc:firmware/get_throttled": "50005",
+}
+
+
+def _write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    return root
+
+
+def test_readings_are_what_the_files_say(tmp_path: Path) -> None:
+    readings = Gauges(tmp_path / "not" / "yet", _write(tmp_path, _FILES)).read()
+    assert (readings.temperature_c, readings.under_voltage) == (48.312, True)
+    assert readings.throttled == "under-voltage, the firmware throttles"
+    assert readings.free_memory_mb == 2048.0
+    assert readings.memory_mb == 25000 * os.sysconf("SC_PAGE_SIZE") / 1e6
+    disk = os.statvfs(tmp_path)
+    assert readings.disk_mb == disk.f_blocks * disk.f_frsize / 1e6
+    assert readings.disk_free_mb is not None
+    assert 0 < readings.disk_free_mb <= readings.disk_mb
+    assert (readings.load1, readings.uptime_s) == (0.52, 350735.47)
+    assert (readings.open_files, readings.open_files_limit) == (3, 1024)
+
+
+_TAKEN = """
+import resource
+from edge_sdk.health.readings import Gauges
+gauges = Gauges(None)
+gauges.read()
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 1000))
+readings = gauges.read()
+print(readings.open_files, readings.open_files_limit, readings.memory_mb)
+"""
+
+
+def test_a_process_without_a_descriptor_to_count_with_has_them_all() -> None:
+    done = subprocess.run([sys.executable, "-c", _TAKEN], capture_output=True, text=True, check=True)
+    assert done.stdout == "3 3 None\n"
+
+
+def test_the_share_of_the_processor_is_of_one_core_between_two_readings(tmp_path: Path) -> None:
+    clock = iter([100.0, 110.0, 110.0])
+    gauges = Gauges(None, tmp_path, lambda: next(clock))
+    assert gauges.read().cpu_share is None
+    before = time.process_time()
+    while time.process_time() - before < 0.1:
+        pass
+    share = gauges.read().cpu_share
+    assert share is not None
+    assert 0.005 <= share < 10  # a tenth of a second in ten, to the clock's tick
+    assert gauges.read().cpu_share is None  # no time went by
+
+
+def test_files_that_make_no_sense_or_are_not_there_are_unknown(tmp_path: Path) -> None:
+    for text in ("", "\xff\xfe", "Max open files unlimited"):
+        _write(tmp_path, {name: text for name in _FILES if "/fd/" not in name})
+        assert Gauges(None, tmp_path).read() == Readings()
+    assert Gauges(None, tmp_path / "none").read() == Readings()
+    assert Gauges(Path("/dev/null/below"), tmp_path / "none").read() == Readings()
+
+
+def _names(alarms: Alarms, **readings: float | bool | None) -> list[tuple[str, bool]]:
+    changes = alarms.update(Readings(**readings))  # type: ignore[arg-type]
+    return [(name, bool(line)) for name, line in changes]
+
+
+@pytest.mark.parametrize(
+    ("name", "fine", "wrong", "between", "said"),
+    [
+        (
+            "disk",
+            {"disk_free_mb": 900, "disk_mb": 32000},
+            {"disk_free_mb": 499},
+            {"disk_free_mb": 600},
+            "499 MB are free",
+        ),
+        ("disk", {"disk_free_mb": 50, "disk_mb": 256}, {"disk_free_mb": 12}, {"disk_free_mb": 15}, "free of 256; make"),
+        ("memory", {"free_memory_mb": 200}, {"free_memory_mb": 60}, {"free_memory_mb": 70}, "60 MB are free"),
+        ("hot", {"temperature_c": 60}, {"temperature_c": 81}, {"temperature_c": 77}, "81 degrees"),
+        (
+            "open_files",
+            {"open_files": 5, "open_files_limit": 10},
+            {"open_files": 9},
+            {"open_files": 7},
+            "9 of 10 files",
+        ),
+    ],
+)
+def test_an_alarm_is_said_once_and_is_over_at_another_level(
+    name: str, fine: dict[str, float], wrong: dict[str, float], between: dict[str, float], said: str
+) -> None:
+    alarms = Alarms()
+    assert _names(alarms, **fine) == []
+    assert _names(alarms, **fine | between) == []
+    assert _names(alarms, **fine | wrong) == [(name, True)]
+    assert _names(alarms, **fine | wrong) == []
+    assert _names(alarms, **fine | between) == []
+    assert _names(alarms) == []  # unknown: nobody says that it is better
+    assert _names(alarms, **fine) == [(name, False)]
+    [(_, line)] = alarms.update(Readings(**fine | wrong))  # type: ignore[arg-type]
+    assert said in line
+
+
+def test_a_weak_power_supply_is_forgiven_after_a_minute_without() -> None:
+    alarms = Alarms()
+    assert _names(alarms, under_voltage=True) == [("under_voltage", True)]
+    heard = [_names(alarms, under_voltage=weak) for weak in [False] * 5 + [True] + [False] * 5]
+    assert not any(heard)
+    assert _names(alarms, under_voltage=False) == [("under_voltage", False)]
+
+
+def test_the_watch_reads_and_tells_of_alarms_in_a_thread_of_its_own(tmp_path: Path) -> None:
+    told: list[tuple[str, bool, str]] = []
+    heard = threading.Semaphore(0)
+
+    def tell(name: str, line: str) -> None:
+        told.append((name, bool(line), threading.current_thread().name))
+        heard.release()
+
+    watch = None
+    for temperature in ("90000", "40000"):
+        _write(tmp_path, {"sys/class/thermal/thermal_zone0/temp": temperature})
+        watch = watch or HealthWatch(Gauges(None, tmp_path), tell, interval_s=0.01)
+        assert heard.acquire(timeout=60)
+    watch.close()
+    assert told == [("hot", True, "edge-health"), ("hot", False, "edge-health")]
+
+
+# How long a start took.
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def test_the_age_of_a_process_is_read_whatever_its_name(tmp_path: Path) -> None:
+    fields = ["S", *["0"] * 18, str(50 * _TICKS), *["0"] * 30]
+    root = _write(tmp_path, {"proc/self/stat": f"4242 () 1 2 3 () {' '.join(fields)}"})
+    assert process_age_s(root, now_s=52.5) == 2.5
+    assert process_age_s(root, now_s=49.0) is None  # a clock of another machine
+    for text in ("", "1 (x) S 0 0", "1 (x) " + "word " * 40):
+        assert process_age_s(_write(tmp_path, {"proc/self/stat": text})) is None
+    assert process_age_s(tmp_path / "none") is None
+
+
+def test_a_real_process_is_as_old_as_its_parent_saw() -> None:
+    program = "import time; time.sleep(0.3); from edge_sdk.health.start import process_age_s; print(process_age_s())"
+    before = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 0.29 <= float(done.stdout) <= time.monotonic() - before + 1 / _TICKS
+
+
+# Lines for people, on a terminal and in the journal.
+
+_PROGRAM = """
+import sys
+from edge_sdk.health.journal import Priority, line_for_people
+print(line_for_people("source 0 is open"), file=sys.stderr)
+print(line_for_people("warning: no key"), file=sys.stderr)
+print(line_for_people("no such\\n\\x1b[2Jbundle", Priority.ERROR), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("place", ["journal", "file of another service's journal", "terminal"])
+def test_lines_bear_a_priority_in_the_journal_and_the_name_of_the_program_elsewhere(place: str, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "JOURNAL_STREAM"}
+    with (tmp_path / "lines").open("w") as file:
+        status = os.fstat(file.fileno())
+        if place != "terminal":
+            journal = f"{status.st_dev}:{status.st_ino}" if place == "journal" else "8:1"
+            environment["JOURNAL_STREAM"] = journal
+        subprocess.run([sys.executable, "-c", _PROGRAM], stderr=file, env=environment, check=True)
+    prefixes = ["<6>", "<4>", "<3>"] if place == "journal" else ["edge-sdk: "] * 3
+    words = ["source 0 is open", "warning: no key", "no such\ufffd\ufffd[2Jbundle"]
+    lines = (tmp_path / "lines").read_text().splitlines()
+    assert lines == [prefix + text for prefix, text in zip(prefixes, words, strict=True)]

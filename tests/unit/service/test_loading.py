@@ -1,0 +1,176 @@
+"""Loading beside the loop: slow, hanging and hopeless models, and the stream goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from edge_sdk.daemon import loader as loader_module
+from edge_sdk.daemon.loader import Loader
+from edge_sdk.errors import IncompatibleError, StoppedError
+from edge_sdk.loop import Tick
+from edge_sdk.stages import Stages
+from tests.support.bundles import LARGE, SMALL, open_variant, write_graded
+from tests.support.loops import WAIT_S, Scene
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_graded(tmp_path / "graded.edge")
+
+
+def test_the_loop_goes_on_while_a_model_is_loaded(folder: Path) -> None:
+    is_loading, may_end = threading.Event(), threading.Event()
+
+    def open_slowly(variant: str) -> Stages:
+        is_loading.set()
+        assert may_end.wait(WAIT_S)
+        return open_variant(folder, variant)
+
+    scene = Scene(folder, open_stages=open_slowly)
+    scene.until(is_loading.is_set)
+    before = scene.loop.counts[Tick.LATE]
+    scene.run(60)
+    assert scene.loop.counts[Tick.LATE] >= before + 50
+    assert scene.said == []
+    may_end.set()
+    scene.until(lambda: scene.variant == SMALL)
+    scene.governing.close()
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (IncompatibleError("another machine"), "does not load here and is left out: another machine"),
+        (ValueError("no\nsuch"), "does not load here and is left out: this is a bug in edge-sdk: ValueError: no"),
+        (MemoryError("2 GB at once"), "is left out until memory is free: out of memory: "),
+    ],
+    ids=["incompatible", "bug", "memory"],
+)
+def test_a_model_that_does_not_load_is_said_once_and_left_out(folder: Path, failure: Exception, said: str) -> None:
+    def refuse(variant: str) -> Stages:
+        raise failure
+
+    scene = Scene(folder, open_stages=refuse)
+    scene.until(lambda: len(scene.said) == 1)
+    assert scene.said[0].startswith(f"{SMALL} {said}")
+    if not isinstance(failure, MemoryError):  # for good
+        scene.run(300)
+        assert sum("does not load" in line for line in scene.said) == 1
+        assert scene.variant == LARGE
+        assert scene.loop.every > 1  # of what is left, frames are left out
+    scene.governing.close()
+
+
+@pytest.mark.parametrize("is_trial", [True, False])
+def test_a_stop_while_a_model_is_tried_or_loaded_is_no_fault_of_the_model(folder: Path, is_trial: bool) -> None:
+    is_asked = threading.Event()
+
+    def stop(variant: str) -> None:
+        is_asked.set()
+        raise StoppedError
+
+    def open_stopped(variant: str) -> Stages:
+        stop(variant)
+        return open_variant(folder, variant)
+
+    scene = Scene(folder, prepare=stop) if is_trial else Scene(folder, open_stages=open_stopped)
+    scene.until(is_asked.is_set)
+    scene.governing.close()  # waits for the thread
+    scene.run(60)
+    assert (scene.said, scene.variant, scene.loop.every) == ([], LARGE, 1)
+
+
+def test_a_model_that_hangs_while_it_loads_is_given_up_and_the_stream_governed_on(folder: Path) -> None:
+    may_end, opened = threading.Event(), list[str]()
+    late: list[weakref.ref[Stages]] = []
+
+    def hang(variant: str) -> Stages:
+        opened.append(variant)
+        assert may_end.wait(WAIT_S)
+        stages = open_variant(folder, variant)
+        late.append(weakref.ref(stages))
+        return stages
+
+    scene = Scene(folder, open_stages=hang, load_limit_s=0.2)
+    scene.until(lambda: bool(scene.said))
+    assert scene.said == [
+        f"{SMALL} does not load here and is left out: its model was not loaded after 0.2 s and is given up"
+    ]
+    scene.until(lambda: scene.loop.every == 3)  # it goes on down, without that variant
+    scene.costs_ms[LARGE] = 10.0
+    scene.until(lambda: scene.loop.every == 1)
+    may_end.set()
+    scene.until(lambda: bool(late) and late[0]() is None)  # nobody waits for it any more
+    scene.run(60)
+    assert (opened, scene.variant, sum("does not load" in line for line in scene.said)) == ([SMALL], LARGE, 1)
+    scene.governing.close()
+
+
+def test_what_ends_by_itself_before_a_load_may_take_its_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, is_preparing, may_end = 0.0, threading.Event(), threading.Event()
+    monkeypatch.setattr(loader_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+
+    def prepare(_variant: str) -> None:
+        is_preparing.set()
+        assert may_end.wait(WAIT_S)
+
+    scene = Scene(folder, prepare=prepare, load_limit_s=0.3)
+    scene.until(is_preparing.is_set)
+    for _ in range(100):
+        now_s += 1.0
+        scene.step()
+    assert scene.said == []
+    may_end.set()
+    scene.until(lambda: scene.variant == SMALL)
+    assert len(scene.said) == 1
+    scene.governing.close()
+
+
+def test_what_waits_behind_a_model_that_hangs_is_given_back_all_the_same(folder: Path) -> None:
+    loader, may_end = Loader(lambda _variant: _wait(may_end), limit_s=0.1), threading.Event()
+    loader.ask(SMALL)
+    stages = [open_variant(folder, LARGE)]
+    gone = weakref.ref(stages[0])
+    loader.give_up(stages)
+    deadline = time.monotonic() + WAIT_S
+    while (loaded := loader.take()) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert loaded is not None
+    assert (loaded.variant, loaded.stages) == (SMALL, None)
+    loader.close(WAIT_S)
+    assert gone() is None
+    may_end.set()
+
+
+def _wait(event: threading.Event) -> Stages:
+    assert event.wait(WAIT_S)
+    raise IncompatibleError("nobody asks any more")
+
+
+def test_what_was_being_loaded_is_given_up_when_another_supervisor_chooses(folder: Path) -> None:
+    is_loading, may_end = threading.Event(), threading.Event()
+    given: list[weakref.ref[Stages]] = []
+
+    def open_slowly(variant: str) -> Stages:
+        is_loading.set()
+        assert may_end.wait(WAIT_S)
+        stages = open_variant(folder, variant)
+        given.append(weakref.ref(stages))
+        return stages
+
+    scene = Scene(folder, open_stages=open_slowly)
+    scene.until(is_loading.is_set)
+    scene.loop.stages = chosen = scene.open(SMALL)
+    scene.step()
+    scene.costs_ms[SMALL] = 6.0
+    may_end.set()
+    scene.until(lambda: bool(given) and given[0]() is None)
+    assert scene.loop.stages is chosen
+    assert scene.said == []
+    scene.governing.close()

@@ -1,0 +1,170 @@
+"""Where all that the streams of a process say goes: when it is opened, what it keeps, and what is told again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from edge_sdk.daemon.outlet import Outlet
+from edge_sdk.daemon.settings import PipelineSettings, RunSettings
+from edge_sdk.errors import StoppedError, UsageError
+from edge_sdk.publishing import LinesStats, PublisherStats, TelemetryMessage
+from tests.support.connections import WAIT_S, FakeLink, until
+from tests.support.results import make_detections, make_encoder, make_frame
+from tests.support.service import Site
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+def _lines(*sources: str | Path) -> RunSettings:
+    streams = [PipelineSettings(camera=str(s), source=str(s), bundle=Path("a.edge")) for s in sources]
+    return RunSettings(device="pi", pipelines=tuple(streams))
+
+
+def _telemetry(outlet: Outlet) -> TelemetryMessage:
+    who = msgspec.structs.asdict(outlet.identity)
+    return TelemetryMessage(**who, at=datetime.now(timezone.utc), throttled=[], cameras={})
+
+
+def test_nothing_is_opened_before_the_first_stream(site: Site) -> None:
+    outlet = site.outlet
+    outlet.prepare()
+    outlet.warn("hot", "81 degrees")
+    outlet.telemetry(_telemetry(outlet))
+    outlet.leave("gate")
+    assert (outlet.stats(), site.said) == (None, [])
+    assert "edge-mqtt" not in {thread.name for thread in threading.enumerate()}
+    site.stream()
+    until(lambda: site.state().get("warnings") == {"hot": "81 degrees"})
+    assert isinstance(outlet.stats(), PublisherStats)
+    assert site.said == ["broker broker:1883: online"]
+
+
+def test_after_the_end_nothing_is_opened_for_a_stream_that_comes_late(site: Site) -> None:
+    site.outlet.close(WAIT_S)
+    with pytest.raises(StoppedError):
+        site.stream()
+    assert site.outlet.stats() is None
+    assert "edge-mqtt" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_successor_tells_the_warnings_again_and_hears_those_that_come_too_late(site: Site) -> None:
+    before = site.outlet
+    site.stream()
+    before.warn("hot", "81 degrees")
+    before.warn("disk", "nearly full")
+    before.close(WAIT_S)
+    second = site.link = FakeLink()
+    site.outlet = before.successor(site.run_settings("gate", device="other"))
+    before.warn("disk", "")
+    before.warn("memory", "low")
+    assert site.outlet.identity == msgspec.structs.replace(before.identity, device="other")
+    site.stream()
+    until(lambda: site.state().get("warnings") == {"hot": "81 degrees", "memory": "low"})
+    assert {document["device"] for document in second.documents("state")} == {"other"}
+
+
+def test_a_warning_of_a_file_whose_name_is_no_text_is_published(site: Site) -> None:
+    site.stream()
+    site.outlet.warn("hot", f"{os.fsdecode(bytes([255]))}.edge: altered\n")
+    until(lambda: site.state().get("warnings") == {"hot": "�.edge: altered"})
+
+
+def test_a_camera_that_leaves_is_gone_whichever_stream_had_it(site: Site) -> None:
+    for _ in range(2):
+        site.stream("gate")
+    yard = site.stream("yard")
+    site.outlet.warn_of("gate", "no bundle")
+    site.outlet.leave("gate")
+    site.outlet.leave("gate")
+    until(lambda: list(site.state().get("cameras", ())) == ["yard"])
+    assert "warnings" not in site.state()
+    yard.put(make_detections(1, make_frame(3, "yard")))
+    until(lambda: [d["seq"] for d in site.link.documents("result")] == [3])
+
+
+def test_people_hear_of_the_broker_what_they_can_do_something_about(site: Site) -> None:
+    for state, detail in (
+        ("connecting", ""),
+        ("connecting", "Connection refused"),
+        ("connecting", "connection lost"),
+        ("refused", "not authorised"),
+        ("refused", "the broker's certificate is not trusted"),
+        ("online", ""),
+        ("online", "the broker did not take a message: quota"),
+        ("closed", ""),
+    ):
+        site.outlet._say_broker("b:1883", state, detail)
+    assert [line.removeprefix("broker b:1883: ") for line in site.said] == [
+        "not reachable (Connection refused), trying again",
+        "connection lost, trying again",
+        "refused us (not authorised), trying again",
+        "not connected: the broker's certificate is not trusted, trying again",
+        "online",
+        "online, the broker did not take a message: quota",
+    ]
+
+
+def test_without_a_broker_results_are_lines_of_standard_output(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    outlet = Outlet(_lines("pattern"), print, lambda: False)
+    outlet.prepare()
+    stream = outlet.stream("0", make_encoder(outlet.identity))
+    outlet.warn("hot", "81 degrees")
+    outlet.telemetry(_telemetry(outlet))
+    stream.put(make_detections(1, make_frame(7, "0")))
+    outlet.close(WAIT_S)
+    [line] = capsysbinary.readouterr().out.splitlines()
+    assert msgspec.json.decode(line)["seq"] == 7
+    assert outlet.stats() == LinesStats(1, 1, 0)
+
+
+def test_without_standard_output_a_stream_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    outlet = Outlet(_lines("pattern"), print, lambda: False)
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(UsageError, match="standard output is closed"):
+        outlet.stream("0", make_encoder(outlet.identity))
+
+
+@pytest.mark.parametrize("keeps_all", [True, False])
+def test_lines_are_kept_for_a_slow_reader_only_where_no_stream_has_a_pace(
+    keeps_all: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that takes nothing: what is put waits for it, or makes room."""
+    (tmp_path / "a.png").touch()
+    settings = _lines(tmp_path / "a.png", tmp_path / "a.png" if keeps_all else "pattern")
+    with contextlib.ExitStack() as stack:
+        ends = os.pipe()
+        reading, writing = (stack.enter_context(os.fdopen(ends[i], mode, 0)) for i, mode in enumerate(("rb", "wb")))
+        is_stopped, is_done = threading.Event(), threading.Event()
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=writing))
+        outlet = Outlet(settings, print, is_stopped.is_set)
+        stream = outlet.stream("0", make_encoder(outlet.identity))
+
+        def put() -> None:
+            for number in range(1500):  # more than wait
+                stream.put(make_detections(1, make_frame(number, "0")))
+            is_done.set()
+
+        putting = threading.Thread(target=put)
+        putting.start()
+        assert is_done.wait(0.2 if keeps_all else WAIT_S) is not keeps_all
+        is_stopped.set()
+        putting.join()
+        assert is_done.is_set()
+        reading.close()
+        with pytest.raises(BrokenPipeError):
+            outlet.close(WAIT_S)

@@ -1,0 +1,362 @@
+"""Pipeline: one stream from its source to the outbox, and the handover of its source to the next pipeline."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.ahead import Ahead
+from edge_sdk.camera import OpenedSource
+from edge_sdk.daemon import readiness
+from edge_sdk.daemon.handover import Handover
+from edge_sdk.daemon.loading import Loading, begin_loading
+from edge_sdk.daemon.settings import PipelineSettings
+from edge_sdk.daemon.shared import Gate
+from edge_sdk.daemon.source_ahead import source_ahead
+from edge_sdk.daemon.steering import Steering
+from edge_sdk.errors import CameraError, SessionError, UsageError
+from edge_sdk.publishing import Secret
+from edge_sdk.source_options import SourceOptions
+from tests.support.connections import WAIT_S, until
+from tests.support.loops import Camera, Clock
+from tests.support.service import Site, open_cameras
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.close()
+    until(lambda: not open_cameras())
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for index in range(3):
+        cv2.imwrite(str(folder / f"{index}.png"), np.full((8, 8, 3), index, np.uint8))
+    return folder
+
+
+def test_images_run_to_their_end_and_are_summed_up_and_read_again_by_a_successor(site: Site, pictures: Path) -> None:
+    pipeline = site.pipeline(site.settings(source=str(pictures)))
+    assert pipeline.join(WAIT_S)
+    assert pipeline.is_over
+    assert (pipeline.failure, pipeline.ended_by, pipeline.health()) == (None, "end of source", None)
+    summary = pipeline.summary(site.outlet.stats())
+    assert (summary.results, summary.ended_by, summary.camera) == (3, "end of source", "gate")
+    assert summary.publisher is not None
+    assert pipeline.model_ns <= pipeline.source_ns <= pipeline.first_result_ns
+    assert site.threads == [1]
+    after = site.pipeline(site.settings(source=str(pictures)), before=pipeline)
+    assert after.join(WAIT_S)
+    assert after.summary(None).results == 3
+
+
+def test_while_it_runs_it_says_how_it_does_and_a_request_ends_it(site: Site) -> None:
+    pipeline = site.running(site.settings())
+    health = pipeline.health()
+    assert health is not None
+    assert health.results > 0
+    assert pipeline.title == "tiny runs on pattern:64x48@50"
+    pipeline.ask("reload")
+    assert pipeline.join(WAIT_S)
+    assert (pipeline.ended_by, open_cameras()) == ("reload", [])
+
+
+def test_a_failure_is_kept_and_the_device_says_so_until_the_camera_runs_or_leaves(site: Site) -> None:
+    failed = site.pipeline(site.settings(source=str(site.folder / "none.mp4")), waits=False)
+    assert failed.join(WAIT_S)
+    assert isinstance(failed.failure, CameraError)
+    assert (failed.title, failed.first_result_ns, failed.ended_by) == ("", 0, None)
+    failed.warn("failed", "no such file")  # it never had a stream
+    yard = site.running(site.settings("yard"))
+    until(lambda: site.state().get("warnings") == {"camera/gate": "no such file"})
+    yard.warn("failed", "by and by")
+    until(lambda: site.link.cameras()[-1].get("yard", {}).get("warnings") == {"failed": "by and by"})
+    site.running(site.settings())
+    until(lambda: "warnings" not in site.state())
+    assert sorted(site.state()["cameras"]) == ["gate", "yard"]
+    failed.leave_outlet()
+    until(lambda: list(site.state()["cameras"]) == ["yard"])
+
+
+def test_a_stop_before_its_turn_ends_it_without_a_model(site: Site) -> None:
+    may_go_on, is_held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_held.set()
+        assert may_go_on.wait(WAIT_S)
+
+    holder = threading.Thread(target=lambda: site.shared.start(hold, lambda: False))
+    holder.start()
+    assert is_held.wait(WAIT_S)
+    pipeline = site.pipeline(site.settings())
+    site.stop.ask()
+    assert pipeline.join(WAIT_S)
+    may_go_on.set()
+    holder.join()
+    assert (pipeline.model_ns, pipeline.failure, pipeline.summary(None).ended_by) == (0, None, "signal")
+
+
+def test_no_frame_runs_before_the_gate_opens_and_one_that_fails_does_not_keep_it_shut(site: Site) -> None:
+    gate = Gate(3, patience_s=math.inf)
+    first = site.pipeline(site.settings("gate"), gate=gate)
+    until(lambda: bool(site.threads))
+    failing = site.pipeline(site.settings("yard", bundle=site.folder / "none.edge"), gate=gate)
+    assert failing.join(WAIT_S)
+    assert isinstance(failing.failure, UsageError)
+    assert not first.began.is_set()
+    site.running(site.settings("hall"), gate=gate)
+    until(lambda: first.first_result_ns > 0)
+
+
+def _camera_thread() -> threading.Thread:
+    """The thread that reads the source of `gate`."""
+    [thread] = [t for t in threading.enumerate() if t.name == "camera gate"]
+    return thread
+
+
+def test_the_very_source_is_handed_over_and_the_pipeline_before_is_forgotten(site: Site) -> None:
+    before = site.running(site.settings())
+    thread = _camera_thread()
+    site._pipelines.remove(before)
+    after = site.running(site.settings(latency_ms=4000.0), before=before)
+    assert before.is_over
+    assert _camera_thread() is thread
+    gone = weakref.ref(before)
+    del before
+    gc.collect()
+    assert gone() is None  # and its model with it
+    assert not after.is_over
+    seqs = [d["seq"] for d in site.link.documents("result")]
+    assert seqs == sorted(set(seqs))
+
+
+def test_another_source_is_opened_and_the_one_before_closed(site: Site) -> None:
+    before = site.running(site.settings())
+    thread = _camera_thread()
+    site.running(site.settings(source="pattern:32x32@50"), before=before)
+    assert before.is_over
+    until(lambda: not thread.is_alive())
+    assert open_cameras() == ["gate"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "failure"),
+    [({"bundle": Path("none.edge")}, UsageError), ({"source": "pattern:0x0"}, CameraError)],
+    ids=["no bundle", "no such source"],
+)
+def test_a_successor_that_fails_before_its_time_leaves_what_runs(
+    site: Site, changes: dict[str, Any], failure: type[Exception]
+) -> None:
+    before = site.running(site.settings())
+    failing = site.pipeline(site.settings(**changes), before=before)
+    assert failing.join(WAIT_S)
+    assert isinstance(failing.failure, failure)
+    assert not failing.has_place
+    assert not before.is_over
+    before.ask("reload")
+    assert before.join(WAIT_S)
+    assert open_cameras() == []
+
+
+def test_a_successor_that_is_withdrawn_while_its_bundle_is_verified_leaves_what_runs(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, is_verifying, may_go_on = site.running(site.settings()), threading.Event(), threading.Event()
+
+    def begin(_site: Site, settings: PipelineSettings, *given: Any) -> Loading | None:
+        is_verifying.set()
+        with Ahead(lambda: may_go_on.wait(WAIT_S), "edge-verify") as verified:
+            return begin_loading(settings, verified, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Site, "begin", begin)
+    after = site.pipeline(site.settings(latency_ms=4000.0), before=before)
+    assert is_verifying.wait(WAIT_S)
+    assert after.withdraw()
+    assert after.join(WAIT_S)
+    may_go_on.set()
+    assert (after.forgone, after.ended_by, after.failure) == (before, "reload", None)
+    assert not before.is_over
+
+
+def test_a_source_that_takes_long_to_open_holds_up_no_other_stream(
+    site: Site, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = threading.Event()
+
+    def ahead(settings: PipelineSettings, *, waits: bool) -> Ahead[OpenedSource]:
+        def open_it() -> OpenedSource:
+            assert settings.camera != "gate" or may_go_on.wait(WAIT_S)
+            return source_ahead(settings, waits=waits).take()
+
+        return Ahead(open_it, "edge-source")
+
+    monkeypatch.setattr(readiness, "source_ahead", ahead)
+    slow = site.pipeline(site.settings("gate", source=str(pictures)))
+    until(lambda: slow.model_ns > 0)
+    site.running(site.settings("yard"))
+    assert not slow.began.is_set()
+    may_go_on.set()
+    assert slow.join(WAIT_S)
+    assert slow.summary(None).results == 3
+
+
+def test_a_model_that_does_not_load_is_given_up_and_its_turn_given_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "_LONGEST_LOAD_S", 0.1)
+    may_go_on, begin = threading.Event(), Site.begin
+
+    def begin_slowly(self: Site, settings: PipelineSettings, *given: Any) -> Loading | None:
+        loading = begin(self, settings, *given)
+        assert loading is not None
+        if settings.camera == "gate":
+            model = loading.steering
+
+            def take_slowly() -> Steering:
+                assert may_go_on.wait(WAIT_S)
+                return model.take()
+
+            loading.steering = Ahead(take_slowly, "edge-model")
+        return loading
+
+    monkeypatch.setattr(Site, "begin", begin_slowly)
+    slow = site.pipeline(site.settings("gate"))
+    assert slow.join(WAIT_S)
+    assert str(slow.failure) == "the model did not load within 0 s"
+    monkeypatch.setattr(readiness, "_LONGEST_LOAD_S", WAIT_S)
+    site.running(site.settings("yard"))
+    may_go_on.set()
+
+
+def test_want_of_a_thread_is_the_failure_of_the_stream(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    pipeline = site.pipeline(site.settings())
+    monkeypatch.undo()
+    assert (pipeline.is_over, pipeline.began.is_set()) == (True, True)
+    assert isinstance(pipeline.failure, SessionError)
+    assert pipeline.join(0)
+
+
+def test_a_successor_that_fails_closes_the_source_that_was_left_for_it(site: Site) -> None:
+    before = site.running(site.settings())
+    before.leave_source()
+    assert before.join(WAIT_S)
+    assert open_cameras() == ["gate"]
+    failing = site.pipeline(site.settings(bundle=site.folder / "none.edge"), before=before)
+    assert failing.join(WAIT_S)
+    assert open_cameras() == []
+
+
+def test_a_successor_that_is_told_to_end_does_not_wait_for_a_pipeline_that_hangs(site: Site) -> None:
+    hangs, may_go_on = threading.Event(), threading.Event()
+
+    def hang(_line: str) -> None:
+        hangs.set()
+        assert may_go_on.wait(WAIT_S)
+
+    before = site.pipeline(site.settings(), say=hang)
+    assert hangs.wait(WAIT_S)
+    after = site.pipeline(site.settings(), before=before)
+    until(lambda: before.ended_by == "reload")  # it is waited for
+    after.ask("reload")
+    assert after.join(WAIT_S)
+    assert (after.failure, before.is_over) == (None, False)
+    may_go_on.set()
+    assert before.join(WAIT_S)
+    assert open_cameras() == []  # nobody wants it any more, so whoever used it closed it
+
+
+# A source on its way from one pipeline to another.
+
+
+class _Source(Camera):
+    """Counts how often it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__(Clock(), 10, 10)
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_source_has_one_owner_whatever_the_order_of_wishes() -> None:
+    for order in itertools.permutations(("want", "leave", "take", "close")):
+        handover, source, taken = Handover(lambda: False), _Source(), list[object]()
+        for step in order:
+            if step == "want":
+                handover.want()
+            elif step == "leave":
+                handover.give(source)  # type: ignore[arg-type]
+                handover.give(source)  # type: ignore[arg-type]  # only the first call counts
+            elif step == "take":
+                taken.append(handover.take(lambda: True))
+            else:
+                handover.close_left()
+        handover.close_left()
+        assert source.closed + taken.count(source) == 1
+        at = {step: index for index, step in enumerate(order)}
+        is_for_it = at["want"] < at["leave"] < at["take"] and not at["want"] < at["close"] < at["take"]
+        assert taken == [source if is_for_it else None], order
+
+
+# What follows from the settings of a stream.
+
+
+@pytest.mark.parametrize(
+    ("source", "every_frame", "is_paced"),
+    [
+        ("rtsp://host/live", True, True),  # a camera has its own pace, whatever is asked
+        ("pattern", False, True),
+        ("street.mp4", False, True),
+        ("street.mp4", True, False),
+        ("one.png", False, False),
+        ("folder", False, False),
+        ("none.png", False, True),
+        ("ftp://host/live", False, True),
+    ],
+)
+def test_sources_read_frame_by_frame_have_no_pace(
+    source: str, every_frame: bool, is_paced: bool, tmp_path: Path
+) -> None:
+    for name in ("street.mp4", "one.png"):
+        (tmp_path / name).touch()
+    (tmp_path / "folder").mkdir()
+    is_file = "." in source or source == "folder"
+    location = str(tmp_path / source) if is_file and "://" not in source else source
+    assert PipelineSettings(source=location, bundle=Path("a.edge"), every_frame=every_frame).paced is is_paced
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_same"),
+    [
+        ({"bundle": Path("b.edge"), "latency_ms": 20.0, "tune": False, "frames": 3}, True),
+        ({"source": "rtsp://bob@host/other"}, False),
+        ({"source_password": Secret("new")}, False),
+        ({"source_options": SourceOptions(rotate=90)}, False),
+        ({"camera": "yard"}, False),  # every frame bears it
+        ({"every_frame": True}, False),
+    ],
+)
+def test_an_opened_source_serves_settings_that_read_it_the_same_way(changes: dict[str, Any], is_same: bool) -> None:
+    gate = PipelineSettings(camera="gate", source="rtsp://bob@host/live", bundle=Path("a.edge"))
+    other = msgspec.structs.replace(gate, **changes)
+    assert gate.same_source(other) is other.same_source(gate) is is_same

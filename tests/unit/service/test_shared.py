@@ -1,0 +1,163 @@
+"""What the streams of one process have in common: a gate, a turn to start, a turn to tune, a line that is said once."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from edge_sdk.daemon.machine_watch import MachineWatch
+from edge_sdk.daemon.shared import Gate, Shared
+from edge_sdk.daemon.turn import Turn
+from edge_sdk.loop import Loop, Tick
+from tests.support.connections import WAIT_S, until
+
+
+def test_a_gate_opens_when_the_last_has_come() -> None:
+    gate, passed = Gate(2, patience_s=math.inf), threading.Event()
+
+    def wait() -> None:
+        gate.wait(lambda: False)
+        passed.set()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    gate.arrive()
+    assert not passed.wait(0.1)
+    gate.arrive()
+    assert passed.wait(WAIT_S)
+    gate.arrive()  # one that fails later on
+    gate.wait(lambda: False)
+    thread.join()
+    Gate(1, patience_s=math.inf).wait(lambda: True)  # who is told to end does not wait
+
+
+def test_a_gate_without_anybody_or_without_patience_is_open() -> None:
+    for gate in (Gate(0, patience_s=math.inf), Gate(5, patience_s=0.0)):
+        asked = list[int]()
+        gate.wait(lambda asked=asked: len(asked) > 3 or bool(asked.append(1)))  # type: ignore[misc]
+        assert len(asked) <= 1
+
+
+def test_the_machine_is_read_once_for_all_who_look_at_it_and_by_nobody_else() -> None:
+    machine, before = MachineWatch(), _readers()
+    with machine.watching() as first:
+        with machine.watching() as second:
+            assert second is first
+        with machine.watching() as third:
+            assert third is first
+        assert _readers() == before + 2
+    until(lambda: _readers() == before)
+    with machine.watching() as again:
+        assert again is not first
+        assert _readers() == before + 2
+
+
+def _readers() -> int:
+    return sum(thread.name in ("edge-board", "edge-cores") for thread in threading.enumerate())
+
+
+def test_one_stream_at_a_time_starts_and_one_that_fails_gives_its_turn_on() -> None:
+    shared, inside, most = Shared(), list[int](), list[int]()
+
+    def work() -> None:
+        inside.append(1)
+        most.append(len(inside))
+        threading.Event().wait(0.01)
+        inside.pop()
+        raise ValueError("no model")
+
+    def start() -> None:
+        with pytest.raises(ValueError, match="no model"):
+            shared.start(work, lambda: False)
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1, 1]
+
+
+def test_a_stream_that_is_told_to_end_gives_up_waiting_for_its_turn() -> None:
+    shared, answers = Shared(), list[bool]()
+    done = list[str]()
+
+    def first() -> None:
+        answers.append(shared.start(lambda: done.append("second"), lambda: True))
+
+    assert shared.start(first, lambda: False)
+    assert (answers, done) == ([False], [])
+    assert shared.start(lambda: done.append("third"), lambda: True)  # a turn that is free needs no waiting
+    assert done == ["third"]
+
+
+def test_a_line_that_holds_for_all_streams_is_said_once() -> None:
+    said = list[str]()
+    shared = Shared(say=said.append)
+    for line in ("no key", "no disk", "no key"):
+        shared.say_once(line)
+    assert said == ["no key", "no disk"]
+
+
+class _Tuner:
+    """Takes three looks."""
+
+    def __init__(self) -> None:
+        self.looks, self.closed = 0, 0
+
+    @property
+    def done(self) -> bool:
+        return self.looks >= 3 or bool(self.closed)
+
+    def after(self, _loop: Loop | None, _tick: Tick) -> None:
+        self.looks += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def _turns(count: int = 2) -> tuple[list[_Tuner], list[Turn]]:
+    lock, tuners = threading.Lock(), [_Tuner() for _ in range(count)]
+    return tuners, [Turn(tuner, lock) for tuner in tuners]  # type: ignore[arg-type]
+
+
+def _after(turn: Turn, tick: Tick = Tick.ON_TIME) -> None:
+    turn.after(None, tick)  # type: ignore[arg-type]
+
+
+def test_one_stream_tunes_to_its_end_and_then_the_next_does() -> None:
+    (first, second), (one, two) = _turns()
+    seen = []
+    for _ in range(5):
+        _after(one)
+        _after(two)
+        seen.append((first.looks, second.looks))
+    assert seen == [(1, 0), (2, 0), (3, 1), (3, 2), (3, 3)]
+    assert (one.done, two.done) == (True, True)
+
+
+def test_a_stream_that_ends_while_it_tunes_gives_its_turn_on_once() -> None:
+    tuners, (one, two, three, four) = _turns(4)
+    _after(one)
+    two.close()  # it never had the turn, and cannot give it on
+    _after(three)
+    assert [tuner.looks for tuner in tuners] == [1, 0, 0, 0]
+    one.close()
+    _after(three)
+    one.close()
+    _after(four)
+    assert [tuner.looks for tuner in tuners] == [1, 0, 1, 0]
+    assert [tuner.closed for tuner in tuners] == [2, 1, 0, 0]
+
+
+def test_while_no_frame_comes_another_stream_has_the_turn() -> None:
+    """A tuner waits for its first frame, which a camera that was taken down never delivers."""
+    (first, second), (one, two) = _turns()
+    _after(one, Tick.IDLE)
+    _after(two)
+    _after(one)
+    assert (first.looks, second.looks) == (0, 1)
+    _after(two, Tick.IDLE)  # one that has begun goes on
+    assert second.looks == 2

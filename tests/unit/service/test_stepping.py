@@ -1,0 +1,392 @@
+"""Stepping: the loop of one stream is stepped until there is a reason to stop, and told of meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from edge_sdk.budget import Budget
+from edge_sdk.bundle import Bundle
+from edge_sdk.camera import SourceStats, SourceStatus
+from edge_sdk.daemon import stepping as stepping_module
+from edge_sdk.daemon.announcing import Announcing
+from edge_sdk.daemon.held_back import HeldBack
+from edge_sdk.daemon.obeying import Obeying
+from edge_sdk.daemon.stepping import Stepping
+from edge_sdk.daemon.undecodable import Undecodable
+from edge_sdk.daemon.watched_source import WatchedSource
+from edge_sdk.errors import HungRunError, SessionError
+from edge_sdk.frame import Frame, Result
+from edge_sdk.health.progress import Progress
+from edge_sdk.loop import Loop, Supervisor, Tick
+from edge_sdk.publishing import PublisherStats, Running, SourceState
+from edge_sdk.stop import Stop
+from tests.support.bundles import LARGE, open_variant
+from tests.support.connections import until
+from tests.support.loops import MS, Camera, Clock, Collector
+from tests.support.results import make_detections, make_frame
+from tests.support.service import Site
+
+
+class Source:
+    """Frames as fast as they are asked for; where it stands is set by hand."""
+
+    fps, paced = 30.0, True
+
+    def __init__(self, count: int = 10**9) -> None:
+        self.left, self.delivered, self.unreadable = count, 0, 3
+        self.status, self.trouble, self.remarks = SourceStatus.OPENED, "", tuple[str, ...]()
+        self.delay_ns = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.left == 0
+
+    @property
+    def stats(self) -> SourceStats:
+        return SourceStats(delivered=self.delivered, reopenings=2, unreadable=self.unreadable)
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        if not self.status.is_there:
+            time.sleep(0.001)
+            return None
+        self.left -= 1
+        self.delivered += 1
+        frame = make_frame(self.delivered, "gate", time.monotonic_ns() - self.delay_ns, time.time())
+        return msgspec.structs.replace(frame, delay_ns=self.delay_ns)
+
+    def close(self) -> None:
+        pass
+
+
+class Watcher:
+    """A supervisor that calls a function after every step."""
+
+    def __init__(self, look: Callable[[Tick], object]) -> None:
+        self._look = look
+
+    def after(self, loop: Loop, tick: Tick) -> None:
+        self._look(tick)
+
+
+class Scene:
+    """The stepping of a stream, with all that it speaks to."""
+
+    def __init__(self, site: Site, source: Source, **settings: object) -> None:
+        self.site, self.source, self.stop, self.observer = site, source, Stop(), Collector()
+        stages, stream, self.progress = open_variant(site.bundle, LARGE), site.stream(), Progress(1e-9)
+        obeying = Obeying(site.shared.controls, stream, Bundle.open(site.bundle), is_paced=True)
+        chosen, budget = site.settings(**settings), Budget(5000.0)
+        self.stepping = Stepping(chosen, source, stages, stream, budget, site.said.append, obeying, [self.observer])
+
+    def run(self, *supervisors: Supervisor, rare_lines: bool = False) -> None:
+        self.stepping.run(self.stop, self.progress, lambda: [*supervisors], rare_lines=rare_lines)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+def test_it_ends_with_its_source_and_is_summed_up(site: Site) -> None:
+    scene, is_watched = Scene(site, Source(4)), list[bool]()
+    scene.run(Watcher(lambda _tick: is_watched.append(scene.progress.is_any)))
+    until(lambda: len(site.link.documents("result")) == 4)
+    summary = scene.stepping.summary("end of source", site.outlet.stats())
+    assert scene.stepping.ended_by == "end of source"
+    assert (summary.camera, summary.results, summary.late, summary.hung, summary.stale) == ("gate", 4, 0, 0, 0)
+    assert (summary.budget_ms, summary.source.delivered, summary.lines) == (5000.0, 4, None)
+    assert isinstance(summary.publisher, PublisherStats)
+    assert len(scene.observer.results) == 4
+    assert 0 < scene.stepping.first_result_ns <= time.monotonic_ns()
+    assert (is_watched, scene.progress.is_any) == ([True] * 4, False)  # by the watchdog
+
+
+def test_it_ends_after_its_number_of_results_or_at_a_request(site: Site) -> None:
+    scene = Scene(site, Source(), frames=3)
+    scene.run()
+    assert (scene.stepping.ended_by, scene.source.delivered) == ("frames", 3)
+    scene = Scene(site, Source())
+    scene.run(Watcher(lambda _tick: scene.stop.ask("reload")))
+    assert (scene.stepping.ended_by, scene.source.delivered) == (None, 1)
+
+
+def test_steering_begins_once_frames_come(site: Site) -> None:
+    source = Source(3)
+    source.status, source.trouble = SourceStatus.OPENING, "no such device"
+    scene, ticks, began = Scene(site, source), list[Tick](), list[SourceStatus]()
+
+    def steer() -> list[Supervisor]:
+        began.append(source.status)
+        return [Watcher(ticks.append)]
+
+    def come() -> None:
+        until(lambda: any("not there yet" in line for line in site.said))
+        source.status, source.trouble = SourceStatus.OPENED, ""
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    scene.stepping.run(scene.stop, scene.progress, steer, rare_lines=True)
+    thread.join()
+    assert (began, ticks) == ([SourceStatus.OPENED], [Tick.ON_TIME] * 3)
+
+
+def test_runs_that_hang_one_after_the_other_end_it(site: Site) -> None:
+    scene = Scene(site, Source())
+
+    def hang(_frame: Frame) -> Result:
+        raise HungRunError("int8 was ended after 5 s")
+
+    scene.stepping.loop.stages = hang
+    with pytest.raises(SessionError, match="3 frames in a row"):
+        scene.run()
+    assert not scene.progress.is_any
+    assert scene.stepping.summary("signal", None).hung == 3
+
+
+@pytest.mark.parametrize(("rare_lines", "interval_s"), [(False, 10), (True, 600)])
+def test_a_line_says_now_and_then_how_it_goes_and_none_is_owed_after_a_pause(
+    site: Site, monkeypatch: pytest.MonkeyPatch, rare_lines: bool, interval_s: int
+) -> None:
+    now_ns, steps = 0, iter([interval_s - 1, 1, 0, 100 * interval_s, 0, interval_s - 1, 1, 0])
+    clock = SimpleNamespace(monotonic_ns=lambda: now_ns, monotonic=time.monotonic)
+    monkeypatch.setattr(stepping_module, "time", clock)
+    scene, counts = Scene(site, Source(8)), list[int]()
+
+    def count(_tick: Tick) -> None:
+        nonlocal now_ns
+        counts.append(sum("age p50" in line for line in site.said))
+        now_ns += next(steps) * 10**9
+
+    scene.run(Watcher(count), rare_lines=rare_lines)
+    assert counts == [0, 0, 1, 1, 2, 2, 2, 3]
+
+
+def test_rates_are_counted_since_the_last_look(site: Site) -> None:
+    scene = Scene(site, Source(20))
+    assert scene.stepping.health().fps == 0.0
+    scene.run()
+    first, second = scene.stepping.health(), scene.stepping.health()
+    assert first.fps > 0
+    assert (first.results, first.reopenings, first.dropped, first.unreadable) == (20, 2, 0, 3)
+    assert first.age_p50_ms
+    assert second.fps == 0.0
+
+
+# Frames that come too old, or cannot be decoded.
+
+
+def test_frames_that_come_too_old_for_the_budget_or_cannot_be_decoded_are_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_sdk.daemon.undecodable._EVERY_S", 0.05)
+    source = Source(3000)
+    source.delay_ns, scene = 6_000_000_000, Scene(site, source)
+
+    def lose(_tick: Tick) -> None:
+        source.unreadable += 1
+        said = "".join(site.said)
+        if "old when they come" in said and "could not be decoded; of a camera look at its cable" in said:
+            scene.stop.ask()
+
+    scene.run(Watcher(lose))
+    assert scene.stop.is_asked()
+    [old] = [line for line in site.said if "old when they come" in line]
+    assert "frames are 6000 ms old when they come" in old
+    assert "above the budget of 5000 ms; raise latency_ms" in old
+
+
+@pytest.mark.parametrize(
+    ("spells", "told"),
+    [
+        ([(9, 60, 5), (1, 20, 5), (9, 60, 5)], []),
+        ([(10, 40, 20)], ["frames are 40 ms"]),  # in time but for the model
+        ([(200, 60, 5), (99, 20, 5), (1, 60, 5), (99, 20, 5)], ["frames are 60 ms"]),
+        ([(10, 60, 5), (100, 20, 5), (10, 70, 5)], ["frames are 60 ms", "", "frames are 70 ms"]),
+        ([(10, 0, 60), (10, 20, 60)], []),  # the model's fault
+        ([(10, 60, 5), (200, 20, 60)], ["frames are 60 ms"]),
+    ],
+)
+def test_frames_are_told_to_be_old_when_that_lasts(spells: list[tuple[int, float, float]], told: list[str]) -> None:
+    said, warned = list[str](), list[tuple[str, str]]()
+    supervisor = HeldBack(50 * MS, said.append, lambda name, line: warned.append((name, line)))
+    for frames, delay_ms, work_ms in spells:
+        clock = Clock()
+
+        def stages(frame: Frame, clock: Clock = clock, work_ms: float = work_ms) -> Result:
+            clock.advance(work_ms)
+            return make_detections(0, frame)
+
+        loop = Loop(Camera(clock, 200, frames, delay_ms), stages, Collector(), Budget(50, drops=False), clock_ns=clock)
+        for _ in range(frames):
+            supervisor.after(loop, loop.step())
+    assert [line.partition(" old")[0] for _, line in warned] == told
+    assert {name for name, _ in warned} <= {"held_back"}
+    assert [line.startswith("warning: ") for line in said] == [bool(line) for line in told]
+
+
+def _idle_loop() -> Loop:
+    return Loop(Camera(Clock(), 33, 10), lambda frame: make_detections(0, frame), Collector(), Budget(100))
+
+
+@pytest.mark.parametrize(
+    ("minutes", "told"),
+    [
+        ([(40, 600)], []),
+        ([(60, 600), (300, 600)], ["60 of 600"]),  # known already
+        ([(60, 600), (40, 600)], ["60 of 600"]),  # neither better nor worse
+        ([(60, 600), (0, 600), (90, 600)], ["60 of 600", "", "90 of 600"]),
+        ([(60, 600), (0, 0)], ["60 of 600"]),  # of a camera that is gone nothing is known
+        ([(5, 5)], []),
+    ],
+)
+def test_the_share_that_cannot_be_decoded_is_told_by_the_minute(
+    minutes: list[tuple[int, int]], told: list[str]
+) -> None:
+    loop, warned = _idle_loop(), list[tuple[str, str]]()
+    now_s, unreadable, others = 0.0, 900, 1000  # before anybody looked
+    supervisor = Undecodable(
+        lambda: SourceStats(delivered=others, unreadable=unreadable),
+        lambda _line: None,
+        lambda name, line: warned.append((name, line)),
+        lambda: now_s,
+    )
+    for bad, frames in minutes:
+        unreadable, others, now_s = unreadable + bad, others + frames - bad, now_s + 59.0
+        supervisor.after(loop, Tick.IDLE)
+        now_s += 1.0
+        supervisor.after(loop, Tick.IDLE)
+    assert [(name, line.partition(" frames")[0]) for name, line in warned] == [("undecodable", line) for line in told]
+
+
+# What runs, renewed when tuning is over.
+
+START = Running(variant="int8", every=1, rung=0, rungs=6, reason="start")
+CHOSEN = Running(variant="fp32", every=1, rung=0, rungs=7, reason="chosen by measurement")
+
+
+@pytest.mark.parametrize("chosen", [START, CHOSEN], ids=["the same", "another"])
+def test_the_state_says_once_that_tuning_is_over(chosen: Running) -> None:
+    published, variants, is_tuning = list[Running](), list[str](), True
+    announcing = Announcing(variants.append, published.append, lambda: is_tuning)
+    announcing.after(_idle_loop(), Tick.ON_TIME)
+    announcing.tell(START)
+    announcing.after(_idle_loop(), Tick.ON_TIME)
+    tuning = [msgspec.structs.replace(START, tuning=True)]
+    assert published == tuning
+    is_tuning = False
+    if chosen is CHOSEN:
+        announcing.tell(CHOSEN)
+    for _ in range(3):
+        announcing.after(_idle_loop(), Tick.ON_TIME)
+    assert published == [*tuning, chosen]
+    assert variants[-1] == chosen.variant
+
+
+# Where the source stands, told to people without tiring them and to the stream whatever changes.
+
+_SHOWN = "source rtsp://cam/live"
+
+
+class Watch:
+    """A watched source with all that it speaks to, and a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.camera, self.states, self.said = Source(), list[SourceState](), list[str]()
+        self.now_s = 1000.0
+        stream = SimpleNamespace(source=self.states.append)
+        self.watched = WatchedSource(
+            self.camera,
+            "rtsp://bob:s3cret@cam/live",
+            stream,  # type: ignore[arg-type]
+            self.said.append,
+            lambda: self.now_s,
+        )
+
+    def look(self, status: SourceStatus, trouble: str = "", times: int = 3) -> list[str]:
+        """Put the source there and look, more than once; what was said."""
+        self.camera.status, self.camera.trouble = status, trouble
+        before = len(self.said)
+        for _ in range(times):
+            self.watched.look()
+        return self.said[before:]
+
+
+def _told(states: list[SourceState]) -> list[tuple[str, str]]:
+    return [(state.status, state.trouble) for state in states]
+
+
+def test_each_status_of_a_source_is_told_once() -> None:
+    watch = Watch()
+    assert watch.look(SourceStatus.OPENING) == []  # a camera that is there opens in a moment
+    assert watch.look(SourceStatus.OPENED) == [f"{_SHOWN} is open"]
+    assert watch.look(SourceStatus.LOST, "no frame for 2 s") == [f"{_SHOWN}: lost: no frame for 2 s"]
+    assert watch.look(SourceStatus.REOPENED) == [f"{_SHOWN}: reopened"]
+    assert watch.look(SourceStatus.ENDED) == [f"{_SHOWN}: ended"]
+    words = ["opening", "opened", "lost", "reopened", "ended"]
+    assert _told(watch.states) == [(word, "no frame for 2 s" if word == "lost" else "") for word in words]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(SourceStatus.LOST, ": lost: {}"), (SourceStatus.OPENING, ": not there yet: {}; it is waited for")],
+)
+def test_reasons_are_told_to_people_three_at_once_and_then_one_a_minute_and_all_to_the_stream(
+    status: SourceStatus, words: str
+) -> None:
+    watch, reasons = Watch(), ["one", "two", "three", "four", "too soon", "later", "at once", "", "the next"]
+    waits_s = dict.fromkeys(reasons, 0) | {"too soon": 59, "later": 1, "": 60}
+    heard = list[str]()
+    for reason in reasons:
+        watch.now_s += waits_s[reason]
+        heard += watch.look(status, reason)
+    assert heard == [_SHOWN + words.format(reason) for reason in ("one", "two", "three", "later", "the next")]
+    assert _told(watch.states) == [(status.value, reason) for reason in reasons]
+    assert watch.look(SourceStatus.REOPENED) != []
+    again = [len(watch.look(SourceStatus.LOST, f"again {number}")) for number in range(5)]
+    assert again == [1, 1, 1, 0, 0]  # a new loss is told with its reasons
+    *times, reopened = dict.fromkeys(state.since for state in watch.states[: len(reasons) + 1])
+    assert len(times) == 1  # a status came when it came, whatever its reason
+    assert timedelta() <= datetime.now(timezone.utc) - reopened < timedelta(hours=1)
+
+
+def test_remarks_are_told_once_when_the_camera_is_there() -> None:
+    watch = Watch()
+    watch.camera.remarks = ("asked for 15 frames a second, the camera gives 30", "asked for MJPG, it gives YUYV")
+    assert len(watch.look(SourceStatus.OPENING, "connection refused")) == 1
+    remarks = [f"{_SHOWN}: {remark}" for remark in watch.camera.remarks]
+    assert watch.look(SourceStatus.OPENED) == [f"{_SHOWN} is open", *remarks]
+    assert watch.look(SourceStatus.LOST) == [f"{_SHOWN}: lost"]
+    assert watch.look(SourceStatus.REOPENED) == [f"{_SHOWN}: reopened"]  # the same camera
+    watch.camera.remarks = ("asked for 15 frames a second, the camera gives 25",)
+    assert watch.look(SourceStatus.REOPENED) == [f"{_SHOWN}: {watch.camera.remarks[0]}"]
+
+
+def test_a_stream_that_goes_on_with_a_source_is_told_at_once_and_people_nothing_twice() -> None:
+    watch, states, said = Watch(), list[SourceState](), list[str]()
+    watch.look(SourceStatus.OPENING, "connection refused")
+    watch.watched.go_on(SimpleNamespace(source=states.append), said.append)  # type: ignore[arg-type]
+    watch.look(SourceStatus.OPENING, "connection refused")
+    assert (states, said) == (watch.states[-1:], [])
+    watch.look(SourceStatus.OPENED)
+    assert (_told(states)[1:], said) == ([("opened", "")], [f"{_SHOWN} is open"])
+
+
+def test_a_camera_that_comes_and_goes_all_the_time_is_told_of_now_and_then() -> None:
+    watch = Watch()
+    watch.look(SourceStatus.OPENED)
+    for _ in range(50):
+        watch.look(SourceStatus.LOST, "the camera ended the stream", times=1)
+        watch.look(SourceStatus.REOPENED, times=1)
+    assert (len(watch.said), len(watch.states)) == (12, 101)
+    watch.now_s += 61
+    assert watch.look(SourceStatus.LOST) == [f"{_SHOWN}: lost (89 lines before were not told)"]

@@ -1,0 +1,361 @@
+"""Streams of one process: those that fail, those that change, and what is said of another configuration."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from edge_sdk.daemon.differences import other_words, outlet_words
+from edge_sdk.daemon.settings import PipelineSettings, RunSettings
+from edge_sdk.daemon.shared import Gate
+from edge_sdk.daemon.streams import Streams
+from edge_sdk.errors import BundleError, CameraError, LinesError, UsageError
+from edge_sdk.home_assistant import HomeAssistantSettings
+from edge_sdk.publishing import MqttSettings, OutboxSettings
+
+
+class Double:
+    """A pipeline that does what a test says."""
+
+    def __init__(self, settings: PipelineSettings, gate: Gate | None, before: Double | None) -> None:
+        self.settings, self.gate, self.before = settings, gate, before
+        self.began, self.is_over = threading.Event(), False
+        self.failure: BaseException | None = None
+        self.forgone: Double | None = None
+        self.digest: str | None = "0" * 64
+        self.has_other_files = False
+        self.events, self.joined, self.warned = list[str](), list[float](), list[str]()
+
+    def start(self) -> None:
+        self.events.append("start")
+
+    def ask(self, reason: str) -> None:
+        self.events.append(f"ask {reason}")
+
+    @property
+    def has_place(self) -> bool:
+        return self.began.is_set() and self.failure is None
+
+    def withdraw(self) -> bool:
+        if not self.has_place:
+            self.events.append("withdraw")
+            self.before, self.forgone = None, self.before
+        return not self.has_place
+
+    def leave_source(self) -> None:
+        self.events.append("leave source")
+
+    def leave_outlet(self) -> None:
+        self.events.append("leave outlet")
+
+    def join(self, timeout_s: float) -> bool:
+        self.joined.append(timeout_s)
+        return self.is_over
+
+    def warn(self, name: str, line: str) -> None:
+        self.warned.append(f"{name}: {line}")
+
+    def run(self) -> Double:
+        self.began.set()
+        return self
+
+    def end(self, failure: BaseException | None = None) -> None:
+        self.failure, self.is_over = failure, True
+        self.began.set()
+
+
+class Scene:
+    """Streams of doubles, on a clock that is moved by hand; all but those that are named as `idle` run frames."""
+
+    def __init__(self, *cameras: str, is_service: bool = True, uniform: float = 1.0, idle: str = "") -> None:
+        self.now_s = 1000.0
+        self.said, self.made = list[str](), list[Double]()
+        self.streams = Streams(
+            self._make,  # type: ignore[arg-type]
+            self.said.append,
+            is_service=is_service,
+            uniform=lambda: uniform,
+            clock_s=lambda: self.now_s,
+        )
+        self.streams.start(map(settings, cameras))
+        for made in self.made:
+            if made.settings.camera not in idle:
+                made.run()
+
+    def _make(self, chosen: PipelineSettings, gate: Gate | None, before: Double | None) -> Double:
+        self.made.append(Double(chosen, gate, before))
+        return self.made[-1]
+
+    def __getitem__(self, camera: str) -> Any:
+        return self.streams.running[camera]
+
+    def change(self, *wanted: PipelineSettings) -> str:
+        return self.streams.change_to(wanted)
+
+    def fail(self, camera: str, failure: BaseException) -> None:
+        self[camera].end(failure)
+        self.streams.look()
+
+
+def settings(camera: str, source: str = "pattern") -> PipelineSettings:
+    return PipelineSettings(camera=camera, source=source, bundle=Path("a.edge"))
+
+
+# Streams that fail or come to their end.
+
+
+@pytest.mark.parametrize(("uniform", "share"), [(1.0, 1.0), (0.0, 0.5)])
+def test_a_stream_that_fails_begins_again_later_and_later_unless_it_ran_for_a_while(
+    uniform: float, share: float
+) -> None:
+    scene = Scene("gate", "yard", uniform=uniform)
+    yard = scene["yard"]
+    for ran_s, full_delay_s in ((0, 1), (1, 2), (59, 4), (0, 8), (0, 16), (0, 32), (0, 60), (0, 60), (61, 1), (0, 2)):
+        failed, delay_s = scene["gate"], full_delay_s * share
+        scene.now_s += ran_s
+        scene.fail("gate", CameraError("no frame"))
+        scene.streams.look()
+        assert scene.said.pop() == f"gate: no frame; begins again in {delay_s:.0f} s"
+        assert failed.warned == ["failed: no frame"]
+        scene.now_s += delay_s - 0.001
+        scene.streams.look()
+        assert scene["gate"] is failed
+        assert not scene.streams.are_over
+        scene.now_s += 0.002
+        scene.streams.look()
+        assert scene["gate"] is not failed
+        assert (scene["gate"].settings, scene["gate"].events) == (failed.settings, ["start"])
+    assert (scene.said, scene["yard"], yard.events) == ([], yard, ["start"])
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (ValueError("no\nsuch thing"), "this is a bug in edge-sdk: ValueError: no"),
+        (MemoryError(), "out of memory: end other programs, or "),
+        (RuntimeError("can't start new thread"), "out of memory: "),
+        (BundleError("[ONNXRuntimeError] : 6 : std::bad_alloc"), "out of memory: "),
+    ],
+    ids=str,
+)
+def test_a_bug_and_want_of_memory_are_said_in_one_line_and_the_stream_begins_again(
+    failure: Exception, said: str
+) -> None:
+    scene = Scene("gate")
+    scene.fail("gate", failure)
+    [line] = scene.said
+    assert line.startswith(f"gate: {said}")
+    assert line.endswith("; begins again in 1 s")
+    assert "\n" not in line
+
+
+def test_failures_that_are_those_of_the_process() -> None:
+    for failure in (CameraError("gone"), BrokenPipeError(), LinesError("disk full"), SystemExit(3)):
+        scene = Scene("gate", "yard", is_service=not isinstance(failure, CameraError))
+        with pytest.raises(type(failure)) as raised:
+            scene.fail("gate", failure)
+        assert raised.value is failure
+
+
+def test_streams_that_cannot_run_are_left_out_and_the_last_one_ends_the_process() -> None:
+    scene = Scene("gate", "yard")
+    scene.fail("gate", BundleError("altered"))
+    scene.now_s += 1000
+    scene.streams.look()
+    assert scene.said == ["gate: cannot run, and is left out until the configuration is read again: altered"]
+    assert (len(scene.made), scene["gate"].warned) == (2, ["failed: altered"])
+    assert not scene.streams.are_over
+    with pytest.raises(BundleError, match="altered"):  # it is worse
+        scene.fail("yard", UsageError("no such bundle"))
+    assert len(scene.said) == 2
+
+
+def test_all_is_over_once_the_last_stream_ended_and_every_failure_was_looked_at() -> None:
+    scene, alone = Scene("gate", "yard", "hall", idle="hall"), Scene("gate")
+    assert scene["gate"].gate is scene["yard"].gate is not None  # they begin together
+    assert alone["gate"].gate is None
+    assert not scene.streams.have_begun
+    scene["hall"].run()
+    assert scene.streams.have_begun
+    for camera, failure in (("gate", BundleError("altered")), ("yard", UsageError("no such bundle"))):
+        scene[camera].end(failure)
+        assert not scene.streams.are_over
+        scene.streams.look()
+    scene["hall"].end(CameraError("gone"))
+    assert not scene.streams.are_over  # nobody has looked at that failure
+    scene["hall"].end()
+    scene.streams.look()
+    assert scene.streams.are_over
+    assert scene.streams.left_out is scene["gate"].failure
+
+
+# Streams that change, come and go while others run.
+
+
+def test_a_change_ends_begins_and_replaces_streams_and_says_so() -> None:
+    scene = Scene("gate", "yard", "hall")
+    gate, yard, hall = scene.made
+    words = scene.change(settings("gate"), settings("yard", "0"), settings("door"))
+    assert words == "ending: hall; new: door; changing: yard; as before: gate"
+    assert (gate.events, yard.events, hall.events) == (["start"], ["start"], ["start", "ask reload"])
+    assert (scene["gate"], scene["yard"]) == (gate, yard)
+    coming = scene.made[-1] if scene.made[-1].before else scene.made[-2]
+    assert (coming.before, coming.settings.source) == (yard, "0")
+    assert not scene.streams.have_begun
+    coming.run()
+    scene["door"].run()
+    scene.streams.look()
+    assert scene["yard"] is coming
+    assert scene.streams.have_begun
+    hall.end()
+    scene.streams.look()
+    assert hall.events[-1] == "leave outlet"
+    assert not scene.streams.are_over
+
+
+def test_streams_that_are_left_out_or_wait_begin_at_once_when_the_configuration_is_read_again() -> None:
+    scene = Scene("gate", "yard", "hall")
+    scene.fail("gate", BundleError("altered"))
+    scene.fail("yard", CameraError("gone"))
+    assert scene.change(*map(settings, ("gate", "yard", "hall"))) == "changing: gate, yard; as before: hall"
+    assert [scene["gate"], scene["yard"]] == scene.made[3:]
+    assert [each.events for each in scene.made[3:]] == [["start"], ["start"]]
+    scene.now_s += 1000
+    scene.streams.look()
+    assert len(scene.made) == 5
+
+
+def test_new_settings_that_cannot_run_leave_the_stream_that_runs_until_it_fails() -> None:
+    scene = Scene("gate")
+    ran = scene["gate"]
+    scene.change(settings("gate", "0"))
+    scene.made[-1].end(BundleError("altered"))
+    scene.streams.look()
+    assert scene.said == ["gate: the new settings cannot run, what ran goes on: altered"]
+    assert (scene["gate"], ran.events) == (ran, ["start"])
+    assert scene.streams.have_begun
+    scene.change(settings("gate", "0"))
+    scene.fail("gate", CameraError("gone"))
+    assert len(scene.said) == 1  # the one that comes is waited for
+    scene.made[-1].end(CameraError("no such device"))
+    scene.streams.look()
+    assert scene.said[1:] == ["gate: no such device; begins again in 1 s"]
+    assert scene["gate"].settings.source == "0"
+
+
+def test_of_several_changes_of_one_stream_the_last_counts() -> None:
+    scene = Scene("gate")
+    ran = scene["gate"]
+    scene.change(settings("gate", "0"))
+    first = scene.made[-1]
+    assert scene.change(settings("gate", "0")) == "changing: gate"  # on its way already
+    assert scene.made[-1] is first
+    assert scene.change(settings("gate")) == "as before: gate"  # back to what still runs
+    assert scene.made[-1] is first
+    assert first.events[-1] == "withdraw"
+    scene.change(settings("gate", "1"))
+    last = scene.made[-1].run()
+    assert last.before is ran
+    first.end()
+    scene.streams.look()
+    assert scene["gate"] is last
+    assert "leave outlet" not in first.events
+    scene.change(settings("gate", "2"))
+    arrived = scene.made[-1].run()
+    assert scene.change(settings("gate", "3")) == "changing: gate"
+    assert scene.made[-1].before is arrived  # though nobody has looked since it began
+
+
+def test_a_stream_that_is_changed_before_it_ran_leaves_its_successor_what_it_would_have_had() -> None:
+    scene = Scene("gate")
+    ran = scene["gate"]
+    scene.streams.start([settings("gate")], scene.streams.stop_for_others(lambda: True))
+    scene.change(settings("gate", "0"))
+    second, third = scene.made[1:]
+    assert (second.events, second.forgone, third.before) == (["start", "withdraw"], ran, ran)
+    assert scene.streams.stop_for_others(lambda: True) == {"gate": ran}
+
+
+def test_a_bundle_that_is_replaced_is_a_change_also_while_the_stream_reads_it() -> None:
+    scene = Scene("gate")
+    first = scene["gate"]
+    first.digest = None
+    assert scene.change(settings("gate")) == "as before: gate"
+    scene.streams.look()
+    first.digest, first.has_other_files = "1" * 64, True
+    scene.streams.look()
+    second = scene.made[-1].run()
+    assert second.before is first
+    second.has_other_files = True
+    assert scene.change(settings("gate")) == "changing: gate"
+    assert scene.made[-1].before is second
+
+
+def test_a_camera_that_leaves_while_it_changes_takes_both_along_and_one_that_is_back_stays_known() -> None:
+    scene = Scene("gate", "yard")
+    gate, yard = scene.made
+    scene.change(settings("gate", "0"), settings("yard"))
+    coming = scene.made[-1]
+    scene.change(settings("yard"))
+    assert gate.events[-1] == coming.events[-1] == "ask reload"
+    scene.change(settings("gate"), settings("yard"))
+    gate.end()
+    coming.end()
+    scene.streams.look()
+    assert [gate.events[-1], coming.events[-1], yard.events] == ["ask reload", "ask reload", ["start"]]
+
+
+def test_before_other_streams_start_all_end_and_leave_their_sources() -> None:
+    scene = Scene("gate", "yard", "hall")
+    gate, yard, hall = scene.made
+    scene.change(settings("gate"), settings("yard"), settings("hall", "0"))
+    coming = scene.made[-1]
+    for each in (gate, hall, coming):
+        each.is_over = True
+    looks = iter([False, True])
+    ended = scene.streams.stop_for_others(lambda: next(looks))  # the yard's hangs, and holds nobody up
+    assert ended == {"gate": gate, "yard": yard, "hall": hall}
+    assert {each.events[-1] for each in (gate, yard, hall)} == {"leave source"}
+    assert coming.events == ["start", "withdraw", "ask reload"]
+    scene.streams.start([settings("gate"), settings("hall", "0"), settings("door")], ended)
+    assert [(each.settings.camera, each.before) for each in scene.made[-3:]] == [
+        ("gate", gate),
+        ("hall", hall),
+        ("door", None),
+    ]
+    assert list(scene.streams.running) == ["gate", "hall", "door"]
+    scene.streams.join(0.5)
+    waited_s = [each.joined[-1] for each in scene.made[-3:]]
+    assert 0.5 >= waited_s[0] >= waited_s[1] >= waited_s[2] >= 0  # for all together
+    for each in scene.streams.all():
+        each.is_over = True  # type: ignore[misc]
+    scene.streams.stop_for_others(pytest.fail)  # who has ended is not waited for
+
+
+_MQTT = MqttSettings(host="broker", port=1883, device="pi")
+_HOME, _NO_HOME = HomeAssistantSettings(), HomeAssistantSettings(is_enabled=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "outlet", "others"),
+    [
+        ({}, [], []),
+        ({"commands": ("pause", "reload")}, [], ["commands: pause, reload"]),
+        ({"commands": ()}, ["other topics that are listened to"], ["commands: none"]),
+        ({"device": "other"}, ["other device's name"], []),
+        ({"mqtt": msgspec.structs.replace(_MQTT, port=1884)}, ["other broker, or how it is used"], []),
+        ({"outbox": OutboxSettings(max_mb=32.0)}, ["other outbox"], []),
+        ({"home_assistant": _HOME}, ["other topics that are listened to"], ["Home Assistant: told anew"]),
+        ({"home_assistant": _NO_HOME}, [], ["Home Assistant: not told of this device"]),
+    ],
+)
+def test_differences_beside_the_streams_are_named(
+    changes: dict[str, Any], outlet: list[str], others: list[str]
+) -> None:
+    before = RunSettings(device="pi", mqtt=_MQTT, commands=("pause",), pipelines=())
+    after = msgspec.structs.replace(before, **changes)
+    assert (outlet_words(before, after), [*other_words(before, after)]) == (outlet, others)

@@ -1,0 +1,292 @@
+"""Vitals: what the service manager, the broker and people are told of the process as a whole."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from edge_sdk.daemon.outlet import Outlet
+from edge_sdk.daemon.settings import PipelineSettings
+from edge_sdk.daemon.vitals import Vitals
+from edge_sdk.event import Event
+from edge_sdk.health.notify import Notifier
+from edge_sdk.health.progress import Beat, Progress
+from edge_sdk.health.readings import Readings
+from edge_sdk.health.start import Start
+from edge_sdk.health.watch import Tell
+from edge_sdk.publishing import CameraHealth, Channel, PublisherStats, TelemetryMessage
+from edge_sdk.publishing.durable import EventStats, Losses
+from edge_sdk.wall_clock import WallClock
+from tests.support.connections import until
+from tests.support.service import Site
+
+_GATE_HEALTH = CameraHealth(fps=12.5, age_p50_ms=30.0, results=100, dropped=1, reopenings=2)
+
+
+class Stream:
+    """What is looked at of a pipeline."""
+
+    def __init__(self, camera: str, title: str = "", health: CameraHealth | None = None) -> None:
+        self.settings = PipelineSettings(camera=camera, source="pattern", bundle=Path("a.edge"))
+        self.title, self._health = title, health
+        self.first_result_ns = self.model_ns = self.source_ns = 0
+
+    def health(self) -> CameraHealth | None:
+        return self._health
+
+
+class Watch:
+    """A health watch whose readings and alarms a test sets."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
+        self.readings: Readings | None = None
+
+    def close(self) -> None:
+        pass
+
+
+class Scene:
+    """Vitals with a service manager, a broker, a health watch, and a clock that is moved by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self.site, self.now_s = Site(folder), 0.0
+        self.manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.manager.bind(str(folder / "notify"))
+        self.manager.setblocking(False)
+        self.said, self.progress, self.start_ns = list[str](), Progress(15.0), 10 * 10**9
+        self.watches: list[Watch] = []
+        self.vitals = Vitals(
+            Notifier(str(folder / "notify"), watchdog_s=30.0),
+            Start(age_s=0.5, clock_ns=lambda: self.start_ns),
+            self.said.append,
+            self.site.outlet,
+            self.progress,
+            begin_watch=self._begin_watch,
+            clock_s=lambda: self.now_s,
+        )
+
+    def _begin_watch(self, tell: Tell) -> Any:
+        self.watches.append(Watch(tell))
+        return self.watches[-1]
+
+    def look(self, *streams: Stream, have_begun: bool = True, turns: int = 0) -> None:
+        self.vitals.look(streams, have_begun=have_begun, turns=turns)  # type: ignore[arg-type]
+
+    def read(self, *streams: Stream, **readings: Any) -> None:
+        """Look at a new reading of the machine."""
+        self.watches[0].readings = Readings(**readings)
+        self.look(*streams)
+
+    def told(self) -> list[str]:
+        """What the service manager was told since."""
+        messages = list[str]()
+        while select.select([self.manager], [], [], 0)[0]:
+            messages.append(self.manager.recv(4096).decode())
+        return messages
+
+    def telemetry(self) -> list[dict[str, object]]:
+        return self.site.link.documents("telemetry")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    made.vitals.close()
+    made.site.close()
+    made.manager.close()
+
+
+def test_each_stream_has_its_time_to_start(scene: Scene) -> None:
+    """Before that is over systemd does not end a start in which many bundles are tried."""
+    gate, more_time = Stream("gate", "tiny runs on 0"), ["EXTEND_TIMEOUT_USEC=330000000"]
+    for turns, told in ((0, []), (1, more_time), (1, []), (2, more_time)):
+        scene.look(gate, have_begun=False, turns=turns)
+        assert scene.told() == told
+    scene.look(gate, turns=2)
+    assert scene.told()[0] == "READY=1\nSTATUS=tiny runs on 0"
+    scene.look(gate, turns=3)
+    assert scene.told() == []  # the start is over
+
+
+def test_it_is_ready_once_all_streams_have_begun_and_one_of_them_runs(scene: Scene) -> None:
+    gate, yard = Stream("gate", "tiny runs on 0"), Stream("yard")
+    scene.look(gate, yard, have_begun=False)
+    scene.look(yard)  # it failed, and will begin again
+    assert (scene.told(), scene.watches) == ([], [])
+    scene.look(gate, yard)
+    scene.now_s = 1.0
+    scene.look(gate, yard)
+    assert scene.told() == ["READY=1\nSTATUS=tiny runs on 0", "WATCHDOG=1"]
+    assert len(scene.watches) == 1
+
+
+def _step(*beats: Beat) -> None:
+    for beat in beats:
+        beat.after_step()
+
+
+def test_the_watchdog_hears_nothing_before_ready_and_then_only_while_all_streams_move(scene: Scene) -> None:
+    gate, first, second = Stream("gate", "tiny"), scene.progress.begin(), scene.progress.begin()
+    for scene.now_s in (0.0, 15.0, 30.0):
+        _step(first, second)
+        scene.look(gate, have_begun=False)
+    assert scene.told() == []
+    told = []
+    for scene.now_s in (45.0, 46.0, 60.0, 75.0, 90.0, 91.0, 106.0):
+        _step(*((first,) if 60.0 < scene.now_s < 91.0 else (first, second)))
+        scene.look(gate)
+        if scene.told()[-1:]:
+            told.append(scene.now_s)
+    assert told == [45.0, 60.0, 91.0, 106.0]
+
+
+def test_the_duration_of_the_start_is_said_once_of_the_first_stream_with_a_result(scene: Scene) -> None:
+    gate, yard = Stream("gate", "a"), Stream("yard", "b")
+    scene.look(gate, yard)
+    assert scene.said == []
+    yard.model_ns, yard.source_ns, yard.first_result_ns = 11 * 10**9, 12 * 10**9, 14 * 10**9
+    scene.look(gate, yard)
+    gate.model_ns, gate.source_ns, gate.first_result_ns = 15 * 10**9, 16 * 10**9, 17 * 10**9
+    scene.look(gate, yard)
+    assert scene.said == [
+        "first result 4.50 s after start (interpreter and command 0.50, model 1.00, source 1.00, "
+        "first frame and result 2.00)"
+    ]
+
+
+def test_each_reading_is_published_once_with_the_health_of_the_streams_that_run(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, send = list[TelemetryMessage](), scene.site.outlet.telemetry
+    monkeypatch.setattr(scene.site.outlet, "telemetry", lambda message: send(message) or sent.append(message))
+    scene.site.stream()
+    gate, yard = Stream("gate", "tiny", _GATE_HEALTH), Stream("yard")
+    scene.look(gate, yard)
+    scene.read(gate, yard, temperature_c=50.0, uptime_s=1000.5)
+    until(lambda: len(scene.telemetry()) == 1)
+    scene.look(gate, yard)
+    scene.look(gate, yard)
+    scene.read(gate, yard, throttled="under-voltage, the firmware throttles")
+    until(lambda: bool(scene.telemetry()[-1]["throttled"]))
+    first, second = scene.telemetry()
+    assert first["cameras"] == {
+        "gate": {"fps": 12.5, "age_p50_ms": 30.0, "results": 100, "dropped": 1, "reopenings": 2}
+    }
+    assert (first["device"], first["temperature_c"], first["uptime_s"], first["throttled"]) == ("pi", 50.0, 1000.5, [])
+    assert "memory_rss_mb" not in first  # unknown here
+    assert second["throttled"] == ["under-voltage", "the firmware throttles"]
+    assert len(sent) == 2
+
+
+def test_telemetry_says_what_became_of_events_and_what_their_rate_left_out(scene: Scene) -> None:
+    settings, site = scene.site.run_settings("gate"), scene.site
+    assert settings.mqtt is not None
+    mqtt = msgspec.structs.replace(settings.mqtt, events=Channel(qos=1, max_per_s=0.001))
+    settings = msgspec.structs.replace(settings, mqtt=mqtt)
+    scene.vitals.outlet = site.outlet = Outlet(settings, site.said.append, site.stop.is_asked, lambda: site.link)
+    stream = site.stream()
+    for kind in "abcd":
+        stream.put(Event(kind=kind))
+    nothing = {"overflow": 0, "age": 0, "quarantine": 0, "memory": 0, "disk": 0}
+    expected = {"put": 1, "delivered": 1, "waiting": 0, "durable": True, "lost": nothing, "limited": 2}
+    scene.look(Stream("gate", "tiny"))
+
+    def told() -> bool:
+        scene.read(Stream("gate", "tiny"))
+        return expected in [document.get("events") for document in scene.telemetry()]
+
+    until(told)
+
+
+class Losing(Outlet):
+    """An outlet that lost as many events as a test says."""
+
+    lost = 0
+    warned: list[tuple[str, str]]
+
+    def stats(self) -> PublisherStats:
+        counts = dict.fromkeys(("put", "queued", "sent", "acknowledged", "rejected", "dropped", "too_large"), 0)
+        events = EventStats(lost=Losses(quarantine=self.lost))
+        return PublisherStats(**counts, connects=1, state="online", last_error="", events=events)
+
+    def warn(self, name: str, line: str) -> None:
+        self.warned.append((name, line))
+
+
+def test_lost_events_are_warned_of_at_once_where_their_number_doubles_and_else_once_a_minute(scene: Scene) -> None:
+    outlet = Losing(scene.site.run_settings("gate"), scene.said.append, lambda: False)
+    scene.vitals.outlet, outlet.warned = outlet, []
+    scene.look(Stream("gate", "tiny"))
+    shown = list[int]()
+    looks = ((0, 0), (1, 1), (2, 1), (3, 2), (4, 3), (5, 7), (6, 8), (64, 9), (65, 9), (70, 0))
+    for scene.now_s, outlet.lost in looks:
+        scene.read(Stream("gate", "tiny"))
+        shown.append(len(outlet.warned))
+    assert shown == [0, 1, 1, 2, 2, 3, 3, 3, 4, 5]
+    assert {name for name, _ in outlet.warned} == {"events_lost"}
+    assert outlet.warned[0][1].startswith("1 event is lost since the start: 1 refused")
+    assert outlet.warned[3][1].startswith("9 events are lost since the start: 9 refused")
+    assert outlet.warned[4][1] == ""
+
+
+def test_alarms_reach_people_and_the_device_s_state_and_are_taken_back(scene: Scene) -> None:
+    scene.site.stream()
+    scene.look(Stream("gate", "tiny"))
+    hot = "the board is hot: 81 degrees; cool it"
+    scene.watches[0].tell("hot", hot)
+    until(lambda: scene.site.state().get("warnings") == {"hot": hot})
+    scene.watches[0].tell("hot", "")
+    until(lambda: "warnings" not in scene.site.state())
+    assert scene.said == [f"warning: {hot}", "over: the board is hot: 81 degrees"]
+
+
+def test_a_reload_is_told_from_its_beginning_to_its_end_and_says_what_it_is_given(scene: Scene) -> None:
+    gate = Stream("gate", "tiny runs on 0")
+    scene.look(gate)
+    scene.told()
+    scene.vitals.reloading()
+    scene.look(gate, have_begun=False)
+    [message] = scene.told()
+    assert message.startswith("RELOADING=1\nMONOTONIC_USEC=")
+    gate.title = "tiny runs on 1"
+    scene.look(gate, Stream("yard", "large runs on 2"))
+    assert scene.told() == ["READY=1\nSTATUS=2 streams: tiny runs on 1, large runs on 2"]
+    scene.vitals.reloading("there is nothing to read")
+    scene.look(gate)
+    assert scene.told()[1:] == ["READY=1\nSTATUS=there is nothing to read"]
+    assert len(scene.watches) == 1
+    scene.vitals.stopping()
+    assert scene.told() == ["STOPPING=1"]
+
+
+def test_it_is_said_once_how_far_a_time_server_put_the_clock_forward(scene: Scene) -> None:
+    answers, offsets = iter([False, True, True]), iter((0.0, 86400.0))
+    scene.site.outlet.clock = WallClock(lambda: next(answers), lambda: next(offsets))
+    scene.look(Stream("gate", "tiny"))
+    for _ in range(2):
+        scene.read(Stream("gate", "tiny"))
+    [line] = scene.said
+    assert line.startswith("the clock is set by a time server now: +86400.0 s")
+
+
+def test_by_default_it_is_this_machine_that_is_read(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    vitals = Vitals(Notifier(), Start(0.0), site.said.append, site.outlet, Progress(1.0))
+    site.stream()
+
+    def has_told() -> bool:
+        vitals.look([Stream("gate", "tiny")], have_begun=True)  # type: ignore[list-item]
+        return bool(site.link.documents("telemetry"))
+
+    until(has_told)
+    assert site.link.documents("telemetry")[0]["disk_free_mb"] > 0
+    vitals.close()
+    site.close()

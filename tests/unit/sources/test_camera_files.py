@@ -1,0 +1,459 @@
+"""Video files and folders of images as people have them: paced, drained, turned, of any kind, and refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from edge_sdk.camera import OpenedSource, SourceOptions, SourceStats, SourceStatus, open_source
+from edge_sdk.camera.capture import OpenCvCapture
+from edge_sdk.camera.every_frame import EveryFrame
+from edge_sdk.camera.opencv import open_file
+from edge_sdk.camera.threaded import ThreadedSource
+from edge_sdk.camera.video import FrameTimes, VideoFeed, VideoFile
+from edge_sdk.errors import CameraError
+from edge_sdk.frame import Frame, Image
+from tests.support.pictures import drained, number_in, numbered_image, with_orientation, write_images, write_video
+
+
+def _descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_video_plays_in_real_time(tmp_path: Path) -> None:
+    source = open_source(str(write_video(tmp_path / "a.avi", range(30), fps=50.0)), camera="door")
+    time.sleep(0.1)
+    before_ns, before = time.monotonic_ns(), time.time()
+    frames = drained(source)
+    assert frames[0].seq == 0
+    start_ns, start = frames[0].captured_ns, frames[0].captured_at
+    # The clock starts with the first question, not with the opening.
+    assert start_ns >= before_ns
+    assert start >= before - 0.01
+    for frame in frames:
+        assert frame.captured_ns - start_ns == frame.seq * 20_000_000
+        assert frame.captured_at - start == pytest.approx(frame.seq * 0.02, abs=1e-4)
+        assert frame.camera == "door"
+    assert time.monotonic_ns() >= frames[-1].captured_ns
+    assert source.stats.delivered == len(frames)
+    assert source.stats.delivered + source.stats.dropped == 30
+    assert source.status is SourceStatus.ENDED
+    assert source.latest(5) is None
+    source.close()
+
+
+def test_a_slow_consumer_gets_the_newest_and_the_last_frame(tmp_path: Path) -> None:
+    source = open_source(str(write_video(tmp_path / "a.avi", range(40), fps=200.0)))
+    seqs = []
+    while not source.ended:
+        frame = source.latest(5)
+        if frame is not None:
+            seqs.append(frame.seq)
+            time.sleep(0.03)
+            assert number_in(frame.image) == frame.seq
+    assert len(seqs) < 20
+    assert seqs[-1] == 39
+    assert source.stats == SourceStats(delivered=len(seqs), dropped=40 - len(seqs))
+    source.close()
+
+
+class _SlowCapture(OpenCvCapture):
+    """Takes six and a half frame periods for each picture."""
+
+    retrieved = 0
+
+    def retrieve_into(self, buffer: Image) -> Image | None:
+        self.retrieved += 1
+        time.sleep(0.0325)
+        return super().retrieve_into(buffer)
+
+
+def test_a_reader_that_falls_behind_leaves_frames_out(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.avi", range(120), fps=200.0)
+    video = VideoFile(path)
+    video.capture.release()
+    slow = _SlowCapture(cv2.VideoCapture(str(path), cv2.CAP_FFMPEG))
+    assert slow.grab()
+    video.capture = slow
+    source = ThreadedSource(VideoFeed(video), "c")
+    frames = drained(source)
+    assert slow.retrieved < 60
+    assert source.stats.delivered + source.stats.dropped == 120
+    assert frames[-1].seq == 119
+    # In slow motion it would have decoded all of them.
+    assert all(f.captured_ns - frames[0].captured_ns == f.seq * 5_000_000 for f in frames)
+    source.close()
+
+
+def test_every_frame_in_turn_where_real_time_is_not_wanted(tmp_path: Path) -> None:
+    source = open_source(str(write_video(tmp_path / "a.avi", range(40), fps=10.0)), realtime=False)
+    before_ns = time.monotonic_ns()
+    frames = drained(source)
+    assert [f.seq for f in frames] == list(range(40))
+    assert before_ns <= frames[0].captured_ns < frames[-1].captured_ns <= time.monotonic_ns()
+    assert source.stats == SourceStats(delivered=40)
+    assert source.status is SourceStatus.ENDED
+    assert source.latest(5) is None
+    source.close()
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="FFmpeg decodes with one thread on one core anyway")
+def test_a_file_is_decoded_by_one_thread_unless_the_user_says_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "a.mp4")
+    writer = cv2.VideoWriter(path, cv2.VideoWriter.fourcc(*"mp4v"), 25, (64, 48))
+    for number in range(5):
+        writer.write(numbered_image(number, size_wh=(64, 48)))
+    writer.release()
+
+    def decoders(expected: int) -> int:
+        capture = open_file(path)
+        assert capture
+        assert capture.grab()
+        deadline = time.monotonic() + 30
+        while (found := _threads("av:mpeg4")) < expected and time.monotonic() < deadline:
+            time.sleep(0.01)  # each gives itself its name once it runs
+        capture.release()
+        return found
+
+    assert decoders(0) == 0  # it is the reader's own
+    monkeypatch.setenv("OPENCV_FFMPEG_THREADS", "3")
+    assert decoders(3) == 3
+
+
+def _threads(prefix: str) -> int:
+    return sum((task / "comm").read_text().startswith(prefix) for task in Path("/proc/self/task").iterdir())
+
+
+def test_a_frame_is_not_written_to_while_it_is_held_and_its_buffer_is_used_again(tmp_path: Path) -> None:
+    source, addresses = open_source(str(write_video(tmp_path / "a.avi", range(30))), realtime=False), set()
+    for expected in range(30):
+        frame = source.latest(5)
+        assert frame is not None
+        addresses.add(frame.image.ctypes.data)
+        before = frame.image.copy()
+        time.sleep(0.005)  # the reader goes on as far as it has buffers
+        assert np.array_equal(frame.image, before)
+        assert (frame.seq, number_in(frame.image)) == (expected, expected)
+    assert len(addresses) <= 4
+    source.close()
+
+
+def test_a_reader_that_fails_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_video(tmp_path / "a.avi", range(5))
+    video = VideoFile(path)
+    monkeypatch.setattr(video.capture, "grab", lambda: 1 / 0)
+    source = EveryFrame(video, "gate")
+    assert source.latest(5) is not None
+    with pytest.raises(CameraError, match="camera gate: reading failed: ZeroDivisionError: division by zero"):
+        source.latest(5)
+    source.close()
+
+
+@pytest.mark.parametrize("realtime", [True, False])
+def test_close_in_the_middle(tmp_path: Path, realtime: bool) -> None:
+    path = write_video(tmp_path / "a.avi", range(50), fps=1.0)
+    descriptors = _descriptors()
+    for asked in (False, True):
+        source = open_source(str(path), realtime=realtime)
+        if asked:
+            assert source.latest(5) is not None
+        source.close()
+        source.close()
+        assert source.ended
+    assert _descriptors() <= descriptors
+    assert not [t for t in threading.enumerate() if t.name.startswith("camera")]
+
+
+def test_a_truncated_video_counts_what_is_missing(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.avi", range(50), fps=500.0)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    source = open_source(str(path), realtime=False)
+    frames = drained(source)
+    assert 10 < len(frames) < 40
+    assert source.stats.unreadable == 50 - len(frames)
+
+
+@pytest.mark.parametrize("data", [b"", b"no video" * 1000, None], ids=["empty", "rubbish", "truncated"])
+def test_a_video_without_a_frame_is_refused(tmp_path: Path, data: bytes | None) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_bytes(write_video(tmp_path / "b.avi", range(20)).read_bytes()[:2000] if data is None else data)
+    descriptors = _descriptors()
+    with pytest.raises(CameraError, match=r"a\.mp4: no frame can be read; expected a whole video file"):
+        open_source(str(path))
+    assert _descriptors() <= descriptors
+
+
+needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+
+
+def _ffmpeg(*arguments: str) -> None:
+    subprocess.run(["ffmpeg", "-v", "error", "-y", *arguments], check=True)
+
+
+def _frames(source: OpenedSource, most: int = 10_000) -> list[Frame]:
+    frames: list[Frame] = []
+    with closing(source):
+        while not source.ended and len(frames) < most:
+            frame = source.latest(5)
+            if frame is not None:
+                frames.append(frame)
+    return frames
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [((3000, 4000, 3), "a.jpg"), ((1, 1, 3), "a.png"), ((20, 30), "a.png"), ((20, 30, 4), "a.png")],
+    ids=["12 megapixels", "one pixel", "grey", "alpha"],
+)
+def test_images_of_any_kind_become_three_channels(tmp_path: Path, shape: tuple[int, ...], name: str) -> None:
+    cv2.imwrite(str(tmp_path / name), np.full(shape, 200, np.uint8))
+    (frame,) = _frames(open_source(str(tmp_path)))
+    assert frame.image.shape == (*shape[:2], 3)
+    assert frame.image.dtype == np.uint8
+
+
+def test_a_16_bit_image(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.full((4, 4), 40000, np.uint16))
+    (frame,) = _frames(open_source(str(tmp_path)))
+    assert frame.image.dtype == np.uint8
+    assert frame.image[0, 0].tolist() == [156, 156, 156]
+
+
+@pytest.mark.parametrize("rotate", [0, 90])
+def test_an_image_is_turned_as_its_exif_says(tmp_path: Path, rotate: int) -> None:
+    upright = np.zeros((20, 40, 3), np.uint8)
+    upright[:, :20] = 255  # the left half is white
+    jpeg = cv2.imencode(".jpg", upright)[1].tobytes()
+    (tmp_path / "a.jpg").write_bytes(with_orientation(jpeg, 6))  # 6: turned clockwise to be seen
+    (frame,) = _frames(open_source(str(tmp_path), options=SourceOptions(rotate=90 if rotate else 0)))
+    expected = cv2.rotate(upright, cv2.ROTATE_90_CLOCKWISE)
+    expected = cv2.rotate(expected, cv2.ROTATE_90_CLOCKWISE) if rotate else expected
+    assert frame.image.shape == expected.shape
+    assert np.abs(frame.image.astype(int) - expected).max() < 60
+
+
+@needs_ffmpeg
+def test_a_video_is_turned_as_its_display_matrix_says(tmp_path: Path) -> None:
+    write_video(tmp_path / "a.avi", range(5))
+    _ffmpeg("-i", str(tmp_path / "a.avi"), "-c:v", "mpeg4", str(tmp_path / "a.mp4"))
+    _ffmpeg("-i", str(tmp_path / "a.mp4"), "-c", "copy", "-metadata:s:v", "rotate=90", str(tmp_path / "turned.mp4"))
+    frames = _frames(open_source(str(tmp_path / "turned.mp4"), realtime=False))
+    assert {frame.size_wh for frame in frames} == {(240, 320)}
+
+
+@pytest.mark.parametrize("realtime", [False, True])
+def test_a_video_is_turned_on_request_without_memory_for_each_frame(tmp_path: Path, realtime: bool) -> None:
+    path = write_video(tmp_path / "a.avi", range(12))
+    source = open_source(str(path), realtime=realtime, options=SourceOptions(rotate=270))
+    addresses, numbers = set(), []
+    with closing(source):
+        while not source.ended:
+            frame = source.latest(5)
+            if frame is not None:
+                addresses.add(frame.image.ctypes.data)
+                numbers.append(number_in(cv2.rotate(frame.image, cv2.ROTATE_90_CLOCKWISE)))
+                assert numbers[-1] == frame.seq
+    assert numbers[-1] == 11
+    assert len(addresses) <= 4
+
+
+@needs_ffmpeg
+def test_a_varying_rate_stays_real_time(tmp_path: Path) -> None:
+    """Ten frames a fiftieth of a second apart, then four a fifth: the mean rate fits none of them."""
+    fast = write_video(tmp_path / "fast.avi", range(10), fps=50)
+    slow = write_video(tmp_path / "slow.avi", range(10, 14), fps=5)
+    _ffmpeg(
+        "-i", str(fast), "-i", str(slow), "-filter_complex", "[0:v][1:v]concat=n=2,settb=1/1000", "-vsync", "vfr",
+        "-c:v", "mpeg4", str(tmp_path / "a.mp4"),
+    )  # fmt: skip
+    source = open_source(str(tmp_path / "a.mp4"))
+    expected = [20 * number for number in range(11)] + [400, 600, 800]
+    with closing(source):
+        start_ns, seen = 0, []
+        while not source.ended:
+            frame = source.latest(5)
+            if frame is not None:
+                start_ns = start_ns or frame.captured_ns
+                seen.append((frame.seq, round((frame.captured_ns - start_ns) / 1e6)))
+    assert seen[-1][0] >= 12  # some versions of ffmpeg leave the last one out
+    assert all(due_ms == expected[seq] - expected[seen[0][0]] for seq, due_ms in seen)
+
+
+def test_times_that_a_file_does_not_say() -> None:
+    for positions_ms in (
+        [0, 0, 0],  # a raw stream says nothing
+        [40, 20, 60],  # backwards, then forwards from there
+        [40, 10**9, 10**9 + 40],  # a broken time
+        [float("nan"), 80, 120],
+        [40, 0, 40],  # begins again
+    ):
+        times = FrameTimes(0.0, 25.0)
+        assert [times.due_ns(position) // 10**6 for position in positions_ms] == [40, 80, 120]
+    times = FrameTimes(0.0, 25.0)
+    assert [times.due_ns(position) // 10**6 for position in (40, 5040, 5080)] == [40, 5040, 5080]
+
+
+@pytest.mark.parametrize("realtime", [False, True])
+def test_a_video_that_is_repeated(tmp_path: Path, realtime: bool) -> None:
+    path = write_video(tmp_path / "a.avi", range(4), fps=200.0)
+    frames, numbers = [], []
+    with closing(open_source(str(path), realtime=realtime, options=SourceOptions(repeat=True))) as source:
+        while len(frames) < 14:
+            frame = source.latest(5)
+            assert frame is not None
+            frames.append(frame)
+            numbers.append(number_in(frame.image))
+            assert not source.ended
+        assert source.stats.unreadable == 0
+    assert all(number == frame.seq % 4 for number, frame in zip(numbers, frames, strict=True))
+    assert [f.captured_ns for f in frames] == sorted({f.captured_ns for f in frames})
+
+
+_SDP = (
+    "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", "a plain text\n" * 300),
+        ("a.m3u8", "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nreal.ts\n#EXT-X-ENDLIST\n"),
+        ("a.mp4", "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\nhttp://127.0.0.1:{port}/a.ts\n#EXT-X-ENDLIST\n"),
+        ("a.avi", "ffconcat version 1.0\nfile real.avi\n"),
+        ("a.txt", "ffconcat version 1.0\nfile http://127.0.0.1:{port}/real.avi\n"),
+        ("a.sdp", _SDP),
+    ],
+)
+def test_what_is_no_video_is_refused_and_opens_nothing(tmp_path: Path, name: str, text: str) -> None:
+    """FFmpeg plays a text as a terminal shows it, and opens whatever a playlist names."""
+    write_video(tmp_path / "real.avi", range(5))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        (tmp_path / name).write_text(text.replace("{port}", str(listener.getsockname()[1])))
+        with pytest.raises(CameraError, match=r"no frame can be read; expected a whole video file .* no video at all"):
+            open_source(str(tmp_path / name))
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("name", ["a.mov", "a.mpg", "a.wmv"])  # others: test_each_round_is_the_whole_film
+def test_containers_that_are_taken(tmp_path: Path, name: str) -> None:
+    write_video(tmp_path / "in.avi", range(10), fps=25)
+    _ffmpeg("-i", str(tmp_path / "in.avi"), str(tmp_path / name))
+    assert len(_frames(open_source(str(tmp_path / name), realtime=False))) >= 9
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.mp4")
+    with pytest.raises(CameraError, match="neither a file nor a folder"):
+        open_source(str(tmp_path / "a.mp4"))
+
+
+def test_a_file_without_waiting_is_an_error_even_for_who_waits(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with pytest.raises(CameraError, match="no such file"):
+        open_source(str(tmp_path / "nothing.mp4"), waits=True)
+    assert threading.active_count() == before
+
+
+def test_images_come_in_turn_sorted_by_name(tmp_path: Path) -> None:
+    names = ["a.jpg", "b.JPEG", "c.png", "d.bmp", "e.webp", "f.ppm"]
+    write_images(tmp_path / "images", names)
+    (tmp_path / "images" / "a.txt").write_text("no image")
+    (tmp_path / "images" / "b.jpg").mkdir()
+    before_ns = time.monotonic_ns()
+    source = open_source(str(tmp_path / "images"), camera="folder")
+    frames = drained(source)
+    assert [f.seq for f in frames] == list(range(6))
+    assert all(before_ns <= f.captured_ns <= time.monotonic_ns() for f in frames)
+    assert source.stats == SourceStats(delivered=6)
+    assert source.status is SourceStatus.ENDED
+    source.close()
+    source.close()
+    assert source.latest(0) is None
+
+
+def test_unreadable_images_are_left_out_and_counted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "images"
+    write_images(folder, [f"{i}.jpg" for i in range(6)])
+    for name, data in (("0.jpg", b""), ("2.jpg", b"no image"), ("5.jpg", b"\xff\xd8\xff")):
+        (folder / name).write_bytes(data)
+    source = open_source(str(folder))
+    frames = drained(source)
+    assert [f.seq for f in frames] == [1, 3, 4]
+    assert source.stats == SourceStats(delivered=3, unreadable=3)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("number", "repeat"), [(errno.EMFILE, True), (errno.EIO, False)])
+def test_images_that_cannot_be_read_for_a_moment_are_not_called_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, repeat: bool
+) -> None:
+    write_images(tmp_path / "images", [f"{i}.png" for i in range(4)])
+    source = open_source(str(tmp_path / "images"), options=SourceOptions(repeat=repeat))
+
+    def fails(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number), path)
+
+    seen, wanted, said = list[int](), 9 if repeat else 4, list[str]()
+    while len(seen) < wanted:
+        with monkeypatch.context() as moment:
+            moment.setattr(Path, "read_bytes", fails)
+            try:
+                seen += _next(source)  # what was looked up before
+            except CameraError as cause:
+                said.append(str(cause))
+        seen += _next(source)
+    assert len(said) > 1
+    assert all(f".png: cannot be read: {os.strerror(number)}" in line for line in said)
+    assert seen == [i % 4 for i in range(len(seen))]
+    assert source.stats == SourceStats(delivered=len(seen))
+    assert source.ended is not repeat
+
+
+def _next(source: OpenedSource) -> list[int]:
+    frame = source.latest(0)
+    return [] if frame is None else [number_in(frame.image)]
+
+
+def test_a_single_image(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    cv2.imwrite(str(path), np.zeros((4, 6), np.uint8))
+    source = open_source(str(path))
+    frame = source.latest(0)
+    assert frame is not None
+    assert frame.image.shape == (4, 6, 3)
+    assert source.ended
+    assert source.latest(0) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"a.txt": b"x"}, "no image in it, expected files ending in .jpg"),
+        ({"a.jpg": b"", "b.png": b"x"}, "none of 2 images can be read"),
+    ],
+)
+def test_a_folder_without_an_image_is_refused(tmp_path: Path, files: dict[str, bytes], expected: str) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(CameraError) as caught:
+        open_source(str(tmp_path))
+    assert expected in str(caught.value)
+    assert str(tmp_path) in str(caught.value)

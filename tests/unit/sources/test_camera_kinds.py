@@ -1,0 +1,348 @@
+"""Patterns, GStreamer pipelines and the Raspberry Pi's camera, and what happens to cameras of each kind."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+
+import cv2
+import numpy as np
+import pytest
+
+from edge_sdk.camera import Kind, SourceOptions, SourceStatus, kind_of, open_source, opening
+from edge_sdk.camera.live import LiveFeed
+from edge_sdk.camera.opencv import has_gstreamer
+from edge_sdk.camera.pattern import Pattern
+from edge_sdk.camera.picamera import Picamera
+from edge_sdk.camera.stats import OpenedSource
+from edge_sdk.camera.threaded import ThreadedSource
+from edge_sdk.errors import CameraError, MissingDependencyError
+from edge_sdk.frame import Image
+from tests.support.cameras import OTHER_SIZE_WH, SIZE_WH, Picamera2, Script, VideoCapture, put_in_place
+from tests.support.connections import until
+from tests.support.pictures import number_in, write_video
+
+
+def _bars(image: Image) -> int:
+    return number_in(image[: image.shape[0] // 2])
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "size_wh", "fps"),
+    [
+        ("pattern", SourceOptions(), (1280, 720), 30),
+        ("pattern:320x240@100", SourceOptions(size_wh=(8, 8), fps=5), (320, 240), 100),
+        ("pattern:@50", SourceOptions(size_wh=(640, 480)), (640, 480), 50),
+        ("pattern:64x48", SourceOptions(fps=100, rotate=90), (48, 64), 100),
+    ],
+)
+def test_a_pattern_is_a_live_camera(
+    location: str, options: SourceOptions, size_wh: tuple[int, int], fps: float
+) -> None:
+    with closing(open_source(location, camera="test", options=options)) as source:
+        assert source.fps == fps
+        assert source.paced
+        seqs = []
+        for _ in range(5):
+            frame = source.latest(5)
+            assert frame is not None
+            assert frame.size_wh == size_wh
+            assert time.monotonic_ns() - frame.captured_ns < 5e9
+            seqs.append(frame.seq)
+        assert seqs == sorted(set(seqs))
+        assert source.status is SourceStatus.OPENED
+        assert source.trouble == ""
+    assert not any(t.name == "camera test" for t in threading.enumerate())
+
+
+def test_a_pattern_is_numbered_moves_and_takes_no_memory() -> None:
+    pattern = Pattern((320, 240), 200.0)
+    buffer = np.zeros((1, 1, 3), np.uint8)
+    pictures, numbers = [], []
+    for _ in range(3):
+        assert pattern.grab()
+        image = pattern.retrieve_into(buffer)
+        assert image is buffer or not pictures
+        buffer = image
+        pictures.append(image.copy())
+        numbers.append(_bars(image))
+    assert numbers == sorted(set(numbers))
+    assert not np.array_equal(pictures[0][150:], pictures[1][150:])
+
+
+def test_a_pattern_nobody_reads_for_a_while_leaves_frames_out() -> None:
+    pattern = Pattern((32, 24), 200.0)
+    pattern.grab()
+    first_ns = pattern.stamp_ns
+    time.sleep(0.05)
+    pattern.grab()
+    assert pattern.stamp_ns >= first_ns + 0.045e9
+    assert (pattern.stamp_ns - first_ns) % 5_000_000 == 0
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("pattern:12", "expected pattern, pattern:1280x720"),
+        ("pattern:0x5", "expected a size of 1x1"),
+        ("pattern:@0.5", "expected 1 to 240 frames"),
+        ("pattern:64x48", "fps is 0.2, expected 1 or more of a pattern"),
+    ],
+)
+def test_a_pattern_that_cannot_be_is_refused(location: str, expected: str) -> None:
+    assert kind_of(location) is Kind.PATTERN
+    for waits in (False, True):
+        with pytest.raises(CameraError, match=f"{location}: .*{expected}"):
+            open_source(location, options=SourceOptions(fps=0.2), waits=waits)
+
+
+def test_a_pattern_that_says_its_rate_is_asked_for_no_other() -> None:
+    open_source("pattern:").close()
+    open_source("pattern:64x48@50", options=SourceOptions(fps=0.2)).close()
+
+
+def test_a_file_of_such_a_name_is_reached_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("pattern", "picamera2"):
+        write_video(tmp_path / f"{name}.avi", range(3)).rename(tmp_path / name)
+        assert kind_of(name) in (Kind.PATTERN, Kind.PICAMERA)
+        assert kind_of(f"./{name}") is Kind.VIDEO
+        with closing(open_source(f"./{name}", realtime=False)) as source:
+            assert source.latest(5) is not None
+
+
+def test_gstreamer_is_refused_where_opencv_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cv2, "getBuildInformation", lambda: "  Video I/O:\n    GStreamer:                   NO\n")
+    location = "gst:rtspsrc location=rtsp://bob:s3cret@cam/live user-pw=s3cret ! decodebin"
+    for waits in (False, True):
+        with pytest.raises(MissingDependencyError) as caught:
+            open_source(location, waits=waits)
+        assert str(caught.value).startswith("gst:rtspsrc ! decodebin: this OpenCV was built without GStreamer")
+        assert caught.value.exit_code == 8
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "opened"),
+    [
+        (
+            "videotestsrc",
+            "videotestsrc ! videoconvert ! video/x-raw,format=BGR ! appsink drop=true max-buffers=1 sync=false",
+        ),
+        ("videotestsrc ! appsink", "videotestsrc ! appsink"),
+    ],
+)
+def test_a_pipeline_gets_a_sink_of_one_picture(monkeypatch: pytest.MonkeyPatch, pipeline: str, opened: str) -> None:
+    put_in_place(monkeypatch, "!")
+    with pytest.raises(CameraError, match="the pipeline does not start; try it with `gst-launch"):
+        open_source(f"gst:{pipeline}")
+    assert VideoCapture.opened == [(opened, cv2.CAP_GSTREAMER)]
+
+
+@pytest.mark.skipif(not has_gstreamer(), reason="the wheels of OpenCV have no GStreamer: `make gstreamer`")
+def test_a_real_pipeline() -> None:
+    with closing(open_source("gst:videotestsrc is-live=true ! video/x-raw,width=320,height=240")) as source:
+        frame = source.latest(5)
+        assert frame is not None
+        assert frame.size_wh == (320, 240)
+
+
+@pytest.fixture
+def _module(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in_place(monkeypatch)
+
+
+@pytest.mark.usefixtures("_module")
+def test_frames_in_opencvs_order_of_colours_with_the_sensors_time() -> None:
+    options = SourceOptions(size_wh=(640, 480), fps=15)
+    with closing(open_source("picamera2:1", camera="pi", options=options)) as source:
+        for _ in range(5):
+            frame = source.latest(5)
+            assert frame is not None
+            assert frame.size_wh == (640, 480)
+            assert time.monotonic_ns() - frame.captured_ns >= 30_000_000
+        assert source.fps == 15
+        assert source.remarks == ()
+    (camera,) = Picamera2.opened
+    assert camera.number == 1
+    assert camera.config["main"] == {"format": "RGB888", "size": (640, 480)}
+    assert camera.config["controls"] == {"FrameRate": 15}
+    assert camera.held == 0
+    assert camera.calls == ["start", "cancel", "stop", "close"]
+
+
+@pytest.mark.usefixtures("_module")
+def test_the_sensors_time_may_count_suspended_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.clock_gettime_ns
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: real(clock) + 3600 * 10**9)
+    for clock in (time.monotonic_ns, lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
+        monkeypatch.setattr(Picamera2, "clock", staticmethod(clock))
+        camera = Picamera(0, SourceOptions())
+        assert camera.grab()
+        assert camera.stamp_ns is not None
+        assert 30_000_000 <= time.monotonic_ns() - camera.stamp_ns < 5 * 10**9
+        camera.release()
+
+
+@pytest.mark.usefixtures("_module")
+def test_a_time_that_is_no_time_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Picamera2, "clock", staticmethod(lambda: 10**18))
+    camera = Picamera(0, SourceOptions())
+    assert camera.grab()
+    assert camera.stamp_ns is None
+
+
+@pytest.mark.usefixtures("_module")
+def test_another_size_than_asked_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Picamera2, "given", (1296, 972))
+    with closing(open_source("picamera2", options=SourceOptions(size_wh=(1280, 960)))) as source:
+        assert source.remarks == ("asked for 1280x960, the camera gives 1296x972",)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "location", "expected"),
+    [
+        ("cameras", 0, "picamera2", "picamera2: no camera is connected; see `rpicam-hello"),
+        ("cameras", 1, "picamera2:1", "picamera2:1: no such camera, 1 are connected"),
+        (
+            "script",
+            Script(*["!"] * 99),
+            "picamera2",
+            "in use by another program, or it does not answer (Camera __init__",
+        ),
+        ("start", None, "picamera2", "it does not start ('NoneType' object is not callable)"),
+    ],
+)
+@pytest.mark.usefixtures("_module")
+def test_a_camera_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, attribute: str, value: object, location: str, expected: str
+) -> None:
+    monkeypatch.setattr(Picamera2, attribute, value)
+    with pytest.raises(CameraError) as caught:
+        open_source(location)
+    assert expected in str(caught.value)
+    with closing(open_source(location, waits=True)) as source:
+        until(lambda: bool(source.trouble))
+        assert source.trouble in str(caught.value)
+        assert source.status is SourceStatus.OPENING
+    assert all("close" in camera.calls for camera in Picamera2.opened)
+
+
+class _Broken(ModuleType):
+    def __getattr__(self, name: str) -> object:
+        raise ValueError("numpy.dtype size changed, may indicate binary incompatibility")
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [(None, "python3 -m venv --system-site-packages"), (_Broken("picamera2"), "--force-reinstall simplejpeg")],
+)
+def test_a_module_that_is_not_there_or_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType | None, expected: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "picamera2", module)
+    for waits in (False, True):
+        with pytest.raises(MissingDependencyError) as caught:
+            open_source("picamera2", waits=waits)
+        assert expected in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+# The device's file is there and may be opened by all; what it gives is the double's.
+KINDS = ["/dev/null", "gst:v4l2src ! videoconvert", "picamera2"]
+_FOR_EVER = "f" * 10**6
+_OPTIONS = SourceOptions(read_timeout_s=0.5, size_wh=SIZE_WH)
+
+each_kind = pytest.mark.parametrize("location", KINDS, ids=["v4l2", "gstreamer", "picamera2"])
+
+
+@pytest.fixture(autouse=True)
+def _a_device_is_silent_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
+
+
+def _gives_frames(source: OpenedSource, wanted: int = 5) -> None:
+    seqs = []
+    while len(seqs) < wanted:
+        frame = source.latest(20)
+        assert frame is not None, source.trouble
+        seqs.append(frame.seq)
+    assert seqs == sorted(set(seqs))
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("openings", "reopenings", "waits"),
+    [
+        (("fff", "!", "!"), 1, False),
+        (("fffs",), 1, False),
+        (("fff", "s", "", "ff"), 2, True),
+        (("ffe",), 1, True),
+        (("x" * 60,), 0, False),
+        (("x" * 60,), 0, True),
+    ],
+    ids=["unplugged", "silent", "comes back and is silent, ends", "error", "rubbish", "waited for, and rubbish"],
+)
+def test_a_camera_that_is_lost_gives_frames_again(
+    monkeypatch: pytest.MonkeyPatch, location: str, openings: tuple[str, ...], reopenings: int, waits: bool
+) -> None:
+    script = put_in_place(monkeypatch, *openings)
+    with closing(open_source(location, camera="gone", options=_OPTIONS, waits=waits)) as source:
+        until(lambda: script.openings > len(openings))
+        source.latest(0)  # of the time before
+        _gives_frames(source)
+        # One that gave nothing at all was never there: it is opened, and not opened again.
+        assert source.status is (SourceStatus.REOPENED if reopenings or not waits else SourceStatus.OPENED)
+        assert source.stats.reopenings in (reopenings, reopenings + (not waits))
+        assert source.trouble == ""
+        assert script.held == 1
+    until(lambda: script.held == 0)
+    assert not any(thread.name == "camera gone" for thread in threading.enumerate())
+
+
+@each_kind
+def test_why_it_is_lost(monkeypatch: pytest.MonkeyPatch, location: str) -> None:
+    script = put_in_place(monkeypatch, "fffs")
+    script.door.clear()  # what the next opening comes to would take its place
+    with closing(open_source(location, options=_OPTIONS)) as source:
+        until(lambda: source.trouble.startswith("no frame for"))
+        assert source.status is SourceStatus.LOST
+        script.door.set()
+
+
+@each_kind
+def test_pictures_of_another_size(monkeypatch: pytest.MonkeyPatch, location: str) -> None:
+    put_in_place(monkeypatch, "fff" + "F" * 10**6)
+    with closing(open_source(location, options=_OPTIONS)) as source:
+        until(lambda: (frame := source.latest(5)) is not None and frame.size_wh == OTHER_SIZE_WH)
+        assert source.remarks == ("its pictures are 320x240 now, and were 640x480",)
+        assert source.stats.reopenings == 0
+
+
+@each_kind
+def test_pictures_that_cannot_be_decoded(monkeypatch: pytest.MonkeyPatch, location: str) -> None:
+    """Half a JPEG of a camera or a pipeline is left out; picamera2 raises, and is opened again."""
+    put_in_place(monkeypatch, "ffxfxx" + _FOR_EVER)
+    with closing(open_source(location, options=_OPTIONS)) as source:
+        until(lambda: source.stats.unreadable == 3 or source.stats.reopenings == 1)
+        _gives_frames(source)
+        assert (source.stats.reopenings == 1) == (location == "picamera2")
+
+
+@each_kind
+def test_fifty_openings_leave_nothing(monkeypatch: pytest.MonkeyPatch, location: str) -> None:
+    script = put_in_place(monkeypatch, *["ff"] * 50)
+    reopen = opening._opener(kind_of(location), location, None, _OPTIONS)
+    threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+    with closing(ThreadedSource(LiveFeed(None, reopen, uniform=lambda: 0.0), "again")) as source:
+        until(lambda: script.openings > 50)
+        source.latest(0)
+        _gives_frames(source)
+        assert source.stats.reopenings == 50
+        assert threading.active_count() <= threads + 1
+        assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
+        assert script.held == 1
+    until(lambda: script.held == 0)

@@ -1,0 +1,151 @@
+"""Openings that go on at the same time in one process, each with FFmpeg's options of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.camera import ffmpeg_options
+from edge_sdk.camera.ffmpeg_options import file_options, stream_options
+from edge_sdk.camera.opencv import open_file, open_stream
+from edge_sdk.errors import CameraError
+from edge_sdk.source_options import SourceOptions
+from tests.support.pictures import write_video
+
+VARIABLE = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """Takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=300) as listener:
+        yield listener
+
+
+def _refused(url: str, options: SourceOptions) -> None:
+    with pytest.raises(CameraError):
+        open_stream(url, options)
+
+
+def _url(silent: socket.socket) -> str:
+    return f"rtsp://127.0.0.1:{silent.getsockname()[1]}/x"
+
+
+@pytest.fixture(autouse=True)
+def _the_variable_is_afterwards_as_it_was() -> Iterator[None]:
+    before = os.environ.get(VARIABLE, ffmpeg_options._AS_WITHOUT)
+    yield
+    assert os.environ.get(VARIABLE, ffmpeg_options._AS_WITHOUT) == before
+
+
+def test_ffmpegs_options_are_afterwards_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "fflags;nobuffer")
+    with stream_options("udp"):
+        assert "rtsp_transport;udp" in os.environ[VARIABLE]
+    assert os.environ[VARIABLE] == "fflags;nobuffer"
+    with pytest.raises(CameraError, match="format_whitelist"), file_options():
+        raise CameraError(os.environ[VARIABLE])
+    assert os.environ[VARIABLE] == "fflags;nobuffer"
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    began = time.monotonic()
+    function()
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def curt() -> Iterator[str]:
+    """The URL of a server that takes two connections, and hangs up at each."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            for _ in range(2):
+                listener.accept()[0].close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        yield _url(listener)
+        thread.join(30)
+
+
+@pytest.mark.parametrize("hanging", ["tcp", "udp"])
+def test_an_opening_that_hangs_holds_up_no_other(
+    tmp_path: Path, silent: socket.socket, curt: str, hanging: str
+) -> None:
+    film = str(write_video(tmp_path / "a.avi", range(3)))
+    options = SourceOptions(transport="tcp" if hanging == "tcp" else "udp", open_timeout_s=10.0)
+    thread = threading.Thread(target=_refused, args=(_url(silent), options))
+    thread.start()
+    time.sleep(0.3)
+    for transport in ("udp", "tcp"):
+        other = SourceOptions(transport="udp" if transport == "udp" else "tcp")
+        assert _seconds(partial(_refused, curt, other)) < 5
+        assert _seconds(partial(open_file, film)) < 5
+    assert thread.is_alive()
+    silent.close()  # hangs up
+    thread.join(30)
+
+
+def test_a_hundred_openings_at_once_each_with_its_own_options(tmp_path: Path, silent: socket.socket) -> None:
+    """With a file's options a stream is refused at once, with a stream's a text plays as on a terminal."""
+    text = tmp_path / "a.txt"
+    text.write_text("a plain text\n" * 300)
+
+    def open_one(number: int) -> bool:
+        if number % 2:
+            return open_file(str(text)) is None
+        options = SourceOptions(transport="tcp" if number % 4 else "udp", open_timeout_s=1.0)
+        return _seconds(partial(_refused, _url(silent), options)) > 0.9
+
+    with ThreadPoolExecutor(100) as openings:
+        assert all(openings.map(open_one, range(100)))
+
+
+def _getenv() -> Callable[[bytes], bytes]:
+    getenv = ctypes.CDLL(None).getenv
+    getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_char_p
+    return getenv  # type: ignore[no-any-return]
+
+
+def test_who_is_held_up_before_it_has_read_is_not_overtaken() -> None:
+    """Before it reads a thread may sleep in a lock, as it later does in waiting for a camera."""
+    getenv, held, chance = _getenv(), threading.Lock(), random.Random(1)
+    holdups: list[Callable[[float], object]] = [
+        time.sleep,
+        threading.Event().wait,
+        lambda seconds: held.acquire(timeout=seconds),
+    ]
+    wanted: list[Callable[[], AbstractContextManager[None]]] = [
+        partial(stream_options, "tcp"), partial(stream_options, "udp"), file_options
+    ]  # fmt: skip
+    together: list[int] = []
+    inside: list[int] = []
+
+    def open_one(number: int) -> tuple[bytes, bytes]:
+        with wanted[number % 3]():
+            expected = os.environ[VARIABLE].encode()
+            inside.append(number)
+            holdups[number % 4 % 3](chance.uniform(0, 0.04))
+            found = getenv(VARIABLE.encode())
+            together.append(len({each % 3 for each in inside}))
+            if number % 3 < 2:
+                select.poll().poll(200)
+            inside.remove(number)
+            return expected, found
+
+    with held, ThreadPoolExecutor(120) as openings:
+        assert all(expected == found for expected, found in openings.map(open_one, range(120)))
+    assert max(together) > 1, "nobody overtook"

@@ -1,0 +1,246 @@
+"""Where a source is and what is asked of it: kinds of locations, options, and that nothing secret is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import cv2
+import msgspec
+import pytest
+
+from edge_sdk.camera import open_source, opencv, redact
+from edge_sdk.errors import CameraError, ConfigError
+from edge_sdk.location import Kind, add_password, address_of, kind_of
+from edge_sdk.source_options import SourceOptions
+from tests.support.cameras import VideoCapture, put_in_place
+from tests.support.pictures import write_video
+
+
+@pytest.mark.parametrize(
+    ("location", "shown"),
+    [
+        ("rtsp://cam.local:554/live", "rtsp://cam.local:554/live"),
+        ("rtsp://bob:s3cret@cam/live", "rtsp://cam/live"),
+        ("rtsp://bob@cam/live", "rtsp://cam/live"),
+        ("rtsp://bob:s3/cret@cam/live", "rtsp://cam/live"),
+        ("rtsp://bob:s3?c#ret@cam/live", "rtsp://cam/live"),
+        ("http://cam/video?user=bob&pwd=s3cret", "http://cam/video?…"),
+        ("rtsp://cam/user=bob&password=s3cret&channel=1", "rtsp://cam/user=…&password=…&channel=1"),
+        ("rtsp://cam/user=bob_password=s3cret_channel=1.sdp", "rtsp://cam/user=…"),
+        ("rtsp://cam/psw=s3cret;psk=s3cret/sig=s3cret", "rtsp://cam/psw=…;psk=…/sig=…"),
+        ("rtsps://host:7441/AbCdEfGhIjKlMnOp?enableSrtp", "rtsps://host:7441/…?…"),
+        ("rtsp://cam/live/aq3kx9zz17mm40bf/main", "rtsp://cam/live/…/main"),
+        ("rtsp://cam/550e8400-e29b-41d4-a716-446655440000.sdp", "rtsp://cam/….sdp"),
+        ("rtsp:/bob:s3cret@cam/live", "…@cam/live"),
+        ("rtsp:/cam/pw=s3cret/AbCdEfGhIjKlMnOp", "rtsp:/cam/pw=…/…"),
+        ("bob:s3cret@cam/live", "…@cam/live"),
+        ("rtsp//bob:s3@cret@cam/x", "…@cam/x"),
+        ("bob:s3cret://x@cam/live", "…://cam/live"),
+        ("rtsp://cam/a\nERROR forged", "rtsp://cam/a�ERROR forged"),
+        ("gst:rtspsrc location=rtsp://bob:s3cret@cam user-pw=s3!cret ! appsink", "gst:rtspsrc ! appsink"),
+        ("gst:rtspsrc user-pw='s3 ! cret word' ! appsink", "gst:…"),
+        ("gst:videotestsrc ! video/x-raw,width=320", "gst:videotestsrc ! …"),
+        ("pattern:64x48@30", "pattern:64x48@30"),
+        ("/videos/walk@2x.mp4", "/videos/walk@2x.mp4"),
+    ],
+)
+def test_nothing_secret_is_shown(location: str, shown: str) -> None:
+    assert redact(location) == shown
+
+
+def test_a_login_is_not_shown_however_wrong_the_url_is_written() -> None:
+    """Where a colon stands before the secret and an @ behind it: without those nothing tells it from a path."""
+    random, pieces = Random(7), (":", "@", "/", "//", "://", "rtsp", "cam", "bob", "?", "#", ".", " ", "%40")
+
+    def some(most: int) -> str:
+        return "".join(random.choices(pieces, k=random.randint(0, most)))
+
+    for _ in range(5_000):
+        location = f"{some(5)}:{some(3)}s3cret{some(3)}@{some(5)}"
+        assert "s3cret" not in redact(location), location
+
+
+def test_what_no_secret_is_stays_readable() -> None:
+    host = "cam0123456789abcdef0123.local:554"
+    for path in (
+        *("h264Preview_01_main", "Streaming/Channels/101", "onvif-media/media.amp", "axis-cgi/mjpg/video.cgi"),
+        *("live/codec=h264/signal=1", "camera_of_the_northern_gate", "AbCdEfGhIjKlMnO"),  # 15 characters
+    ):
+        assert redact(f"rtsp://{host}/{path}") == f"rtsp://{host}/{path}"
+
+
+def test_a_password_is_percent_encoded() -> None:
+    for location, expected in (
+        ("rtsp://bob@cam:554/live?x=1", "rtsp://bob:p%40s%2Fs%3Aw%25rd@cam:554/live?x=1"),
+        ("http://bob:old@cam", "http://bob:p%40s%2Fs%3Aw%25rd@cam"),
+        ("video.mp4", "video.mp4"),
+    ):
+        assert add_password(location, "p@s/s:w%rd") == expected
+        assert add_password(location, None) == location
+
+
+def test_a_password_needs_a_user() -> None:
+    with pytest.raises(ConfigError, match=r"rtsp://cam/live: a password, but no user.*write rtsp://USER@cam") as caught:
+        add_password("rtsp://cam/live", "s3cret")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_kinds() -> None:
+    for location, kind in (
+        ("0", Kind.DEVICE),
+        ("/dev/video0", Kind.DEVICE),
+        ("picamera2:1", Kind.PICAMERA),
+        ("gst:videotestsrc", Kind.GSTREAMER),
+        ("pattern:nonsense", Kind.PATTERN),
+        ("RTSPS://cam/live", Kind.STREAM),
+        ("https://cam", Kind.STREAM),
+    ):
+        assert kind_of(location) is kind
+
+
+def test_where_a_server_is() -> None:
+    for url, expected in (
+        ("rtsp://cam/live?x", ("cam", 554, "/live?x", "cam")),
+        ("rtsp://bob:s3@cret@cam:8554/live", ("cam", 8554, "/live", "cam:8554")),
+        ("HTTPS://[::1]/v", ("::1", 443, "/v", "[::1]")),
+        ("rtsps://cam", ("cam", 322, "", "cam")),
+    ):
+        address = address_of(url)
+        assert (address.host, address.port, address.target, address.authority) == expected
+
+
+def test_what_names_no_server() -> None:
+    for url in (
+        "rtsp:///live",
+        "http://cam:port/v",
+        "http://cam:70000/v",
+        "rtsp://bob:s3cret@cam:0/v",
+        "http://[::1/v",
+    ):
+        with pytest.raises(CameraError, match="no host, or no possible port") as caught:
+            kind_of(url)
+        assert "s3cret" not in str(caught.value)
+
+
+def test_a_file_whose_name_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCV's Python binding crashes on it."""
+    folder = tmp_path / "\udcff"
+    folder.mkdir()
+    with pytest.raises(CameraError, match="not valid UTF-8"):
+        open_source(str(write_video(tmp_path / "a.avi", range(2)).rename(folder / "a.avi")))
+    monkeypatch.chdir(folder)  # so that it stands before the name
+    with pytest.raises(CameraError, match="not valid UTF-8"):
+        open_source("a.avi")
+
+
+def test_kinds_of_files(tmp_path: Path) -> None:
+    for name in ("a.JPG", "b.mp4", "c"):
+        (tmp_path / name).touch()
+    assert kind_of(str(tmp_path)) is Kind.IMAGES
+    assert kind_of(str(tmp_path / "a.JPG")) is Kind.IMAGES
+    assert kind_of(str(tmp_path / "b.mp4")) is Kind.VIDEO
+    assert kind_of(str(tmp_path / "c")) is Kind.VIDEO
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("", "no source: no such file or folder, expected a V4L2 index"),
+        ("nowhere.mp4", "nowhere.mp4: no such file or folder"),
+        ("rtsp:/cam/pw=s3cret", "rtsp:/cam/pw=…: `//` is missing behind rtsp:, expected rtsp://HOST/PATH"),
+        ("a\0b", "a�b: no such file"),
+        ("rtsp://ca\udcffm/x", "rtsp://ca�m/x: not valid UTF-8"),
+        ("http://a\0b/", "not valid UTF-8, or with a NUL, which OpenCV cannot take"),
+        ("x" * 5000, "no such file"),
+        ("ftp://bob:s3cret@cam/x", "ftp://cam/x: this kind of URL is not supported, expected a V4L2 index"),
+        ("97", "/dev/video97: no such device; see `v4l2-ctl --list-devices`"),
+        ("/dev/null", "/dev/null: not a camera; see"),
+    ],
+)
+def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:
+    with pytest.raises(CameraError) as caught:
+        open_source(location)
+    assert expected in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"size_wh": (0, 720)}, "size_wh is (0, 720), expected [width, height] of 1 to 16384 whole pixels"),
+        ({"size_wh": (1280.5, 720)}, "whole pixels"),
+        ({"size_wh": (1280,)}, "expected [width, height]"),
+        ({"fps": 0}, "fps is 0, expected 0.1 to 240 frames a second"),
+        ({"fps": float("nan")}, "fps is nan, expected"),
+        ({"pixel_format": "H264"}, "pixel_format is H264, expected MJPG or YUYV"),
+        ({"transport": "http"}, "transport is http, expected tcp or udp"),
+        ({"rotate": 45}, "rotate is 45, expected 0 or 90 or 180 or 270"),
+        ({"open_timeout_s": 0.0}, "open_timeout_s is 0.0, expected 0.1 to 60 seconds"),
+        ({"tls_fingerprint": "ab" * 31}, "expected 64 hexadecimal digits, with colons or without"),
+        ({"tls_ca_file": "a", "tls_verify": False}, "tls_ca_file and tls_verify = false: expected one of them"),
+    ],
+)
+def test_what_no_source_can_have_is_refused(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SourceOptions(**options)
+    assert expected in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_in_a_file_the_place_is_named() -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"fps is 500, expected .* at `\$\[0\]`"):
+        msgspec.convert([{"fps": 500}], list[SourceOptions])
+
+
+def test_what_a_source_can_have_is_taken() -> None:
+    for options in ({"size_wh": (1, 1)}, {"size_wh": (16384, 16384), "fps": 240}, {"fps": 0.1, "rotate": 270}):
+        assert SourceOptions(**options) == msgspec.convert(options, SourceOptions)  # type: ignore[arg-type]
+
+
+ASKED = SourceOptions(size_wh=(1280, 720), fps=15, pixel_format="MJPG")
+
+
+def test_a_v4l2_camera_is_asked_for_its_format_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in_place(monkeypatch)
+    capture = opencv.open_device("/dev/video0", ASKED)
+    assert capture
+    assert VideoCapture.opened == [("/dev/video0", cv2.CAP_V4L2)]
+    assert VideoCapture.calls == [
+        (cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*"MJPG")),
+        (cv2.CAP_PROP_FRAME_WIDTH, 1280),
+        (cv2.CAP_PROP_FRAME_HEIGHT, 720),
+        (cv2.CAP_PROP_FPS, 15),
+        (cv2.CAP_PROP_BUFFERSIZE, 2),
+    ]
+    assert capture.remarks == ()
+    assert capture.fps == 15
+
+
+def test_what_a_v4l2_camera_does_not_give_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in_place(monkeypatch)
+    gives = {
+        cv2.CAP_PROP_FRAME_HEIGHT: 960.0,
+        cv2.CAP_PROP_FPS: 10.0,
+        cv2.CAP_PROP_FOURCC: float(cv2.VideoWriter.fourcc(*"YUYV")),
+    }
+    VideoCapture.gives.update(gives)
+    capture = opencv.open_device("/dev/video0", ASKED)
+    assert capture
+    assert capture.remarks == (
+        "asked for MJPG, the camera gives YUYV",
+        "asked for 1280x720, the camera gives 1280x960",
+        "asked for 15 frames a second, the camera gives 10",
+    )
+
+
+def test_nothing_is_asked_of_a_v4l2_camera_that_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in_place(monkeypatch, "f", "!")
+    capture = opencv.open_device("/dev/video0")
+    assert capture
+    assert [name for name, _ in VideoCapture.calls] == [cv2.CAP_PROP_BUFFERSIZE]
+    assert capture.remarks == ()
+    assert opencv.open_device("/dev/video0", ASKED) is None

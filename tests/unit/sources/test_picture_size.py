@@ -1,0 +1,124 @@
+"""Pictures that are too large: what they say of their size is read before they are decoded."""
+
+from __future__ import annotations
+
+import io
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from edge_sdk.camera import open_source
+from edge_sdk.camera.picture_size import decode, picture_size
+from edge_sdk.errors import CameraError
+from tests.support.pictures import write_video
+
+PICTURE = np.random.default_rng(1).integers(0, 255, (37, 53, 3), np.uint8)
+
+
+def _saved(kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(PICTURE).save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        _saved("JPEG"),
+        _saved("JPEG", progressive=True, exif=b"Exif\0\0" + b"x" * 60_000),
+        _saved("JPEG").replace(b"\xff\xdb", b"junk\xff\x00\xff\xff\xff\xdb", 1),  # decoders skip that
+        _saved("PNG"),
+        _saved("BMP"),
+        _saved("WEBP"),
+        _saved("WEBP", lossless=True),
+        _saved("WEBP", exif=b"Exif\0\0"),
+        _saved("PPM"),
+        _saved("PPM").replace(b"P6\n", b"P6\n# by hand\n#\n", 1),
+    ],
+)
+def test_the_size_that_a_picture_says_is_the_one_that_it_has(data: bytes) -> None:
+    assert picture_size(data) == (53, 37)
+    image = decode(data, 53 * 37)
+    assert image is not None
+    assert image.shape == (37, 53, 3)
+    assert decode(data, 53 * 37 - 1) is None
+
+
+def test_what_begins_like_a_picture_and_ends_is_none() -> None:
+    for kind in ("JPEG", "PNG", "BMP", "WEBP", "PPM"):
+        data = _saved(kind)
+        for size in range(40):
+            decode(data[:size], 1 << 20)
+    assert picture_size(_saved("GIF")) is None
+    assert picture_size(b"\xff\xd8" + b"\0" * 1_000_000) is None
+
+
+def test_a_stream_or_film_of_pictures_that_are_too_large_does_not_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_sdk.camera.capture.MOST_SENT_PX", 53 * 37 - 1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: image/jpeg\r\n\r\n" + _saved("JPEG"))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(CameraError, match=r"/x: its pictures are 53x37, expected 0\.0 million pixels at most$"):
+            open_source(f"http://127.0.0.1:{listener.getsockname()[1]}/x")
+        thread.join(30)
+    with pytest.raises(CameraError, match=r"a\.avi: its pictures are \d+x\d+, expected"):
+        open_source(str(write_video(tmp_path / "a.avi", range(3))))
+
+
+_OPEN = """
+import sys
+import cv2  # first: it has read its limit before edge_sdk sets one
+from pathlib import Path
+from edge_sdk.camera import open_source
+for location in sys.argv[1:]:
+    try:
+        open_source(location).close()
+    except Exception as error:
+        print(error)
+print(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")).split()[1])
+"""
+
+
+def test_memory_is_bounded_also_where_cv2_was_loaded_first(tmp_path: Path) -> None:
+    picture = tmp_path / "a.png"
+    Image.new("L", (10_000, 10_000)).save(picture, compress_level=1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: multipart/x-mixed-replace; boundary=f\r\n\r\n"
+            part = b"--f\r\nContent-Type: image/jpeg\r\nContent-Length: 1000000000\r\n\r\n" + _saved("JPEG")[:-2]
+            with listener.accept()[0] as connection:
+                connection.recv(1000)
+                connection.sendall(head + part)
+                try:
+                    for _ in range(1000):
+                        connection.sendall(b"x" * 1_000_000)
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        command = [sys.executable, "-c", _OPEN, str(picture), url]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        thread.join(30)
+    image_error, *_, peak_kb = run.stdout.splitlines()
+    assert (
+        "none of 1 images can be read; expected whole JPEG, PNG, BMP, WebP or PPM files of 67.1 million" in image_error
+    )
+    assert int(peak_kb) < 300_000

@@ -1,0 +1,452 @@
+"""Decoders of detectors and classifiers read each output as a slow, independent reading of its definition does."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
+from edge_sdk.model_spec import ClassificationSpec, DetectionSpec, InputSpec, ModelSpec, Thresholds
+from edge_sdk.tasks import make_task
+
+SIZE = (96, 64)
+SPEC = ModelSpec(
+    model="m.onnx",
+    name="m",
+    task="detection",
+    decoder="yolov8",
+    labels="l.txt",
+    input=InputSpec(size_wh=SIZE),
+    thresholds=Thresholds(confidence=0.3, iou=1.0),  # no suppression, so that every box can be compared
+)
+ANCHORS = (((10.0, 20.0), (30.0, 15.0)), ((40.0, 40.0),))
+Found = tuple[float, int, list[float]]
+"""Confidence, class and box as left, top, right, bottom."""
+
+
+def _spec(decoder: str, **changes: Any) -> ModelSpec:
+    return msgspec.structs.replace(SPEC, decoder=decoder, **changes)
+
+
+def _inferred(spec: ModelSpec, *outputs: np.ndarray) -> Inferred:
+    width, height = spec.input.size_wh
+    frame = Frame(np.zeros((height, width, 3), np.uint8), 0, 0.0, 0, "camera")
+    return Inferred(outputs, 0, Prepared(np.empty(0, np.float32), Geometry(1.0, 1.0, 0.0, 0.0), frame))
+
+
+def _detect(spec: ModelSpec, labels: int, *outputs: np.ndarray) -> Detections:
+    with np.errstate(all="ignore"):
+        result = make_task(spec, labels, [o.shape for o in outputs])(_inferred(spec, *outputs))
+    assert isinstance(result, Detections)
+    return result
+
+
+def _check(got: Detections, expected: list[Found], size_wh: tuple[int, int] = SIZE) -> None:
+    """Compare detections: most confident first, clipped to the frame, without those that have no area there."""
+    limits = [*size_wh, *size_wh]
+    rows = [(c, k, [min(max(v, 0.0), m) for v, m in zip(box, limits, strict=True)]) for c, k, box in expected]
+    rows = sorted((r for r in rows if r[2][2] > r[2][0] and r[2][3] > r[2][1]), key=lambda r: -r[0])
+    assert len(rows) > 5
+    assert got.confidences == pytest.approx([r[0] for r in rows], abs=1e-5)
+    assert got.class_ids.tolist() == [r[1] for r in rows]
+    assert got.boxes_xyxy == pytest.approx(np.array([r[2] for r in rows]), abs=2e-3)
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def _best_of(scores: list[float]) -> tuple[float, int]:
+    """Return the highest score and the first class that has it."""
+    return max(scores), scores.index(max(scores))
+
+
+def _box(cx: float, cy: float, w: float, h: float) -> list[float]:
+    return [cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2]
+
+
+def _random() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def _uniform(*shape: int) -> np.ndarray:
+    return _random().uniform(0, 0.5, shape).astype(np.float32)
+
+
+def _cells(size_wh: tuple[int, int], strides: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """Column, row and stride of each cell, as the flattened maps of all levels have them."""
+    width, height = size_wh
+    return [
+        (x, y, stride)
+        for stride in strides
+        for y, x in product(range(math.ceil(height / stride)), range(math.ceil(width / stride)))
+    ]
+
+
+def test_yolov4_heads_equal_a_reading_cell_by_cell() -> None:
+    scales = (1.05, 1.2)
+    heads = [_random().normal(-1, 2, (1, n * 8, 64 // s, 96 // s)).astype(np.float32) for n, s in ((2, 16), (1, 32))]
+    expected: list[Found] = []
+    for head, anchors, scale, stride in zip(heads, ANCHORS, scales, (16, 32), strict=True):
+        values = head[0].reshape(len(anchors), 8, -1)
+        for (anchor, (aw, ah)), (cell, (x, y, _)) in product(enumerate(anchors), enumerate(_cells(SIZE, (stride,)))):
+            tx, ty, tw, th, objectness, *classes = values[anchor, :, cell].tolist()
+            best, class_id = _best_of(classes)
+            if _sigmoid(objectness) * _sigmoid(best) >= 0.3:
+                cx, cy = ((_sigmoid(t) * scale - (scale - 1) / 2 + c) * stride for t, c in ((tx, x), (ty, y)))
+                box = _box(cx, cy, math.exp(tw) * aw, math.exp(th) * ah)
+                expected.append((_sigmoid(objectness) * _sigmoid(best), class_id, box))
+    spec = _spec("yolov4", detection=DetectionSpec(anchors=ANCHORS, scale_xy=scales))
+    _check(_detect(spec, 3, *heads), expected)
+
+
+def _yolov8_output(*columns: list[float]) -> np.ndarray:
+    output = np.zeros((1, 6, 126), np.float32)
+    for index, column in enumerate(columns):
+        output[0, :, index * 5] = column
+    return output
+
+
+def test_yolov8_columns_hold_a_box_and_its_classes() -> None:
+    output = _yolov8_output([32, 32, 20, 10, 0.1, 0.9], [10, 10, 4, 4, 0.31, 0.2], [50, 50, 4, 4, 0.29, 0.1])
+    got = _detect(SPEC, 2, output)
+    assert got.boxes_xyxy.tolist() == [[22, 27, 42, 37], [8, 8, 12, 12]]
+    assert got.class_ids.tolist() == [1, 0]
+    assert got.confidences == pytest.approx([0.9, 0.31])
+
+
+def test_yolov5_rows_multiply_objectness_and_class() -> None:
+    output = np.zeros((1, 378, 7), np.float32)
+    output[0, 3] = [32, 32, 20, 10, 0.8, 0.5, 0.25]
+    output[0, 9] = [10, 10, 4, 4, 0.5, 0.59, 0.1]  # 0.295: below the threshold
+    got = _detect(_spec("yolov5"), 2, output)
+    assert got.boxes_xyxy.tolist() == [[22, 27, 42, 37]]
+    assert got.confidences == pytest.approx([0.4])
+    assert got.class_ids.tolist() == [0]
+
+
+def test_yolox_rows_lie_in_their_cells() -> None:
+    output = _random().uniform(0, 1, (1, 126, 8)).astype(np.float32)
+    output[0, :, :4] = _random().normal(0, 1, (126, 4))
+    expected: list[Found] = []
+    for row, (x, y, stride) in zip(output[0].tolist(), _cells(SIZE, (8, 16, 32)), strict=True):
+        score, class_id = _best_of(row[5:])
+        if score * row[4] >= 0.3:
+            cx, cy, w, h = row[0] + x, row[1] + y, math.exp(row[2]), math.exp(row[3])
+            expected.append((score * row[4], class_id, [stride * v for v in _box(cx, cy, w, h)]))
+    _check(_detect(_spec("yolox"), 3, output), expected)
+
+
+def _nanodet(scores: np.ndarray, sides: np.ndarray, strides: tuple[int, ...], middle: float) -> list[Found]:
+    """Read NanoDet's outputs: each side is the mean of its distribution over 0, 1, ... strides."""
+    expected: list[Found] = []
+    for classes, logits, (x, y, stride) in zip(scores.tolist(), sides, _cells(SIZE, strides), strict=True):
+        score, class_id = _best_of(classes)
+        if score >= 0.3:
+            powers = np.exp(logits.astype(float).reshape(4, -1))
+            left, top, right, bottom = (np.average(range(powers.shape[1]), weights=p) for p in powers)
+            cx, cy = x + middle, y + middle
+            expected.append((score, class_id, [stride * v for v in (cx - left, cy - top, cx + right, cy + bottom)]))
+    return expected
+
+
+def _nanodet_parts(cells: int, classes: int, bins: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    return _uniform(cells, classes), _random().normal(0, 2, (cells, 4 * bins)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("classes", "order", "batched"),
+    [
+        (3, [0, 1, 2, 3, 4, 5], False),
+        (3, [5, 4, 3, 2, 1, 0], True),
+        # As many classes as bins, or as cells of NanoDet-Plus: the first are taken for scores.
+        (32, [0, 3, 1, 4, 2, 5], False),
+        (128, [0, 3, 1, 4, 2, 5], False),
+    ],
+)
+def test_nanodet_finds_its_six_outputs_by_their_shapes(classes: int, order: list[int], batched: bool) -> None:
+    scores, sides = _nanodet_parts(126, classes)
+    outputs = [*np.split(scores, [96, 120]), *np.split(sides, [96, 120])]
+    shuffled = [outputs[i][None] if batched else outputs[i] for i in order]
+    _check(_detect(_spec("nanodet"), classes, *shuffled), _nanodet(scores, sides, (8, 16, 32), 0.5))
+
+
+@pytest.mark.parametrize(
+    ("strides", "middle", "reg_max"), [((8, 16, 32), 0.5, 7), ((8, 16, 32, 64), 0.0, 7), ((8, 16, 32, 64), 0.0, 10)]
+)
+def test_nanodet_in_one_output(strides: tuple[int, ...], middle: float, reg_max: int) -> None:
+    """Four levels are NanoDet-Plus, which measures from the corners of its cells; stride 64 leaves half a cell over."""
+    scores, sides = _nanodet_parts(len(_cells(SIZE, strides)), 5, reg_max + 1)
+    spec = _spec("nanodet", detection=DetectionSpec(reg_max=reg_max))
+    got = _detect(spec, 5, np.concatenate([scores, sides], axis=1)[None])
+    _check(got, _nanodet(scores, sides, strides, middle))
+
+
+@pytest.mark.parametrize("order", [[3, 1, 0, 2], [0, 1, 2]])
+def test_centerface_has_height_and_y_first(order: list[int]) -> None:
+    heat = _uniform(1, 1, 16, 24)
+    scale, offset = _random().normal(1, 0.5, (2, 1, 2, 16, 24)).astype(np.float32)
+    outputs = [heat, scale, offset, _uniform(1, 10, 16, 24)]
+    expected: list[Found] = []
+    for y, x in product(range(16), range(24)):
+        if heat[0, 0, y, x] >= 0.3:
+            h, w = (math.exp(v) * 4 for v in scale[0, :, y, x].tolist())
+            cy, cx = (y + offset[0, 0, y, x] + 0.5) * 4, (x + offset[0, 1, y, x] + 0.5) * 4
+            expected.append((float(heat[0, 0, y, x]), 0, _box(cx, cy, w, h)))
+    _check(_detect(_spec("centerface"), 1, *(outputs[i] for i in order)), expected)
+
+
+def _ssd_box(values: list[float], order: str) -> list[float]:
+    return values if order == "xyxy" else [values[1], values[0], values[3], values[2]]
+
+
+@pytest.mark.parametrize(
+    ("order", "unit", "background", "swapped"),
+    [
+        ("xyxy", "fraction", True, False),
+        ("yxyx", "fraction", False, True),
+        ("xyxy", "pixel", False, False),
+        ("yxyx", "pixel", True, True),
+    ],
+)
+def test_ssd_that_decodes_its_boxes(order: Any, unit: Any, background: bool, swapped: bool) -> None:
+    first = _random().uniform(0, 0.8, (50, 2))
+    boxes = np.concatenate([first, first + _random().uniform(0.1, 0.5, (50, 2))], axis=1).astype(np.float32)
+    boxes *= 1 if unit == "fraction" else 60
+    scores = _uniform(50, 5)
+    scores[:, 0] = 0.9 if background else scores[:, 0]  # likelier than all others, and never reported
+    expected: list[Found] = []
+    for box, row in zip(boxes.tolist(), scores.tolist(), strict=True):
+        score, class_id = _best_of(row[background:])
+        if score >= 0.3:
+            size = SIZE * 2 if unit == "fraction" else (1, 1, 1, 1)
+            expected.append((score, class_id, [v * of for v, of in zip(_ssd_box(box, order), size, strict=True)]))
+    spec = _spec("ssd", detection=DetectionSpec(box_order=order, box_unit=unit, background_class=background))
+    outputs = (scores[None], boxes[None]) if swapped else (boxes[None], scores[None])
+    _check(_detect(spec, 5 - background, *outputs), expected)
+
+
+@pytest.mark.parametrize(("kind", "order"), [("probabilities", "xyxy"), ("logits", "yxyx")])
+@pytest.mark.parametrize("background", [True, False])
+def test_ssd_with_priors(background: bool, kind: Any, order: Any) -> None:
+    size = (90, 60)  # stride 100 leaves one cell, stride 16 rounds up to 6 x 4
+    levels = zip((16, 100), ANCHORS, strict=True)
+    priors = [(cell, anchor) for s, anchors in levels for cell in _cells(size, (s,)) for anchor in anchors]
+    offsets = _random().normal(0, 2, (1, len(priors), 4)).astype(np.float32)
+    scores = _random().normal(0, 2, (1, len(priors), 3)).astype(np.float32)
+    probabilities = 1 / (1 + np.exp(-scores[0]))
+    if kind == "probabilities":
+        scores = _uniform(1, len(priors), 3)
+        probabilities = scores[0]
+    elif background:
+        probabilities = np.exp(scores[0]) / np.exp(scores[0]).sum(axis=1, keepdims=True)
+    expected: list[Found] = []
+    for ((x, y, stride), (aw, ah)), row, values in zip(
+        priors, offsets[0].tolist(), probabilities.tolist(), strict=True
+    ):
+        score, class_id = _best_of(values[background:])
+        if score >= 0.3:
+            dx, dy, dw, dh = _ssd_box(row, order)
+            cx, cy = (x + 0.5) * stride + dx * 0.2 * aw, (y + 0.5) * stride + dy * 0.2 * ah
+            expected.append((score, class_id, _box(cx, cy, aw * math.exp(dw * 0.3), ah * math.exp(dh * 0.3))))
+    written: Any = {"anchors": ANCHORS, "strides": (16, 100), "variances": (0.2, 0.3), "scores": kind}
+    detection = DetectionSpec(**written, background_class=background, box_order=order)
+    spec = _spec("ssd", detection=detection, input=InputSpec(size_wh=size))
+    _check(_detect(spec, 3 - background, offsets, scores), expected, size)
+
+
+SILENT = {
+    "yolov4": (np.full((1, 14, 4, 6), -50, np.float32), np.full((1, 7, 2, 3), -50, np.float32)),
+    "yolov5": (np.zeros((1, 378, 7), np.float32),),
+    "yolov8": (np.zeros((1, 6, 126), np.float32),),
+    "yolox": (np.zeros((1, 126, 7), np.float32),),
+    "nanodet": (np.zeros((1, 128, 34), np.float32),),
+    "centerface": tuple(np.zeros((1, n, 16, 24), np.float32) for n in (2, 2, 2)),
+    "ssd": (np.zeros((1, 9, 4), np.float32), np.zeros((1, 9, 3), np.float32)),
+}
+
+
+def _spec_of_silent(decoder: str, **changes: Any) -> ModelSpec:
+    return _spec(decoder, detection=DetectionSpec(anchors=ANCHORS if decoder == "yolov4" else ()), **changes)
+
+
+@pytest.mark.parametrize("decoder", SILENT)
+def test_nothing_found_is_an_empty_result(decoder: str) -> None:
+    got = _detect(_spec_of_silent(decoder), 2, *SILENT[decoder])
+    assert got.boxes_xyxy.shape == (0, 4)
+    assert len(got.confidences) == len(got.class_ids) == 0
+
+
+@pytest.mark.parametrize("decoder", ["yolox", "nanodet", "centerface", "ssd"])
+def test_boxes_of_no_size_or_of_any_stop_nothing(decoder: str) -> None:
+    """Scores that count, of boxes that are no numbers: what is found has finite numbers."""
+    for value in (np.nan, np.inf, 1e30):
+        outputs = [np.full_like(output, value) for output in SILENT[decoder]]
+        scores = {"yolox": outputs[0][..., 4:], "nanodet": outputs[0][..., :2], "centerface": outputs[0]}
+        scores.get(decoder, outputs[-1])[...] = 0.9
+        assert np.isfinite(_detect(_spec(decoder), 2, *outputs).boxes_xyxy).all()
+
+
+def _places(output: np.ndarray, decoder: str) -> np.ndarray:
+    """View one output as places x values."""
+    values = output.reshape(output.shape[1:])
+    return values.reshape(values.shape[0], -1).T if decoder in ("yolov4", "yolov8", "centerface") else values
+
+
+def _one_object(decoder: str) -> tuple[ModelSpec, list[np.ndarray], tuple[int, slice], tuple[int, int]]:
+    """A spec, outputs with an object at place 5, (output, columns) of scores and (output, first column) of boxes."""
+    spec = _spec(decoder, detection=DetectionSpec(anchors=(((10.0, 14.0),),) if decoder == "yolov4" else ()))
+    on_boxes = (0, 0)
+    if decoder in ("yolov5", "yolov8", "yolox"):
+        outputs, scores = [np.full_like(SILENT[decoder][0], 0.01)], (0, slice(4, None))
+        _places(outputs[0], decoder)[:, :4] = 8.0 if decoder != "yolox" else 0.0
+    elif decoder == "yolov4":
+        outputs, scores = [np.full((1, 7, 8, 12), -9.0, np.float32)], (0, slice(4, None))
+        _places(outputs[0], decoder)[5] = 3.0
+    elif decoder == "nanodet":
+        outputs, scores, on_boxes = [np.full((1, 126, 2 + 32), 0.01, np.float32)], (0, slice(0, 2)), (0, 2)
+    elif decoder == "ssd":
+        boxes = np.tile(np.float32([0.1, 0.1, 0.4, 0.4]), (1, 126, 1))
+        outputs, scores = [boxes, np.full((1, 126, 3), 0.01, np.float32)], (1, slice(1, None))
+    else:
+        scale, offset = np.ones((2, 1, 2, 16, 24), np.float32)
+        outputs, scores, on_boxes = [np.full((1, 1, 16, 24), 0.01, np.float32), scale, offset], (0, slice(None)), (1, 0)
+    _places(outputs[scores[0]], decoder)[5, scores[1]] = 0.9
+    return spec, outputs, scores, on_boxes
+
+
+@pytest.mark.parametrize("decoder", ["yolov8", "nanodet", "centerface", "ssd"])
+def test_a_confidence_that_equals_the_threshold_counts(decoder: str) -> None:
+    for confidence in (0.0, 0.25, 0.7, 1.0):
+        spec, outputs, (index, columns), _ = _one_object(decoder)
+        spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, 1.0))
+        labels = 1 if decoder == "centerface" else 2
+        scores = _places(outputs[index], decoder)[:, columns]
+        scores[...] = -1
+        scores[5, -1] = confidence
+        got = _detect(spec, labels, *outputs)
+        assert got.confidences.tolist() == pytest.approx([confidence])
+        assert got.class_ids.tolist() == [labels - 1]
+        scores[5, -1] = confidence - 0.001
+        assert len(_detect(spec, labels, *outputs).confidences) == 0
+
+
+def test_boxes_are_mapped_to_the_frame_and_those_in_the_padding_are_none() -> None:
+    output = _yolov8_output([32, 4, 10, 6, 0.9, 0], [32, 32, 10, 10, 0.8, 0])
+    # 16 pixels of padding above and below a frame of 192 x 64 that was halved.
+    frame = Frame(np.zeros((64, 192, 3), np.uint8), 0, 0.0, 0, "camera")
+    inferred = Inferred((output,), 0, Prepared(np.empty(0, np.float32), Geometry(0.5, 0.5, 0.0, 16.0), frame))
+    result = make_task(SPEC, 2, [output.shape])(inferred)
+    assert isinstance(result, Detections)
+    assert result.boxes_xyxy.tolist() == [[54, 22, 74, 42]]
+    assert result.confidences == pytest.approx([0.8])
+
+
+def test_results_own_their_memory() -> None:
+    output = _yolov8_output([32, 32, 20, 10, 0.9, 0])
+    got = _detect(SPEC, 2, output)
+    output[:] = 0
+    assert got.boxes_xyxy.tolist() == [[22, 27, 42, 37]]
+    assert got.confidences == pytest.approx([0.9])
+
+
+def _classify(decoder: str, row: list[float], classification: ClassificationSpec) -> Classification:
+    spec = _spec(decoder, task="classification", classification=classification)
+    result = make_task(spec, len(row), [(1, len(row))])(_inferred(spec, np.array([row], np.float32)))
+    assert isinstance(result, Classification)
+    return result
+
+
+def test_classes_are_sorted_by_probabilities_or_by_the_softmax_of_logits() -> None:
+    got = _classify("softmax", [0.1, 0.2, 0.7], ClassificationSpec(top_k=2))
+    assert got.class_ids.tolist() == [2, 1]
+    assert got.confidences == pytest.approx([0.7, 0.2])
+    got = _classify("logits", [1000.0, 999.0, -1000.0], ClassificationSpec(top_k=5))
+    assert got.class_ids.tolist() == [0, 1, 2]
+    assert got.confidences == pytest.approx([_sigmoid(1), _sigmoid(-1), 0.0])
+
+
+def test_a_background_class_shifts_the_class_ids() -> None:
+    got = _classify("softmax", [0.1, 0.2, 0.7], ClassificationSpec(background_class=True, top_k=3))
+    assert got.class_ids.tolist() == [1, 0, -1]
+
+
+# Outputs that are no numbers: every task says so, and no task says so of minus infinity, by which models say "never".
+
+
+@pytest.mark.parametrize("decoder", ["yolov5", "yolov8", "yolox"])
+def test_a_detector_that_finds_nothing_says_whether_its_outputs_are_numbers(decoder: str) -> None:
+    [silent] = SILENT[decoder]
+    for value, is_finite in ((np.nan, False), (np.inf, False), (-np.inf, False), (-1e30, True)):
+        assert _detect(_spec(decoder), 2, np.full_like(silent, value)).is_finite is is_finite
+    other = np.zeros((1, 3), np.float32)  # an output that nothing reads
+    assert _detect(_spec(decoder), 2, other, silent).is_finite
+    other[0, 1] = np.nan
+    assert not _detect(_spec(decoder), 2, other, silent).is_finite
+
+
+def test_a_nan_is_seen_in_a_box_and_in_every_class_and_minus_infinity_is_no_fault() -> None:
+    for row in range(6):
+        output = _yolov8_output()
+        output[0, row, 77] = np.nan
+        assert not _detect(SPEC, 2, output).is_finite
+    output = _yolov8_output()
+    output[0, 4] = -np.inf
+    assert _detect(SPEC, 2, output).is_finite
+
+
+@pytest.mark.parametrize("decoder", SILENT)
+def test_a_place_or_a_box_that_is_no_number_is_seen_beside_an_object(decoder: str) -> None:
+    labels = 1 if decoder == "centerface" else 2
+    for place in (0, 95):
+        spec, outputs, (index, columns), _ = _one_object(decoder)
+        whole = _detect(spec, labels, *outputs)
+        assert (len(whole.confidences), whole.is_finite) == (1, True)
+        _places(outputs[index], decoder)[place, columns] = np.nan
+        found = _detect(spec, labels, *outputs)
+        assert not found.is_finite
+        assert found.confidences.tolist() == whole.confidences.tolist()
+        assert found.boxes_xyxy.tolist() == whole.boxes_xyxy.tolist()
+    # Sizes of the others are exponentials, which are cut before they overflow.
+    for value in (np.nan, np.inf) if decoder in ("yolov5", "yolov8", "nanodet", "ssd") else (np.nan,):
+        spec, outputs, _, (boxes, first) = _one_object(decoder)
+        for output in outputs:
+            _places(output, decoder)[40] = _places(output, decoder)[5]
+        _places(outputs[boxes], decoder)[40, first] = value
+        found = _detect(spec, labels, *outputs)
+        assert (len(found.confidences), found.is_finite) == (1, False)
+
+
+def test_a_nan_that_begins_later_is_seen_within_some_frames_and_then_in_every_one() -> None:
+    spec = _spec("yolov8", input=InputSpec(size_wh=(640, 640)))
+    output = np.zeros((1, 6, 8400), np.float32)
+    output[0, :, 5] = 0.9
+    task, inferred = make_task(spec, 2, [output.shape]), _inferred(spec, output)
+    assert [task(inferred).is_finite for _ in range(8)] == [True] * 8
+    output[0, 5, 4000] = np.nan
+    seen = [task(inferred).is_finite for _ in range(20)]  # of 50400 values each 12th frame's are looked at
+    assert seen == [True] * 4 + [False] * 16
+    output[0, 5, 4000] = 0.0
+    assert task(inferred).is_finite
+
+
+def test_a_confidence_that_is_infinite_is_no_detection_to_rely_on() -> None:
+    output = np.ones((1, 6, 126), np.float32)
+    assert _detect(SPEC, 2, output).is_finite
+    output[0, 4, 0] = np.inf
+    assert not _detect(SPEC, 2, output).is_finite
+
+
+@pytest.mark.parametrize("decoder", ["softmax", "logits"])
+def test_a_classifier_says_so_wherever_the_nan_is(decoder: str) -> None:
+    assert _classify(decoder, [0.5, 0.3, 0.2], ClassificationSpec()).is_finite
+    for place in range(3):
+        row = [0.5, 0.3, 0.2]
+        row[place] = math.nan
+        with np.errstate(all="ignore"):
+            assert not _classify(decoder, row, ClassificationSpec()).is_finite

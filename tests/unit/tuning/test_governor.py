@@ -1,0 +1,447 @@
+"""The governor on a hand-moved clock: a loop whose work depends on the rung and on a load that comes and goes.
+
+Behind it the streams that share a machine: which of them steps down, which steps up, and how fair that is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from edge_sdk.budget import Budget
+from edge_sdk.frame import Classification, Frame, Result
+from edge_sdk.governor import Governor, Move
+from edge_sdk.ladder import Rung, with_steps
+from edge_sdk.loop import Loop, Tick
+from edge_sdk.peers import Peers
+from tests.support.loops import MS, Camera, Clock, Collector
+
+S = 1_000_000_000
+LADDER = (Rung("large", 1, 40.0), Rung("small", 1, 15.0), Rung("small", 2, 15.0), Rung("small", 3, 15.0))
+"""Milliseconds on a machine that does nothing else."""
+
+Load = Callable[[float], float]
+"""Seconds -> how many times as long everything takes."""
+
+
+class Step(NamedTuple):
+    at_s: float
+    rung: int
+    reason: str
+
+
+class World:
+    """A loop with a governor, simulated for some seconds; loading another variant takes half a second.
+
+    With `large_ms` the large model takes something else than its cost says.
+    """
+
+    def __init__(
+        self,
+        load: Load = lambda _s: 1.0,
+        *,
+        heat: Callable[[float], str] = lambda _s: "",
+        budget_ms: float = 100,
+        period_ms: float = 100,
+        ladder: tuple[Rung, ...] = LADDER,
+        broken: str = "",
+        short: Callable[[float], str] = lambda _s: "",
+        load_s: float = 0.5,
+        large_ms: Callable[[World], float] | None = None,
+    ) -> None:
+        self.clock, self.load, self.heat, self.large_ms = Clock(), load, heat, large_ms
+        self.broken, self.short, self.load_s = broken, short, load_s
+        self.governor = Governor(ladder, int(budget_ms * MS), int(period_ms * MS), 0)
+        camera = Camera(self.clock, period_ms, 10**9)
+        self.loop = Loop(camera, self.work, Collector(), Budget(budget_ms), clock_ns=self.clock)
+        self.steps, self.postponed_s = list[Step](), list[float]()
+        self.ticks = list[Tick]()
+        self._move: Move | None = None
+        self._ready_ns = 0
+
+    def work(self, frame: Frame) -> Result:
+        rung = self.governor.rung
+        is_odd = self.large_ms is not None and rung.variant == "large"
+        took_ms = (self.large_ms(self) if is_odd else rung.cost) * self.load(self.now_s)
+        self.clock.advance(took_ms)
+        return Classification(frame, int(took_ms * MS), np.empty(0, np.float32), np.empty(0, np.int64))
+
+    def run(self, seconds: float) -> World:
+        loop, governor = self.loop, self.governor
+        while self.clock.now_ns < seconds * S:
+            tick = loop.step()
+            self.ticks.append(tick)
+            if tick in (Tick.ON_TIME, Tick.LATE):
+                governor.note_result(is_late=tick is Tick.LATE, age_ns=loop.last_age_ns, run_ns=loop.last_run_ns)
+            elif tick is Tick.STALE:
+                governor.note_stale()
+            if self._move is not None and self.clock.now_ns >= self._ready_ns:
+                self._finish(self._move)
+            move = governor.decide(self.clock.now_ns, self.heat(self.now_s))
+            if move is not None and move.rung.variant == governor.rung.variant:
+                self._finish(move)
+            elif move is not None:
+                self._move, self._ready_ns = move, self.clock.now_ns + int(self.load_s * S)
+        return self
+
+    def _finish(self, move: Move) -> None:
+        self._move = None
+        if move.rung.variant == self.broken:
+            self.governor.fail(self.clock.now_ns)
+        elif move.rung.variant in self.short(self.now_s).split():
+            self.postponed_s.append(self.now_s)
+            self.governor.postpone(self.clock.now_ns)
+        else:
+            self.governor.arrive(self.clock.now_ns)
+            self.loop.every, self.loop.stages = self.governor.rung.every, self.work
+            self.steps.append(Step(self.now_s, self.governor.index, move.reason))
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.now_ns / S
+
+    @property
+    def path(self) -> list[int]:
+        return [step.rung for step in self.steps]
+
+    @property
+    def ups_s(self) -> list[float]:
+        """When it stepped up to the top."""
+        return [step.at_s for step in self.steps if step.rung == 0]
+
+
+def between(start_s: float, end_s: float, factor: float) -> Load:
+    return lambda s: factor if start_s <= s < end_s else 1.0
+
+
+def test_nothing_moves_while_the_budget_is_kept() -> None:
+    world = World(lambda s: 2.4 if int(s * 10) % 50 == 0 else 1.0).run(600)  # 96 ms now and then: near, and not over
+    assert world.steps == []
+
+
+def test_a_load_makes_it_step_down_once_and_up_again_when_it_is_over() -> None:
+    world = World(between(30, 60, 4.0)).run(120)
+    assert world.path == [1, 0]
+    down, up = world.steps
+    assert 32 <= down.at_s <= 36
+    assert down.reason.endswith("missed 100 ms")
+    assert "% of" in down.reason
+    assert 60 <= up.at_s <= 75  # quiet since the step down; the room appears when the load goes
+    assert up.reason.startswith("quiet for ")
+    assert "ms expected of 100" in up.reason
+
+
+def test_it_goes_down_one_rung_at_a_time_stays_at_the_end_of_the_ladder_and_comes_all_the_way_back() -> None:
+    world = World(between(10, 100, 60.0)).run(220)
+    assert world.path == [1, 2, 3, 2, 1, 0]
+    times = [step.at_s for step in world.steps]
+    assert all(b - a >= 2 for a, b in pairwise(times[:3])), "faster than it can see"
+    assert all(b - a >= 10 for a, b in pairwise(times[3:]))
+    assert set(world.ticks[-100:]) == {Tick.ON_TIME}
+
+
+def test_there_is_no_step_up_into_what_would_not_fit() -> None:
+    world = World(lambda s: 3.0 if s >= 10 else 1.0).run(600)  # large 120 ms, small 45, and the budget 100: for good
+    assert world.path == [1]
+
+
+def test_what_is_no_run_does_not_grow_with_the_model() -> None:
+    governor = Governor(LADDER, 100 * MS, 100 * MS, 0, 1)
+    moves = []
+    for number in range(20):
+        governor.note_result(is_late=False, age_ns=50 * MS, run_ns=3 * MS)
+        moves.append(governor.decide((number + 1) * S))
+    [move] = filter(None, moves)
+    assert move.reason.endswith(", 55 ms expected of 100")  # 47 and 3 * 40 / 15
+
+
+def test_a_camera_faster_than_the_larger_model_makes_a_frame_wait_and_that_counts() -> None:
+    # 40 ms of work on frames 33 ms apart: as old as 73. The budget is 80, of which a step up may take 64.
+    world = World(between(5, 15, 3.0), budget_ms=80, period_ms=33).run(200)
+    assert world.path == [1]
+
+
+@pytest.mark.parametrize(("period_s", "most"), [(3, 30), (13, 30), (40, 30), (180, 41)])
+def test_a_load_that_comes_and_goes_does_not_make_it_flap(period_s: float, most: int) -> None:
+    """A naive governor steps twice a period: this one far less often, where stepping up fails again and again."""
+    world = World(lambda s: 4.0 if s % period_s >= period_s / 2 else 1.0).run(3600)
+    assert 1 <= len(world.steps) <= most
+
+
+def test_a_hot_board_is_relieved_by_one_rung_and_no_more_while_the_budget_is_kept() -> None:
+    """A peak of less than five seconds is nothing."""
+    world = World(heat=lambda s: "the firmware throttles" if 5 <= s < 9 or 20 <= s < 200 else "").run(300)
+    assert world.path == [1, 0]
+    down, up = world.steps
+    assert 25 <= down.at_s <= 30
+    assert down.reason == "the board throttles: the firmware throttles"
+    assert up.at_s >= 208
+
+
+def test_heat_that_comes_back_with_the_larger_model_is_met_less_and_less_often() -> None:
+    world = World()
+    world.heat = lambda s: "hot" if world.governor.index == 0 and s > 10 else ""
+    ups = world.run(3600).ups_s
+    assert len(ups) <= 10
+    assert ups[-1] - ups[-2] > 300
+
+
+def test_a_variant_that_does_not_load_is_left_out() -> None:
+    ladder = (Rung("large", 1, 40.0), Rung("middle", 1, 30.0), Rung("small", 1, 15.0), Rung("small", 2, 15.0))
+    world = World(between(10, 40, 4.0), ladder=ladder, broken="middle").run(120)
+    assert [rung.variant for rung in world.governor.ladder] == ["large", "small", "small"]
+    assert world.path == [1, 0]
+
+
+def test_a_single_rung_has_nowhere_to_go() -> None:
+    world = World(lambda _s: 10.0, ladder=LADDER[:1]).run(60)
+    assert world.steps == []
+
+
+def test_nothing_is_decided_while_a_move_is_under_way() -> None:
+    world = World(lambda s: 60.0 if s >= 10 else 1.0, load_s=30).run(39)
+    assert world.steps == []
+    world.run(120)
+    assert world.path[0] == 1
+
+
+def test_a_camera_of_one_frame_in_three_seconds_is_judged_by_eight_of_them() -> None:
+    world = World(between(60, 200, 4.0), period_ms=3000).run(200)
+    assert world.path == [1]
+    assert world.steps[0].at_s <= 60 + 8 * 3
+    assert "of 8 frames" in world.steps[0].reason
+
+
+def test_one_late_frame_of_a_slow_camera_is_chance() -> None:
+    governor = Governor(LADDER, 100 * MS, 1000 * MS, 0)
+    for number in range(40):
+        governor.note_result(is_late=number % 8 == 0, age_ns=50 * MS, run_ns=40 * MS)
+        assert governor.decide((number + 1) * S) is None
+
+
+def test_after_a_time_without_frames_nothing_is_held_against_anybody() -> None:
+    governor = Governor(LADDER, 100 * MS, 100 * MS, 0)
+    for _ in range(3):
+        governor.note_stale()
+    governor.rest(3600 * S)
+    for _ in range(8):
+        governor.note_result(is_late=False, age_ns=50 * MS, run_ns=40 * MS)
+    assert governor.decide(3603 * S) is None
+
+
+def test_a_move_that_is_not_under_way_cannot_end() -> None:
+    governor = Governor(LADDER, 100 * MS, 100 * MS, 0)
+    for end in (governor.arrive, governor.fail, governor.postpone):
+        with pytest.raises(ValueError, match="no move"):
+            end(0)
+
+
+# Models that take something else than the bundle says of them.
+
+
+def test_a_step_up_is_not_tried_again_that_is_known_to_miss() -> None:
+    """Its cost says 40 ms where the small model takes 15; it takes 150."""
+    ups = World(large_ms=lambda _world: 150.0).run(2 * 3600).ups_s
+    assert ups[0] < 30
+    assert 2 <= len(ups) <= 5
+    assert all(b - a >= 1800 for a, b in pairwise(ups))
+
+
+def test_what_is_known_of_a_rung_follows_the_speed_of_the_board() -> None:
+    world = World(lambda s: 1 / 3 if s > 300 else 1.0, large_ms=lambda _world: 150.0).run(600)
+    assert world.path[-1] == 0
+    assert [up for up in world.ups_s if 30 < up < 300] == []
+
+
+def test_steps_up_that_fail_become_rarer() -> None:
+    # Fast enough for some seconds: what makes it slow then is the large model itself, and no figure said so.
+    def large_ms(world: World) -> float:
+        began_s = world.steps[-1].at_s if world.steps else 0.0
+        return 150.0 if world.now_s - began_s > 6 else 40.0
+
+    ups = World(large_ms=large_ms).run(2 * 3600).ups_s
+    gaps = [round(b - a) for a, b in pairwise(ups)]
+    assert gaps == sorted(gaps)
+    assert gaps[0] < 30
+    assert len(gaps) > 9
+    assert all(640 <= gap < 660 for gap in gaps[8:])
+
+
+# Memory for another model that is short for a while.
+
+THREE = (Rung("large", 1, 40.0), Rung("middle", 1, 25.0), Rung("small", 1, 15.0), Rung("small", 2, 15.0))
+
+
+def test_without_memory_frames_are_left_out_and_the_smaller_model_is_tried_less_and_less_often() -> None:
+    world = World(lambda s: 4.0 if s >= 10 else 1.0, short=lambda _s: "small").run(2400)
+    assert world.path[:2] == [1, 2]
+    assert str(world.governor.rung) == "large, every 3rd frame"
+    gaps = [b - a for a, b in pairwise(world.postponed_s)]
+    assert [round(gap, -1) for gap in gaps[:4]] == [30, 60, 120, 240]
+    assert max(gaps) < 700
+
+
+def test_when_memory_is_free_again_the_smaller_model_runs_and_all_is_as_it_was() -> None:
+    world = World(between(10, 400, 4.0), short=lambda s: "small" if s < 100 else "").run(330)
+    assert (str(world.governor.rung), world.loop.every) == ("small", 1)
+    assert world.steps[-1].reason == "memory for it may be free again"
+    small = ["small", "small, every 2nd frame", "small, every 3rd frame"]
+    assert [str(rung) for rung in world.governor.ladder] == ["large", *small]
+    assert str(world.run(500).governor.rung) == "large"
+
+
+def test_a_model_between_that_has_no_room_is_passed_over_in_both_directions() -> None:
+    world = World(between(10, 40, 6.0), ladder=THREE, short=lambda _s: "middle").run(300)
+    assert [step.rung for step in world.steps][-1] == 0
+    assert str(world.governor.rung) == "large"
+    assert len(world.postponed_s) >= 1
+
+
+def _missing(governor: Governor, second: int) -> str:
+    """Where it wants to go when all frames of a window are missed."""
+    for _ in range(8):
+        governor.note_stale()
+    move = governor.decide(second * S)
+    return str(move.rung) if move else ""
+
+
+def test_several_that_come_back_at_once_are_tried_one_after_the_other() -> None:
+    governor = Governor(THREE, 100 * MS, 100 * MS, 0)
+    for second, wanted in ((2, "middle"), (4, "small")):
+        assert _missing(governor, second) == wanted
+        governor.postpone(second * S)
+    assert _missing(governor, 6) == "large, every 2nd frame"
+    governor.arrive(6 * S)
+    assert _missing(governor, 1000) == "middle"
+    governor.postpone(1000 * S)
+    assert str(governor.rung) == "large, every 2nd frame"
+    assert _missing(governor, 1002) == "small"
+    governor.arrive(1002 * S)
+    assert [str(rung) for rung in governor.ladder] == ["large", "small", "small, every 2nd frame"]
+
+
+# Streams that share a machine.
+
+FPS, CORES = 30.0, 2
+STEPS = with_steps([Rung("int8", 1, 20.0)])
+
+
+class Shares(NamedTuple):
+    """Of each stream: results in each twenty seconds, and how many steps it made."""
+
+    results: list[list[int]]
+    steps: list[int]
+
+    def jain(self) -> list[float]:
+        """Fairness in each twenty seconds, those at the start and at the end left out."""
+        return [sum(n) ** 2 / (len(n) * sum(x * x for x in n)) for n in list(zip(*self.results, strict=True))[1:-1]]
+
+
+def _share(runs_ms: list[float], limit_ms: float, peers: Callable[[], Peers]) -> Shares:
+    """Simulate streams on two cores for ten minutes: a run takes longer by as much as more is wanted than there is.
+
+    Args:
+        runs_ms: of each stream, on a machine that does nothing else.
+        limit_ms: the budget of each.
+        peers: gives those among which a stream has its place.
+    """
+    chance, seconds = random.Random(1), 600.0
+    streams = range(len(runs_ms))
+    governors = [Governor(STEPS, int(limit_ms * MS), int(S / FPS), 0, place=peers().join()) for _ in streams]
+    next_s = [chance.random() / FPS for _ in streams]
+    due, seen, steps = [0.0 for _ in streams], [0 for _ in streams], [0 for _ in streams]
+    results = [[0] * (int(seconds / 20) + 1) for _ in streams]
+    slow, slow_until_s = 1.0, 0.0
+    while (now_s := min(next_s)) < seconds:
+        one = next_s.index(now_s)
+        governor = governors[one]
+        next_s[one] += 1 / FPS
+        seen[one] += 1
+        if now_s > slow_until_s:  # other programs: one and a half seconds a time
+            slow, slow_until_s = chance.lognormvariate(0, 0.15), now_s + chance.expovariate(1 / 1.5)
+        if seen[one] < due[one]:
+            continue
+        due[one] = max(due[one], seen[one] - 1) + governor.rung.every
+        wanted = sum(run * FPS / 1000 / g.rung.every for run, g in zip(runs_ms, governors, strict=True))
+        run_ns = int(runs_ms[one] * max(1.0, wanted / CORES) * slow * chance.lognormvariate(0, 0.35) * MS)
+        governor.note_result(is_late=run_ns > limit_ms * MS, age_ns=run_ns, run_ns=run_ns)
+        results[one][int(now_s / 20)] += 1
+        now_ns = int(now_s * S) + run_ns
+        if governor.decide(now_ns):
+            governor.arrive(now_ns)
+            steps[one] += 1
+    return Shares(results, steps)
+
+
+def test_streams_that_cannot_all_run_share_what_there_is() -> None:
+    shared = Peers()
+    together = _share([25.0] * 4, 60.0, lambda: shared)
+    assert any(together.steps), "there was enough for all"
+    jain = together.jain()
+    assert sum(value >= 0.95 for value in jain) >= 0.9 * len(jain), jain
+    apart = _share([25.0] * 4, 60.0, Peers)
+    assert sum(map(sum, together.results)) > 0.9 * sum(map(sum, apart.results)), "fairness costs too much"
+    assert sum(value >= 0.95 for value in apart.jain()) < 0.7 * len(jain), "streams that know nothing do it as well"
+
+
+def test_one_that_is_too_heavy_goes_down_alone() -> None:
+    shared = Peers()
+    shares = _share([20.0, 20.0, 20.0, 90.0], 80.0, lambda: shared)
+    *light, heavy = [sum(of_stream[1:]) for of_stream in shares.results]
+    assert min(light) > 0.98 * FPS * 580
+    assert heavy < 0.2 * FPS * 580
+
+
+def test_the_one_that_stands_higher_is_asked_while_it_has_trouble_too_and_else_once() -> None:
+    peers = Peers()
+    high, low = peers.join(), peers.join()
+    low.stand(3)
+    high.note(misses=True, rises=False, until_ns=10)
+    for now_ns in range(10):
+        assert low.gives_way(now_ns)
+    assert high.take_asked()
+    assert not high.take_asked()
+    assert not low.gives_way(10)
+    assert not high.gives_way(0), "there is none above it"
+    peers = Peers()
+    high, low = peers.join(), peers.join()
+    low.stand(1)
+    low.note(misses=True, rises=False, until_ns=10)
+    assert low.gives_way(0)
+    assert high.take_asked()
+    low.note(misses=True, rises=False, until_ns=10)
+    assert not low.gives_way(1)
+    low.note(misses=False, rises=False, until_ns=10)
+    assert low.gives_way(2)
+
+
+def test_the_lowest_rises_first_and_one_at_a_time() -> None:
+    peers = Peers()
+    high, low = peers.join(), peers.join()
+    high.stand(1)
+    low.stand(2)
+    low.note(misses=False, rises=True, until_ns=S)
+    assert not high.may_rise(0)
+    assert low.may_rise(0)
+    low.stand(1)
+    assert not high.may_rise(3 * S)
+    assert high.may_rise(4 * S)
+
+
+def test_one_that_is_gone_or_silent_holds_up_nobody() -> None:
+    peers = Peers()
+    high, low, gone = peers.join(), peers.join(), peers.join()
+    high.stand(1)
+    for place, until_ns in ((low, S), (gone, 50 * S)):
+        place.stand(2)
+        place.note(misses=False, rises=True, until_ns=until_ns)
+    assert not high.may_rise(31 * S)
+    gone.leave()
+    gone.leave()
+    assert not high.may_rise(30 * S), "the other one still wishes to rise"
+    assert high.may_rise(31 * S)

@@ -1,0 +1,248 @@
+"""`edge-sdk tune`, `edge-sdk run` with what it found, and `edge-sdk bench` with settings, on a tiny bundle."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.tuning import Limits, Machine, Tuned
+from edge_sdk.tuning.record import Records, Request
+from tests.support.bundles import write_variants
+from tests.support.pictures import write_video
+from tests.support.results import CPU, candidate, measurement
+
+FPS = 100
+LIMITS = Limits(1000, 1.0)
+TUNED = Tuned.of(
+    [
+        measurement(candidate(), 12.5, cpu_share=0.3, quality=0.95, p50_ms=10),
+        measurement(candidate("fp32", threads=2), 50, cpu_share=0.6, quality=1.0, p50_ms=40),
+    ],
+    candidate(),
+    LIMITS,
+    metric="agreement with FP32",
+    providers=CPU,
+    fps=FPS,
+    seconds=9,
+    others=0.0,
+)
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "edge-sdk" / "tuning"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, state: Path) -> Path:
+    return write_variants(tmp_path / "a.edge")
+
+
+@pytest.fixture
+def record(bundle: Path, state: Path) -> Path:
+    """What was found for the camera named `camera`, as a run for 1000 ms looks for it."""
+    request = Request(digest=Bundle.open(bundle).digest, camera="camera", variant=None, limits=Limits(1000.0))
+    Records(state).remember(request, Machine.here(), TUNED)
+    return state / request.file_name
+
+
+def test_the_best_quality_is_chosen_remembered_and_shown_by_inspect(
+    bundle: Path, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With real sessions in real time."""
+    assert run(["inspect", str(bundle)]) == 0
+    assert "tuned " not in capsys.readouterr().out
+    options = ["--seconds", "1.5", "--latency-ms", "1000", "--fps", str(FPS), "--camera", "gate", "--json"]
+    assert run(["tune", str(bundle), *options]) == 0
+    captured = capsys.readouterr()
+    assert not captured.err
+    tuned = msgspec.json.decode(captured.out, type=Tuned)
+    assert tuned.chosen.candidate.variant == "fp32"
+    assert tuned.meets_budget
+    assert tuned.before is not None
+    assert tuned.before.candidate.variant == "int8"
+    assert all(0 < m.p50_ms <= m.p99_ms for m in tuned.measured)
+    [kept] = state.iterdir()
+    assert msgspec.convert(msgspec.json.decode(kept.read_bytes())["tuned"], Tuned) == tuned
+    assert run(["inspect", str(bundle)]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tuned ")]
+    assert line.startswith(f"tuned       camera gate, {FPS} frames a second, 1000 ms: {tuned.chosen.candidate} (p99 ")
+    assert run(["inspect", str(bundle), "--json"]) == 0
+    [shown] = msgspec.json.decode(capsys.readouterr().out)["tuned"]
+    assert msgspec.convert(shown["tuned"], Tuned) == tuned
+
+
+def test_a_variant_that_is_named_is_the_only_one(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--seconds", "0.3", "--latency-ms", "1000", "--fps", str(FPS), "--json"]
+    assert run(["tune", str(bundle), *options, "--variant", "model.int8.8x8.ort"]) == 0
+    tuned = msgspec.json.decode(capsys.readouterr().out, type=Tuned)
+    assert {m.candidate.variant for m in tuned.measured} == {"int8.8x8"}
+
+
+def _comes_to(monkeypatch: pytest.MonkeyPatch, tuned: Tuned, remark: str = "") -> None:
+    monkeypatch.setattr("edge_sdk.cli.tune.tune", lambda *_arguments, **_options: (tuned, remark))
+
+
+def test_the_table_says_what_was_before_what_is_after_and_why(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _comes_to(monkeypatch, TUNED)
+    assert run(["tune", str(bundle), "--fps", str(FPS)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.pop(1).endswith(f"ONNX Runtime {Machine.here().onnxruntime}")
+    assert lines == [
+        "tiny 1 at 100 frames a second",
+        "budget 1000 ms, CPU at most 100 % of a core; quality is agreement with FP32",
+        "",
+        "                    p50 ms   p99 ms    CPU   quality",
+        "int8, 1 thread       10.00    12.50   30 %    95.0 %  promised",
+        "fp32, 2 threads      40.00    50.00   60 %   100.0 %  chosen",
+        "",
+        "before  int8, 1 thread: p99 12.5 ms, 30 % of a core",
+        "after   fp32, 2 threads: p99 50 ms, 60 % of a core",
+        "why     the highest quality of those that keep 1000 ms and a CPU share of 1",
+        "next    `edge-sdk run --camera camera` starts with it, at about 100 frames a second",
+    ]
+
+
+def test_a_budget_that_nothing_keeps_is_exit_code_4_and_what_is_not_remembered_is_said(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "a budget of 1 ms cannot be kept"
+    late = msgspec.structs.replace(TUNED, meets_budget=False, reason=why, others=0.9, provisional=True)
+    _comes_to(monkeypatch, late, "STATE cannot be written")
+    assert run(["tune", str(bundle), "--fps", str(FPS)]) == 4
+    captured = capsys.readouterr()
+    assert "\nafter " in captured.out
+    assert "\nnext " not in captured.out
+    assert "\ndoubt   other programs took 90 % of the processors' time" in captured.out
+    assert captured.err.splitlines() == [
+        "edge-sdk: warning: not remembered: STATE cannot be written",
+        f"edge-sdk: {bundle}: nothing keeps the limits here: {why}",
+    ]
+
+
+def test_run_takes_what_was_found_for_the_same_wish_only(
+    bundle: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    video = write_video(tmp_path / "v.avi", range(300), fps=FPS)
+    command = ["run", str(bundle), "--source", str(video), "--frames", "3", "--latency-ms", "1000"]
+    for flags, takes, tunes in [
+        ([], True, False),
+        (["--no-tune"], False, False),
+        (["--camera", "other"], False, True),
+        (["--variant", "int8"], False, False),
+    ]:
+        assert run([*command, *flags]) == 0
+        error = capsys.readouterr().err
+        assert (": fp32, 2 threads (p99 " in error) is takes, flags
+        assert ("tuning for 100 frames a second" in error) is tunes, flags
+
+
+def test_another_rate_is_tuned_anew_and_a_damaged_record_too(
+    bundle: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slower = write_video(tmp_path / "v.avi", range(100), fps=50)
+    command = ["run", str(bundle), "--source", str(slower), "--frames", "3", "--latency-ms", "1000"]
+    assert run(command) == 0
+    error = capsys.readouterr().err
+    assert "tuning for 50 frames a second, and not 100: what runs best is measured" in error
+    record.write_bytes(b"{}")
+    assert run(command) == 0
+    error = capsys.readouterr().err
+    assert f"tuning anew: {record} is of another version of edge-sdk" in error
+    assert "tuned at" not in error
+    assert "tuning was not finished: nothing is remembered" in error
+
+
+def test_images_are_not_tuned_on_nor_run_by_what_was_tuned(
+    bundle: Path, record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cv2.imwrite(str(tmp_path / "one.png"), np.zeros((16, 16, 3), np.uint8))
+    assert run(["run", str(bundle), "--source", str(tmp_path / "one.png"), "--latency-ms", "1000"]) == 0
+    error = capsys.readouterr().err
+    assert "stopped by end of source; 1 results" in error
+    assert "tuned at" not in error
+    assert "tuning for" not in error
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "expected"),
+    [
+        (["--source", "IMAGE"], 2, "images have no pace to tune at"),
+        (["--source", "VIDEO"], 1, "the source ended before tuning did; give a longer one, or fewer --seconds"),
+        (["--source", "VIDEO", "--fps", "5"], 2, "--fps is of the pictures that come without --source"),
+        (["--variant", "none"], 2, "has no variant 'none'"),
+        (["--camera", "a/b"], 2, "camera"),
+        (["--fps", "nan"], 2, "--fps"),
+        (["--cpu-share", "0"], 2, "--cpu-share"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, expected: str
+) -> None:
+    cv2.imwrite(str(tmp_path / "one.png"), np.zeros((16, 16, 3), np.uint8))
+    places = {"IMAGE": str(tmp_path / "one.png"), "VIDEO": str(write_video(tmp_path / "v.avi", range(10), fps=FPS))}
+    assert run(["tune", str(bundle), *(places.get(flag, flag) for flag in flags)]) == code
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert expected in captured.err.splitlines()[-1]
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("options", "threads", "spinning"),
+    [
+        (["--variant", "int8.8x8"], 1, False),
+        (["--threads", "2", "--spin"], 2, True),
+        (["--threads", "3", "--no-spin"], 3, False),
+    ],
+)
+def test_bench_runs_the_variant_threads_and_spinning_that_are_given(
+    bundle: Path, capsysbinary: pytest.CaptureFixture[bytes], options: list[str], threads: int, spinning: bool
+) -> None:
+    assert run(["bench", str(bundle), "--rounds", "1", "--json", *options]) == 0
+    report = msgspec.json.decode(capsysbinary.readouterr().out)
+    assert (report["threads"], report["spinning"]) == (threads, spinning)
+    assert report["variant"] == ("int8.8x8" if "--variant" in options else "int8")
+
+
+def test_the_table_of_bench_says_how_the_model_ran(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", str(bundle), "--rounds", "1", "--threads", "2", "--spin"]) == 0
+    assert "(int8, 2 threads that spin), frame 1280x720" in capsys.readouterr().out
+
+
+def test_the_frame_may_be_a_file_whose_name_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = tmp_path / os.fsdecode(b"\xff.png")
+    image.write_bytes(cv2.imencode(".png", np.zeros((20, 30, 3), np.uint8))[1].tobytes())
+    folder = write_variants(tmp_path / "a.edge")
+    assert run(["bench", str(folder), "--rounds", "1", "--image", str(image)]) == 0
+    assert "frame 30x20" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("image", "expected"),
+    [
+        ("none.png", "none.png: no such image"),
+        (".", ".: image cannot be read: it is a folder, expected a regular file"),
+        ("pipe", "pipe: image cannot be read: it is a pipe, expected a regular file"),
+        ("/dev/zero", "/dev/zero: image cannot be read: it is a device, expected a regular file"),
+        ("empty.png", "empty.png: not an image that can be read, or of more than 67 million pixels"),
+    ],
+)
+def test_a_frame_that_is_no_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], image: str, expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("empty.png").touch()
+    assert run(["bench", str(write_variants(tmp_path / "a.edge")), "--image", image]) == 2
+    assert capsys.readouterr().err == f"edge-sdk: {expected}\n"

@@ -1,0 +1,305 @@
+"""What tuning found is remembered for the same bundle, machine and wish only, and used by the next start."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from edge_sdk.budget import Budget
+from edge_sdk.bundle import Bundle
+from edge_sdk.cli.root import run
+from edge_sdk.cpu import Cpu
+from edge_sdk.errors import OutputError, SessionError
+from edge_sdk.loop import Loop, Tick
+from edge_sdk.session import available_providers
+from edge_sdk.stages import Stages
+from edge_sdk.state_folder import state_folder
+from edge_sdk.tuning import Candidate, Limits, LiveTuner, Machine, Tuned, Tuning
+from edge_sdk.tuning.record import Record, Records, Request
+from edge_sdk.tuning.tuning import open_candidate
+from tests.support.bundles import edit_manifest, write_variants
+from tests.support.loops import Camera, Clock, Collector
+from tests.support.pictures import write_video
+from tests.support.results import CPU, candidate, cores, measurement
+
+AZURE, CUDA = "AzureExecutionProvider", "CUDAExecutionProvider"  # the first is in every wheel, the second in none here
+HERE = Machine(
+    cpu=Cpu("Cortex", "0" * 64), logical=4, physical=4, allowed=4, memory_gib=8, onnxruntime="1.31.1", providers=CPU
+)
+LIMITS = Limits(100)
+
+needs_azure = pytest.mark.skipif(AZURE not in available_providers(), reason="this ONNX Runtime has the CPU alone")
+
+
+def _tuned(best: Candidate | None = None, providers: tuple[str, ...] = CPU, others: float = 0.0) -> Tuned:
+    """At 15 frames a second `best` fitted, by default FP32 with two threads; INT8 needed but one."""
+    fp32 = measurement(best or candidate("fp32", threads=2), 50, quality=1.0)
+    measured = [measurement(candidate(), 10, quality=0.95), fp32]
+    fields: dict[str, Any] = {"metric": "agreement", "providers": providers, "fps": 15, "seconds": 9, "others": others}
+    return Tuned.of(measured, candidate(), LIMITS, **fields)
+
+
+def _request(bundle: Bundle, **changes: object) -> Request:
+    request = Request(digest=bundle.digest, camera="gate", variant=None, limits=LIMITS)
+    return msgspec.structs.replace(request, **changes)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    return Bundle.open(write_variants(tmp_path / "a.edge"))
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records(tmp_path / "state")
+
+
+def test_the_same_wish_on_the_same_machine_is_remembered_and_another_wish_is_not(
+    records: Records, bundle: Bundle
+) -> None:
+    assert records.recall(bundle, _request(bundle), HERE) is None
+    records.remember(_request(bundle), HERE, _tuned())
+    found = records.recall(bundle, _request(bundle), HERE)
+    assert isinstance(found, Record)
+    assert found.tuned == _tuned()
+    assert found.at.endswith("Z")
+    others: list[dict[str, object]] = [
+        {"digest": "f" * 64},
+        {"camera": "yard"},
+        {"variant": "int8"},
+        {"limits": Limits(101)},
+        {"limits": Limits(100, 0.5)},
+    ]
+    for other in others:
+        assert records.recall(bundle, _request(bundle, **other), HERE) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"cpu": Cpu("Other", "1" * 64)}, "was measured on something else: CPU Cortex, now Other"),
+        ({"cpu": Cpu("Cortex", "1" * 64)}, "CPU Cortex, now one of that name with other cores"),
+        ({"allowed": 1}, "allowed cores 4, now 1"),
+        ({"memory_gib": 4}, "GiB of memory 8, now 4"),
+        ({"onnxruntime": "1.32.0"}, "ONNX Runtime 1.31.1, now 1.32.0"),
+        ({"providers": (CUDA, *CPU)}, "CPUExecutionProvider, now CUDAExecutionProvider, CPUExecutionProvider"),
+    ],
+)
+def test_another_machine_is_told_apart(
+    records: Records, bundle: Bundle, change: dict[str, object], expected: str
+) -> None:
+    records.remember(_request(bundle), HERE, _tuned())
+    found = records.recall(bundle, _request(bundle), msgspec.structs.replace(HERE, **change))
+    assert isinstance(found, str)
+    assert found.endswith(expected)
+
+
+def test_this_machine_is_itself() -> None:
+    here = Machine.here()
+    assert here.difference(Machine.here()) is None
+    assert here.memory_gib.bit_count() == 1
+
+
+def _edited(edit: Callable[[Any, Any], object]) -> Callable[[bytes], bytes]:
+    def damage(data: bytes) -> bytes:
+        document = msgspec.json.decode(data)
+        edit(document, document["tuned"]["chosen"]["candidate"])
+        return msgspec.json.encode(document)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda data: data[: len(data) // 2], "is damaged"),
+        (lambda _data: b"[" * 100_000, "is damaged"),
+        (lambda data: data + b" " * (1 << 20) + b"x", "cannot be read: more than 1 MiB"),
+        (_edited(lambda document, _chosen: document.update(schema_version=1)), "is of another version of edge-sdk"),
+        (_edited(lambda document, _chosen: document["request"].update(camera="yard")), "is of something else"),
+        (_edited(lambda _document, chosen: chosen.update(intra_op_num_threads=0)), "is damaged"),
+        (_edited(lambda _document, chosen: chosen.update(variant="other")), "is other, 2 threads, which "),
+        (
+            _edited(lambda _document, chosen: chosen.update(providers=["EvilProvider"])),
+            "2 threads, EvilProvider, which ",
+        ),
+        (_edited(lambda _document, chosen: chosen.update(providers=[])), "what is remembered is fp32, "),
+        (_edited(lambda d, _chosen: d["tuned"]["measured"][0]["candidate"].update(variant="gone")), "is gone, "),
+    ],
+)
+def test_what_is_damaged_or_names_what_is_not_there_is_passed_over_in_one_line(
+    tmp_path: Path, records: Records, bundle: Bundle, damage: Callable[[bytes], bytes], expected: str
+) -> None:
+    records.remember(_request(bundle), HERE, _tuned())
+    path = tmp_path / "state" / _request(bundle).file_name
+    path.write_bytes(damage(path.read_bytes()))
+    found = records.recall(bundle, _request(bundle), HERE)
+    assert isinstance(found, str)
+    assert expected in found
+    assert "\n" not in found
+
+
+def test_records_of_bundles_that_are_gone_do_not_pile_up(tmp_path: Path, records: Records, bundle: Bundle) -> None:
+    folder = tmp_path / "state"
+    records.remember(_request(bundle, camera="first"), HERE, _tuned())
+    leftover = folder / ".half"  # of a process that was killed while it wrote
+    leftover.write_bytes(b"")
+    for number, path in enumerate(folder.iterdir()):
+        os.utime(path, ns=(number, number))
+    for number in range(40):
+        records.remember(_request(bundle, camera=f"c{number}"), HERE, _tuned())
+    assert len(list(folder.iterdir())) == 32
+    assert not leftover.exists()
+    assert records.recall(bundle, _request(bundle, camera="first"), HERE) is None
+    assert isinstance(records.recall(bundle, _request(bundle, camera="c39"), HERE), Record)
+
+
+def test_a_folder_that_cannot_be_written_or_read_is_one_error(tmp_path: Path, bundle: Bundle) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OutputError, match="cannot be written"):
+        Records(tmp_path / "file").remember(_request(bundle), HERE, _tuned())
+    found = Records(tmp_path / "file").recall(bundle, _request(bundle), HERE)
+    assert isinstance(found, str)
+    assert "cannot be read" in found
+
+
+# What a start makes of it.
+
+
+def _remember(bundle: Bundle, tuned: Tuned) -> None:
+    Records(state_folder() / "tuning").remember(_request(bundle), Machine.here(), tuned)
+
+
+def _tuning(bundle: Bundle, said: list[str] | None = None, **changes: Any) -> Tuning:
+    say = (said if said is not None else []).append
+    return Tuning(bundle, LIMITS, **{"camera": "gate", "variant": None, "say": say, **changes})
+
+
+def _noting(opened: list[Candidate]) -> Callable[[Bundle, Candidate], Stages]:
+    def note(whole: Bundle, what: Candidate) -> Stages:
+        opened.append(what)
+        return open_candidate(whole, what)
+
+    return note
+
+
+def _tuner(tuning: Tuning, home: Stages, fps: float = 30, **changes: Any) -> LiveTuner:
+    return tuning.supervisor(home, fps, on_tuned=lambda _tuned, _remark: None, **changes)
+
+
+@pytest.mark.parametrize(("usable", "promised", "expected"), [(1, 4, 4), (2, 2, 2), (3, 2, 2), (4, 4, 3)])
+@pytest.mark.parametrize("variant", [None, "fp32"])
+def test_of_more_than_two_cores_one_is_left_from_the_first_start_on(
+    bundle: Bundle, usable: int, promised: int, expected: int, variant: str | None
+) -> None:
+    edit_manifest(bundle.path, intra_op_num_threads=promised)
+    opened = list[Candidate]()
+    here = Bundle.open(bundle.path)
+    tuning = _tuning(here, variant=variant, open_stages=_noting(opened), cores=cores(usable))
+    home = tuning.open()
+    tuning.open_variant("int8.8x8")
+    assert [what.intra_op_num_threads for what in opened] == [expected, expected]
+    plan = _tuner(tuning, home).plan
+    assert plan.promise.intra_op_num_threads == expected
+    assert plan.on(cores(4)).promise.intra_op_num_threads == min(promised, 3)
+
+
+def test_what_was_tuned_on_a_busy_machine_runs_at_the_next_start_and_is_tuned_again(bundle: Bundle) -> None:
+    for others, holds in ((0.9, False), (0.1, True)):
+        _remember(bundle, _tuned(others=others))
+        tuning = _tuning(bundle)
+        assert tuning.open().variant == "fp32"
+        assert tuning.holds_for(15) is holds
+        assert not tuning.holds_for(30)
+
+
+def test_what_runs_is_known_by_its_session_and_not_by_what_was_asked_for(bundle: Bundle) -> None:
+    runs = candidate("fp32", threads=3, inter_op_num_threads=2, allow_spinning=True, arena=False)
+    assert _tuner(_tuning(bundle), open_candidate(bundle, runs)).home == runs  # opened by somebody else
+
+
+def test_a_variant_that_the_start_switched_to_is_measured_with_the_settings_that_it_has(bundle: Bundle) -> None:
+    _remember(bundle, _tuned())
+    opened, tried = list[Candidate](), list[Candidate]()
+    tuning = _tuning(bundle, open_stages=_noting(opened))
+    assert tuning.open().variant == "fp32"
+    home = tuning.open_variant("int8")  # the start found FP32 too slow
+    assert opened == [candidate("fp32", threads=2), candidate("int8")]
+    tuner = _tuner(tuning, home, on_trying=tried.append)
+    tuner.after(Loop(Camera(Clock(), 33, 10), home, Collector(), Budget(100)), Tick.ON_TIME)
+    tuner.close()
+    assert tried == [candidate("int8")]
+    assert opened[2:] == []  # it runs already
+    assert not [thread for thread in threading.enumerate() if thread.name == "tuning"]
+
+
+def test_other_variants_are_opened_with_what_was_found(bundle: Bundle) -> None:
+    _remember(bundle, _tuned())
+    opened = list[Candidate]()
+    tuning = _tuning(bundle, open_stages=_noting(opened))
+    for open_stages in (lambda: tuning.open_variant("int8.8x8"), tuning.open, lambda: tuning.open_variant("int8.8x8")):
+        open_stages()
+    assert [str(what) for what in opened] == ["int8.8x8, 1 thread", "fp32, 2 threads", "int8.8x8, 2 threads"]
+
+
+# Execution providers: what was missing when a board was tuned is not missing for ever.
+
+
+def _promising(bundle: Bundle, *providers: str) -> Bundle:
+    edit_manifest(bundle.path, providers=[*providers, *CPU])
+    return Bundle.open(bundle.path)
+
+
+@pytest.mark.parametrize(
+    ("promised", "chosen", "started", "expected"),
+    [
+        pytest.param(AZURE, CPU, CPU, f"tuning anew: {AZURE} can be used since 20", marks=needs_azure),
+        pytest.param(CUDA, (CUDA, *CPU), (CUDA, *CPU), f"tuning anew: {CUDA} cannot be used any more since 20"),
+        pytest.param(AZURE, CPU, (AZURE, *CPU), "tuned at 20", marks=needs_azure),  # passed over by choice
+        pytest.param(CUDA, CPU, CPU, "tuned at 20"),  # still missing
+    ],
+    ids=["installed since", "gone", "passed over", "missing"],
+)
+def test_a_provider_that_came_or_went_is_noticed(
+    bundle: Bundle, promised: str, chosen: tuple[str, ...], started: tuple[str, ...], expected: str
+) -> None:
+    bundle, said = _promising(bundle, promised), list[str]()
+    _remember(bundle, _tuned(candidate("fp32", providers=chosen), started))
+    assert _tuning(bundle, said).open().variant == ("fp32" if expected.startswith("tuned at") else "int8")
+    [line] = said
+    assert line.startswith(expected)
+
+
+@needs_azure
+def test_a_chain_that_was_cut_by_choice_is_tried_whole_at_another_rate(bundle: Bundle) -> None:
+    bundle = _promising(bundle, AZURE)
+    _remember(bundle, _tuned(candidate("fp32"), (AZURE, *CPU)))
+    tuning = _tuning(bundle)
+    assert _tuner(tuning, tuning.open(), 10).plan.providers == (AZURE, *CPU)
+
+
+def test_a_candidate_whose_provider_does_not_start_is_not_measured_as_if_it_had(bundle: Bundle) -> None:
+    with pytest.raises(SessionError, match=f"{CUDA} does not start: not in this ONNX Runtime"):
+        _tuning(_promising(bundle, CUDA)).open_beside(candidate("fp32", providers=(CUDA, *CPU)))
+
+
+def test_shortfalls_are_said_of_each_variant_once(
+    bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None keeps a budget of a nanosecond, so the start goes through all of them."""
+    variants = msgspec.json.decode(bundle.manifest_bytes)["variants"]
+    for variant, ms in zip(variants, (10.0, 1.0, 5.0), strict=True):  # int8, int8.8x8, fp32
+        variant["host_latency_ms"] = ms
+    edit_manifest(bundle.path, providers=[CUDA, *CPU], variants=variants, latency_budget_ms=1e-6)
+    video = write_video(tmp_path / "v.avi", range(20), fps=50)
+    assert run(["run", str(bundle.path), "--source", str(video), "--best-effort", "--frames", "1"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if CUDA in line]
+    told = [line.partition(f": {CUDA} was asked for and is not used: not in this ONNX Runtime ")[0] for line in lines]
+    assert told == [f"edge-sdk: warning: {variant}" for variant in ("int8", "fp32", "int8.8x8")]
