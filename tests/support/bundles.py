@@ -134,15 +134,7 @@ def write_graded(
     latency_ms: float = 100.0,
     hostile: onnx.ModelProto | None = None,
 ) -> Path:
-    """Write it: `int8` of `side` pixels and `int8.8x8`.
-
-    Args:
-        folder: NAME.edge.
-        side: of the larger model's input.
-        width: channels of both; their square is what a pixel costs.
-        latency_ms: the budget.
-        hostile: takes the place of the smaller model, of 8 pixels; nobody will ever compare its golden outputs.
-    """
+    """Write it: `int8` of `side` pixels and `int8.8x8`."""
     files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
     for name, pixels in ((LARGE, side), (SMALL, 8)):
         is_hostile = name == SMALL and hostile is not None
@@ -324,16 +316,7 @@ def write_real_bundle(
     extra: dict[str, bytes] | None = None,
     **changes: object,
 ) -> Path:
-    """A bundle of two classes that this machine can run.
-
-    Args:
-        folder: to be made.
-        model: of one output, (1, 2).
-        golden: images with their outputs; by default one dark image, and what the model says of it.
-        operators: that the variant needs, beside a convolution.
-        extra: further files.
-        changes: of the manifest.
-    """
+    """A bundle of two classes that this machine can run."""
     data = model.SerializeToString()
     pairs = golden or [_golden_of_troubled(data)]
     buffer = io.BytesIO()
@@ -367,15 +350,14 @@ SIDE_HOSTILE = 16
 _SHAPE = [1, 3, SIDE_HOSTILE, SIDE_HOSTILE]
 
 
-def write_hostile(folder: Path, model: onnx.ModelProto, *, memory_mb: int = 512) -> Path:
+def write_hostile(folder: Path, model: onnx.ModelProto) -> Path:
     """A bundle that carries it, with golden outputs that nobody will ever compare."""
     golden = io.BytesIO()
     np.savez_compressed(
         golden, image_0=np.zeros((SIDE_HOSTILE, SIDE_HOSTILE, 3), np.uint8), output_0_0=np.zeros((1, 2), np.float32)
     )
     files = {**FILES, "model.int8.ort": model.SerializeToString(), "golden.npz": golden.getvalue()}
-    manifest = msgspec.structs.replace(make_manifest(files, side=SIDE_HOSTILE), memory_mb=memory_mb)
-    return write_bundle(folder, manifest, files)
+    return write_bundle(folder, make_manifest(files, side=SIDE_HOSTILE), files)
 
 
 def sound() -> onnx.ModelProto:
@@ -428,9 +410,9 @@ def endless_of_hostile(side: int = SIDE_HOSTILE) -> onnx.ModelProto:
     return tiny.model(nodes, [1, 3, side, side], {"y": value}, weights)
 
 
-def deep(levels: int = 6000) -> onnx.ModelProto:
+def deep() -> onnx.ModelProto:
     """A chain of functions, each of which calls the next: what unfolds them runs out of stack."""
-    imports = [helper.make_opsetid("", tiny.OPSET), helper.make_opsetid("local", 1)]
+    levels, imports = 6000, [helper.make_opsetid("", tiny.OPSET), helper.make_opsetid("local", 1)]
     model = tiny.model([helper.make_node("f0", ["images"], ["y"], domain="local")], _SHAPE, {"y": _SHAPE})
     for level in range(levels):
         call = helper.make_node(f"f{level + 1}", ["x"], ["y"], domain="local")
@@ -446,10 +428,10 @@ def deep(levels: int = 6000) -> onnx.ModelProto:
 NATIVE_TARGET = {"x86_64": "x86_64", "aarch64": "arm64"}[platform.machine()]
 
 
-def build_cell_detector(folder: Path, target: str = NATIVE_TARGET) -> Path:
+def build_cell_detector(folder: Path) -> Path:
     """A detector of bright cells: 4 x 4 of them, boxes exactly the cell, class red or blue."""
-    output = folder / f"cells-{target}.edge"
-    build(write_detector(folder / f"project-{target}"), target, output, bundle_version=1)
+    output = folder / f"cells-{NATIVE_TARGET}.edge"
+    build(write_detector(folder / "project"), NATIVE_TARGET, output, bundle_version=1)
     return output
 
 

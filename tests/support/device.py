@@ -20,7 +20,6 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import cv2
@@ -37,8 +36,6 @@ from tests.support.streams import StreamServer
 from tests.support.subscribers import documents
 
 # A device: `edge-sdk run` by a configuration file, whose words are heard while it runs.
-#
-# What a test takes away from it, descriptors for instance, it takes away from this process alone.
 
 STOP_S = 30.0
 """Until a program that was told to end is given up: only a guard."""
@@ -54,16 +51,7 @@ def own_folders(folder: Path) -> dict[str, Path]:
 
 
 class Device:
-    """A running program; as a context manager it is gone at the end, and where a test fails its words are printed.
-
-    Args:
-        config: its configuration file.
-        arguments: further ones.
-        before: a command that runs it, such as `unshare`.
-        environment: further variables.
-        stdout: where results go; they are heard by default.
-        stderr: where lines for people go; they are heard by default.
-    """
+    """A running program; as a context manager it is gone at the end, and where a test fails its words are printed."""
 
     def __init__(
         self,
@@ -94,9 +82,7 @@ class Device:
     def __enter__(self) -> Device:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         if not self.is_over:
             self.process.kill()
         self._listen_to_the_end()
@@ -222,13 +208,7 @@ def write_sources(folder: Path) -> Path:
 
 
 class Site:
-    """A device, its broker, whoever listens there, and what the configuration says.
-
-    Args:
-        folder: for everything.
-        bundle: is copied.
-        sources: where film and pictures are.
-    """
+    """A device, its broker, whoever listens there, and what the configuration says."""
 
     def __init__(self, folder: Path, bundle: Path, sources: Path) -> None:
         self.folder, self.sources = folder, sources
@@ -380,9 +360,7 @@ class BlinkingCamera:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 
@@ -394,14 +372,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Of one process.
-
-    Attributes:
-        memory_mb: resident, in MiB.
-        files: open descriptors.
-        threads: of it.
-        cpu_s: that it has used since its start, seconds.
-    """
+    """Of one process."""
 
     memory_mb: float
     files: int
@@ -422,14 +393,7 @@ def held_by(pid: int) -> Held:
 
 
 class Scene:
-    """A device with one camera that is there, one that is not and one that is drawn.
-
-    Args:
-        folder: for its files.
-        bundle: is copied.
-        door: the camera that is there.
-        broker: where results go.
-    """
+    """A device with one camera that is there, one that is not and one that is drawn."""
 
     def __init__(self, folder: Path, bundle: Path, door: StreamServer, broker: Broker) -> None:
         self.folder, self.door, self.broker = folder, door, broker
@@ -616,9 +580,7 @@ class Mounts:
     def __enter__(self) -> Mounts:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     @property
@@ -659,18 +621,10 @@ def read_only(*folders: Path) -> Mounts:
 
 
 # The wall clock of one program, put forward and back while it runs; its monotonic clocks are the machine's.
-#
-# A library that is loaded before the others does it: the machine's own clock is everybody's. libfaketime would be that
-# library, but as Debian has it (0.9.10) a monotonic sleep fails under it.
 
 
 class WallClock:
-    """Of the programs that get its `environment`.
-
-    Args:
-        folder: for the library, and the file that says what time it is.
-        off: by which it begins to be wrong.
-    """
+    """Of the programs that get its `environment`."""
 
     def __init__(self, folder: Path, off: timedelta) -> None:
         self._library, self._file = folder / "wall_clock.so", folder / "wall_clock"

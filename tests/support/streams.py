@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 
 from edge_sdk.frame import Frame
 from tests.support.absent import not_installed
@@ -130,14 +129,7 @@ JPEG = "jpegenc ! rtpjpegpay name=pay0 pt=26"
 
 
 class StreamServer:
-    """A running server; as a context manager it is gone at the end.
-
-    Args:
-        location: what a source is called that reads it, `{}` for its URL.
-
-    Attributes:
-        port: a free one by default, kept at later starts.
-    """
+    """A running server; as a context manager it is gone at the end."""
 
     def __init__(
         self, command: list[str], scheme: str, arguments: tuple[str, ...], port: int = 0, location: str = "{}"
@@ -153,9 +145,7 @@ class StreamServer:
     def __enter__(self) -> StreamServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     def url(self, path: str = "/live", login: str = "") -> str:
