@@ -240,26 +240,24 @@ _WEIGHTS = {
 }
 
 
+def _forever(operator: str, classes: int) -> onnx.GraphProto:
+    """The body of a loop that only its count ends."""
+    info, one = helper.make_tensor_value_info, [1, classes]
+    return helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node(operator, ["x"], ["y"])],
+        "body",
+        [info("round", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("x", TensorProto.FLOAT, one)],
+        [info("go_on", TensorProto.BOOL, []), info("y", TensorProto.FLOAT, one)],
+    )
+
+
 def endless() -> onnx.ModelProto:
     """Two classes, red and blue; of a bright picture it never makes up its mind."""
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Relu", ["x"], ["y"])],
-        "body",
-        [
-            helper.make_tensor_value_info("round", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3]),
-        ],
-        [
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3]),
-        ],
-    )
     return _model_of_troubled(
         [
             helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),
             helper.make_node("Greater", ["brightest", "bright"], ["goes_on"]),
-            helper.make_node("Loop", ["", "goes_on", "means"], ["looped"], body=body),
+            helper.make_node("Loop", ["", "goes_on", "means"], ["looped"], body=_forever("Relu", 3)),
         ],
         "looped",
     )
@@ -386,28 +384,14 @@ def wants(gigabytes: float) -> onnx.ModelProto:
 
 def endless_of_hostile(side: int = SIDE_HOSTILE) -> onnx.ModelProto:
     """A loop of 1e15 rounds; that its values stand still keeps nobody from going round."""
-    value = [1, 2]
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Sin", ["v"], ["v2"])],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("v", TensorProto.FLOAT, value),
-        ],
-        [
-            helper.make_tensor_value_info("c2", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("v2", TensorProto.FLOAT, value),
-        ],
-    )
     nodes = [
         helper.make_node("GlobalAveragePool", ["images"], ["means"]),
         helper.make_node("Flatten", ["means"], ["flat"]),
         helper.make_node("MatMul", ["flat", "w"], ["row"]),
-        helper.make_node("Loop", ["n", "go", "row"], ["y"], body=body),
+        helper.make_node("Loop", ["n", "go", "row"], ["y"], body=_forever("Sin", 2)),
     ]
     weights = {"n": np.array(10**15), "go": np.array(True), "w": np.zeros((3, 2), np.float32)}
-    return tiny.model(nodes, [1, 3, side, side], {"y": value}, weights)
+    return tiny.model(nodes, [1, 3, side, side], {"y": [1, 2]}, weights)
 
 
 def deep() -> onnx.ModelProto:

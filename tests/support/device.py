@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import resource
@@ -419,105 +420,106 @@ class Scene:
 
 Moment = Callable[[Scene], AbstractContextManager[Device]]
 """A device that has just come there."""
+MOMENTS: list[Moment] = []
 
 
-@contextmanager
-def heard(scene: Scene) -> Iterator[Device]:
+def _after(before: Moment) -> Callable[[Callable[[Scene, Device], object]], Moment]:
+    """A moment that comes where this is done after another one."""
+
+    def decorated(do: Callable[[Scene, Device], object]) -> Moment:
+        @functools.wraps(do)
+        @contextmanager
+        def moment(scene: Scene) -> Iterator[Device]:
+            with before(scene) as device:
+                do(scene, device)
+                yield device
+
+        MOMENTS.append(moment)
+        return moment
+
+    return decorated
+
+
+@_after(Scene.start)
+def heard(_scene: Scene, device: Device) -> None:
     """The first moment at which Python hears the signal; before, the kernel ends the process by it."""
-    with scene.start() as device:
-        status, bit = Path(f"/proc/{device.process.pid}/status"), 1 << signal.SIGTERM - 1
-        wait_until(lambda: bool(_caught(status) & bit), "somebody to hear SIGTERM")
-        yield device
+    status, bit = Path(f"/proc/{device.process.pid}/status"), 1 << signal.SIGTERM - 1
+    wait_until(lambda: bool(_caught(status) & bit), "somebody to hear SIGTERM")
 
 
-@contextmanager
-def loading(scene: Scene) -> Iterator[Device]:
+@_after(Scene.start)
+def loading(_scene: Scene, device: Device) -> None:
     """The model begins to load."""
-    with scene.start() as device:
-        device.hear("no trusted key")
-        yield device
+    device.hear("no trusted key")
 
 
-@contextmanager
-def loading_a_little_later(scene: Scene) -> Iterator[Device]:
+@_after(loading)
+def loading_a_little_later(_scene: Scene, _device: Device) -> None:
     """It does, and cameras are opened."""
-    with loading(scene) as device:
-        time.sleep(0.4)
-        yield device
+    time.sleep(0.4)
 
 
-@contextmanager
-def running(scene: Scene) -> Iterator[Device]:
+@_after(Scene.start)
+def running(_scene: Scene, device: Device) -> None:
     """There are results."""
-    with scene.start() as device:
-        device.hear("first result")
-        yield device
+    device.hear("first result")
 
 
-@contextmanager
-def tuning(scene: Scene) -> Iterator[Device]:
+@_after(Scene.start)
+def tuning(_scene: Scene, device: Device) -> None:
     """Models are tried."""
-    with scene.start() as device:
-        device.hear("tuning for")
-        yield device
+    device.hear("tuning for")
 
 
-@contextmanager
-def taking_another_bundle(scene: Scene) -> Iterator[Device]:
+@_after(running)
+def taking_another_bundle(scene: Scene, device: Device) -> None:
     """The configuration is read again, and a model loads."""
-    with running(scene) as device:
-        replace_bundle(scene.bundle, 2)
-        device.ask_to_reload(scene.text())
-        time.sleep(0.3)
-        yield device
+    replace_bundle(scene.bundle, 2)
+    device.ask_to_reload(scene.text())
+    time.sleep(0.3)
 
 
-@contextmanager
-def taking_another_name(scene: Scene) -> Iterator[Device]:
+@_after(running)
+def taking_another_name(scene: Scene, device: Device) -> None:
     """A publisher takes another's place."""
-    with running(scene) as device:
-        scene.name = "pi-2"
-        device.ask_to_reload(scene.text())
-        time.sleep(0.2)
-        yield device
+    scene.name = "pi-2"
+    device.ask_to_reload(scene.text())
+    time.sleep(0.2)
 
 
-@contextmanager
-def broker_is_frozen(scene: Scene) -> Iterator[Device]:
+@_after(running)
+def broker_is_frozen(scene: Scene, _device: Device) -> None:
     """Nobody will answer the goodbye."""
-    with running(scene) as device:
-        scene.broker.freeze()
-        time.sleep(0.2)
-        yield device
+    scene.broker.freeze()
+    time.sleep(0.2)
 
 
-@contextmanager
-def broker_is_frozen_and_another_name_comes(scene: Scene) -> Iterator[Device]:
+@_after(broker_is_frozen)
+def broker_is_frozen_and_another_name_comes(scene: Scene, device: Device) -> None:
     """Nor the second one."""
-    with broker_is_frozen(scene) as device:
-        scene.name = "pi-2"
-        device.ask_to_reload(scene.text())
-        time.sleep(0.4)
-        yield device
+    scene.name = "pi-2"
+    device.ask_to_reload(scene.text())
+    time.sleep(0.4)
 
 
-@contextmanager
-def no_broker(scene: Scene) -> Iterator[Device]:
-    """There never was one."""
+def _start_without_a_broker(scene: Scene) -> Device:
     scene.mqtt = {"url": f"mqtt://127.0.0.1:{free_port()}"}
-    with running(scene) as device:
-        device.hear("not reachable")
-        yield device
+    return scene.start()
 
 
-@contextmanager
-def camera_is_frozen(scene: Scene) -> Iterator[Device]:
+@_after(_start_without_a_broker)
+def no_broker(_scene: Scene, device: Device) -> None:
+    """There never was one."""
+    device.hear("first result")
+    device.hear("not reachable")
+
+
+@_after(Scene.start)
+def camera_is_frozen(scene: Scene, device: Device) -> None:
     """A read does not return."""
-    with scene.start() as device:
-        device.hear("live is open")
-        scene.door.pause()
-        time.sleep(0.5)
-        yield device
+    device.hear("live is open")
+    scene.door.pause()
+    time.sleep(0.5)
 
 
 @contextmanager
@@ -531,20 +533,7 @@ def camera_is_mute(scene: Scene) -> Iterator[Device]:
                 yield device
 
 
-MOMENTS: tuple[Moment, ...] = (
-    heard,
-    loading,
-    loading_a_little_later,
-    running,
-    tuning,
-    taking_another_bundle,
-    taking_another_name,
-    broker_is_frozen,
-    broker_is_frozen_and_another_name_comes,
-    no_broker,
-    camera_is_frozen,
-    camera_is_mute,
-)
+MOMENTS.append(camera_is_mute)
 
 
 def _caught(status: Path) -> int:

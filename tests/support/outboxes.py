@@ -48,6 +48,18 @@ def put(outbox: EventOutbox, count: int, camera: str = "door", size: int = 20) -
     return [outbox.put(TOPIC + camera, camera, lambda seq: payload(seq, size)) for _ in range(count)]
 
 
+def committed(outbox: EventOutbox, count: int, camera: str = "door", size: int = 20) -> list[int]:
+    """The same, once they are on disk."""
+    numbers = put(outbox, count, camera, size)
+    assert outbox.wait_committed(WAIT_S)
+    return numbers
+
+
+def log_of(path: Path) -> Path:
+    """What SQLite writes beside its file."""
+    return path.with_name(path.name + "-wal")
+
+
 class SlowDisk:
     """A disk that takes its time for each commit of events, from when it is told to."""
 
