@@ -124,6 +124,7 @@ def test_what_the_broker_never_takes_does_not_hold_up_the_rest(tmp_path: Path, c
         assert door.publisher.stats().events.lost == Losses(quarantine=3)
         expected = "did not take an event on edge/v1/default/pi/event/door: Not authorized"
         assert door.publisher.stats().last_error.endswith(expected)
+        door.publisher.close()
         assert [s for s in link.documents("state") if "events_refused" in s.get("warnings", {})]
 
 
@@ -165,6 +166,7 @@ def test_closing_brings_what_was_put_a_moment_ago(tmp_path: Path) -> None:
     with _door(tmp_path, link, commit_s=0.2) as door:
         until(lambda: door.publisher.stats().state == "online")
         numbers = [door.stream.put_event(payload) for _ in range(5)]
+        door.publisher.close()
         assert _seen(link) == numbers
         assert link.documents("status")[-1]["status"] == "offline"
 
