@@ -6,6 +6,7 @@ import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import cv2
 import msgspec
@@ -81,8 +82,8 @@ def flawless_proof(images: ImageSet) -> Proof:
 # Ledgers for tests: one with everything in it, and edges of it.
 
 
-def jpeg(size: int = 16) -> bytes:
-    return cv2.imencode(".jpg", np.full((size, size, 3), 90, np.uint8))[1].tobytes()
+def jpeg() -> bytes:
+    return cv2.imencode(".jpg", np.full((16, 16, 3), 90, np.uint8))[1].tobytes()
 
 
 def top1(value: float) -> Measure:
@@ -274,10 +275,7 @@ def examined(
     version: str | None = None,
     size: int = SIZE,
 ) -> Examined:
-    """Examine a model whose image is 1x3x`size`x`size`, for a target, or for another version of ONNX Runtime.
-
-    Without a model, the one that lies in the folder.
-    """
+    """Examine a model whose image is 1x3x`size`x`size`, for a target, or for another version of ONNX Runtime."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     if model is not None:
@@ -293,16 +291,9 @@ def examined(
     return examine_model(Job("tiny", os.fsencode(path), InputSpec(size_wh=(size, size)), runtime, wants_model=True))
 
 
-def report_on(
-    folder: Path,
-    model: onnx.ModelProto | bytes | None,
-    *,
-    target: str | None = "arm64",
-    version: str | None = None,
-    size: int = SIZE,
-) -> CheckReport:
+def report_on(folder: Path, model: onnx.ModelProto | bytes | None, **options: Any) -> CheckReport:
     """The report alone; whatever it says must have a next step."""
-    report = examined(folder, model, target=target, version=version, size=size).report
+    report = examined(folder, model, **options).report
     assert all(finding.next_step for finding in report.findings)
     return report
 

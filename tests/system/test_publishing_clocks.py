@@ -100,7 +100,8 @@ def test_a_device_that_begins_in_the_past_connects_once_it_hears_the_time(tmp_pa
             [
                 sys.executable,
                 "-m",
-                "tests.support.late_device",
+                "tests.support.event_device",
+                "late",
                 str(broker.tls_port),
                 str(broker.authority.file),
                 tmp_path,
