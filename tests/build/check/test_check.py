@@ -150,6 +150,7 @@ def _zip() -> bytes:
         (b"\x1c\0\0\0TFL3\0", ": it looks like a .tflite", "`edge-sdk import tensorflow`"),
         (b"\x1c\0\0\0ORTM\0", ": it looks like an .ort", "take the .onnx that it was made from"),
         (MODEL[:1000], ": truncated after 1000 bytes, at least ", AGAIN),
+        (b"\x78\x01\x3a\x7f", ", or damaged (4 bytes)", AGAIN),  # no field of a model
         (b"\x08\x08\x83", ", or damaged (3 bytes)", AGAIN),
         (b"\x08\x08\x7a\x7f", ", or damaged (4 bytes)", AGAIN),
     ],

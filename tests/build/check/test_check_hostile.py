@@ -114,12 +114,13 @@ def _nodes(count: int) -> bytes:
         (lambda: _stored_in(b"\xff_______"), "file", "names that are no printable text"),
         (lambda: _named("evil\n\x1b[31m"), "file", "names that are no printable text"),
         (lambda: _named("x" * 100_000), "file", "names that are no printable text"),
+        (lambda: _named("x").SerializeToString() * 2, "file", "not an ONNX model"),
         (lambda: _nodes(600_000), "file", "more than 500000 nodes and weights"),
         (lambda: b"\x3a\xff\xff\xff\xff\x0f" + bytes(100), "file", "not an ONNX model"),
     ],
     ids=[
         *("chain", "cycle", "100 GB", "overflow", "negative", "output", "far below 0"),
-        *("element type", "resize", "branch", "location", "terminal", "long name", "many nodes", "length"),
+        *("element type", "resize", "branch", "location", "terminal", "long name", "twice", "many nodes", "length"),
     ],
 )
 def test_what_can_be_seen_before_anything_is_loaded(

@@ -44,6 +44,7 @@ from tests.support.projects import (
         ("fails", "forward failed on an input of 1x3x16x16 (size_wh, color and layout of model.toml): RuntimeError: "),
         ("leaves", f"SystemExit: 3 ({line_of('sys.exit(3)')})"),
         ("two", "two: forward takes 2 inputs (x, y), expected one image"),
+        ("words", "words: forward returns output_1 of type str, expected tensors, alone or in tuples, lists and dicts"),
         ("random", "random: output 'output' differs between two runs on input "),
         ("changing", "has outputs bright on input 'ones' and dark on 'zeros', expected the same ones always"),
         ("meta", "meta: first.weight is on the device meta and has no data; load weights into the model"),
@@ -111,6 +112,10 @@ def test_a_file_that_cannot_be_loaded(tmp_path: Path, code: str, expected: str) 
     folder.mkdir()
     (folder / "m.py").write_text(code)
     assert expected in refusal(tmp_path, f"{folder / 'm.py'}:net")
+
+
+def test_a_decorator_may_give_the_arguments(tmp_path: Path) -> None:
+    assert onnx.load(import_pytorch(f"{MODELS}:decorated", write_toml(tmp_path)).model).graph.node
 
 
 def test_a_file_imports_its_neighbours(tmp_path: Path) -> None:
