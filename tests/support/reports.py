@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import cv2
 import msgspec
 import numpy as np
 import onnx
+import onnx.parser
+from onnx import helper
 
 from edge_sdk.manifest import Agreement, BoardEstimate
 from edge_sdk.model_spec import InputSpec
@@ -35,6 +38,7 @@ from edge_sdk_tools.ledger import (
     WorstImage,
 )
 from edge_sdk_tools.prove import Proof
+from tests.support import models as tiny
 
 # An evaluation without models: figures as a test wants them.
 
@@ -265,6 +269,24 @@ class Page(HTMLParser):
 # Reports on models made in a test: without the limited process, which costs half a second a model.
 
 SIZE = 8
+IMAGE = [1, 3, SIZE, SIZE]
+
+
+def network(
+    text: str,
+    outputs: dict[str, list[int | str]] | None = None,
+    weights: dict[str, np.ndarray] | None = None,
+    *,
+    shape: Sequence[int | str] = IMAGE,
+    opset: int = tiny.OPSET,
+) -> onnx.ModelProto:
+    """A model of nodes in ONNX's text form, each named like its first output; by default `y` is like the image."""
+    nodes = onnx.parser.parse_graph(f"nodes (float images) => (float y) {{ {text} }}").node
+    for node in nodes:
+        node.name = node.output[0]
+    model = tiny.model(nodes, shape, outputs or {"y": IMAGE}, weights, opset=opset)
+    model.opset_import.extend(helper.make_opsetid(name, 1) for name in sorted({node.domain for node in nodes} - {""}))
+    return model
 
 
 def examined(
