@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.support.broker import Broker, Received, Subscriber, free_port, wait_until
+from tests.support.broker import Broker, Received, Subscriber, wait_until
 from tests.support.bundles import (
     SIDE,
     cell_picture,
@@ -232,17 +232,6 @@ def test_as_lines_events_stand_between_results(cell_bundle: Path, tmp_path: Path
     kinds = [line["stream"] if line["stream"] == "event" else line["seq"] for line in lines]
     assert kinds == [*range(6), "event", "event", *range(6, 12), "event", "event", *range(12, 16)]
     assert [line["frame_seq"] for line in lines if line["stream"] == "event"] == [5, 5, 11, 11]
-
-
-def test_events_of_a_run_without_a_broker_wait_on_disk(cell_bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "waiting").mkdir()
-    tables: dict[str, Table] = {
-        "mqtt": {"url": f"mqtt://127.0.0.1:{free_port()}"},
-        "outbox": {"folder": tmp_path / "waiting"},
-    }
-    done = edge_sdk("run", "--config", _config(tmp_path, cell_bundle, **tables))
-    assert done.returncode == 1
-    assert "did not reach the broker; Connection refused; 4 events wait on disk for the next start\n" in done.stderr
 
 
 def test_a_label_that_the_bundle_has_not_is_said(cell_bundle: Path, tmp_path: Path) -> None:

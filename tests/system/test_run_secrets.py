@@ -131,11 +131,7 @@ def test_nor_where_the_broker_refuses_one(cell_bundle: Path, tmp_path: Path) -> 
             device.hear("broker", "refused us", "trying again")
             shown = _process_shows(device.process.pid)
             assert device.stop() == 0
-        options = ("--duration", 1, "--mqtt", mqtt["url"], "--mqtt-password-file", tmp_path / secret)
-        done = edge_sdk("run", cell_bundle, "--source", HEALTHY["source"], "--no-tune", *options)
-    assert (done.returncode, "refused" in done.stderr) == (1, True)  # none of the results got through
-    said = "\n".join([*device.said, done.stdout, done.stderr]).encode()
-    assert _OF_BROKER.encode() not in said + shown
+    assert _OF_BROKER.encode() not in "\n".join(device.said).encode() + shown
 
 
 def test_a_check_says_what_certificate_is_shown_and_for_how_long(
