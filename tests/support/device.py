@@ -597,11 +597,6 @@ def full_disk(folder: Path, room_kb: int = 0) -> Mounts:
     return Mounts(f"mount -t tmpfs -o size={DISK_KB}k tmpfs {folder} && {fill}")
 
 
-def without_sys() -> Mounts:
-    """/sys is empty."""
-    return Mounts("mount -t tmpfs tmpfs /sys")
-
-
 def read_only(*folders: Path) -> Mounts:
     """Nothing can be written: not to these folders, nor where programs put what they need for a while."""
     places = {*map(str, folders), "/tmp", "/var/tmp", "/usr/tmp", tempfile.gettempdir(), str(Path.cwd())}

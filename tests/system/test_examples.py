@@ -1,12 +1,13 @@
-"""examples/raspberry_pi: each one's config.toml with only source, bundle and broker changed, and what the pages say."""
+"""The examples: each configuration with only source, bundle and broker changed, and what the pages say."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from typing import Any
 import jinja2
 import pytest
 
+from edge_sdk.cli.root import run
 from edge_sdk.config import read_config
 from edge_sdk.errors import MissingDependencyError
 from edge_sdk.model_spec import load_model_spec
@@ -24,10 +26,23 @@ from edge_sdk_tools.demo.bundle import demo_bundle
 from edge_sdk_tools.demo.media import Media, fetch_media
 from edge_sdk_tools.wheel import cache_folder
 from tests.support.absent import not_installed
-from tests.support.broker import Broker, Subscriber, require_program, wait_until
+from tests.support.broker import (
+    PASSWORD,
+    Broker,
+    ExampleBroker,
+    Subscriber,
+    example_broker,
+    require_program,
+    wait_until,
+)
 from tests.support.bundles import NATIVE_TARGET
+from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_config
+from tests.support.event_device import encoded
 from tests.support.program import edge_sdk
 from tests.support.projects import write_project
+from tests.support.requester import running
+from tests.support.results import IDENTITY
+from tests.support.subscribers import FleetWitness, documents, numbers, publishing_to, put, statuses, until
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,12 +66,11 @@ def _edited(example: Path, folder: Path, values: Mapping[str, str]) -> Path:
     return path
 
 
-def _signed(bundle: Path, folder: Path) -> Path:
-    """The public key of whom signed it; relative in the configuration, which lies in the same folder."""
+def _sign(bundle: Path, folder: Path) -> None:
+    """By a key of this folder; the configuration, which lies there too, names its public half."""
     key = folder / "fleet.key"
     assert edge_sdk("keygen", key).returncode == 0
     assert edge_sdk("sign", bundle, "--key", key).returncode == 0
-    return key.with_name("fleet.key.pub")
 
 
 @contextlib.contextmanager
@@ -83,7 +97,7 @@ def _wait_subscribed(broker: Broker, count: int) -> None:
 
 
 def _results(listener: Subscriber) -> list[dict[str, Any]]:
-    return [json.loads(message.payload) for message in listener.messages() if "/result/" in message.topic]
+    return documents([message for message in listener.messages() if "/result/" in message.topic])
 
 
 @pytest.fixture
@@ -106,11 +120,8 @@ def test_the_person_counter_counts_people_in_a_street(media: Media, broker: Brok
     for program in ("mosquitto_sub", "jq"):
         require_program(program)
     built = demo_bundle(media, cache_folder(), lambda *_: None)
-    bundle = tmp_path / "person.edge"
-    bundle.mkdir()
-    for file in built.path.iterdir():
-        (bundle / file.name).write_bytes(file.read_bytes())
-    _signed(bundle, tmp_path)
+    bundle = Path(shutil.copytree(built.path, tmp_path / "person.edge"))
+    _sign(bundle, tmp_path)
     config = _edited(
         _PERSON, tmp_path, {"source": f'"{media.street_video}"', "bundle": f'"{bundle}"', "url": f'"{broker.url}"'}
     )
@@ -153,7 +164,7 @@ def test_the_classifier_says_what_it_sees(broker: Broker, cell_pictures: Path, t
         require_program(program)
     bundle = tmp_path / "tiny.edge"
     build(write_project(tmp_path / "project"), NATIVE_TARGET, bundle, bundle_version=1)
-    _signed(bundle, tmp_path)
+    _sign(bundle, tmp_path)
     config = _edited(
         _CLASSIFIER, tmp_path, {"source": f'"{cell_pictures}"', "bundle": f'"{bundle}"', "url": f'"{broker.url}"'}
     )
@@ -174,15 +185,13 @@ def test_the_classifier_says_what_it_sees(broker: Broker, cell_pictures: Path, t
     assert all({found["label"] for found in result["classes"]} == {"a", "b", "c"} for result in results)
 
 
-def test_an_unsigned_bundle_is_refused_by_the_examples_configuration(cell_pictures: Path, tmp_path: Path) -> None:
-    bundle = tmp_path / "tiny.edge"
-    build(write_project(tmp_path / "project"), NATIVE_TARGET, bundle, bundle_version=1)
+def test_an_unsigned_bundle_is_refused_by_the_examples_configuration(
+    cell_bundle: Path, cell_pictures: Path, tmp_path: Path
+) -> None:
     assert edge_sdk("keygen", tmp_path / "fleet.key").returncode == 0
-    done = edge_sdk(
-        "run", "--config", _edited(_CLASSIFIER, tmp_path, {"source": f'"{cell_pictures}"', "bundle": f'"{bundle}"'})
-    )
-    assert done.returncode == 7
-    assert "not signed" in done.stderr
+    config = _edited(_CLASSIFIER, tmp_path, {"source": f'"{cell_pictures}"', "bundle": f'"{cell_bundle}"'})
+    done = edge_sdk("run", "--config", config)
+    assert (done.returncode, "not signed" in done.stderr) == (7, True)
 
 
 def test_the_classifiers_description_is_one(tmp_path: Path) -> None:
@@ -192,37 +201,124 @@ def test_the_classifiers_description_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", sorted(_EXAMPLES.rglob("README.md")), ids=lambda page: page.parent.name)
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_files_and_flags_that_a_page_names_are_there(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = page.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert (page.parent / link).exists(), link
     for name in re.findall(r"examples/raspberry_pi/[\w/]+\.toml", text):
         assert (_EXAMPLES.parents[1] / name).is_file(), name
-
-
-@pytest.mark.parametrize("page", sorted(_EXAMPLES.rglob("README.md")), ids=lambda page: page.parent.name)
-def test_a_page_gives_no_flag_that_is_not_there(page: Path) -> None:
-    """Of `edge-sdk` in blocks of code."""
-    blocks = "".join(re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.S))
+    blocks = "".join(re.findall(r"```console\n(.*?)```", text, re.S))
     lines = re.findall(r"\bedge-sdk ((?:import )?[a-z]+(?: (?:darknet|pytorch))?) (.*)", blocks)
     assert lines
     for verb, rest in lines:
         words = verb.split()
         if words[0] not in ("build", "import", "keygen", "sign", "run"):
             continue  # a service of that name
-        shown = edge_sdk(*words, "--help").stdout
+        assert run([*words, "--help"]) == 0
+        shown = capsys.readouterr().out
         for flag in re.findall(r"(?<!\S)--[\w-]+", rest):
             assert flag in shown, (verb, flag)
 
 
 @pytest.mark.parametrize("example", [_PERSON, _CLASSIFIER], ids=lambda example: example.name)
 def test_a_configuration_is_what_the_page_says(example: Path) -> None:
-    said = tomllib.loads((example / "config.toml").read_text(encoding="utf-8"))
-    [pipeline] = said["pipelines"]
-    assert pipeline["source"] == "picamera2"
-    assert read_config(example / "config.toml").pipelines[0].source == "picamera2"  # no file beside it
-    topic = f"edge/v1/{said['device']['site']}/{said['device']['name']}/"
-    assert topic in (example / "README.md").read_text(encoding="utf-8")
-    assert (
-        Path(pipeline["bundle"]).name in (example / "README.md").read_text(encoding="utf-8") or example == _CLASSIFIER
-    )
+    [pipeline] = read_config(example / "config.toml").pipelines
+    assert pipeline.source == "picamera2"  # no file beside it
+    page = (example / "README.md").read_text(encoding="utf-8")
+    said = tomllib.loads((example / "config.toml").read_text(encoding="utf-8"))["device"]
+    assert f"edge/v1/{said['site']}/{said['name']}/" in page
+    assert Path(pipeline.bundle).name in page or example == _CLASSIFIER
+
+
+# examples/mosquitto by the steps of its README: devices, one that is up to no good, who looks on, Home Assistant.
+
+_EVENTS = 2000  # more than Mosquitto keeps by itself for who is away
+
+
+def _warnings(subscriber: Subscriber) -> dict[str, str]:
+    """Of the latest state."""
+    found: dict[str, str] = [{}, *documents(subscriber.messages("/state"))][-1].get("warnings", {})
+    return found
+
+
+@pytest.fixture
+def installed() -> Iterator[ExampleBroker]:
+    with example_broker() as found:
+        yield found
+
+
+@pytest.mark.long
+def test_each_device_writes_below_its_own_prefix_and_nowhere_else(installed: ExampleBroker) -> None:
+    reach = {"host": "localhost", "port": installed.tls_port, "tls": True, "ca_file": installed.ca_file}
+    reach["password"] = PASSWORD
+    for name in ("default/pi", "other/pi"):
+        installed.add_user(name)
+    installed.restart()
+    with (
+        Subscriber(installed, "edge/v1/#", username="watcher", password=PASSWORD) as subscriber,
+        publishing_to(installed, qos=1, user="default/pi", **reach) as (honest, door),
+    ):
+        put(door, 1)
+        until(honest, lambda s: s.acknowledged == 1, "what is allowed")
+        said: list[str] = []
+        # With another device's credential the broker refuses the will already, so that there is no connection.
+        with publishing_to(installed, qos=1, user="other/pi", on_state=lambda _, d: said.append(d), **reach) as (
+            rogue,
+            other_door,
+        ):
+            put(other_door, 99)
+            wait_until(lambda: any("ot authori" in d for d in said), f"the refusal; {rogue.stats()}; {installed.log}")
+        with publishing_to(installed, qos=1, user="other/pi", site="other", **reach) as (second, gate):
+            put(gate, 3)
+            until(second, lambda s: s.acknowledged == 1, "what is allowed to a second device")
+        put(door, 2)
+        until(honest, lambda s: s.acknowledged == 2, "the honest one is not disturbed")
+        assert honest.stats().connects == 1  # the other one's client id did not push it out
+        subscriber.wait_for(lambda _: numbers(subscriber) == [1, 3, 2], "results of the honest ones and no others")
+        assert [m.topic for m in subscriber.messages("/result/door")][1] == "edge/v1/other/pi/result/door"
+        assert [status for status, *_ in statuses(subscriber)] == ["online", "online", "offline"]
+        assert "u'default/pi'" in installed.log
+
+
+def test_events_wait_at_the_broker_for_who_is_away(installed: ExampleBroker) -> None:
+    installed.add_user("default/pi")
+    installed.restart()
+    with FleetWitness(installed, username="watcher", password=PASSWORD):
+        pass  # from here on it has a session there
+    with publishing_to(installed, user="default/pi", password=PASSWORD) as (publisher, door):
+        given = {door.put_event(lambda seq: encoded(IDENTITY, seq)) for _ in range(_EVENTS)}
+        until(publisher, lambda s: s.events.delivered == _EVENTS, "the broker to have them")
+    installed.restart()
+    with FleetWitness(installed, username="watcher", password=PASSWORD) as witness:
+        wait_until(lambda: {seq for _, seq in witness.events} == given, "all of them")
+    # The broker reads its files as its own user.
+    key = installed.ca_file.parents[1] / "certs" / "broker.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert Path(f"/proc/{installed.pid}").stat().st_uid == key.stat().st_uid != 0
+    assert "Error" not in installed.log
+
+
+def test_the_readmes_device_connects_and_home_assistant_reads_and_asks_it(
+    installed: ExampleBroker, cell_bundle: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mqtt.password").write_text(PASSWORD, encoding="utf-8")
+    (tmp_path / "mqtt.password").chmod(0o600)
+    (tmp_path / "ca.pem").write_bytes(installed.ca_file.read_bytes())
+    tables: dict[str, Table] = {"commands": {"allow": ["report_state"]}, "home_assistant": {}}
+    text = config_text({"gate": {**HEALTHY, **AT_EASE, "bundle": cell_bundle}}, device=None, **tables)
+    config = write_config(tmp_path, f"{installed.toml_of_device()}\n{text}")
+    with running(config) as lines, Subscriber(installed, username="watcher", password=PASSWORD) as watcher:
+        watcher.wait_for(lambda _: bool(watcher.messages("/result/gate")), f"results; {lines}; {installed.log}")
+        watcher.wait_for(lambda _: "messages_refused" in _warnings(watcher), f"the warning; {lines}")
+        said = _warnings(watcher)["messages_refused"]
+        assert re.fullmatch(
+            r"the broker did not take a message on homeassistant/device/\S+/config: Not authorized; its ACL must let "
+            r"this device write there",
+            said,
+        )
+        assert len([line for line in lines if said in line]) == 1
+    installed.take_home_assistant()
+    with running(config) as lines, Subscriber(installed, username="homeassistant", password=PASSWORD) as home:
+        home.wait_for(lambda _: any(m.topic.startswith("homeassistant/device/") for m in home.messages()), "discovery")
+        home.publish("edge/v1/berlin/pi-01/cmd", b'{"command": "report_state"}')
+        home.wait_for(lambda _: bool(home.messages("/res")), f"an answer; {lines}")

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import cv2
 import msgspec
+import numpy as np
 import pytest
 
-from tests.support.broker import Broker, Subscriber, free_port, wait_until
-from tests.support.bundles import copy_bundle, edit_manifest
+from tests.support.broker import Broker, Received, Subscriber, wait_until
+from tests.support.bundles import (
+    SIDE,
+    cell_picture,
+    copy_bundle,
+    edit_manifest,
+    endless,
+    not_a_number,
+    write_real_bundle,
+)
+from tests.support.configs import HEALTHY, Table, config_text, write_at_ease, write_config
+from tests.support.device import Device
 from tests.support.program import PATIENCE_S, edge_sdk, start_edge_sdk
+from tests.support.results import AsyncApi
+from tests.support.subscribers import documents, statuses
 
 pytestmark = pytest.mark.system
 
@@ -21,29 +34,27 @@ _PATIENT = ("--latency-ms", 5000)  # for a machine that does other things too
 
 
 def _results(subscriber: Subscriber) -> list[dict[str, Any]]:
-    return [msgspec.json.decode(m.payload) for m in subscriber.messages() if "/result/" in m.topic]
+    return documents([message for message in subscriber.messages() if "/result/" in message.topic])
 
 
-def _statuses(subscriber: Subscriber) -> list[str]:
-    return [msgspec.json.decode(m.payload)["status"] for m in subscriber.messages("/status")]
+def _pictures(folder: Path, levels: list[int]) -> Path:
+    folder.mkdir()
+    for index, level in enumerate(levels):
+        cv2.imwrite(str(folder / f"{index}.png"), np.full((SIDE, SIDE, 3), level, np.uint8))
+    return folder
 
 
 def test_boxes_are_in_pixels_of_the_original_frame(cell_bundle: Path, cell_pictures: Path) -> None:
     done = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--device", "d", "--camera", "c")
     assert done.returncode == 0, done.stderr
     results = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
-    assert [r["seq"] for r in results] == [0, 1, 2, 3]
+    assert [result["seq"] for result in results] == [0, 1, 2, 3]
     for index, result in enumerate(results):
         # Pictures of 128 pixels, cells of 32: the model sees 64 and 16.
-        expected = {
-            ("red", (index * 32.0, 32.0, index * 32 + 32.0, 64.0)),
-            ("blue", (96.0, index * 32.0, 128.0, index * 32 + 32.0)),
-        }
-        found = {(d["label"], tuple(d["box_xyxy"])) for d in result["detections"]}
-        assert {label for label, _ in found} == {"red", "blue"}
-        assert len(found) == 2
-        for label, box in found:
-            assert any(label == e[0] and all(abs(a - b) < 2 for a, b in zip(box, e[1], strict=True)) for e in expected)
+        boxes = {found["label"]: found["box_xyxy"] for found in result["detections"]}
+        assert len(boxes) == len(result["detections"]) == 2
+        assert boxes["red"] == pytest.approx([index * 32, 32, index * 32 + 32, 64], abs=2)
+        assert boxes["blue"] == pytest.approx([96, index * 32, 128, index * 32 + 32], abs=2)
 
 
 @pytest.mark.smoke
@@ -58,60 +69,53 @@ def test_results_arrive_over_mqtt_and_the_device_says_goodbye(
         )
         assert done.returncode == 0, done.stderr
         summary = msgspec.json.decode(done.stdout)
-        assert summary["results"] == 30
-        assert summary["ended_by"] == "frames"
-        assert 0 < summary["serial"]["p50_ms"] <= summary["age"]["p50_ms"]
-        assert summary["inference"]["p50_ms"] <= summary["serial"]["p50_ms"]
+        assert (summary["results"], summary["ended_by"]) == (30, "frames")
+        assert 0 < summary["inference"]["p50_ms"] <= summary["serial"]["p50_ms"] <= summary["age"]["p50_ms"]
         assert summary["publisher"]["sent"] >= 30
-        wait_until(lambda: "offline" in _statuses(listener), "the farewell")
-        assert len(_results(listener)) == 30
+        wait_until(lambda: statuses(listener)[-1][0] == "offline", "the farewell")
+        results = _results(listener)
+        assert len(results) == 30
         topics = {m.topic.removeprefix("edge/v1/default/d/") for m in listener.messages()}
         assert topics - {"telemetry"} == {"status", "state", "result/gate"}  # telemetry comes now and then
-        assert all(r["age_ms"] > 0 for r in _results(listener))
+        assert all(result["age_ms"] > 0 for result in results)
     with Subscriber(broker, "edge/v1/+/+/status") as late:
-        [message] = late.wait_for(lambda messages: len(messages) == 1, "the retained status")
-        assert message.retain
-        status = msgspec.json.decode(message.payload)
-        assert (status["status"], status["reason"]) == ("offline", "shutdown")
+        late.wait_for(lambda messages: len(messages) == 1, "the retained status")
+        assert statuses(late) == [("offline", "shutdown", True)]
     drawn = cv2.VideoCapture(str(annotated))
     assert drawn.get(cv2.CAP_PROP_FPS) == 20
     # Frames that were dropped are filled up, so that the video keeps the source's pace; a second of them at most.
-    dropped = [after - before - 1 for before, after in pairwise(r["seq"] for r in _results(listener))]
+    dropped = [after - before - 1 for before, after in itertools.pairwise(result["seq"] for result in results)]
     assert drawn.get(cv2.CAP_PROP_FRAME_COUNT) == 30 + sum(min(count, 20) for count in dropped)
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_finish_the_frame_say_offline_and_exit_0(
-    cell_bundle: Path, long_video: Path, broker: Broker, number: signal.Signals
+def test_a_broker_that_comes_back_gets_results_again_and_hears_of_the_end(
+    cell_bundle: Path, long_video: Path, broker: Broker
 ) -> None:
-    command = ("run", cell_bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--json", *_PATIENT)
-    with Subscriber(broker) as listener:
-        process = start_edge_sdk(*command)
-        try:
-            wait_until(lambda: len(_results(listener)) >= 5, "results")
-            process.send_signal(number)
+    process = start_edge_sdk(
+        *("run", cell_bundle, "--source", long_video, "--mqtt", broker.url, "--device", "d", "--json", *_PATIENT)
+    )
+    try:
+        with Subscriber(broker) as before:
+            wait_until(lambda: len(_results(before)) >= 5, "results")
+        broker.kill()
+        broker.start()
+        with Subscriber(broker) as after:
+            wait_until(lambda: len(_results(after)) >= 5, "results after the restart")
+            process.send_signal(signal.SIGTERM)
             stdout, stderr = process.communicate(timeout=PATIENCE_S)
-        finally:
-            process.kill()
-        assert process.returncode == 0, stderr
-        summary = msgspec.json.decode(stdout)
-        assert summary["ended_by"] == "signal"
-        wait_until(lambda: "offline" in _statuses(listener), "the farewell")
-        # Every result that the loop counted was delivered: nothing was cut off half-way.
-        assert len(_results(listener)) == summary["results"]
-
-
-def test_a_video_plays_in_real_time_to_its_end(cell_bundle: Path, video: Path) -> None:
-    done = edge_sdk("run", cell_bundle, "--source", video, "--json", "--latency-ms", 1000)
-    assert done.returncode == 0, done.stderr
-    *results, summary = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
-    assert summary["ended_by"] == "end of source"
-    # A machine that stands still for a second makes frames too old; none is lost without being counted.
-    left_out = summary["stale"] + summary["skipped"] + summary["hung"] + summary["source"]["dropped"]
-    assert summary["results"] + left_out + summary["source"]["unreadable"] == 200, done.stdout + done.stderr
-    assert results[-1]["seq"] == 199 or left_out, done.stdout + done.stderr
-    assert "source" in done.stderr
+            wait_until(lambda: statuses(after)[-1][0] == "offline", "the farewell")
+            results = _results(after)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, stderr
+    assert "Traceback" not in stderr
+    summary = msgspec.json.decode(stdout)
+    assert summary["ended_by"] == "signal"
+    assert summary["publisher"]["connects"] >= 2
+    numbers = [result["seq"] for result in results]
+    assert numbers == sorted(set(numbers))
 
 
 @pytest.mark.smoke
@@ -120,62 +124,148 @@ def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path, tmp
     edit_manifest(bundle, latency_budget_ms=0.001)  # which no frame keeps
     done = edge_sdk("run", bundle, "--source", video, "--every-frame")
     assert done.returncode == 0, done.stderr
-    seqs = [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()]
-    assert len(seqs) > 10
-    assert seqs == list(range(len(seqs)))
+    assert [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()] == list(range(200))
 
 
-def test_duration_limits_the_run(cell_bundle: Path, video: Path) -> None:
-    done = edge_sdk("run", cell_bundle, "--source", video, "--duration", 1, "--json")
-    assert msgspec.json.decode(done.stdout.splitlines()[-1])["ended_by"] == "duration"
-
-
-def test_a_broker_that_is_not_there_stops_nothing(cell_bundle: Path, cell_pictures: Path) -> None:
-    url = f"mqtt://127.0.0.1:{free_port()}"
-    done = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--mqtt", url, "--json")
+def test_frames_that_hang_the_model_are_given_up_and_three_in_a_row_end_the_run(tmp_path: Path) -> None:
+    bundle = write_real_bundle(tmp_path / "a.edge", endless())
+    pictures = _pictures(tmp_path / "pictures", [50, 255, 255, 60, 255, 255, 255, 70])
+    done = edge_sdk("run", bundle, "--source", pictures, "--run-limit", 0.5)
     assert done.returncode == 1
-    assert "4 of 4 results did not reach the broker" in done.stderr
-    summary = msgspec.json.decode(done.stdout)
-    assert summary["results"] == 4
-    assert summary["publisher"]["acknowledged"] == 0
-    assert "Traceback" not in done.stderr
+    assert [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()] == [0, 3]
+    assert done.stderr.count(" s and was ended; the frame is given up") == 5
+    assert "3 frames in a row" in done.stderr.splitlines()[-1]
 
 
-def test_bench_shows_every_stage_beside_a_bare_run(cell_bundle: Path, cell_pictures: Path) -> None:
-    done = edge_sdk("bench", cell_bundle, "--rounds", 5, "--json")
+def test_outputs_that_are_no_numbers_and_accelerators_that_are_not_there_are_said_once(tmp_path: Path) -> None:
+    wanted = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
+    bundle = write_real_bundle(tmp_path / "a.edge", not_a_number(), providers=wanted)
+    done = edge_sdk("run", bundle, "--source", _pictures(tmp_path / "pictures", [50, 255, 60, 255]), "--json")
     assert done.returncode == 0, done.stderr
-    report = msgspec.json.decode(done.stdout)
-    assert list(report["stages"]) == ["decode image", "prepare", "run", "decode outputs", "encode", "publish"]
-    assert set(report["bare"]) == {"1", "2"}
-    assert report["ratio"] > 0
-    assert report["image_wh"] == [1280, 720]
-    table = edge_sdk("bench", cell_bundle, "--rounds", 3, "--image", cell_pictures / "0.png")
-    assert "x the best bare run" in table.stdout
-    assert "frame 128x128" in table.stdout
-    broken = edge_sdk("bench", cell_bundle, "--image", cell_bundle / "labels.txt")
-    assert broken.returncode == 2
-    assert "not an image that can be read" in broken.stderr
+    *results, summary = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+    assert [result.get("not_finite", False) for result in results] == [False, True, False, True]
+    assert [len(result["classes"]) for result in results] == [2, 0, 2, 0]
+    assert (summary["results"], summary["not_finite"]) == (4, 2)
+    assert done.stderr.count("are NaN or infinite") == 1
+    [line] = [line for line in done.stderr.splitlines() if "was asked for and is not used" in line]
+    assert all(f"{name} was asked for and is not used: " in line for name in wanted[:2])
+
+
+# Events, pictures, and how often they come.
+
+_API = AsyncApi(msgspec.json.decode((Path(__file__).parents[2] / "docs" / "asyncapi.json").read_bytes()))
+_EMPTY, _FULL = range(4), range(4, 10)
+
+
+def _scene(folder: Path) -> Path:
+    """Sixteen pictures: cells are seen from the 5th to the 10th."""
+    folder.mkdir()
+    for index in range(16):
+        picture = cell_picture(1) if index in _FULL else np.zeros((128, 128, 3), np.uint8)
+        cv2.imwrite(str(folder / f"{index:02}.png"), picture)
+    return folder
+
+
+def _config(folder: Path, bundle: Path, **tables: Table) -> Path:
+    text = config_text({"gate": {"source": _scene(folder / "scene"), "bundle": bundle}}, **tables)
+    return write_config(folder, f'{text}\n[[events]]\nlabels = ["red", "blue"]\ndisappear_s = 0\n')
+
+
+def _kind(message: Received) -> str:
+    return message.topic.split("/")[4]
 
 
 @pytest.mark.smoke
-def test_a_broker_that_goes_and_comes_back_gets_results_again(
-    cell_bundle: Path, long_video: Path, tmp_path: Path
+def test_what_appears_and_disappears_is_told_with_pictures(broker: Broker, cell_bundle: Path, tmp_path: Path) -> None:
+    tables: dict[str, Table] = {
+        "mqtt": {"url": broker.url},
+        "publish.events": {"expiry_s": 1000},
+        "publish.snapshots": {"on": "event", "max_per_s": 10, "width": 64, "expiry_s": 500, "qos": 1},
+    }
+    with Subscriber(broker) as subscriber:
+        done = edge_sdk("run", "--config", _config(tmp_path, cell_bundle, **tables))
+        assert done.returncode == 0, done.stderr
+        subscriber.wait_for(lambda ms: b'"offline"' in ms[-1].payload, "the goodbye")
+        messages = subscriber.messages()
+    for message in messages:
+        if _kind(message) != "snapshot":
+            assert _API.complaints(_kind(message), msgspec.json.decode(message.payload)) == []
+    assert {_kind(message) for message in messages} >= {"status", "state", "result", "event", "snapshot"}
+    _look_at_events([m for m in messages if _kind(m) == "event"])
+    _look_at_pictures([m for m in messages if _kind(m) == "snapshot"])
+
+
+def _look_at_events(messages: list[Received]) -> None:
+    events = documents(messages)
+    expected = [(seq, kind, label) for seq, kind in ((5, "appeared"), (11, "disappeared")) for label in ("blue", "red")]
+    assert sorted((e["frame_seq"], e["kind"], e["label"]) for e in events) == expected
+    assert [e["seq"] - events[0]["seq"] for e in events] == [0, 1, 2, 3]
+    [red] = [e for e in events if e["label"] == "red" and e["kind"] == "appeared"]
+    assert red["box_xyxy"] == [32.0, 32.0, 64.0, 64.0]
+    assert red["frame"] == {"width": 128, "height": 128}
+    for message, event in zip(messages, events, strict=True):
+        assert (message.topic, message.qos, message.retain) == ("edge/v1/default/pi/event/gate", 1, False)
+        assert message.content_type == "application/json"
+        assert message.user_properties == (("schema", "1"), ("stream", "event"), ("seq", str(event["seq"])))
+        assert message.expiry_s in range(800, 1001)
+
+
+def _look_at_pictures(messages: list[Received]) -> None:
+    assert messages
+    for message in messages:
+        assert (message.topic, message.qos, message.retain) == ("edge/v1/default/pi/snapshot/gate", 1, False)
+        assert message.content_type == "image/jpeg"
+        assert message.expiry_s in range(300, 501)
+        properties = dict(message.user_properties)
+        assert (properties["schema"], properties["stream"]) == ("1", "snapshot")
+        picture = cv2.imdecode(np.frombuffer(message.payload, np.uint8), cv2.IMREAD_COLOR)
+        assert picture.shape == (64, 64, 3)
+        assert bool(picture.max() > 100) is (int(properties["seq"]) in _FULL)
+    assert dict(messages[0].user_properties)["seq"] == "5"
+
+
+def test_as_lines_events_stand_between_results(cell_bundle: Path, tmp_path: Path) -> None:
+    done = edge_sdk("run", "--config", _config(tmp_path, cell_bundle))
+    assert done.returncode == 0, done.stderr
+    lines: list[dict[str, Any]] = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
+    assert [_API.complaints(line["stream"], line) for line in lines] == [[]] * len(lines)
+    kinds = [line["stream"] if line["stream"] == "event" else line["seq"] for line in lines]
+    assert kinds == [*range(6), "event", "event", *range(6, 12), "event", "event", *range(12, 16)]
+    assert [line["frame_seq"] for line in lines if line["stream"] == "event"] == [5, 5, 11, 11]
+
+
+def test_a_label_that_the_bundle_has_not_is_said(cell_bundle: Path, tmp_path: Path) -> None:
+    config = _config(tmp_path, cell_bundle)
+    config.write_text(config.read_text().replace('"blue"', '"bleu"'))
+    done = edge_sdk("run", "--config", config)
+    assert done.returncode == 0
+    assert "warning: [[events]] labels: 'bleu' is no label of" in done.stderr
+    assert "did you mean 'blue'?" in done.stderr
+    assert [msgspec.json.decode(line)["label"] for line in done.stdout.splitlines() if '"event"' in line] == ["red"] * 2
+
+
+def test_a_camera_has_few_results_and_pictures_where_that_is_asked_for(
+    broker: Broker, cell_bundle: Path, tmp_path: Path
 ) -> None:
-    with Broker(tmp_path) as broker:
-        run = ("run", cell_bundle, "--source", long_video, *_PATIENT)
-        command = (*run, "--mqtt", broker.url, "--device", "d", "--json")
-        process = start_edge_sdk(*command)
-        try:
-            with Subscriber(broker) as listener:
-                wait_until(lambda: len(_results(listener)) >= 5, "results")
-            broker.kill()
-            broker.start()
-            with Subscriber(broker) as listener:
-                wait_until(lambda: len(_results(listener)) >= 5, "results after the restart")
-            process.send_signal(signal.SIGTERM)
-            stdout, stderr = process.communicate(timeout=PATIENCE_S)
-        finally:
-            process.kill()
-    assert process.returncode == 0, stderr
-    assert msgspec.json.decode(stdout)["publisher"]["connects"] >= 2
-    assert "Traceback" not in stderr
+    tables: dict[str, Table] = {
+        "mqtt": {"url": broker.url},
+        "publish.results": {"max_per_s": 1, "qos": 1},
+        "publish.snapshots": {"on": "interval", "interval_s": 0.5, "quality": 30},
+    }
+    config = write_at_ease(tmp_path, cell_bundle, {"gate": HEALTHY}, **tables)
+    with Subscriber(broker) as subscriber, Device(config, "--json") as device:
+        subscriber.wait_for(lambda _: len(subscriber.messages("snapshot/gate")) > 3, "pictures")
+        assert device.stop() == 0
+        subscriber.wait_for(lambda ms: b'"offline"' in ms[-1].payload, "the goodbye")
+        results = documents(subscriber.messages("result/gate"))
+        pictures = subscriber.messages("snapshot/gate")
+    assert not device.lines_with("did not reach the broker")
+    delivery = msgspec.json.decode(device.printed[-1])["delivery"]
+    assert delivery["sent"] == delivery["put"] - delivery["limited"] == len(results)
+    assert delivery["limited"] > 0
+    numbers = [result["seq"] for result in results]
+    assert numbers == sorted(set(numbers))
+    shapes = {cv2.imdecode(np.frombuffer(m.payload, np.uint8), cv2.IMREAD_COLOR).shape for m in pictures}
+    assert shapes == {(240, 320, 3)}
+    seen = [int(dict(m.user_properties)["seq"]) for m in pictures]
+    assert all(later - earlier >= 5 for earlier, later in itertools.pairwise(seen))

@@ -1,65 +1,46 @@
-"""`edge-sdk run` says no: bundles, keys, sources, names and passwords, each in one line with its exit code."""
+"""`edge-sdk run` says no, each time in one line with its exit code, and `--check` says beforehand what will run."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from edge_sdk.bundle import Bundle
 from edge_sdk.cli.root import run
-from tests.support.broker import Broker, free_port
-from tests.support.bundles import edit_manifest
-from tests.support.program import edge_sdk, start_edge_sdk
-from tests.support.requester import Requester, running, write_config
+from edge_sdk.trial import prove_here
+from tests.support.broker import Broker, Subscriber, free_port
+from tests.support.bundles import edit_manifest, write_bundle
+from tests.support.configs import AT_EASE, Table, config_text, write_config
+from tests.support.program import edge_sdk
 
 pytestmark = pytest.mark.system
 
-
-def test_a_wrong_password_is_said_in_one_line_without_the_password(
-    cell_bundle: Path, video: Path, tmp_path: Path
-) -> None:
-    secret = tmp_path / "password"
-    secret.write_text("wrong-secret\n")
-    with Broker(tmp_path, users={"gate": "right"}) as broker:
-        url = broker.url.replace("mqtt://", "mqtt://gate@")
-        done = edge_sdk(
-            *("run", cell_bundle, "--source", video, "--duration", 2, "--mqtt", url, "--mqtt-password-file", secret),
-        )
-    assert done.returncode == 1  # none of the results got through
-    assert "refused" in done.stderr
-    assert "wrong-secret" not in done.stderr + done.stdout
+_OTHER_MACHINE = "aarch64" if os.uname().machine == "x86_64" else "x86_64"
 
 
-def test_a_trusted_key_is_demanded_where_it_is_given(cell_bundle: Path, cell_pictures: Path, tmp_path: Path) -> None:
+def _config(folder: Path, pipelines: Mapping[str, Table], **tables: Table) -> Path:
+    return write_config(folder, config_text(pipelines, device={"name": "pi", "site": "home"}, **tables))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """A private key; its public half lies beside it."""
+    assert run(["keygen", str(tmp_path / "k")]) == 0
+    return tmp_path / "k"
+
+
+@pytest.fixture
+def signed(cell_bundle: Path, tmp_path: Path, keys: Path) -> Path:
+    """A copy of the bundle, signed."""
     bundle = tmp_path / "signed.edge"
     shutil.copytree(cell_bundle, bundle)
-    assert run(["keygen", str(tmp_path / "k")]) == 0
-    command = ("run", bundle, "--source", cell_pictures, "--trust", tmp_path / "k.pub")
-    refused = edge_sdk(*command)
-    assert refused.returncode == 7
-    assert "not signed" in refused.stderr
-    assert run(["sign", str(bundle), "--key", str(tmp_path / "k")]) == 0
-    accepted = edge_sdk(*command)
-    assert accepted.returncode == 0
-    assert "warning" not in accepted.stderr
-
-
-def test_a_second_program_of_one_device_is_refused_and_the_first_goes_on(
-    cell_bundle: Path, tmp_path: Path, broker: Broker
-) -> None:
-    path = write_config(tmp_path / "config.toml", broker, cell_bundle)
-    with start_edge_sdk("run", "--config", path) as first, Requester(broker) as requester:
-        requester.wait_results()
-        refused = edge_sdk("run", "--config", path)
-        assert refused.returncode == 1
-        assert f"another program (process {first.pid}) publishes as device 'pi'" in refused.stderr
-        requester.wait_results(5)
-        first.kill()  # as a crash does
-    with running(path), Requester(broker) as requester:
-        requester.wait_results()
+    assert run(["sign", str(bundle), "--key", str(keys)]) == 0
+    return bundle
 
 
 def _flip_model(bundle: Path) -> None:
@@ -74,14 +55,7 @@ def _flip_model(bundle: Path) -> None:
     [
         (_flip_model, 7, "model.int8.ort: altered"),
         (lambda b: (b / "labels.txt").unlink(), 7, "labels.txt is missing"),
-        (lambda b: (b / "more.txt").write_text("x"), 7, "more.txt is not named by the manifest"),
-        (lambda b: edit_manifest(b, schema_version=9), 7, "schema_version is 9, expected 1; update edge-sdk"),
-        (
-            lambda b: edit_manifest(b, onnxruntime={"minimum": "0.1", "maximum": "0.9"}),
-            6,
-            "proved with ONNX Runtime 0.1 to 0.9, found",
-        ),
-        (lambda b: edit_manifest(b, machine="aarch64" if os.uname().machine == "x86_64" else "x86_64"), 6, "built for"),
+        (lambda b: edit_manifest(b, machine=_OTHER_MACHINE), 6, "built for"),
     ],
 )
 def test_a_bundle_that_does_not_keep_its_promise_is_refused(
@@ -96,48 +70,184 @@ def test_a_bundle_that_does_not_keep_its_promise_is_refused(
     shutil.copytree(cell_bundle, bundle)
     damage(bundle)
     done = edge_sdk("run", bundle, "--source", cell_pictures, "--quiet")
-    assert done.returncode == exit_code
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (exit_code, "", 1)
     assert expected in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
 
 
-@pytest.mark.parametrize(
-    ("source", "exit_code", "expected"),
-    [
-        ("nowhere.mp4", 1, "nowhere.mp4"),
-        ("97", 1, "/dev/video97"),
-        ("rtsp://admin:hunter2@127.0.0.1/stream", 2, "give --source-password-file"),
-    ],
-)
-def test_sources_that_do_not_open(cell_bundle: Path, source: str, exit_code: int, expected: str) -> None:
-    done = edge_sdk("run", cell_bundle, "--source", source, "--quiet")
-    assert done.returncode == exit_code
-    assert expected in done.stderr
-    assert "hunter2" not in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_what_is_wrong_with_the_model_is_said_before_what_is_wrong_with_the_source(
+    cell_bundle: Path, tmp_path: Path
+) -> None:
+    """Though they are looked at side by side."""
+    nobody = f"rtsp://127.0.0.1:{free_port()}/live"
+    broken = write_bundle(tmp_path / "broken.edge")
+    both = edge_sdk("run", broken, "--source", nobody, "--trial-seconds", 0)
+    assert both.returncode == 6
+    assert both.stderr.splitlines()[-1].startswith(f"edge-sdk: {broken}")
+    assert "cannot load it" in both.stderr
+    assert prove_here(Bundle.open(cell_bundle))
+    source = edge_sdk("run", cell_bundle, "--source", nobody)
+    assert (source.returncode, "connection refused" in source.stderr.splitlines()[-1]) == (1, True)
 
 
-def test_a_name_that_cannot_be_a_topic_is_refused_at_once(cell_bundle: Path, cell_pictures: Path) -> None:
-    broker = f"mqtt://127.0.0.1:{free_port()}"
-    for option in ("--camera", "--device"):
-        done = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--mqtt", broker, option, "a/b", "--quiet")
-        assert done.returncode == 2
-        assert "a/b" in done.stderr
-        assert done.stderr.count("\n") == 1
-
-
-def test_the_source_is_never_overwritten_by_its_annotation(cell_bundle: Path, video: Path) -> None:
-    mp4 = video.rename(video.with_suffix(".mp4"))
-    before = mp4.read_bytes()
-    done = edge_sdk("run", cell_bundle, "--source", mp4, "--annotate", mp4, "--quiet")
+@pytest.mark.parametrize("options", [(), ("--check",), ("--check", "--json"), ("--check", "-q")])
+def test_a_file_that_cannot_be_used_is_refused_without_its_secrets(
+    cell_bundle: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    stream = {"source": "rtsp://bob:hunter2@h", "bundle": cell_bundle, "fsp": 3, "password": "hunter3"}
+    path = _config(tmp_path, {"gate": stream}, mqtt={"url": "mqtt://edge:hunter4@h"})
+    done = edge_sdk("run", *options, "--config", path)
     assert done.returncode == 2
-    assert "exists already; choose another name" in done.stderr
-    assert mp4.read_bytes() == before
+    assert done.stderr.startswith(f"edge-sdk: {path}: ")
+    assert bool(done.stdout) is (len(options) > 0 and "-q" not in options)
+    if done.stdout:
+        assert "unknown key fsp; did you mean fps?" in done.stdout
+        assert "more problem" in done.stderr
+    assert "hunter" not in done.stdout + done.stderr
 
 
-def test_a_password_in_the_broker_url_is_refused(cell_bundle: Path, cell_pictures: Path) -> None:
-    done = edge_sdk("run", cell_bundle, "--source", cell_pictures, "--mqtt", "mqtt://gate:hunter2@127.0.0.1")
-    assert done.returncode == 2
-    assert "--mqtt-password-file" in done.stderr
-    assert "hunter2" not in done.stderr
+@pytest.mark.smoke
+def test_what_was_checked_publishes_to_a_broker_with_its_password(
+    signed: Path, keys: Path, video: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mqtt.password").write_text("hunter2\n")
+    (tmp_path / "mqtt.password").chmod(0o600)
+    with Broker(tmp_path, users={"edge": "hunter2"}) as broker:
+        path = _config(
+            tmp_path,
+            {"gate": {"source": video.name, "bundle": "signed.edge", **AT_EASE}},
+            mqtt={"url": f"mqtt://edge@127.0.0.1:{broker.port}", "password_file": "mqtt.password", "qos": 1},
+            trust={"keys": ["k.pub"]},
+        )
+        checked = edge_sdk("run", "--check", "--config", path)
+        with Subscriber(broker, username="edge", password="hunter2") as subscriber:
+            done = edge_sdk("run", "--config", path, "--json")
+            received = subscriber.messages("edge/v1/home/pi/result/gate")
+    assert (checked.returncode, checked.stderr, done.returncode) == (0, "", 0)
+    assert "edge/v1/home/pi/result/gate" in checked.stdout
+    summary = msgspec.json.decode(done.stdout)
+    assert (summary["ended_by"], summary["budget_ms"]) == ("end of source", 5000)
+    assert len(received) == summary["publisher"]["sent"] > 0
+    assert "warning" not in done.stderr
+    assert "hunter2" not in checked.stdout + done.stdout + done.stderr
+
+
+# What a check says; in this process.
+
+
+class _Check:
+    """Runs `edge-sdk run --check`; its reports are 80 columns wide."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]:
+        """The exit code, the report with its white space made one, what went to standard error."""
+        code = run(["run", "--check", *map(str, arguments)])
+        self.lines = (said := self._capsys.readouterr()).out.splitlines()
+        return code, " ".join(said.out.split()), said.err
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> _Check:
+    monkeypatch.setenv("COLUMNS", "80")
+    return _Check(capsys)
+
+
+def test_a_check_says_what_will_run(
+    check: _Check, signed: Path, keys: Path, cell_pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    (tmp_path / "pw").write_text("hunter2\n")
+    (tmp_path / "pw").chmod(0o644)
+    yard = {"source": "rtsp://viewer@camera.local/stream", "password_file": "pw", "size_wh": [1280, 720], "fps": 15}
+    path = _config(
+        tmp_path,
+        {"gate": {"source": cell_pictures, "latency_ms": 70}, "yard": {**yard, "variant": "int8"}},
+        # Nobody listens there, and nobody asks.
+        mqtt={"url": f"mqtt://edge@127.0.0.1:{free_port()}", "password_file": "pw"},
+        trust={"keys": ["k.pub"]},
+        defaults={"bundle": signed},
+        commands={"allow": ["pause", "snapshot"]},
+        home_assistant={},
+    )
+    code, text, errors = check("--config", path)
+    assert (code, errors) == (0, "")
+    for expected in (
+        f"config {path} device pi broker 127.0.0.1:",
+        "as edge with a password; not encrypted MQTT 5, QoS 0 status edge/v1/home/pi/status",
+        "commands pause, snapshot home homeassistant/device/edge_v1_home_pi_",
+        f"warning {tmp_path / 'pw'}: other users can read the MQTT password (mode 0644); chmod 600",
+        "warning the MQTT password crosses the network as it is; mqtts:// encrypts it",
+        f"gate source {cell_pictures} (images) bundle {signed}: ",
+        "detection, 2 labels; signature verified models int8 budget 70 ms from capture to outbox; the bundle says",
+        "yard source rtsp://camera.local/stream (a stream), 1280x720, 15 frames a second, tcp",
+        "runs int8, 2 threads (the only one that may run)",
+        "results edge/v1/home/pi/result/yard",
+        "ready: 2 streams; cameras and broker were not contacted",
+    ):
+        assert expected in text
+    # Only a single long word is longer than the terminal is wide.
+    assert [line for line in check.lines if len(line) > 80 and len(line.split()) > 2] == []
+    assert "hunter2" not in text
+    assert "\x1b" not in text
+
+
+def test_a_check_as_json_lists_all_problems_and_ends_with_the_worst(
+    check: _Check, cell_bundle: Path, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "altered.edge"
+    shutil.copytree(cell_bundle, bundle)
+    (bundle / "labels.txt").write_text("x")
+    path = _config(
+        tmp_path,
+        {
+            "gate": {"source": "97", "bundle": bundle},
+            "yard": {"source": "none.mp4", "bundle": cell_bundle, "variant": "fp64"},
+            "door": {"source": "/dev/video97", "bundle": bundle},
+        },
+        mqtt={"url": "mqtts://edge@h", "password_file": "none", "ca_file": "config.toml"},
+    )
+    code, report, errors = check("--config", path, "--json")
+    document = msgspec.json.decode(report)
+    assert (code, document["ok"], document["exit_code"]) == (7, False, 7)
+    found = document["found"]
+    password, authorities = found["problems"]
+    assert (password["exit_code"], authorities["exit_code"]) == (2, 2)
+    assert password["text"].startswith(f"mqtt.password_file: {tmp_path / 'none'}: the MQTT password cannot be read: ")
+    assert authorities["text"].startswith(f"{path}: not a PEM file of CA certificates: ")
+    assert found["warnings"] == [
+        "no trusted key is given, so that no signature is checked",
+        "gate and door both read /dev/video97, and most cameras serve one reader",
+    ]
+    gate, yard, door = found["pipelines"]
+    assert door["problems"] == gate["problems"]
+    assert [problem["exit_code"] for problem in gate["problems"]] == [1, 7]
+    assert "/dev/video97: no such device" in gate["problems"][0]["text"]
+    assert (gate["bundle"], gate["runs"], gate["kind"]) == (None, None, None)
+    assert [problem["exit_code"] for problem in yard["problems"]] == [1, 2]
+    assert (errors.count("\n"), "labels.txt" in errors, errors[-18:]) == (1, True, "(7 more problems)\n")
+
+
+def test_a_check_of_flags(check: _Check, cell_bundle: Path, cell_pictures: Path) -> None:
+    code, report, errors = check(cell_bundle, "--source", cell_pictures, "--no-tune")
+    assert (code, errors) == (0, "")
+    assert "warning no trusted key is given" in report
+    assert "results lines of JSON on standard output" in report
+    assert "(as the bundle promises, without tuning)" in report
+    code, report, _ = check(cell_bundle, "--source", "rtsp://a:hunter2@h", "--json")
+    assert (code, "hunter2" in report) == (2, False)
+    assert "--source-password-file" in msgspec.json.decode(report)["found"]["problems"][0]["text"]
+
+
+def test_a_check_names_what_tuning_remembers(
+    check: _Check, cell_bundle: Path, long_video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _config(tmp_path, {"gate": {"source": long_video, "bundle": cell_bundle}})
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert msgspec.json.decode(check("--config", path, "--json")[1])["found"]["pipelines"][0]["reason"].endswith(
+        "the first start tunes"
+    )
+    tuned = edge_sdk("tune", cell_bundle, "--source", long_video, "--camera", "gate", "--json")
+    assert tuned.returncode in (0, 4), tuned.stderr
+    report = msgspec.json.decode(check("--config", path, "--json")[1])
+    assert "as tuned here on 20" in report["found"]["pipelines"][0]["reason"]

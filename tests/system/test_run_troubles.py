@@ -1,71 +1,204 @@
-"""`edge-sdk run` with a model that misbehaves on some frames."""
+"""A device whose disk is full, that runs out of descriptors, or whose broker's ACL allows too little.
+
+It runs on, says what is lost in one line, and uses again what it gets back. What is lost of events is seen by their
+numbers.
+"""
 
 from __future__ import annotations
 
-import re
+import os
+import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
-import cv2
 import msgspec
-import numpy as np
 import pytest
 
-from tests.support.bundles import SIDE, endless, not_a_number, write_real_bundle
+from tests.support.broker import Broker, Subscriber, wait_until
+from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_at_ease, write_config
+from tests.support.device import Device, full_disk, own_folders, read_only, write_blinking_config
 from tests.support.program import edge_sdk
+from tests.support.streams import rtsp_server
+from tests.support.subscribers import documents
 
 pytestmark = pytest.mark.system
 
-# The limit is half a second, or ten times what golden took on a machine that does other things too.
-_ENDED = re.compile(r"a run did not finish within [0-9.]+ s and was ended; the frame is given up")
+_STREAMS = {"gate": HEALTHY, "yard": HEALTHY}
+_FULL = "No space left on device"
+_TAKEN = 3  # as low as it goes: what is open stays open, and nothing more can be opened
+_MANY = 1000
 
 
-def _pictures(folder: Path, levels: list[int]) -> Path:
-    folder.mkdir()
-    for index, level in enumerate(levels):
-        cv2.imwrite(str(folder / f"{index}.png"), np.full((SIDE, SIDE, 3), level, np.uint8))
-    return folder
+def _events(subscriber: Subscriber) -> list[dict[str, Any]]:
+    return documents(subscriber.messages("event/gate"))
 
 
-def test_a_frame_that_hangs_the_model_costs_that_frame(tmp_path: Path) -> None:
-    bundle = write_real_bundle(tmp_path / "a.edge", endless())
-    pictures = _pictures(tmp_path / "pictures", [50, 255, 255, 60, 255])
-    done = edge_sdk("run", bundle, "--source", pictures, "--run-limit", 0.5, "--json")
-    assert done.returncode == 0, done.stderr
-    *results, summary = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
-    assert [r["seq"] for r in results] == [0, 3]
-    assert (summary["results"], summary["hung"]) == (2, 3)
-    assert len(_ENDED.findall(done.stderr)) == 3
+def _are_whole(subscriber: Subscriber) -> bool:
+    """Whether no event is missing between the first and the last."""
+    seqs = list(dict.fromkeys(event["seq"] for event in _events(subscriber)))
+    return seqs == list(range(seqs[0], seqs[0] + len(seqs)))
 
 
-def test_a_model_that_hangs_three_times_in_a_row_ends_the_run(tmp_path: Path) -> None:
-    bundle = write_real_bundle(tmp_path / "a.edge", endless())
-    pictures = _pictures(tmp_path / "pictures", [50, 255, 255, 255, 60])
-    done = edge_sdk("run", bundle, "--source", pictures, "--run-limit", 0.5)
-    assert done.returncode == 1
-    assert [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()] == [0]
-    last = done.stderr.splitlines()[-1]
-    assert "did not finish within" in last
-    assert "3 frames in a row" in last
+# A disk that is full.
 
 
-def test_outputs_that_are_no_numbers_are_said_once_marked_and_counted(tmp_path: Path) -> None:
-    bundle = write_real_bundle(tmp_path / "a.edge", not_a_number())
-    pictures = _pictures(tmp_path / "pictures", [50, 255, 60, 255])
-    done = edge_sdk("run", bundle, "--source", pictures, "--json")
-    assert done.returncode == 0, done.stderr
-    *results, summary = [msgspec.json.decode(line) for line in done.stdout.splitlines()]
-    assert [r.get("not_finite", False) for r in results] == [False, True, False, True]
-    assert [len(r["classes"]) for r in results] == [2, 0, 2, 0]
-    assert (summary["results"], summary["not_finite"]) == (4, 2)
-    assert done.stderr.count("are NaN or infinite") == 1
+def test_on_a_full_disk_what_is_found_out_is_not_remembered_and_the_streams_run(
+    cell_bundle: Path, broker: Broker, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    config = write_at_ease(tmp_path, cell_bundle, _STREAMS, mqtt={"url": broker.url})
+    with (
+        full_disk(disk) as mounts,
+        Subscriber(broker) as subscriber,
+        Device(config, before=mounts.within, environment={"XDG_STATE_HOME": str(disk)}) as device,
+    ):
+        line = device.hear("gate: that the bundle was tried cannot be remembered")
+        assert line.endswith(_FULL)
+        device.hear("warning: the disk is nearly full: 0 MB are free of 1; make room")
+        for camera in _STREAMS:
+            subscriber.wait_for(
+                lambda _, topic=f"result/{camera}": len(subscriber.messages(topic)) > 10, f"results of {camera}"
+            )
+        subscriber.wait_for(
+            lambda _: any("disk" in state.get("warnings", {}) for state in documents(subscriber.messages("/state"))),
+            "a state with the warning",
+        )
+        subscriber.wait_for(lambda _: bool(subscriber.messages("/telemetry")), "telemetry")
+        assert documents(subscriber.messages("/telemetry"))[0]["disk_free_mb"] == 0
+        assert device.stop() == 0
+        left = [name for name in mounts.files(disk) if name != "fill" and not name.endswith(".lock")]
+        assert left == []  # not even a part of a record; the lock of the device's name has no content
+    assert not device.lines_with("bug")
 
 
-def test_an_accelerator_that_is_not_there_is_said_in_one_line_at_start(tmp_path: Path) -> None:
-    wanted = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
-    bundle = write_real_bundle(tmp_path / "a.edge", not_a_number(), providers=wanted)
-    done = edge_sdk("run", bundle, "--source", _pictures(tmp_path / "pictures", [50]))
-    assert done.returncode == 0, done.stderr
-    [line] = [line for line in done.stderr.splitlines() if "was asked for and is not used" in line]
-    for name in wanted[:2]:
-        assert f"{name} was asked for and is not used: " in line
-    assert len(done.stdout.splitlines()) == 1
+def test_where_nothing_at_all_can_be_written_it_runs(cell_bundle: Path, tmp_path: Path) -> None:
+    """As on a card that failed: no folder for a while, either, in which a new bundle could be tried."""
+    config = write_at_ease(tmp_path, cell_bundle, _STREAMS)
+    with (
+        read_only(tmp_path) as mounts,
+        Device(config, before=mounts.within, environment={"XDG_STATE_HOME": str(tmp_path / "state")}) as device,
+    ):
+        device.hear("gate: that the bundle was tried cannot be remembered", "Read-only file system")
+        for camera in _STREAMS:
+            device.run_on(camera)
+        assert device.stop() == 0
+    assert not (tmp_path / "state").exists()
+    assert not device.lines_with("bug")
+
+
+def test_results_in_a_file_end_with_a_whole_line(cell_bundle: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    config = write_at_ease(tmp_path, cell_bundle, _STREAMS)
+    with full_disk(disk, room_kb=16) as mounts:
+        with mounts.path(disk / "results").open("wb") as results:
+            device = Device(config, before=mounts.within, stdout=results.fileno())
+        with device:
+            assert device.end() == 1
+        lines = mounts.path(disk / "results").read_bytes().splitlines(keepends=True)
+    assert device.said[-1] == f"edge-sdk: results cannot be written: {_FULL}"
+    assert len(lines) > 10
+    assert all(line.endswith(b"\n") and msgspec.json.decode(line) for line in lines)
+
+
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_words_for_people_that_cannot_be_written_end_nothing_and_what_was_asked_for_is_said(
+    cell_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_buffered: bool
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "" if is_buffered else "1")
+    config = write_at_ease(tmp_path, cell_bundle, {"gate": HEALTHY})
+    with Path("/dev/full").open("wb") as full:
+        with Device(config, stderr=full.fileno()) as device:
+            device.run_on("gate")
+            assert device.stop() == 0
+        with Device(tmp_path / "none.toml", stderr=full.fileno()) as refused:
+            assert refused.end() == 2
+    done = edge_sdk("targets", before=["sh", "-c", 'exec "$@" >/dev/full', "sh"])
+    expected = f"edge-sdk: standard output cannot be written: {_FULL}; check the space on its disk\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
+# No descriptor is left.
+
+
+@pytest.mark.long
+def test_cameras_a_broker_events_and_a_stream_that_begins_come_back_with_descriptors(
+    cell_bundle: Path, broker: Broker, long_video: Path, blinking_video: Path, tmp_path: Path
+) -> None:
+    film = tmp_path / "film.avi"
+    with rtsp_server() as server:
+        streams = {"gate": {"source": blinking_video}, "yard": {"source": server.url()}, "late": {"source": film}}
+        defaults = {**AT_EASE, "bundle": cell_bundle}
+        text = config_text(streams, mqtt={"url": broker.url}, defaults=defaults)
+        config = write_config(tmp_path, f'{text}\n[[events]]\nlabels = ["red", "blue"]\ndisappear_s = 0\n')
+        with Subscriber(broker) as subscriber, Device(config, environment=own_folders(tmp_path)) as device:
+            device.hear("late: ", "no such file or folder", "begins again")
+            wait_until(lambda: len(subscriber.messages("result/yard")) > 5, "results of both")
+            subscriber.wait_for(lambda _: len(_events(subscriber)) > 2, "events")
+            device.limit_files(_TAKEN)
+            server.kill()
+            device.hear("yard: ", "lost: too many open files in this process")
+            broker.stop()
+            device.hear("broker", "not reachable (Too many open files; let this process open more: LimitNOFILE=")
+            before = len(_events(subscriber))
+            device.hear("late: ", "Too many open files", "begins again")
+            device.hear("warning: ", "files that this process may open are open")
+            server.start()
+            broker.start()
+            shutil.copy(long_video, film)
+            device.limit_files(_MANY)
+            device.hear("yard: ", "reopened")
+            device.hear("late: ", "film.avi is open")
+            device.hear("over: ", "files that this process may open")
+            wait_until(lambda: bool(subscriber.messages("result/late")), "results of what began late")
+            subscriber.wait_for(lambda _: len(_events(subscriber)) > before + 8, "events of meanwhile")
+            seqs = [result["seq"] for result in documents(subscriber.messages("result/gate"))]
+            assert device.stop() == 0
+        wait_until(lambda: _are_whole(subscriber), "all events")
+    assert seqs == sorted(set(seqs))
+    assert not device.lines_with("bug")
+
+
+def test_with_too_few_descriptors_from_the_start_it_is_tried_again(cell_bundle: Path, tmp_path: Path) -> None:
+    """No process can be made that tries the bundle: that says nothing of the bundle."""
+    few, state = ("prlimit", f"--nofile=8:{_MANY}"), {"XDG_STATE_HOME": str(tmp_path)}
+    done = edge_sdk("run", cell_bundle, "--source", HEALTHY["source"], before=few, **state)
+    assert done.returncode == 1  # a service manager tries it again
+    assert "no process can be started: Too many open files" in done.stderr.splitlines()[-1]
+    config = write_at_ease(tmp_path, cell_bundle, _STREAMS)
+    with Device(config, before=few, environment=state) as device:
+        for camera in _STREAMS:
+            device.hear(f"{camera}: ", "no process can be started: Too many open files", "begins again")
+        device.limit_files(_MANY)
+        for camera in _STREAMS:
+            device.run_on(camera)
+        assert device.stop() == 0
+    assert not device.lines_with("bug")
+
+
+# A broker that does not take everything.
+
+
+def test_an_acl_that_allows_too_little(cell_bundle: Path, blinking_video: Path, tmp_path: Path) -> None:
+    ours = "edge/v1/default/pi"
+    acl = ["topic read #", f"topic readwrite {ours}/status", f"topic readwrite {ours}/state"]
+    with Broker(tmp_path, acl=acl) as broker, Subscriber(broker) as subscriber:
+        tables: dict[str, Table] = {"mqtt": {"url": broker.url}, "publish.results": {"qos": 1}}
+        config = write_blinking_config(tmp_path, cell_bundle, blinking_video, **tables)
+        with Device(config, environment=own_folders(tmp_path)) as device:
+            device.hear(
+                f"did not take a message on {ours}/result/gate: Not authorized; its ACL must let this device write "
+                f"below {ours}/"
+            )
+            device.hear(
+                "warning: broker 127.0.0.1",
+                f"the broker does not take events of {ours}/event/gate: Not authorized",
+                "they wait and are tried again, allow this device to write it in the broker's ACL",
+            )
+            (tmp_path / "acl").write_text("topic readwrite #\n")
+            os.kill(broker.pid, signal.SIGHUP)
+            subscriber.wait_for(lambda _: len(_events(subscriber)) > 2, "events")
+            subscriber.wait_for(lambda _: len(subscriber.messages("result/gate")) > 2, "results")
+            assert len(device.lines_with("did not take a message on")) == 1
+            assert device.stop() == 0
+        assert _are_whole(subscriber)

@@ -1,7 +1,8 @@
-"""What `edge-sdk run` tells a service manager, where there is no systemd: a socket that listens."""
+"""What `edge-sdk run` tells a service manager, and what systemd's own tools say of the unit; without a systemd."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.absent import not_installed
+from tests.support.broker import find_program
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_config
 from tests.support.device import Device
-from tests.support.program import PATIENCE_S
+from tests.support.program import PATIENCE_S, edge_sdk
 
 pytestmark = pytest.mark.system
 
@@ -46,6 +49,15 @@ class Manager:
     def hear(self) -> list[str]:
         return self._socket.recv(4096).decode().split("\n")
 
+    def rest(self) -> list[list[str]]:
+        """What a program said that has ended."""
+        self._socket.setblocking(False)
+        heard = list[list[str]]()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                heard.append(self.hear())
+        return heard
+
     def hear_until(self, word: str) -> list[str]:
         """Signs of life, and starts that ask for time, up to a message that begins with the word."""
         while not (message := self.hear())[0].startswith(word):
@@ -70,7 +82,7 @@ def test_a_run_from_its_start_to_its_end(manager: Manager, cell_bundle: Path, lo
         env=environment,
     )
     assert manager.hear() == ["EXTEND_TIMEOUT_USEC=330000000"]  # its turn to start
-    assert manager.hear() == ["READY=1", f"STATUS=cells runs on {long_video}"]
+    assert manager.hear_until("READY=1") == ["READY=1", f"STATUS=cells runs on {long_video}"]
     for _ in range(3):
         assert manager.hear() == ["WATCHDOG=1"]
     process.send_signal(signal.SIGHUP)
@@ -106,14 +118,34 @@ def test_while_a_configuration_is_read_for_long_everything_goes_on(
         assert device.stop() == 0
 
 
-def test_what_cannot_start_is_never_ready(manager: Manager, cell_bundle: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "NOTIFY_SOCKET": manager.address}
-    command = [sys.executable, "-m", "edge_sdk", "run", str(cell_bundle), "--source", str(tmp_path / "none.avi")]
-    done = subprocess.run(command, capture_output=True, env=environment, check=False, timeout=PATIENCE_S)
-    assert done.returncode == 1
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
-        last.sendto(b"nothing before this", manager.address)
-    heard = manager.hear()
-    if heard[0].startswith("EXTEND_TIMEOUT_USEC="):  # where its turn to start lasted until somebody looked
-        heard = manager.hear()
-    assert heard == ["nothing before this"]
+def test_what_cannot_start_is_never_ready(
+    manager: Manager, cell_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    assert edge_sdk("run", cell_bundle, "--source", tmp_path / "none.avi").returncode == 1
+    assert {message[0].partition("=")[0] for message in manager.rest()} <= {"EXTEND_TIMEOUT_USEC"}
+
+
+# The unit of the examples.
+
+_UNIT = Path(__file__).parents[2] / "examples/raspberry_pi/edge-sdk.service"
+
+
+def _analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = find_program("systemd-analyze")
+    if program is None:
+        not_installed("systemd-analyze is not installed; `apt-get install systemd`")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_systemd_finds_nothing_to_complain_about(tmp_path: Path) -> None:
+    """It only warns of a line that it does not know: what it prints counts, not its exit code."""
+    installed = tmp_path / _UNIT.name
+    installed.write_text(_UNIT.read_text().replace("/opt/edge-sdk/bin/edge-sdk", "/bin/true"))
+    done = _analyze("verify", "--man=no", str(installed))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_service_is_exposed_as_little_as_promised() -> None:
+    done = _analyze("security", "--offline=true", "--threshold=20", "--no-pager", str(_UNIT))
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,277 @@
+"""Several cameras of one process, frames of every kind, and sources that are not there for a while or not to be opened.
+
+What is broken is no trouble to the cameras beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import termios
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from tests.support.broker import Broker, Subscriber, free_port
+from tests.support.bundles import LARGE, cell_picture, endless, failing, write_graded, write_real_bundle
+from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_at_ease, write_config
+from tests.support.device import Device, count_results, results_after, wait_for_results
+from tests.support.pictures import with_orientation, write_images, write_video
+from tests.support.streams import http_server, rtsp_server
+from tests.support.subscribers import statuses
+
+pytestmark = pytest.mark.system
+
+_CORES = 2
+_FAIREST = 0.9
+_AS_IS = {**AT_EASE, "best_effort": True}
+
+
+def _on_two_cores(config: Path) -> Device:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(sorted(before)[:_CORES]))
+    try:
+        return Device(config)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_four_cameras_share_two_cores(tmp_path: Path, broker: Broker) -> None:
+    # Each one's convolutions cost some milliseconds a frame, of which a hundred come a second.
+    cameras: dict[str, Table] = {
+        f"gate{n}": {
+            "source": "pattern:320x240@100",
+            "bundle": str(write_graded(tmp_path / f"{n}.edge", side=256 + 8 * n, width=32)),
+        }
+        for n in range(4)
+    }
+    defaults = {**_AS_IS, "variant": LARGE}
+    config = write_config(tmp_path, config_text(cameras, mqtt={"url": broker.url}, defaults=defaults))
+    with Subscriber(broker) as subscriber, _on_two_cores(config) as device:
+        wait_for_results(subscriber, device, cameras, 5)
+        before = count_results(subscriber, cameras)
+        wait_for_results(subscriber, device, cameras, 60)
+        counts = [len(of_camera) for of_camera in results_after(subscriber, before).values()]
+        assert device.stop() == 0, device.said
+    assert not device.lines_with("Traceback")
+    # Jain's index: 1 where all have the same, 1/n where one has all.
+    assert sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)) >= _FAIREST, counts
+
+
+def test_broken_cameras_are_no_trouble_to_the_others(tmp_path: Path, broker: Broker, cell_bundle: Path) -> None:
+    healthy: dict[str, Table] = dict.fromkeys(("north", "east", "south"), HEALTHY)
+    hangs = write_real_bundle(tmp_path / "hangs.edge", endless())
+    fails = write_real_bundle(tmp_path / "fails.edge", failing())
+    with http_server() as server:
+        broken: dict[str, Table] = {
+            "refuses": {"source": f"rtsp://127.0.0.1:{free_port()}/live"},
+            "freezes": {"source": server.url()},
+            "lacks": {**HEALTHY, "bundle": str(tmp_path / "none.edge")},
+            "hangs": {**HEALTHY, "bundle": str(hangs), "run_limit_s": 0.5},
+            "fails": {**HEALTHY, "bundle": str(fails)},
+        }
+        words = {
+            "refuses": "connection refused",
+            "freezes": "lost: no frame for 2 s",
+            "lacks": "is left out until the configuration is read again",
+            "hangs": "a run did not finish within",
+            "fails": "begins again in",
+        }
+        config = write_at_ease(tmp_path, cell_bundle, {**healthy, **broken}, mqtt={"url": broker.url})
+        with Subscriber(broker) as subscriber, Device(config) as device:
+            wait_for_results(subscriber, device, [*healthy, "freezes"])
+            server.pause()
+            for camera, said in words.items():
+                device.hear(f"{camera}: ", said)
+            wait_for_results(subscriber, device, healthy, 40)
+            assert {status for status, _, _ in statuses(subscriber)} == {"online"}
+            assert device.stop() == 0, device.said
+            everything = results_after(subscriber, dict.fromkeys(healthy, 0))
+    assert not device.lines_with("Traceback")
+    assert len({result.run_id for of_camera in everything.values() for result in of_camera}) == 1
+    for of_camera in everything.values():
+        numbers = [result.seq for result in of_camera]
+        assert numbers == sorted(set(numbers)), "it began anew"
+
+
+# Sources that come, go and cannot be opened.
+
+
+def test_servers_that_start_later_and_a_file_that_appears_later(
+    cell_bundle: Path, long_video: Path, tmp_path: Path
+) -> None:
+    film = tmp_path / "film.avi"
+    with rtsp_server() as rtsp, http_server() as http:
+        rtsp.kill()
+        http.kill()
+        streams = {"film": {"source": film}, "rtsp": {"source": rtsp.url()}, "http": {"source": http.url()}}
+        with Device(write_at_ease(tmp_path, cell_bundle, {**streams, "yard": HEALTHY})) as device:
+            device.hear("film: ", f"{film}: no such file or folder", "begins again in")
+            for camera in ("rtsp", "http"):
+                device.hear(f"{camera}: ", "not there yet: connection refused; it is waited for")
+            device.run_on("yard")
+            assert [device.results(camera) for camera in streams] == [[], [], []]
+            shutil.copy(long_video, film.with_suffix(".part"))
+            film.with_suffix(".part").rename(film)
+            rtsp.start()
+            http.start()
+            for camera in streams:
+                device.hear(f"{camera}: ", "is open")
+                device.run_on(camera)
+            device.run_on("yard")
+            assert device.stop() == 0
+    assert not device.lines_with("bug")
+
+
+def test_devices_that_are_not_there_no_cameras_or_in_use(cell_bundle: Path, tmp_path: Path) -> None:
+    """A terminal that is held alone is what the kernel says EBUSY of."""
+    holder, held = os.openpty()
+    name = os.ttyname(held)
+    sources = {"none": "/dev/no-such-camera", "null": "/dev/null", "held": name}
+    config = write_at_ease(tmp_path, cell_bundle, {"yard": HEALTHY, **{c: {"source": s} for c, s in sources.items()}})
+    fcntl.ioctl(held, termios.TIOCEXCL)
+    # An administrator of the whole system would be let in.
+    before = ("setpriv", "--bounding-set=-sys_admin", "--") if os.geteuid() == 0 else ()
+    try:
+        with Device(config, before=before) as device:
+            device.hear("none: source /dev/no-such-camera: not there yet: no such device; it is waited for")
+            device.hear("null: source /dev/null: not there yet: not a camera; it is waited for")
+            device.hear(f"held: source {name}: not there yet: in use by another program; it is waited for")
+            device.run_on("yard")
+            fcntl.ioctl(held, termios.TIOCNXCL)
+            device.hear("held: ", "not there yet: not a camera")
+            assert device.stop() == 0
+    finally:
+        os.close(held)
+        os.close(holder)
+
+
+@pytest.mark.parametrize("is_film", [True, False])
+def test_what_repeats_comes_back_as_the_only_stream(cell_bundle: Path, tmp_path: Path, is_film: bool) -> None:
+    """When it was away, and when it could not be opened for want of descriptors: that is not its end."""
+    source, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
+    if is_film:
+        source = write_video(source.with_suffix(".avi"), range(10), fps=20.0)
+    else:
+        write_images(source, ["a.png", "b.png"])
+    config = write_at_ease(tmp_path, cell_bundle, {"gate": {"source": source, "repeat": True}})
+    with Device(config) as device:
+        device.run_on("gate")
+        source.rename(elsewhere)
+        device.hear(f"gate: {source}: no such file or folder", "begins again", count=2)
+        elsewhere.rename(source)
+        device.run_on("gate")
+        device.limit_files(3)  # as low as it goes: nothing more can be opened
+        source.touch()  # another version, which is opened anew
+        device.hear("oo many open files", "begins again")
+        device.limit_files(1000)
+        device.run_on("gate")
+        assert device.stop() == 0
+    assert not device.lines_with("ended")
+    assert not device.lines_with("bug")
+
+
+# Frames of every size, turned, grey, damaged, of a varying rate.
+
+_SIZES_WH = {
+    "0-12-megapixels.jpg": (4000, 3000),
+    "1-tiny.png": (16, 16),
+    "2-grey.png": (128, 128),
+    "3-alpha.png": (128, 128),
+    "4-turned-by-exif.jpg": (128, 256),
+    "5-one-row.png": (200, 1),
+}
+
+
+def _write_pictures(folder: Path) -> Path:
+    """Of cells; sizes are those that a viewer shows."""
+    folder.mkdir()
+    cells = cell_picture(1)
+    pictures = (
+        cv2.resize(cells, (4000, 3000), interpolation=cv2.INTER_NEAREST),
+        cell_picture(1, 16),
+        cv2.cvtColor(cells, cv2.COLOR_BGR2GRAY),
+        np.dstack([cells, np.full(cells.shape[:2], 7, np.uint8)]),
+        cv2.resize(cells, (256, 128), interpolation=cv2.INTER_NEAREST),
+        np.full((1, 200, 3), 255, np.uint8),
+    )
+    for name, picture in zip(_SIZES_WH, pictures, strict=True):
+        cv2.imwrite(str(folder / name), picture)
+    turned = folder / "4-turned-by-exif.jpg"
+    turned.write_bytes(with_orientation(turned.read_bytes(), 6))
+    return folder
+
+
+def _size_wh(result: dict[str, Any]) -> tuple[int, int]:
+    return result["frame"]["width"], result["frame"]["height"]
+
+
+def _assert_within(result: dict[str, Any]) -> None:
+    width, height = _size_wh(result)
+    for found in result["detections"]:
+        left, top, right, bottom = found["box_xyxy"]
+        assert 0 <= left <= right <= width
+        assert 0 <= top <= bottom <= height
+
+
+def _assert_shows(result: dict[str, Any], cells: dict[str, tuple[int, int]]) -> None:
+    """These cells of 4 x 4, by column and row."""
+    cell_w, cell_h = (side / 4 for side in _size_wh(result))
+    boxes = {found["label"]: found["box_xyxy"] for found in result["detections"]}
+    assert set(boxes) == set(cells)
+    for label, (column, row) in cells.items():
+        box = np.array(boxes[label]) / [cell_w, cell_h, cell_w, cell_h]
+        assert box == pytest.approx([column, row, column + 1, row + 1], abs=0.05)
+
+
+def test_pictures_of_any_kind_have_their_size_and_boxes_within(cell_bundle: Path, tmp_path: Path) -> None:
+    pictures = _write_pictures(tmp_path / "pictures")
+    streams = {"shown": {"source": pictures}, "turned": {"source": pictures, "rotate": 90}}
+    with Device(write_at_ease(tmp_path, cell_bundle, streams)) as device:
+        assert device.end() == 0
+    shown, turned = device.results("shown"), device.results("turned")
+    sizes_wh = list(_SIZES_WH.values())
+    assert [_size_wh(result) for result in shown] == sizes_wh
+    assert [_size_wh(result) for result in turned] == [(height, width) for width, height in sizes_wh]
+    for result in (*shown, *turned):
+        _assert_within(result)
+    # Of what shows cells in colour they are where a viewer sees them, and turned once more where that was asked for.
+    upright, clockwise = {"red": (1, 1), "blue": (3, 1)}, {"red": (2, 1), "blue": (2, 3)}
+    for number, cells in ((0, upright), (1, upright), (3, upright), (4, clockwise)):
+        _assert_shows(shown[number], cells)
+        _assert_shows(turned[number], {label: (3 - row, column) for label, (column, row) in cells.items()})
+    assert not device.lines_with("bug")
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+def test_a_video_of_a_varying_rate_plays_by_its_own_times_to_its_end(cell_bundle: Path, tmp_path: Path) -> None:
+    """Ten frames a fiftieth of a second apart, then ten a fifth: the mean rate fits none of them."""
+    parts = []
+    for name, fps in (("fast", 50.0), ("slow", 5.0)):
+        parts += ["-i", str(write_video(tmp_path / f"{name}.avi", range(10), fps=fps, size_wh=(96, 64)))]
+    join = ["-filter_complex", "[0:v][1:v]concat=n=2,settb=1/1000", "-vsync", "vfr", "-c:v", "mpeg4"]
+    subprocess.run(["ffmpeg", "-v", "error", *parts, *join, str(tmp_path / "film.mp4")], check=True)
+    streams = {"film": {"source": tmp_path / "film.mp4"}, "yard": HEALTHY}
+    with Device(write_at_ease(tmp_path, cell_bundle, streams)) as device:
+        device.hear("film: ", "ended")
+        device.run_on("yard")  # what is over ends nothing else
+        assert device.stop() == 0
+    assert device.lines_with("film: stopped by end of source; ")
+    results = device.results("film")
+    due_ms = [20 * number for number in range(11)] + [400 + 200 * number for number in range(9)]
+    first = results[0]
+    assert results[-1]["seq"] >= 18  # some versions of ffmpeg leave the last one out
+    for result in results:
+        since_s = _seconds(result["captured_at"]) - _seconds(first["captured_at"])
+        assert since_s * 1000 == pytest.approx(due_ms[result["seq"]] - due_ms[first["seq"]], abs=2)
+
+
+def _seconds(stamp: str) -> float:
+    return msgspec.convert(stamp, datetime).timestamp()
