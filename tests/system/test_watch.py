@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -228,15 +228,17 @@ def test_a_broker_waits_for_a_reader_that_pauses() -> None:
     count, states, heard = 5000, [], []
     with DeafBroker(subscribes=[], sends=count) as broker:
         settings = MqttSettings(host="127.0.0.1", port=broker.port, device="pi", keepalive_s=3)
-        listener = Listener(settings, ["edge/v1/#"], lambda state, _detail: states.append(state))
-        wait_until(lambda: broker.pings >= 2, "a long pause")
-        assert broker.sent == 2019  # the one that makes it half full is not acknowledged, and a window begins with it
+        with closing(Listener(settings, ["edge/v1/#"], lambda state, _detail: states.append(state))) as listener:
+            # The one that makes it half full is not acknowledged, and a window begins with it.
+            wait_until(lambda: broker.sent == 2019, "a listener that is half full")
+            known = broker.pings
+            wait_until(lambda: broker.pings >= known + 2, "a long pause")
+            assert broker.sent == 2019
 
-        def are_all_known() -> bool:
-            heard.extend(int(each.payload) for each in listener.take(0.1))
-            return len(heard) >= count
+            def are_all_known() -> bool:
+                heard.extend(int(each.payload) for each in listener.take(0.1))
+                return len(heard) >= count
 
-        wait_until(are_all_known, "the rest")
-        listener.close()
-        assert heard == list(range(1, count + 1))
-        assert (states[0], listener.lost, broker.connections) == ("online", 0, 1)
+            wait_until(are_all_known, "the rest")
+            assert heard == list(range(1, count + 1))
+            assert (states, listener.lost, broker.connections) == (["online"], 0, 1)
