@@ -20,18 +20,18 @@ import pytest
 from edge_sdk.bundle import Bundle
 from edge_sdk.frame import Tensor
 from edge_sdk_tools.arm_cost.core import CORES, CORTEX_A72, Core
-from tests.support import arm64_networks as networks
-from tests.support.absent import not_installed
 from tests.support.arm64 import (
     BOARD_OF,
     Board,
     DeviceInstall,
-    MissingPartError,
     find_emulator,
     installed,
     is_native,
     make_roots,
     sizes_mb,
+    write_classifier,
+    write_detector,
+    write_pictures,
 )
 from tests.support.arm64_replay import HOST_ONLY
 from tests.support.broker import Broker, Received, Subscriber
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.system, pytest.mark.arm64]
 CHECKOUT = Path(__file__).parents[2]
 REPLAY = Path(__file__).parents[1] / "support" / "arm64_replay.py"
 TARGET_OF = {"aarch64": BOARD_OF[CORTEX_A72.model]} if is_native() else BOARD_OF
-MODELS = {"classification": networks.write_classifier, "detection": networks.write_detector}
+MODELS = {"classification": write_classifier, "detection": write_detector}
 PICTURES = 3
 on_each_board = pytest.mark.parametrize("name", list(TARGET_OF))
 
@@ -71,10 +71,7 @@ def cache() -> Cache:
 @pytest.fixture(scope="module")
 def boards(cache: Cache) -> dict[str, Board]:
     """Boards by name, with the device install."""
-    try:
-        bare = _bare_boards(cache)
-    except MissingPartError as reason:
-        not_installed(str(reason))
+    bare = _bare_boards(cache)
     site = DeviceInstall(CHECKOUT, bare[0], BOARD_OF[CORTEX_A72.model]).make(cache)
     return {board.name: board.with_install(site) for board in bare}
 
@@ -165,7 +162,7 @@ def test_golden_inputs_give_the_same_int8_tensors_as_here(
 def test_run_publishes_what_it_sees(
     boards: dict[str, Board], bundles: dict[tuple[str, str], Path], tmp_path: Path, name: str, task: str
 ) -> None:
-    pictures = networks.write_pictures(tmp_path / "pictures", PICTURES + 2, seed=5)
+    pictures = write_pictures(tmp_path / "pictures", PICTURES + 2, seed=5)
     bundle = bundles[TARGET_OF[name], task]
     with Broker(tmp_path) as broker, Subscriber(broker) as subscriber:
         arguments = ["--source", str(pictures), "--mqtt", broker.url, "--frames", str(PICTURES), "--device", "board"]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import free_port
+from tests.support.broker import free_port, wait_until
 from tests.support.streams import http_server
-from tests.support.systemd import Container, Service, wait_for
+from tests.support.systemd import Container, Service
 
 pytestmark = pytest.mark.system
 
@@ -72,7 +72,7 @@ def test_it_runs_with_no_rights_that_it_does_not_need(service: Service, systemd_
 
 @pytest.mark.parametrize("signal", ["SIGUSR1", "SIGSTOP"])
 def test_a_pipeline_that_hangs_is_ended_and_comes_back(signal: str, service: Service) -> None:
-    """SIGUSR1 hangs the pipeline alone, see `hanging`; SIGSTOP all of the process."""
+    """SIGUSR1 hangs the pipeline alone; SIGSTOP all of the process."""
     service.configure(_VIDEO, ["WatchdogSec=3", "RestartSec=100ms"])
     service.control("start")
     service.wait_until_said("s after start")
@@ -93,7 +93,7 @@ def test_a_camera_that_is_lost_is_no_hang(service: Service) -> None:
         camera.pause()
         service.wait_until_said(": lost")
         lost = service.said(": lost")[0].monotonic_us
-        wait_for(lambda: time.monotonic_ns() // 1000 > lost + 7_000_000, "twice what the watchdog allows is over")
+        wait_until(lambda: time.monotonic_ns() // 1000 > lost + 7_000_000, "twice what the watchdog allows is over")
         assert (service.show("ActiveState"), service.show("NRestarts")) == ("active", "0")
         camera.go_on()
         service.control("stop")
@@ -140,7 +140,7 @@ def test_what_a_restart_cannot_mend_is_not_restarted(service: Service) -> None:
 def test_what_fails_again_and_again_is_left_alone(service: Service) -> None:
     service.configure(f"{_RUN} /srv/test/none.avi", ["RestartSec=100ms"])
     service.control("start", "--no-block")
-    wait_for(lambda: bool(service.said("Start request repeated too quickly")), "the limit of starts is reached")
+    wait_until(lambda: bool(service.said("Start request repeated too quickly")), "the limit of starts is reached")
     service.wait_until("ActiveState", "failed")
     assert service.show("NRestarts") == "10"
     assert len(service.said("none.avi")) == 10

@@ -20,12 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from tests.support.absent import not_installed
 from tests.support.certificates import HERE, Authority, Issued
@@ -36,24 +37,59 @@ _Self = TypeVar("_Self", bound="PahoUser")
 
 
 class PahoUser:
-    """As a context manager it is gone at the end."""
+    """A client that reconnects by itself; as a context manager it is gone at the end.
 
-    _client: mqtt.Client
+    Args:
+        broker: where.
+        topic: what it is subscribed to, at QoS 1, when it is made.
+        session: the client's id, where the broker is to keep its session.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        session: str = "",
+        keepalive_s: int = 60,
+        protocol: MQTTProtocolVersion = MQTTProtocolVersion.MQTTv5,
+    ) -> None:
+        self._topic = topic
+        self.subscriptions = 0
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=session, protocol=protocol)
+        self._client.reconnect_delay_set(1, 1)
+        self._client.username_pw_set(username, password)
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_message = self._on_message
+        options: dict[str, Any] = {}
+        if session:
+            options = {"clean_start": False, "properties": Properties(PacketTypes.CONNECT)}
+            options["properties"].SessionExpiryInterval = 3600
+        self._client.connect(broker.host, broker.port, keepalive=keepalive_s, **options)
+        self._client.loop_start()
+        wait_until(lambda: self.subscriptions > 0, "the subscription")
+
+    def _on_connect(self, client: mqtt.Client, _data: object, _flags: mqtt.ConnectFlags, *_: object) -> None:
+        client.subscribe(self._topic, qos=1)
+
+    def _on_subscribe(self, *_: object) -> None:
+        self.subscriptions += 1
+
+    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        raise NotImplementedError
 
     def __enter__(self: _Self) -> _Self:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._client.disconnect()
         self._client.loop_stop()
 
 
 # A real Mosquitto for tests, and a subscriber that shares no code with the publisher.
-#
-# Each broker has its own port on loopback, its own configuration and its own folder; it can be stopped, killed, frozen
-# and started again on the same port.
 
 _PORTS = random.SystemRandom()
 WAIT_S = 60.0
@@ -75,10 +111,7 @@ def require_program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody uses now.
-
-    Below those that the system gives to clients: other tests' connections do not take it while a broker is away.
-    """
+    """A TCP port of 127.0.0.1 that nobody uses now."""
     while True:
         port = _PORTS.randrange(15_000, 32_000)
         with socket.socket() as listener, contextlib.suppress(OSError):
@@ -96,17 +129,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = WAIT
 
 
 class Broker:
-    """One Mosquitto.
-
-    Args:
-        folder: for its files; must exist.
-        users: passwords by name; without any everybody may connect.
-        acl: lines of an ACL file; without it everybody may do everything.
-        persistence: keep retained messages and sessions over a restart.
-        config: more lines of mosquitto.conf.
-        port: which one to use; a free one by default.
-        start: at once, or by `start()` later.
-    """
+    """One Mosquitto."""
 
     def __init__(
         self,
@@ -116,13 +139,12 @@ class Broker:
         acl: Sequence[str] | None = None,
         persistence: bool = False,
         config: Sequence[str] = (),
-        port: int | None = None,
         start: bool = True,
     ) -> None:
         self._program = require_program("mosquitto")
         self._folder = folder
         self.host = "127.0.0.1"
-        self.port = port or free_port()
+        self.port = free_port()
         self._config_file = folder / "mosquitto.conf"
         self._config_file.write_text("\n".join(self._config_lines(users, acl, persistence, config)) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
@@ -132,9 +154,7 @@ class Broker:
     def __enter__(self) -> Broker:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -247,36 +267,14 @@ class Received(NamedTuple):
 
 
 class Subscriber(PahoUser):
-    """An independent client that collects what it receives; reconnects by itself.
-
-    Args:
-        broker: where.
-        topic: what.
-        username: who.
-        password: of whom.
-    """
+    """An independent client that collects what it receives; reconnects by itself."""
 
     def __init__(
         self, broker: Broker, topic: str = "#", *, username: str | None = None, password: str | None = None
     ) -> None:
-        self._topic = topic
         self._messages: list[Received] = []
         self._lock = threading.Lock()
-        self._subscribed = threading.Event()
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
-        self._client.reconnect_delay_set(1, 1)
-        self._client.username_pw_set(username, password)
-        self._client.on_connect = self._on_connect
-        self._client.on_subscribe = self._on_subscribe
-        self._client.on_message = self._on_message
-        self._client.connect(broker.host, broker.port)
-        self._client.loop_start()
-        self.wait_subscribed()
-
-    def wait_subscribed(self) -> None:
-        """Wait for the broker's answer to the latest subscription."""
-        if not self._subscribed.wait(WAIT_S):
-            pytest.fail("the broker did not answer the subscription")
+        super().__init__(broker, topic, username=username, password=password)
 
     def messages(self, ending: str = "") -> list[Received]:
         """What came so far, on topics with this ending."""
@@ -291,12 +289,6 @@ class Subscriber(PahoUser):
         """Wait until what came so far fulfils a condition."""
         wait_until(lambda: condition(self.messages()), what)
         return self.messages()
-
-    def _on_connect(self, client: mqtt.Client, *_: object) -> None:
-        client.subscribe(self._topic, qos=1)
-
-    def _on_subscribe(self, *_: object) -> None:
-        self._subscribed.set()
 
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         properties = message.properties
@@ -317,17 +309,7 @@ class Subscriber(PahoUser):
 
 
 class TlsBroker(Broker):
-    """One with a second, encrypted listener; the plain one is for whoever looks on.
-
-    Args:
-        folder: for its files; must exist.
-        broker_certificate: what it shows; by default a good one, of an authority of its own.
-        clients_of: the authority whose clients alone may connect; None: they need no certificate.
-        more: lines of mosquitto.conf for this listener.
-        users: passwords by name.
-        acl: lines of an ACL file.
-        config: lines of mosquitto.conf before the listener.
-    """
+    """One with a second, encrypted listener; the plain one is for whoever looks on."""
 
     def __init__(
         self,
@@ -337,8 +319,6 @@ class TlsBroker(Broker):
         clients_of: Authority | None = None,
         more: Sequence[str] = (),
         users: dict[str, str] | None = None,
-        acl: Sequence[str] | None = None,
-        config: Sequence[str] = (),
     ) -> None:
         self.authority = Authority(folder, "broker-ca")
         self.tls_port = free_port()
@@ -346,7 +326,7 @@ class TlsBroker(Broker):
         lines = [f"listener {self.tls_port} 127.0.0.1", f"certfile {shown.cert_file}", f"keyfile {shown.key_file}"]
         if clients_of is not None:
             lines += [f"cafile {clients_of.file}", "require_certificate true"]
-        super().__init__(folder, users=users, acl=acl, config=[*config, *lines, *more])
+        super().__init__(folder, users=users, config=[*lines, *more])
 
     @property
     def reach(self) -> dict[str, object]:
@@ -355,9 +335,6 @@ class TlsBroker(Broker):
 
 
 # The broker of examples/mosquitto, made by the steps of its README as they stand there.
-#
-# What is another: folders and port of this test, `localhost` for the broker's name, nothing installed and no service of
-# the machine touched. As root Mosquitto gives up its rights to its own user, as it does where people follow the steps.
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mosquitto"
 PASSWORD = "of everybody"
@@ -372,15 +349,7 @@ esac
 
 
 class ExampleBroker(Broker):
-    """Runs what the steps left; with a plain listener beside its own, for whoever looks on.
-
-    Args:
-        folder: in place of /etc/mosquitto; its own user must be able to go there.
-
-    Attributes:
-        tls_port: in place of 8883.
-        ca_file: for devices.
-    """
+    """Runs what the steps left; with a plain listener beside its own, for whoever looks on."""
 
     def __init__(self, folder: Path) -> None:
         for needed in ("mosquitto_passwd", "openssl"):
@@ -460,84 +429,6 @@ def example_broker() -> Iterator[ExampleBroker]:
             yield broker
 
 
-# A door before a real broker that refuses MQTT 5, as brokers of 2016 do.
-
-
-class OldBroker:
-    """Passes connections on, but for those that begin in MQTT 5.
-
-    Args:
-        broker: to whom.
-
-    Attributes:
-        port: of the door.
-        refused: how many it refused.
-    """
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.refused = 0
-        self._sockets = [self._listener]
-        self._threads: list[threading.Thread] = []
-        self._begin(self._accept)
-
-    def __enter__(self) -> OldBroker:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each in self._sockets:
-            _shut(each)
-        for thread in self._threads:
-            thread.join(WAIT_S)
-        for each in self._sockets:
-            each.close()
-
-    def _begin(self, work: object, *arguments: socket.socket) -> None:
-        assert callable(work)
-        thread = threading.Thread(target=work, args=arguments, daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # the listener is closed
-            while True:
-                client, _ = self._listener.accept()
-                self._sockets.append(client)
-                self._welcome(client)
-
-    def _welcome(self, client: socket.socket) -> None:
-        first = client.recv(4096)
-        if b"MQTT\x05" in first:
-            self.refused += 1
-            client.sendall(b"\x20\x02\x00\x01")
-            _shut(client)
-            return
-        try:
-            server = socket.create_connection((self._broker.host, self._broker.port))
-        except OSError:  # it is away
-            _shut(client)
-            return
-        self._sockets.append(server)
-        server.sendall(first)
-        self._begin(_pass_on, client, server)
-        self._begin(_pass_on, server, client)
-
-
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            sink.sendall(data)
-    _shut(source)
-    _shut(sink)
-
-
-def _shut(each: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)
-
-
 # A broker of a few lines for MQTT 5, which answers connections and subscriptions as it is told to.
 
 _NOT_AUTHORIZED = 0x87
@@ -546,18 +437,7 @@ _TOPIC = b"edge/v1/a/pi/result/gate"
 
 
 class DeafBroker:
-    """Serves one connection after the other on loopback.
-
-    Args:
-        connects: reason codes for the first connections; those after them are taken.
-        subscribes: for the first subscriptions, which are granted after them; None refuses all.
-        sends: messages of QoS 1 that follow a subscription, each with its number; 20 at most are not acknowledged.
-
-    Attributes:
-        sent: how many messages were sent.
-        pings: how many probes came.
-        connections: how many were made.
-    """
+    """Serves one connection after the other on loopback."""
 
     def __init__(self, connects: Sequence[int] = (), subscribes: Sequence[int] | None = None, sends: int = 0) -> None:
         self._sends, self.sent, self._acknowledged = sends, 0, 0
@@ -576,9 +456,7 @@ class DeafBroker:
     def __enter__(self) -> DeafBroker:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
@@ -643,21 +521,7 @@ _SLOW_BUFFER_BYTES = 4096
 
 
 class Proxy:
-    """Between clients and 127.0.0.1:port.
-
-    Args:
-        port: of the server.
-        bytes_per_s: of a slow link that holds little itself, from clients to the server; infinity: no limit.
-
-    Attributes:
-        bytes_per_s: as above; may change at any moment.
-        mode: `pass` everything; `swallow`: take what comes and pass nothing on, as a dead link does; `reset`: end every
-            connection, and the new ones; `trickle`: a few bytes at a time. May change at any moment.
-        port: where it listens.
-        connections: how many came so far.
-        pieces: the sizes in bytes of what came from clients so far, each passed on, or not, for itself.
-        flow_s: seconds that this took, without those in which nothing came.
-    """
+    """Between clients and 127.0.0.1:port."""
 
     def __init__(self, port: int, bytes_per_s: float = math.inf) -> None:
         self.mode: Mode = "pass"
@@ -677,9 +541,7 @@ class Proxy:
     def __enter__(self) -> Proxy:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_open = False
         for thread in self._threads:
             thread.join()
@@ -729,3 +591,20 @@ class Proxy:
 def _reset(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
+
+
+class OldBroker(Proxy):
+    """A door before a real broker that refuses MQTT 5, as brokers of 2016 do, and counts how often."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.refused = 0
+        super().__init__(broker.port)
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            if b"MQTT\x05" not in client.recv(4096, socket.MSG_PEEK):
+                super()._serve(client)
+                return
+            client.recv(4096)
+            self.refused += 1
+            client.sendall(b"\x20\x02\x00\x01")

@@ -134,15 +134,7 @@ def write_graded(
     latency_ms: float = 100.0,
     hostile: onnx.ModelProto | None = None,
 ) -> Path:
-    """Write it: `int8` of `side` pixels and `int8.8x8`.
-
-    Args:
-        folder: NAME.edge.
-        side: of the larger model's input.
-        width: channels of both; their square is what a pixel costs.
-        latency_ms: the budget.
-        hostile: takes the place of the smaller model, of 8 pixels; nobody will ever compare its golden outputs.
-    """
+    """Write it: `int8` of `side` pixels and `int8.8x8`."""
     files, variants = {"labels.txt": FILES["labels.txt"]}, list[Variant]()
     for name, pixels in ((LARGE, side), (SMALL, 8)):
         is_hostile = name == SMALL and hostile is not None
@@ -248,26 +240,24 @@ _WEIGHTS = {
 }
 
 
+def _forever(operator: str, classes: int) -> onnx.GraphProto:
+    """The body of a loop that only its count ends."""
+    info, one = helper.make_tensor_value_info, [1, classes]
+    return helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node(operator, ["x"], ["y"])],
+        "body",
+        [info("round", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("x", TensorProto.FLOAT, one)],
+        [info("go_on", TensorProto.BOOL, []), info("y", TensorProto.FLOAT, one)],
+    )
+
+
 def endless() -> onnx.ModelProto:
     """Two classes, red and blue; of a bright picture it never makes up its mind."""
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Relu", ["x"], ["y"])],
-        "body",
-        [
-            helper.make_tensor_value_info("round", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3]),
-        ],
-        [
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3]),
-        ],
-    )
     return _model_of_troubled(
         [
             helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),
             helper.make_node("Greater", ["brightest", "bright"], ["goes_on"]),
-            helper.make_node("Loop", ["", "goes_on", "means"], ["looped"], body=body),
+            helper.make_node("Loop", ["", "goes_on", "means"], ["looped"], body=_forever("Relu", 3)),
         ],
         "looped",
     )
@@ -324,16 +314,7 @@ def write_real_bundle(
     extra: dict[str, bytes] | None = None,
     **changes: object,
 ) -> Path:
-    """A bundle of two classes that this machine can run.
-
-    Args:
-        folder: to be made.
-        model: of one output, (1, 2).
-        golden: images with their outputs; by default one dark image, and what the model says of it.
-        operators: that the variant needs, beside a convolution.
-        extra: further files.
-        changes: of the manifest.
-    """
+    """A bundle of two classes that this machine can run."""
     data = model.SerializeToString()
     pairs = golden or [_golden_of_troubled(data)]
     buffer = io.BytesIO()
@@ -367,15 +348,14 @@ SIDE_HOSTILE = 16
 _SHAPE = [1, 3, SIDE_HOSTILE, SIDE_HOSTILE]
 
 
-def write_hostile(folder: Path, model: onnx.ModelProto, *, memory_mb: int = 512) -> Path:
+def write_hostile(folder: Path, model: onnx.ModelProto) -> Path:
     """A bundle that carries it, with golden outputs that nobody will ever compare."""
     golden = io.BytesIO()
     np.savez_compressed(
         golden, image_0=np.zeros((SIDE_HOSTILE, SIDE_HOSTILE, 3), np.uint8), output_0_0=np.zeros((1, 2), np.float32)
     )
     files = {**FILES, "model.int8.ort": model.SerializeToString(), "golden.npz": golden.getvalue()}
-    manifest = msgspec.structs.replace(make_manifest(files, side=SIDE_HOSTILE), memory_mb=memory_mb)
-    return write_bundle(folder, manifest, files)
+    return write_bundle(folder, make_manifest(files, side=SIDE_HOSTILE), files)
 
 
 def sound() -> onnx.ModelProto:
@@ -404,33 +384,19 @@ def wants(gigabytes: float) -> onnx.ModelProto:
 
 def endless_of_hostile(side: int = SIDE_HOSTILE) -> onnx.ModelProto:
     """A loop of 1e15 rounds; that its values stand still keeps nobody from going round."""
-    value = [1, 2]
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Sin", ["v"], ["v2"])],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("v", TensorProto.FLOAT, value),
-        ],
-        [
-            helper.make_tensor_value_info("c2", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("v2", TensorProto.FLOAT, value),
-        ],
-    )
     nodes = [
         helper.make_node("GlobalAveragePool", ["images"], ["means"]),
         helper.make_node("Flatten", ["means"], ["flat"]),
         helper.make_node("MatMul", ["flat", "w"], ["row"]),
-        helper.make_node("Loop", ["n", "go", "row"], ["y"], body=body),
+        helper.make_node("Loop", ["n", "go", "row"], ["y"], body=_forever("Sin", 2)),
     ]
     weights = {"n": np.array(10**15), "go": np.array(True), "w": np.zeros((3, 2), np.float32)}
-    return tiny.model(nodes, [1, 3, side, side], {"y": value}, weights)
+    return tiny.model(nodes, [1, 3, side, side], {"y": [1, 2]}, weights)
 
 
-def deep(levels: int = 6000) -> onnx.ModelProto:
+def deep() -> onnx.ModelProto:
     """A chain of functions, each of which calls the next: what unfolds them runs out of stack."""
-    imports = [helper.make_opsetid("", tiny.OPSET), helper.make_opsetid("local", 1)]
+    levels, imports = 6000, [helper.make_opsetid("", tiny.OPSET), helper.make_opsetid("local", 1)]
     model = tiny.model([helper.make_node("f0", ["images"], ["y"], domain="local")], _SHAPE, {"y": _SHAPE})
     for level in range(levels):
         call = helper.make_node(f"f{level + 1}", ["x"], ["y"], domain="local")
@@ -446,10 +412,10 @@ def deep(levels: int = 6000) -> onnx.ModelProto:
 NATIVE_TARGET = {"x86_64": "x86_64", "aarch64": "arm64"}[platform.machine()]
 
 
-def build_cell_detector(folder: Path, target: str = NATIVE_TARGET) -> Path:
+def build_cell_detector(folder: Path) -> Path:
     """A detector of bright cells: 4 x 4 of them, boxes exactly the cell, class red or blue."""
-    output = folder / f"cells-{target}.edge"
-    build(write_detector(folder / f"project-{target}"), target, output, bundle_version=1)
+    output = folder / f"cells-{NATIVE_TARGET}.edge"
+    build(write_detector(folder / "project"), NATIVE_TARGET, output, bundle_version=1)
     return output
 
 

@@ -25,21 +25,14 @@ def locked(path: Path) -> Iterator[None]:
 
 
 class Cache:
-    """Folders by name and key.
-
-    Args:
-        folder: where they lie; made when it is missing.
-    """
+    """Folders by name and key."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
 
     def folder_of(self, name: str, parts: Iterable[bytes], make: Callable[[Path], object]) -> Path:
-        """The folder `name` made from `parts`; `make` fills an empty one when it is not there yet.
-
-        Whoever else wants one of that name meanwhile waits. Nobody may change what is in it.
-        """
+        """The folder `name` made from `parts`; `make` fills an empty one when it is not there yet."""
         digest = hashlib.sha256()
         for part in parts:
             digest.update(len(part).to_bytes(8, "little") + part)

@@ -25,13 +25,7 @@ class Issued(NamedTuple):
 
 
 class Authority:
-    """Issues certificates that end when a test wants them to.
-
-    Args:
-        folder: for its files; must exist.
-        name: of its files.
-        days: from now on that it begins and ends.
-    """
+    """Issues certificates that end when a test wants them to."""
 
     def __init__(self, folder: Path, name: str = "ca", *, days: tuple[float, float] = (-100, 1000)) -> None:
         self._folder = folder
@@ -49,14 +43,7 @@ class Authority:
         days: tuple[float, float] = (-1, 365),
         password: str | None = None,
     ) -> Issued:
-        """Make a certificate and its key.
-
-        Args:
-            name: common name, and that of the files.
-            names: host names and addresses that it is for.
-            days: from now on that it begins and ends.
-            password: encrypts the private key.
-        """
+        """Make a certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_named(name), self._name, key, days)
         if names:

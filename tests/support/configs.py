@@ -24,12 +24,7 @@ AT_EASE: Table = {"tune": False, "latency_ms": 5000}
 
 
 def config_text(pipelines: Mapping[str, Table], **tables: Table | None) -> str:
-    """What stands in a file, but its version.
-
-    Args:
-        pipelines: what each says of itself, by name.
-        tables: all others, such as `mqtt` and `defaults`; None is left out. The device is `pi` by default.
-    """
+    """What stands in a file, but its version."""
     named = {"device": {"name": "pi"}, **tables}
     parts = [(f"[{name}]", table) for name, table in named.items() if table is not None]
     parts += [("[[pipelines]]", {"name": name, **table}) for name, table in pipelines.items()]

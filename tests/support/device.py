@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import resource
@@ -20,7 +21,6 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import cv2
@@ -37,8 +37,6 @@ from tests.support.streams import StreamServer
 from tests.support.subscribers import documents
 
 # A device: `edge-sdk run` by a configuration file, whose words are heard while it runs.
-#
-# What a test takes away from it, descriptors for instance, it takes away from this process alone.
 
 STOP_S = 30.0
 """Until a program that was told to end is given up: only a guard."""
@@ -54,16 +52,7 @@ def own_folders(folder: Path) -> dict[str, Path]:
 
 
 class Device:
-    """A running program; as a context manager it is gone at the end, and where a test fails its words are printed.
-
-    Args:
-        config: its configuration file.
-        arguments: further ones.
-        before: a command that runs it, such as `unshare`.
-        environment: further variables.
-        stdout: where results go; they are heard by default.
-        stderr: where lines for people go; they are heard by default.
-    """
+    """A running program; as a context manager it is gone at the end, and where a test fails its words are printed."""
 
     def __init__(
         self,
@@ -94,9 +83,7 @@ class Device:
     def __enter__(self) -> Device:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         if not self.is_over:
             self.process.kill()
         self._listen_to_the_end()
@@ -222,13 +209,7 @@ def write_sources(folder: Path) -> Path:
 
 
 class Site:
-    """A device, its broker, whoever listens there, and what the configuration says.
-
-    Args:
-        folder: for everything.
-        bundle: is copied.
-        sources: where film and pictures are.
-    """
+    """A device, its broker, whoever listens there, and what the configuration says."""
 
     def __init__(self, folder: Path, bundle: Path, sources: Path) -> None:
         self.folder, self.sources = folder, sources
@@ -380,9 +361,7 @@ class BlinkingCamera:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 
@@ -394,14 +373,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Of one process.
-
-    Attributes:
-        memory_mb: resident, in MiB.
-        files: open descriptors.
-        threads: of it.
-        cpu_s: that it has used since its start, seconds.
-    """
+    """Of one process."""
 
     memory_mb: float
     files: int
@@ -422,14 +394,7 @@ def held_by(pid: int) -> Held:
 
 
 class Scene:
-    """A device with one camera that is there, one that is not and one that is drawn.
-
-    Args:
-        folder: for its files.
-        bundle: is copied.
-        door: the camera that is there.
-        broker: where results go.
-    """
+    """A device with one camera that is there, one that is not and one that is drawn."""
 
     def __init__(self, folder: Path, bundle: Path, door: StreamServer, broker: Broker) -> None:
         self.folder, self.door, self.broker = folder, door, broker
@@ -455,105 +420,106 @@ class Scene:
 
 Moment = Callable[[Scene], AbstractContextManager[Device]]
 """A device that has just come there."""
+MOMENTS: list[Moment] = []
 
 
-@contextmanager
-def heard(scene: Scene) -> Iterator[Device]:
+def _after(before: Moment) -> Callable[[Callable[[Scene, Device], object]], Moment]:
+    """A moment that comes where this is done after another one."""
+
+    def decorated(do: Callable[[Scene, Device], object]) -> Moment:
+        @functools.wraps(do)
+        @contextmanager
+        def moment(scene: Scene) -> Iterator[Device]:
+            with before(scene) as device:
+                do(scene, device)
+                yield device
+
+        MOMENTS.append(moment)
+        return moment
+
+    return decorated
+
+
+@_after(Scene.start)
+def heard(_scene: Scene, device: Device) -> None:
     """The first moment at which Python hears the signal; before, the kernel ends the process by it."""
-    with scene.start() as device:
-        status, bit = Path(f"/proc/{device.process.pid}/status"), 1 << signal.SIGTERM - 1
-        wait_until(lambda: bool(_caught(status) & bit), "somebody to hear SIGTERM")
-        yield device
+    status, bit = Path(f"/proc/{device.process.pid}/status"), 1 << signal.SIGTERM - 1
+    wait_until(lambda: bool(_caught(status) & bit), "somebody to hear SIGTERM")
 
 
-@contextmanager
-def loading(scene: Scene) -> Iterator[Device]:
+@_after(Scene.start)
+def loading(_scene: Scene, device: Device) -> None:
     """The model begins to load."""
-    with scene.start() as device:
-        device.hear("no trusted key")
-        yield device
+    device.hear("no trusted key")
 
 
-@contextmanager
-def loading_a_little_later(scene: Scene) -> Iterator[Device]:
+@_after(loading)
+def loading_a_little_later(_scene: Scene, _device: Device) -> None:
     """It does, and cameras are opened."""
-    with loading(scene) as device:
-        time.sleep(0.4)
-        yield device
+    time.sleep(0.4)
 
 
-@contextmanager
-def running(scene: Scene) -> Iterator[Device]:
+@_after(Scene.start)
+def running(_scene: Scene, device: Device) -> None:
     """There are results."""
-    with scene.start() as device:
-        device.hear("first result")
-        yield device
+    device.hear("first result")
 
 
-@contextmanager
-def tuning(scene: Scene) -> Iterator[Device]:
+@_after(Scene.start)
+def tuning(_scene: Scene, device: Device) -> None:
     """Models are tried."""
-    with scene.start() as device:
-        device.hear("tuning for")
-        yield device
+    device.hear("tuning for")
 
 
-@contextmanager
-def taking_another_bundle(scene: Scene) -> Iterator[Device]:
+@_after(running)
+def taking_another_bundle(scene: Scene, device: Device) -> None:
     """The configuration is read again, and a model loads."""
-    with running(scene) as device:
-        replace_bundle(scene.bundle, 2)
-        device.ask_to_reload(scene.text())
-        time.sleep(0.3)
-        yield device
+    replace_bundle(scene.bundle, 2)
+    device.ask_to_reload(scene.text())
+    time.sleep(0.3)
 
 
-@contextmanager
-def taking_another_name(scene: Scene) -> Iterator[Device]:
+@_after(running)
+def taking_another_name(scene: Scene, device: Device) -> None:
     """A publisher takes another's place."""
-    with running(scene) as device:
-        scene.name = "pi-2"
-        device.ask_to_reload(scene.text())
-        time.sleep(0.2)
-        yield device
+    scene.name = "pi-2"
+    device.ask_to_reload(scene.text())
+    time.sleep(0.2)
 
 
-@contextmanager
-def broker_is_frozen(scene: Scene) -> Iterator[Device]:
+@_after(running)
+def broker_is_frozen(scene: Scene, _device: Device) -> None:
     """Nobody will answer the goodbye."""
-    with running(scene) as device:
-        scene.broker.freeze()
-        time.sleep(0.2)
-        yield device
+    scene.broker.freeze()
+    time.sleep(0.2)
 
 
-@contextmanager
-def broker_is_frozen_and_another_name_comes(scene: Scene) -> Iterator[Device]:
+@_after(broker_is_frozen)
+def broker_is_frozen_and_another_name_comes(scene: Scene, device: Device) -> None:
     """Nor the second one."""
-    with broker_is_frozen(scene) as device:
-        scene.name = "pi-2"
-        device.ask_to_reload(scene.text())
-        time.sleep(0.4)
-        yield device
+    scene.name = "pi-2"
+    device.ask_to_reload(scene.text())
+    time.sleep(0.4)
 
 
-@contextmanager
-def no_broker(scene: Scene) -> Iterator[Device]:
-    """There never was one."""
+def _start_without_a_broker(scene: Scene) -> Device:
     scene.mqtt = {"url": f"mqtt://127.0.0.1:{free_port()}"}
-    with running(scene) as device:
-        device.hear("not reachable")
-        yield device
+    return scene.start()
 
 
-@contextmanager
-def camera_is_frozen(scene: Scene) -> Iterator[Device]:
+@_after(_start_without_a_broker)
+def no_broker(_scene: Scene, device: Device) -> None:
+    """There never was one."""
+    device.hear("first result")
+    device.hear("not reachable")
+
+
+@_after(Scene.start)
+def camera_is_frozen(scene: Scene, device: Device) -> None:
     """A read does not return."""
-    with scene.start() as device:
-        device.hear("live is open")
-        scene.door.pause()
-        time.sleep(0.5)
-        yield device
+    device.hear("live is open")
+    scene.door.pause()
+    time.sleep(0.5)
 
 
 @contextmanager
@@ -567,20 +533,7 @@ def camera_is_mute(scene: Scene) -> Iterator[Device]:
                 yield device
 
 
-MOMENTS: tuple[Moment, ...] = (
-    heard,
-    loading,
-    loading_a_little_later,
-    running,
-    tuning,
-    taking_another_bundle,
-    taking_another_name,
-    broker_is_frozen,
-    broker_is_frozen_and_another_name_comes,
-    no_broker,
-    camera_is_frozen,
-    camera_is_mute,
-)
+MOMENTS.append(camera_is_mute)
 
 
 def _caught(status: Path) -> int:
@@ -616,9 +569,7 @@ class Mounts:
     def __enter__(self) -> Mounts:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     @property
@@ -659,18 +610,10 @@ def read_only(*folders: Path) -> Mounts:
 
 
 # The wall clock of one program, put forward and back while it runs; its monotonic clocks are the machine's.
-#
-# A library that is loaded before the others does it: the machine's own clock is everybody's. libfaketime would be that
-# library, but as Debian has it (0.9.10) a monotonic sleep fails under it.
 
 
 class WallClock:
-    """Of the programs that get its `environment`.
-
-    Args:
-        folder: for the library, and the file that says what time it is.
-        off: by which it begins to be wrong.
-    """
+    """Of the programs that get its `environment`."""
 
     def __init__(self, folder: Path, off: timedelta) -> None:
         self._library, self._file = folder / "wall_clock.so", folder / "wall_clock"

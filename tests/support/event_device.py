@@ -1,7 +1,7 @@
-"""A device that puts events and says on standard output which of them are acknowledged; killed by tests.
+"""Devices that put events in a process of their own, which tests kill, and say which are acknowledged.
 
-Run as `python -m tests.support.event_device PORT FOLDER RATE`. A line `first N` comes first, then `committed N` after
-every commit: all numbers in between are acknowledged.
+Run as `python -m tests.support.event_device events|library PORT FOLDER RATE`. A line `first N` comes first, then
+`committed N` after every commit: all numbers in between are acknowledged. `late PORT CA_FILE FOLDER` is another one.
 """
 
 from __future__ import annotations
@@ -12,39 +12,70 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.publishing import Backoff, Identity, MqttPublisher, MqttSettings
+from edge_sdk import Event, Publisher
+from edge_sdk.publishing import Backoff, Identity, MqttPublisher, MqttSettings, State
 from edge_sdk.publishing.durable import EventOutbox, OutboxSettings
 from tests.support.results import make_encoder
 
 DEVICE, CAMERA = "pi", "door"
 
 
-def main(port: int, folder: Path, rate: float) -> None:
-    """Put events until somebody ends this."""
+def events(port: str, folder: str, rate: str) -> None:
+    """Put events by the parts of the publisher until somebody ends this."""
     identity = Identity(DEVICE)
-    settings = OutboxSettings(folder=folder)
-    events = EventOutbox(settings, settings.path_of("default", DEVICE), identity.boot_id)
-    broker = MqttSettings(host="127.0.0.1", port=port, device=DEVICE, keepalive_s=2)
-    publisher = MqttPublisher(broker, identity, events=events, backoff=Backoff(0.05, 0.2))
+    settings = OutboxSettings(folder=Path(folder))
+    outbox = EventOutbox(settings, settings.path_of("default", DEVICE), identity.boot_id)
+    broker = MqttSettings(host="127.0.0.1", port=int(port), device=DEVICE, keepalive_s=2)
+    publisher = MqttPublisher(broker, identity, events=outbox, backoff=Backoff(0.05, 0.2))
     stream = publisher.stream(CAMERA, make_encoder(identity))
     said = None
-    events.wait_committed(60.0)  # with nothing put: the file is read, and `first` has its number
+    outbox.wait_committed(60.0)  # with nothing put: the file is read, and `first` has its number
     begun, count = time.monotonic(), 0
     while True:
         number = stream.put_event(lambda seq: encoded(identity, seq))
         if count == 0:
             _say(f"first {number}")
         count += 1
-        committed = events.committed_seq(CAMERA)
+        committed = outbox.committed_seq(CAMERA)
         if committed != said:
             said = committed
             _say(f"committed {committed}")
-        time.sleep(max(0.0, begun + count / rate - time.monotonic()))
+        time.sleep(max(0.0, begun + count / float(rate) - time.monotonic()))
 
 
 def encoded(identity: Identity, seq: int) -> bytes:
     """A message that says which one it is."""
     return msgspec.json.encode({"device": DEVICE, "camera": CAMERA, "seq": seq, "run_id": identity.run_id})
+
+
+def library(port: str, folder: str, rate: str) -> None:
+    """A program of the user's that puts events with `Publisher` until somebody ends this."""
+    publisher = Publisher.open(f"mqtt://127.0.0.1:{port}", device=DEVICE, outbox=folder)
+    count = 0
+    while True:
+        number = publisher.put_event(Event(kind="door opened", camera=CAMERA, detail={"count": count}))
+        if count == 0:
+            _say(f"first {number}")
+        count += 1
+        if count % 7 == 1 and publisher.wait_committed(60.0):
+            _say(f"committed {number}")
+        time.sleep(1 / float(rate))
+
+
+def late(port: str, ca_file: str, folder: str) -> None:
+    """Tell one event over TLS, say what is heard of the broker, and end when that has the event."""
+    identity = Identity(DEVICE)
+    broker = MqttSettings(host="localhost", port=int(port), tls=True, ca_file=Path(ca_file), device=DEVICE)
+    outbox = EventOutbox(OutboxSettings(), Path(folder) / "events.sqlite", identity.boot_id)
+    publisher = MqttPublisher(broker, identity, on_state=_say_state, events=outbox, backoff=Backoff(0.05, 0.2))
+    publisher.stream(CAMERA, make_encoder(identity)).put(Event(kind="rang"))
+    while not publisher.stats().events.delivered:
+        time.sleep(0.01)
+    publisher.close()
+
+
+def _say_state(state: State, detail: str) -> None:
+    _say(f"{state}: {detail}")
 
 
 def _say(line: str) -> None:
@@ -53,4 +84,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))
+    {"events": events, "library": library, "late": late}[sys.argv[1]](*sys.argv[2:])

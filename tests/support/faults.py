@@ -1,4 +1,4 @@
-"""Faults between a device and its broker."""
+"""Faults between a device and its broker, each with the line that says it and a way to mend it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,9 @@ from tests.support.broker import Broker, TlsBroker
 from tests.support.certificates import HERE, Authority
 from tests.support.subscribers import publishing_to
 
-# Faults between a device and its broker, each with the line that says it and a way to mend it.
-#
-# A fault is there when its context begins; a subscriber to the plain listener sees what arrives in spite of it.
-
 
 class Fault(NamedTuple):
-    """One that is there.
-
-    Attributes:
-        broker: where it is.
-        reach: settings with which a device tries to reach it.
-        said: words of the line that it makes, what to do last.
-        mend: makes it good, while the device runs.
-        config: the same settings as keys of a configuration file, where a file can have them.
-    """
+    """One that is there."""
 
     broker: Broker
     reach: dict[str, Any]

@@ -1,40 +1,186 @@
-"""A fleet of simulated devices in several processes, all of which can be killed at once, and what they said."""
+"""A fleet of simulated devices in several processes, all of which can be killed at once, and what they said.
+
+A process is `python -m tests.support.fleet JSON`, of `Orders`; each line of its standard output is a `Said` in JSON.
+SIGTERM has all its devices say goodbye.
+"""
 
 from __future__ import annotations
 
+import heapq
+import os
 import subprocess
 import sys
 import threading
+import time
+import uuid
 from collections import defaultdict
 from pathlib import Path
-from types import TracebackType
+from typing import Literal
 
 import msgspec
 
+from edge_sdk.event import Event
+from edge_sdk.frame import Detections, Frame
+from edge_sdk.heap import share_one_heap
+from edge_sdk.publishing import EventEncoder, EventOutbox, Identity, MqttPublisher, MqttSettings, OutboxSettings
+from edge_sdk.publishing import TelemetryMessage as Telemetry
+from edge_sdk.publishing.mqtt_publisher import load_client
+from edge_sdk.stop import stopping_on_signals
 from tests.support.broker import WAIT_S
 from tests.support.device import Held, held_by
-from tests.support.simulated_devices import Orders, Said
+from tests.support.results import make_detections, make_encoder
+
+SITE, CAMERA = "default", "door"
+_TURN_S = 0.05
+_TELEMETRY_S = 10.0
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """Which devices, and what they do."""
+
+    port: int
+    folder: str
+    names: list[str]
+    results_per_s: float
+    event_every_s: float
+    will_delay_s: int
+    ca_file: str = ""
+
+
+class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line."""
+
+    what: Literal["base", "held", "state", "events", "put"]
+    device: str = ""
+    at: float = 0.0
+    state: str = ""
+    detail: str = ""
+    first: int = 0
+    last: int = 0
+    memory_mb: float = 0.0
+
+
+class _Device:
+    def __init__(self, name: str, orders: Orders) -> None:
+        # A boot of its own each time: what kills a whole fleet is a power cut.
+        self.name, self.identity = name, Identity(name, boot_id=str(uuid.uuid4()))
+        outbox = OutboxSettings(folder=Path(orders.folder))
+        self._events = EventOutbox(outbox, outbox.path_of(SITE, name), self.identity.boot_id)
+        settings = MqttSettings(
+            host="localhost",
+            port=orders.port,
+            tls=bool(orders.ca_file),
+            ca_file=Path(orders.ca_file) if orders.ca_file else None,
+            device=name,
+            will_delay_s=orders.will_delay_s,
+        )
+        self.publisher = MqttPublisher(settings, self.identity, on_state=self._changed, events=self._events)
+        encoder = make_encoder(self.identity)
+        self._stream = self.publisher.stream(CAMERA, encoder)
+        self._encoder = EventEncoder.beside(encoder, CAMERA)
+        self._picture = make_detections(5)
+        self._results = 0
+        self._following: int | None = None
+
+    def put_result(self) -> None:
+        """One of five objects, captured now."""
+        seen = self._picture
+        frame = Frame.of(seen.frame.image, seq=self._results, camera=CAMERA)
+        self._stream.put(Detections(frame, seen.inference_ns, seen.boxes_xyxy, seen.confidences, seen.class_ids))
+        self._results += 1
+
+    def put_event(self) -> None:
+        """One, and with it what is said of those before."""
+        event = Event(kind="appeared", label="cat", confidence=0.9)
+        number = self._stream.put_event(lambda seq: self._encoder.encode(event, seq))
+        if self._following is None:
+            self._following = number
+
+    def put_telemetry(self) -> None:
+        """How the process does, which is that of many devices here."""
+        held = held_by(os.getpid())
+        self.publisher.telemetry(
+            Telemetry(
+                **msgspec.structs.asdict(self.identity),
+                at=Event(kind="now").at,
+                memory_rss_mb=held.memory_mb,
+                open_files=held.files,
+            )
+        )
+
+    def say_committed(self) -> None:
+        """Which events are on disk by now."""
+        last = self._events.committed_seq(CAMERA)
+        if last is not None and self._following is not None and last >= self._following:
+            _say(Said("events", self.name, first=self._following, last=last))
+            self._following = last + 1
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self._stream.close()
+        self.publisher.close(30.0)
+        _say(Said("put", self.name, last=self._results, detail=self.identity.run_id))
+
+    def _changed(self, state: str, detail: str) -> None:
+        _say(Said("state", self.name, time.monotonic(), state, detail))
+
+
+def main(orders: Orders) -> None:
+    """Publish until somebody ends this."""
+    share_one_heap()
+    load_client()
+    _say_held("base")
+    with stopping_on_signals() as stop:
+        devices = [_Device(name, orders) for name in orders.names]
+        began = time.monotonic()
+        due: list[tuple[float, int, str]] = []
+        for number in range(len(devices)):
+            share = number / len(devices)  # of a period: devices do not act in step
+            due.append((began + share / orders.results_per_s, number, "result"))
+            due.append((began + share * orders.event_every_s, number, "event"))
+            due.append((began + share * _TELEMETRY_S, number, "telemetry"))
+        heapq.heapify(due)
+        every_s = {
+            "result": 1 / orders.results_per_s,
+            "event": orders.event_every_s,
+            "telemetry": _TELEMETRY_S,
+        }
+        while not stop.is_asked():
+            at, number, kind = due[0]
+            wait_s = at - time.monotonic()
+            if wait_s > 0:
+                time.sleep(min(wait_s, _TURN_S))
+            else:
+                device = devices[number]
+                {"result": device.put_result, "event": device.put_event, "telemetry": device.put_telemetry}[kind]()
+                heapq.heapreplace(due, (at + every_s[kind], number, kind))
+            for device in devices:
+                device.say_committed()
+        _say_held("held")
+        for device in devices:
+            device.close()
+
+
+def _say_held(what: Literal["base", "held"]) -> None:
+    held = held_by(os.getpid())
+    _say(Said(what, last=held.files, memory_mb=held.memory_mb))
+
+
+_one_at_a_time = threading.Lock()
+
+
+def _say(said: Said) -> None:
+    with _one_at_a_time:
+        os.write(sys.stdout.fileno(), msgspec.json.encode(said) + b"\n")
+
+
+# All of them, seen from the test.
 
 _ROOT = Path(__file__).parents[2]
 
 
 class SimulatedFleet:
-    """Processes with as many devices each; a context, after which they are gone.
-
-    Args:
-        port: of the broker.
-        folder: for the devices' outboxes.
-        processes: how many.
-        devices_each: in every one.
-        results_per_s, event_every_s, will_delay_s, ca_file: see `Orders`.
-
-    Attributes:
-        names: of all devices.
-        acknowledged: of each the numbers of its events that were on disk, of all runs.
-        runs: of each device's latest run, its publisher's states: when, which and why.
-        put: results of runs that ended in order, by run id.
-        base: memory in MiB and descriptors of the processes before they made their devices.
-    """
+    """Processes with as many devices each; a context, after which they are gone."""
 
     def __init__(
         self,
@@ -71,9 +217,7 @@ class SimulatedFleet:
     def __enter__(self) -> SimulatedFleet:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     def start(self) -> None:
@@ -81,7 +225,7 @@ class SimulatedFleet:
         self.runs = {name: [] for name in self.names}
         self.base = []
         for orders in self._orders:
-            command = [sys.executable, "-m", "tests.support.simulated_devices", msgspec.json.encode(orders).decode()]
+            command = [sys.executable, "-m", "tests.support.fleet", msgspec.json.encode(orders).decode()]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=_ROOT)
             reader = threading.Thread(target=self._read, args=(process,))
             reader.start()
@@ -132,3 +276,7 @@ class SimulatedFleet:
             self.put[said.detail] = said.last
         else:
             self.base.append(said)
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Orders))

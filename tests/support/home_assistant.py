@@ -9,7 +9,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jinja2
@@ -18,8 +17,6 @@ from tests.support.broker import Broker, free_port, wait_until
 from tests.support.requester import Requester
 
 # What Home Assistant makes of a device: entities of its discovery message, their states, what their controls send.
-#
-# Templates are evaluated by Jinja, as there; nothing is shared with the code under test.
 
 _ONCE = jinja2.Environment(autoescape=False)
 _ONCE.filters["to_json"] = json.dumps
@@ -82,8 +79,6 @@ class Home:
 
 
 # Hass: Home Assistant itself, set up as its owner would through its own API; nothing of it is replaced.
-#
-# On loopback alone, and with none of its default integrations: it asks nobody for anything.
 
 _CONFIG = """homeassistant:
   name: House
@@ -100,13 +95,7 @@ _PATIENCE_S = 30
 
 
 class Hass:
-    """A context in which Home Assistant runs, with its MQTT integration at a broker.
-
-    Args:
-        program: that is its `hass`.
-        folder: for its configuration and what it keeps.
-        broker: where its MQTT integration connects.
-    """
+    """A context in which Home Assistant runs, with its MQTT integration at a broker."""
 
     def __init__(self, program: str, folder: Path, broker: Broker) -> None:
         self._program, self._folder, self._broker = program, folder, broker
@@ -128,9 +117,7 @@ class Hass:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:

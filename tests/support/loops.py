@@ -204,16 +204,7 @@ class Slowed:
 
 
 class Board:
-    """A bundle of three variants, a camera, a loop and a tuner.
-
-    Attributes:
-        lines: what was said.
-        outcome: what came out, and why it is not remembered.
-        remembered: what was kept.
-        variants: after how many results the loop got another variant.
-        ran: the variant that gave each result.
-        most_alive: the most stages that were there at once.
-    """
+    """A bundle of three variants, a camera, a loop and a tuner."""
 
     def __init__(
         self,

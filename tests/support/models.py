@@ -80,10 +80,7 @@ def still(proto: onnx.ModelProto, at_least: float = 0.0) -> onnx.ModelProto:
 
 
 def head_detector(size: int = 64, classes: int = 2) -> onnx.ModelProto:
-    """Finds bright 16-pixel cells: one raw YOLOv4 head of one anchor, from an average over each cell.
-
-    Objectness = (mean brightness - 0.5) * 20; class 0 wins on red pictures (RGB), class 1 on blue ones.
-    """
+    """Finds bright 16-pixel cells: one raw YOLOv4 head of one anchor, from an average over each cell."""
     channels = 5 + classes
     weight = np.zeros((channels, 3, 1, 1), np.float32)
     bias = np.zeros(channels, np.float32)
@@ -120,15 +117,7 @@ _GRIDS = (4, 2)
 
 
 class Head:
-    """A graph that grows node by node.
-
-    Args:
-        levels: 1 or 2.
-
-    Attributes:
-        levels: what the layers of each level read.
-        tail: names of the nodes that decode.
-    """
+    """A graph that grows node by node."""
 
     def __init__(self, levels: int = 2) -> None:
         self._random = np.random.default_rng(3)
@@ -540,12 +529,12 @@ def heads_from_one_tensor() -> onnx.ModelProto:
 # Tiny models that show what a further variant is good for, and what it cannot be made of.
 
 
-def wide_classifier(size: int = 16, *, weight: float = 0.1) -> onnx.ModelProto:
+def wide_classifier() -> onnx.ModelProto:
     """A classifier of three classes with 21 thousand weights, so that their type shows in the file."""
     random = np.random.default_rng(3)
     weights = {
         "w1": random.normal(0, 0.3, (32, 3, 3, 3)).astype(np.float32),
-        "w2": random.normal(0, weight, (64, 32, 3, 3)).astype(np.float32),
+        "w2": random.normal(0, 0.1, (64, 32, 3, 3)).astype(np.float32),
         "w3": random.normal(0, 0.3, (3, 64, 1, 1)).astype(np.float32),
     }
     nodes = [
@@ -558,7 +547,7 @@ def wide_classifier(size: int = 16, *, weight: float = 0.1) -> onnx.ModelProto:
         helper.make_node("Flatten", ["g"], ["logits"]),
         helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
     ]
-    return tiny.model(nodes, [1, 3, size, size], {"probabilities": [1, 3]}, weights)
+    return tiny.model(nodes, _IMAGE, _SCORES, weights)
 
 
 def mixer(size: int = 16, width: int = 64) -> onnx.ModelProto:
@@ -586,10 +575,7 @@ def mixer(size: int = 16, width: int = 64) -> onnx.ModelProto:
 
 
 def adder(size: int = 16, margin: float = 12.0) -> onnx.ModelProto:
-    """Always says class 1 by a margin above class 0; both grow with the number of pixels, the margin does not.
-
-    In INT8 the margin vanishes where the picture is large: a step of 255 is then more than the margin.
-    """
+    """Always says class 1 by a margin above class 0; both grow with the number of pixels, the margin does not."""
     weights = {
         "sides": np.array([2, 3], np.int64),
         "w": np.ones((3, 2), np.float32),
@@ -617,14 +603,7 @@ def summer(size: int = 16) -> onnx.ModelProto:
 def flat_detector(
     size: int = 64, *, fixed_rows: bool = False, offsets: bool = False, yolov5: bool = False
 ) -> onnx.ModelProto:
-    """A detector of two classes in the layout of YOLOv8 or v5, whose scores follow red and blue.
-
-    Args:
-        size: of the input.
-        fixed_rows: the number of cells of each head is written into its Reshape.
-        offsets: the place of each cell is a constant of that many.
-        yolov5: three anchors a cell, with objectness, cells before values.
-    """
+    """A detector of two classes in the layout of YOLOv8 or v5, whose scores follow red and blue."""
     values = 7 if yolov5 else 6
     anchors = 3 if yolov5 else 1
     weight = np.zeros((anchors * values, 3, 1, 1), np.float32)
@@ -676,10 +655,7 @@ def flat_detector(
 
 
 def uneven() -> onnx.ModelProto:
-    """The tiny classifier with a detour: a channel of thousands shares a tensor with those of 1 that decide.
-
-    Its integers are steps of dozens, so the layers about it must be float; `first` and `second` need not.
-    """
+    """The tiny classifier with a detour: a channel of thousands shares a tensor with those of 1 that decide."""
     proto = tiny.classifier()
     random = np.random.default_rng(4)
     up = random.normal(0, 0.5, (9, 8, 1, 1)).astype(np.float32)
@@ -703,12 +679,7 @@ MIX = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.0, 0.2, 0.8]], np.float32)
 
 
 def unmixing(operator: str = "Inverse", classifier: onnx.ModelProto | None = None) -> onnx.ModelProto:
-    """A classifier of pictures whose colours were unmixed by the inverse of `MIX`; 16 pixels a side.
-
-    Args:
-        operator: that inverts.
-        classifier: what sees the pictures, in its first node only; by default the tiny one.
-    """
+    """A classifier of pictures whose colours were unmixed by the inverse of `MIX`; 16 pixels a side."""
     model = classifier or tiny.classifier()
     before = [
         helper.make_node("ReduceMax", ["images"], ["brightest"], keepdims=0),

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ import pytest
 from edge_sdk.publishing.backoff import Backoff
 from edge_sdk.publishing.durable import EventOutbox, Held, OutboxSettings
 from edge_sdk.publishing.durable.store import EventStore
+from tests.support.connections import WAIT_S, until
 
-WAIT_S = 30.0
 TOPIC = "edge/v1/default/pi/event/"
 
 
@@ -48,26 +48,32 @@ def put(outbox: EventOutbox, count: int, camera: str = "door", size: int = 20) -
     return [outbox.put(TOPIC + camera, camera, lambda seq: payload(seq, size)) for _ in range(count)]
 
 
-class SlowDisk:
-    """A disk that takes its time for each commit of events, from when it is told to.
+def committed(outbox: EventOutbox, count: int, camera: str = "door", size: int = 20) -> list[int]:
+    """The same, once they are on disk."""
+    numbers = put(outbox, count, camera, size)
+    assert outbox.wait_committed(WAIT_S)
+    return numbers
 
-    Attributes:
-        pause_s: seconds.
-        may_go: clear while it takes nothing at all.
-    """
+
+def log_of(path: Path) -> Path:
+    """What SQLite writes beside its file."""
+    return path.with_name(path.name + "-wal")
+
+
+class SlowDisk:
+    """A disk that takes its time for each commit of events, from when it is told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pause_s, self.may_go = 0.0, threading.Event()
         self.may_go.set()
-        monkeypatch.setattr(EventStore, "commit", self._delayed(EventStore.commit))
+        commit = EventStore.commit
 
-    def _delayed(self, commit: Callable[..., None]) -> Callable[..., None]:
-        def delayed(*arguments: object) -> None:
+        def delayed(*arguments: Any) -> None:
             time.sleep(self.pause_s)
             self.may_go.wait(WAIT_S)
             commit(*arguments)
 
-        return delayed
+        monkeypatch.setattr(EventStore, "commit", delayed)
 
 
 def payload(seq: int, size: int = 20) -> bytes:
@@ -109,13 +115,6 @@ def deliver_all(outbox: EventOutbox) -> list[Held]:
 
     until(is_done)
     return events
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.001)
 
 
 @contextmanager

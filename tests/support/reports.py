@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import cv2
 import msgspec
 import numpy as np
 import onnx
+import onnx.parser
+from onnx import helper
 
 from edge_sdk.manifest import Agreement, BoardEstimate
 from edge_sdk.model_spec import InputSpec
@@ -34,6 +38,7 @@ from edge_sdk_tools.ledger import (
     WorstImage,
 )
 from edge_sdk_tools.prove import Proof
+from tests.support import models as tiny
 
 # An evaluation without models: figures as a test wants them.
 
@@ -81,8 +86,8 @@ def flawless_proof(images: ImageSet) -> Proof:
 # Ledgers for tests: one with everything in it, and edges of it.
 
 
-def jpeg(size: int = 16) -> bytes:
-    return cv2.imencode(".jpg", np.full((size, size, 3), 90, np.uint8))[1].tobytes()
+def jpeg() -> bytes:
+    return cv2.imencode(".jpg", np.full((16, 16, 3), 90, np.uint8))[1].tobytes()
 
 
 def top1(value: float) -> Measure:
@@ -264,6 +269,24 @@ class Page(HTMLParser):
 # Reports on models made in a test: without the limited process, which costs half a second a model.
 
 SIZE = 8
+IMAGE = [1, 3, SIZE, SIZE]
+
+
+def network(
+    text: str,
+    outputs: dict[str, list[int | str]] | None = None,
+    weights: dict[str, np.ndarray] | None = None,
+    *,
+    shape: Sequence[int | str] = IMAGE,
+    opset: int = tiny.OPSET,
+) -> onnx.ModelProto:
+    """A model of nodes in ONNX's text form, each named like its first output; by default `y` is like the image."""
+    nodes = onnx.parser.parse_graph(f"nodes (float images) => (float y) {{ {text} }}").node
+    for node in nodes:
+        node.name = node.output[0]
+    model = tiny.model(nodes, shape, outputs or {"y": IMAGE}, weights, opset=opset)
+    model.opset_import.extend(helper.make_opsetid(name, 1) for name in sorted({node.domain for node in nodes} - {""}))
+    return model
 
 
 def examined(
@@ -274,10 +297,7 @@ def examined(
     version: str | None = None,
     size: int = SIZE,
 ) -> Examined:
-    """Examine a model whose image is 1x3x`size`x`size`, for a target, or for another version of ONNX Runtime.
-
-    Without a model, the one that lies in the folder.
-    """
+    """Examine a model whose image is 1x3x`size`x`size`, for a target, or for another version of ONNX Runtime."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     if model is not None:
@@ -293,16 +313,9 @@ def examined(
     return examine_model(Job("tiny", os.fsencode(path), InputSpec(size_wh=(size, size)), runtime, wants_model=True))
 
 
-def report_on(
-    folder: Path,
-    model: onnx.ModelProto | bytes | None,
-    *,
-    target: str | None = "arm64",
-    version: str | None = None,
-    size: int = SIZE,
-) -> CheckReport:
+def report_on(folder: Path, model: onnx.ModelProto | bytes | None, **options: Any) -> CheckReport:
     """The report alone; whatever it says must have a next step."""
-    report = examined(folder, model, target=target, version=version, size=size).report
+    report = examined(folder, model, **options).report
     assert all(finding.next_step for finding in report.findings)
     return report
 

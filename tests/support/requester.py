@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -63,27 +63,13 @@ def running(config: Path) -> Iterator[list[str]]:
 
 
 class Requester(PahoUser):
-    """An independent client; collects everything that is published.
-
-    Args:
-        broker: where.
-        is_v5: otherwise 3.1.1, without response topics.
-    """
+    """An independent client; collects everything that is published."""
 
     def __init__(self, broker: Broker, *, is_v5: bool = True) -> None:
         self._is_v5 = is_v5
         self._numbers = itertools.count()
         self.messages: list[mqtt.MQTTMessage] = []
-        version = MQTTProtocolVersion.MQTTv5 if is_v5 else MQTTProtocolVersion.MQTTv311
-        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=version)
-        self._client.reconnect_delay_set(1, 1)
-        subscribed = threading.Event()
-        self._client.on_connect = lambda client, *_: client.subscribe("#", 1)
-        self._client.on_subscribe = lambda *_: subscribed.set()
-        self._client.on_message = lambda _client, _data, message: self.messages.append(message)
-        self._client.connect(broker.host, broker.port)
-        self._client.loop_start()
-        assert subscribed.wait(WAIT_S)
+        super().__init__(broker, "#", protocol=MQTTProtocolVersion.MQTTv5 if is_v5 else MQTTProtocolVersion.MQTTv311)
 
     def publish(self, topic: str, payload: bytes | str, *, retain: bool = False, **properties: Any) -> None:
         """Publish, and wait until the broker has it."""
@@ -94,7 +80,7 @@ class Requester(PahoUser):
                 setattr(packed, name, value)
         self._client.publish(topic, payload, 1, retain, packed).wait_for_publish(WAIT_S)
 
-    def ask(self, payload: bytes | Mapping[str, Any], *, to: str = "test", retain: bool = False) -> dict[str, Any]:
+    def ask(self, payload: bytes | Mapping[str, Any], *, retain: bool = False) -> dict[str, Any]:
         """Send a command; its answer, on a topic of its own with the correlation data that was sent, or on `res`."""
         data = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
         before = len(self.messages)
@@ -102,7 +88,7 @@ class Requester(PahoUser):
             self.publish(f"{DEVICE}/cmd", data, retain=retain)
             return self._answer(before, f"{DEVICE}/res", None)
         correlation = b"%d" % next(self._numbers)
-        topic = f"{DEVICE}/res/{to}"
+        topic = f"{DEVICE}/res/test"
         self.publish(f"{DEVICE}/cmd", data, retain=retain, ResponseTopic=topic, CorrelationData=correlation)
         return self._answer(before, topic, correlation)
 
@@ -128,13 +114,13 @@ class Requester(PahoUser):
         wait_until(lambda: len(self.documents(f"/result/{camera}", before)) >= count, f"{count} results")
         return self.documents(f"/result/{camera}", before)
 
-    def wait_latest(self, condition: Callable[[list[dict[str, Any]]], bool], what: str, count: int = 5) -> None:
+    def wait_latest(self, condition: Callable[[list[dict[str, Any]]], bool], what: str) -> None:
         """Wait until the latest results fulfil a condition: some of before a command come after its state."""
         before = len(self.messages)
 
         def holds() -> bool:
-            latest = self.documents("/result/gate", before)[-count:]
-            return len(latest) == count and condition(latest)
+            latest = self.documents("/result/gate", before)[-5:]
+            return len(latest) == 5 and condition(latest)
 
         wait_until(holds, what)
 
@@ -143,6 +129,9 @@ class Requester(PahoUser):
         states = [{}, *self.documents("/state")]
         found: dict[str, Any] = states[-1].get("cameras", {}).get(camera, {}).get("controls", {})
         return found
+
+    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
+        self.messages.append(message)
 
     def _answer(self, before: int, topic: str, correlation: bytes | None) -> dict[str, Any]:
         def found() -> list[mqtt.MQTTMessage]:

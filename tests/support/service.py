@@ -32,12 +32,6 @@ PICTURES = "pattern:64x48@50"
 
 
 class Site:
-    """Attributes:
-    said: lines for people.
-    link: the connection to the broker.
-    threads: of each model, as it was told.
-    """
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.bundle = write_graded(folder / "graded.edge")

@@ -18,9 +18,6 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import paho.mqtt.client as mqtt
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from edge_sdk.publishing import (
     Backoff,
@@ -46,15 +43,7 @@ PERSISTENT = ("autosave_on_changes true", "max_queued_messages 0", "max_inflight
 
 
 class KillableDevice:
-    """A program that puts events in a process, and which of them were acknowledged.
-
-    Args:
-        port: of the broker.
-        folder: of its outbox.
-        rate: events a second.
-        before: a command that runs it, such as `strace`, and ends with it.
-        program: a module that says what `event_device` says.
-    """
+    """A program that puts events in a process, and which of them were acknowledged."""
 
     def __init__(
         self,
@@ -62,9 +51,10 @@ class KillableDevice:
         folder: Path,
         rate: float = 200.0,
         before: Sequence[str] = (),
-        program: str = "tests.support.event_device",
+        program: str = "events",
     ) -> None:
-        self._command = [*before, sys.executable, "-m", program, str(port), str(folder)]
+        module = "tests.support.event_device"
+        self._command = [*before, sys.executable, "-m", module, program, str(port), str(folder)]
         self._rate = rate
         self.acknowledged: set[int] = set()
         self.starts = 0
@@ -104,31 +94,16 @@ class KillableDevice:
 
 
 class Witness(PahoUser):
-    """A subscriber to events with a session that outlives connections; counts each event by (device, camera, seq).
-
-    Attributes:
-        doubles: that came again, and not because the broker itself was not sure.
-    """
+    """A subscriber to events with a session that outlives connections; counts each event by (device, camera, seq)."""
 
     def __init__(self, broker: Broker) -> None:
         self.seen: Counter[tuple[str, str, int]] = Counter()
         self.contents: dict[tuple[str, str, int], bytes] = {}
         self.order: list[int] = []
         self.conflicts: list[tuple[str, str, int]] = []
-        self.subscriptions = self.doubles = 0
+        self.doubles = 0
         self.lost_sessions = -1  # the first connection finds none
-        session: Any = Properties(PacketTypes.CONNECT)
-        session.SessionExpiryInterval = 3600
-        self._client = mqtt.Client(
-            CallbackAPIVersion.VERSION2, client_id="witness", protocol=MQTTProtocolVersion.MQTTv5
-        )
-        self._client.reconnect_delay_set(1, 1)
-        self._client.on_connect = self._on_connect
-        self._client.on_subscribe = self._on_subscribe
-        self._client.on_message = self._on_message
-        self._client.connect(broker.host, broker.port, keepalive=5, clean_start=False, properties=session)
-        self._client.loop_start()
-        wait_until(lambda: self.subscriptions > 0, "the subscription")
+        super().__init__(broker, "edge/v1/+/+/event/#", session="witness", keepalive_s=5)
 
     @property
     def numbers(self) -> set[int]:
@@ -139,12 +114,9 @@ class Witness(PahoUser):
         """Wait until something holds."""
         wait_until(condition, what)
 
-    def _on_connect(self, client: mqtt.Client, _data: object, flags: mqtt.ConnectFlags, *_: object) -> None:
+    def _on_connect(self, client: mqtt.Client, data: object, flags: mqtt.ConnectFlags, *more: object) -> None:
         self.lost_sessions += not flags.session_present
-        client.subscribe("edge/v1/+/+/event/#", qos=1)
-
-    def _on_subscribe(self, *_: object) -> None:
-        self.subscriptions += 1
+        super()._on_connect(client, data, flags, *more)
 
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         document = msgspec.json.decode(message.payload)
@@ -223,22 +195,7 @@ class _Document(msgspec.Struct):
 
 
 class FleetWitness(PahoUser):
-    """One subscriber with a session that outlives its connections; the broker's configuration is its own.
-
-    Args:
-        broker: where.
-        username: who; everybody by default.
-        password: of whom.
-
-    Attributes:
-        kinds: messages by kind.
-        results: by device and run.
-        delays_ms: of results, from capture to here; the publisher's encoding is in it.
-        events: how often each came, by device and number.
-        conflicts: numbers that came with two contents.
-        statuses: by device, in order.
-        subscriptions: that the broker answered.
-    """
+    """One subscriber with a session that outlives its connections; the broker's configuration is its own."""
 
     def __init__(self, broker: Broker, *, username: str | None = None, password: str | None = None) -> None:
         self.kinds: Counter[str] = Counter()
@@ -247,22 +204,9 @@ class FleetWitness(PahoUser):
         self.events: Counter[tuple[str, int]] = Counter()
         self.conflicts: list[tuple[str, int]] = []
         self.statuses: dict[str, list[Status]] = defaultdict(list)
-        self.subscriptions = 0
         self._contents: dict[tuple[str, int], bytes] = {}
         self._decode = msgspec.json.Decoder(_Document).decode
-        session: Any = Properties(PacketTypes.CONNECT)
-        session.SessionExpiryInterval = 3600
-        self._client = mqtt.Client(
-            CallbackAPIVersion.VERSION2, client_id="witness", protocol=MQTTProtocolVersion.MQTTv5
-        )
-        self._client.reconnect_delay_set(1, 1)
-        self._client.username_pw_set(username, password)
-        self._client.on_connect = lambda client, *_: client.subscribe("edge/v1/#", qos=1)
-        self._client.on_subscribe = self._on_subscribe
-        self._client.on_message = self._on_message
-        self._client.connect(broker.host, broker.port, clean_start=False, properties=session)
-        self._client.loop_start()
-        wait_until(lambda: self.subscriptions > 0, "the subscription")
+        super().__init__(broker, "edge/v1/#", username=username, password=password, session="witness")
 
     def latest(self) -> dict[str, Status]:
         """Of every device."""
@@ -289,9 +233,6 @@ class FleetWitness(PahoUser):
             for seq in sorted(numbers)
             if (device, seq) not in self.events
         ]
-
-    def _on_subscribe(self, *_: object) -> None:
-        self.subscriptions += 1
 
     def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
         now, at = time.time(), time.monotonic()

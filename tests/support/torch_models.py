@@ -214,10 +214,6 @@ def raises() -> nn.Module:
     return {}["backbone"]
 
 
-def exits() -> nn.Module:
-    sys.exit("no GPU here")
-
-
 def argument(n: int, m: int = 2, *, k: int) -> nn.Module:
     return nn.Linear(n, m + k)
 
@@ -240,16 +236,8 @@ def decorated(classes: int) -> nn.Module:
     return model
 
 
-def gives_none() -> None:
-    return None
-
-
 def gives_checkpoint() -> dict[str, object]:
     return {"epoch": 3, "net": Net()}
-
-
-def gives_tensor() -> torch.Tensor:
-    return torch.zeros(1)
 
 
 def noisy() -> nn.Module:

@@ -15,7 +15,7 @@ from tests.support.subscribers import PERSISTENT, KillableDevice, Witness, docum
 
 pytestmark = pytest.mark.system
 
-_PROGRAM = "tests.support.library_device"
+_PROGRAM = "library"
 
 
 @pytest.fixture

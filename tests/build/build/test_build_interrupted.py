@@ -107,9 +107,11 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     assert "results cannot be kept: Not a directory; an interrupted build will begin anew" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("jobs", "number"), [(1, signal.SIGTERM), pytest.param(2, signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, jobs: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, jobs: int, number: int
 ) -> None:
     model, cache, scratch = write_project(tmp_path, pictures=400), tmp_path / "cache", tmp_path / "scratch"
     scratch.mkdir()
@@ -122,7 +124,7 @@ def test_an_interrupted_build_leaves_nothing_and_goes_on_where_it_stood(
         begun = "builds/calibration-*.msgpack" if jobs == 1 else "../.a.edge.building-*/work/attempt-*"
         while process.poll() is None and not list(cache.glob(begun)):
             time.sleep(0.002)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, stderr = process.communicate(timeout=120)
     finally:
         process.kill()

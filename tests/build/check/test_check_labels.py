@@ -5,21 +5,100 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from edge_sdk.errors import ModelError
-from edge_sdk.model_spec import load_model_spec
+from edge_sdk.model_spec import ClassificationSpec, load_model_spec
 from edge_sdk.target import load_target
 from edge_sdk_tools.check import CheckReport, Finding, check_model, examine
+from edge_sdk_tools.check.labels import check_labels
+from edge_sdk_tools.check.report import TensorInfo
 from tests.support import models as tiny
-from tests.support.projects import CLASSIFIER, DETECTOR, write_project
-from tests.support.reports import only
+from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, write_project
+from tests.support.reports import network, only
 
 BACKGROUND = CLASSIFIER + "[classification]\nbackground_class = true\n"
-YOLOV8 = CLASSIFIER.replace("classification", "detection").replace("softmax", "yolov8").replace("16, 16", "32, 32")
+YOLOV8 = CLASSIFIER.replace("classification", "detection").replace("softmax", "yolov8").replace("16, 16", "8, 8")
+ONE_A_CLASS = "write one line a class, in output order"
+SHIFTED = "the file looks reversed or shifted"
+TEN = [f"class {number}" for number in range(10)]
+
+
+def _findings(
+    folder: Path, labels: list[str], classes: int, *, flag: bool = False, text: str = CLASSIFIER
+) -> list[Finding]:
+    """Of a model that declares so many classes."""
+    path = write_project(folder, text, labels="\n".join(labels) + "\n", pictures=0)
+    spec = msgspec.structs.replace(load_model_spec(path), classification=ClassificationSpec(background_class=flag))
+    output = TensorInfo("y", "float", (1, classes))
+    report = CheckReport(name="m", model="m.onnx", target=None, onnxruntime="", outputs=(output,))
+    return check_labels(spec, report)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "flag", "expected"),
+    [
+        ([*TEN[:5], "", *TEN[5:]], 10, False, [("error", "11 lines, the model has 10", "take out the empty line 6")]),
+        (["background", "a", "", "b"], 3, True, [("error", "4 lines, the model has 3", "take out the empty line 3")]),
+        (["a", "", "b", "", "c"], 3, False, [("error", "5 lines", "take out the empty lines 2, 4")]),
+        (
+            ["a", "", "b"],
+            5,
+            False,
+            [("warning", "", "write the label of that output"), ("error", "3 lines", ONE_A_CLASS)],
+        ),
+        (
+            ["a", "", "b", "c", "d"],
+            3,
+            False,
+            [("warning", "", "write the label of that output, or take the line out"), ("error", "", ONE_A_CLASS)],
+        ),
+        (TEN, 11, True, [("error", "10 lines", "the file lacks the line for output 0: write `background` as line 1")]),
+        (["background", *TEN], 10, False, [("error", "", "take out line 1, 'background': the model has no such")]),
+        ([*TEN, "background"], 10, False, [("error", "", "take out line 11, 'background': the model has no such")]),
+        (["background", *TEN], 10, True, [("error", "", "take out the line that is too much; if that is line 1, ")]),
+        (["background", *TEN[:8]], 10, False, [("warning", "", ""), ("error", "", ONE_A_CLASS)]),
+        (["background", *TEN[:8]], 10, True, [("error", "", ONE_A_CLASS)]),
+        (["crane", "dog", "crane"], 2, False, [("error", "", "take out line 3, if the model has that label once")]),
+        (["a", "b", "b", "a"], 2, False, [("error", "", "take out lines 3, 4, if the model has those labels once")]),
+        ([*TEN, "background"], 11, True, [("error", f"'background' is line 11 of 11: {SHIFTED}", "")]),
+        ([*TEN, "background"], 10, True, [("error", SHIFTED, ""), ("error", "", ONE_A_CLASS)]),
+        (
+            ["a", "background", "b"],
+            3,
+            False,
+            [
+                (
+                    "warning",
+                    "'background' is line 2 of 3, so output 1 is the background?",
+                    "nothing to do, if output 1 is",
+                )
+            ],
+        ),
+    ],
+)
+def test_what_the_lines_show(
+    tmp_path: Path, labels: list[str], classes: int, flag: bool, expected: list[tuple[str, str, str]]
+) -> None:
+    """One piece of advice, which no other one contradicts."""
+    for finding, (severity, what, step) in zip(_findings(tmp_path, labels, classes, flag=flag), expected, strict=True):
+        assert finding.severity == severity
+        assert what in finding.what
+        assert finding.next_step
+        assert finding.next_step.startswith(step)
+
+
+@pytest.mark.parametrize(("text", "task"), [(DETECTOR, "detection"), (SEGMENTER, "segmentation")])
+def test_a_flag_that_does_nothing(tmp_path: Path, text: str, task: str) -> None:
+    found = _findings(tmp_path, ["background", "a"], 2, flag=True, text=text)
+    [note] = [finding for finding in found if finding.severity == "note"]
+    assert (note.rule, note.where) == ("labels", "model.toml")
+    assert note.what.startswith(f"background_class = true in model.toml does nothing in {task}")
+    assert _findings(tmp_path, ["background", "a"], 2, text=text) == []
 
 
 def _report(
@@ -30,27 +109,20 @@ def _report(
     return report
 
 
-def _of_labels(report: CheckReport) -> list[tuple[str, str]]:
-    return [(finding.severity, finding.what) for finding in report.findings if finding.rule == "labels"]
+def _errors(report: CheckReport) -> list[str]:
+    return [finding.rule for finding in report.of("error")]
 
 
-def _newer_opset() -> onnx.ModelProto:
-    model = tiny.classifier()
-    model.opset_import[0].version = 99
-    return model
-
-
-@pytest.mark.parametrize("labels", ["", None, "\n\n"])
+@pytest.mark.parametrize("labels", [None, "\n\n"])
 @pytest.mark.parametrize("rule", ["opset", "file"])
 def test_a_labels_file_is_missed_beside_what_else_is_wrong(tmp_path: Path, rule: str, labels: str | None) -> None:
-    path = write_project(tmp_path, CLASSIFIER, _newer_opset(), labels=labels or "", pictures=0)
+    path = write_project(tmp_path, model=tiny.classifier(opset=99), labels=labels or "", pictures=0)
     if rule == "file":
         (tmp_path / "model.onnx").unlink()
     if labels is None:
         (tmp_path / "labels.txt").unlink()
     report = examine(load_model_spec(path), load_target("arm64"))
-    assert [finding.rule for finding in report.of("error")] == [rule, "labels"]
-    assert not report.passed
+    assert _errors(report) == [rule, "labels"]
     finding = only(report, "labels")
     assert finding.what.startswith(f"{tmp_path / 'labels.txt'}: ")
     assert finding.next_step == "write one label a line in UTF-8, in output order, or correct `labels` in model.toml"
@@ -62,29 +134,9 @@ def test_an_error_about_labels_names_their_file_alone(tmp_path: Path) -> None:
         check_model(load_model_spec(path), None)
 
 
-def _other_size() -> onnx.ModelProto:
-    return tiny.classifier(size=24, classes=4)
-
-
-def _broken_shapes() -> onnx.ModelProto:
+def _first_weight(value: np.ndarray) -> onnx.ModelProto:
     model = tiny.classifier(classes=4)
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros((8, 27), np.float32), "w1"))
-    return model
-
-
-def _wrong_channels() -> onnx.ModelProto:
-    model = tiny.classifier(classes=4)
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.zeros((8, 5, 3, 3), np.float32), "w1"))
-    return model
-
-
-def _old_opset() -> onnx.ModelProto:
-    return tiny.classifier(classes=4, opset=6)
-
-
-def _no_opset() -> onnx.ModelProto:
-    model = tiny.classifier(classes=4)
-    del model.opset_import[:]
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(value.astype(np.float32), "w1"))
     return model
 
 
@@ -94,103 +146,60 @@ def _damaged_constant() -> onnx.ModelProto:
     return model
 
 
-def _nan() -> onnx.ModelProto:
-    model = tiny.classifier(classes=4)
-    model.graph.initializer[0].raw_data = np.full(216, np.nan, np.float32).tobytes()
-    return model
-
-
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
-        (_other_size, "input"),
-        (_broken_shapes, "shape"),
-        (_wrong_channels, "run"),
-        (_old_opset, "opset"),
-        (_no_opset, "opset"),
+        (lambda: tiny.classifier(size=24, classes=4), "input"),
+        (lambda: _first_weight(np.zeros((8, 27))), "shape"),
+        (lambda: _first_weight(np.zeros((8, 5, 3, 3))), "run"),
+        (lambda: tiny.classifier(classes=4, opset=6), "opset"),
         (_damaged_constant, "file"),
-        (_nan, "nan-weight"),
+        (lambda: _first_weight(np.full((8, 3, 3, 3), np.nan)), "nan-weight"),
     ],
 )
 def test_their_number_is_compared_behind_other_errors(
     tmp_path: Path, make: Callable[[], onnx.ModelProto], rule: str
 ) -> None:
     report = _report(tmp_path, make())
-    assert {finding.rule for finding in report.of("error")} == {rule, "labels"}
-    assert only(report, "labels").what == "labels has 3 lines, the model has 4 classes (output 1x4)"
-    assert [f.rule for f in _report(tmp_path / "fits", make(), "a\nb\nc\nd\n").findings if f.rule == "labels"] == []
+    assert set(_errors(report)) == {rule, "labels"}
+    finding = only(report, "labels")
+    assert finding.what == "labels has 3 lines, the model has 4 classes (output 1x4)"
+    assert finding.next_step.startswith('is the first class "background"? Then it needs a line of its own')
+    assert "labels" not in _errors(_report(tmp_path / "fits", make(), "a\nb\nc\nd\n"))
 
 
-def test_their_number_is_compared_where_the_number_of_boxes_depends_on_the_picture(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rows", "errors"), [(4, ["dynamic"]), (7, ["dynamic", "labels"])])
+def test_their_number_is_compared_where_the_number_of_boxes_depends_on_the_picture(
+    tmp_path: Path, rows: int, errors: list[str]
+) -> None:
     """Every value above 0 of the picture gives a box: how many is known only when it has run."""
-    nodes = [
-        helper.make_node("NonZero", ["images"], ["found"]),
-        helper.make_node("Cast", ["found"], ["boxes"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["boxes", "axis"], ["y"]),
-    ]
-    model = tiny.model(nodes, [1, 3, 32, 32], {"y": [1, 4, "n"]}, {"axis": np.array([0], np.int64)})
-    report = _report(tmp_path, model, "a\nb\n", YOLOV8)
-    assert [finding.rule for finding in report.of("error")] == ["dynamic"]
-    weight = {"axis": np.array([0], np.int64), "more": np.zeros((3, 4), np.int64)}
-    nodes.insert(1, helper.make_node("MatMul", ["more", "found"], ["sums"]))
-    nodes[2].input[0] = "sums"
-    del weight["more"]
-    weight["more"] = np.ones((7, 4), np.int64)
-    model = tiny.model(nodes, [1, 3, 32, 32], {"y": [1, 7, "n"]}, weight)
-    report = _report(tmp_path, model, "a\nb\n", YOLOV8)
-    assert [finding.rule for finding in report.of("error")] == ["dynamic", "labels"]
-    assert only(report, "labels").what == "labels has 2 lines, the model has 3 classes (output 1x7xn)"
-
-
-def test_the_number_in_yolov4s_heads_is_compared_behind_other_errors(tmp_path: Path) -> None:
-    report = _report(tmp_path, tiny.head_detector(size=32), "red\nblue\ngreen\n", DETECTOR)
-    assert [finding.rule for finding in report.of("error")] == ["input", "labels"]
-    assert only(report, "labels").what == "labels has 3 lines, the model has 2 classes (output 1x7x2x2)"
-    report = _report(tmp_path, tiny.head_detector(size=32), "red\nblue\n", DETECTOR)
-    assert [finding.rule for finding in report.of("error")] == ["input"]
+    text = """found = NonZero(images) sums = MatMul(more, found) boxes = Cast<to = 1>(sums)
+        y = Unsqueeze(boxes, axis)"""
+    weights = {"axis": np.array([0]), "more": np.ones((rows, 4), np.int64)}
+    report = _report(tmp_path, network(text, {"y": [1, rows, "n"]}, weights), "a\nb\n", YOLOV8)
+    assert _errors(report) == errors
+    if "labels" in errors:
+        assert only(report, "labels").what == "labels has 2 lines, the model has 3 classes (output 1x7xn)"
 
 
 def test_nothing_is_said_of_a_number_that_no_output_shows(tmp_path: Path) -> None:
     """Behind an input of another size the output has another rank than the decoder reads: mended, it may fit."""
-    report = _report(tmp_path, tiny.segmenter(size=48))
-    assert [finding.rule for finding in report.of("error")] == ["input"]
-
-
-def test_the_next_step_stands_apart(tmp_path: Path) -> None:
-    finding = only(_report(tmp_path, tiny.classifier(classes=4)), "labels")
-    assert finding.what == "labels has 3 lines, the model has 4 classes (output 1x4)"
-    assert finding.next_step.startswith('is the first class "background"? Then it needs a line of its own')
-    finding = only(_report(tmp_path, tiny.classifier(classes=30)), "labels")
-    assert finding.next_step == "write one line a class, in output order"
-    finding = only(_report(tmp_path, tiny.classifier(size=64), "a\nb\n", DETECTOR), "labels")
-    assert finding.next_step == "correct task, decoder and input.size_wh in model.toml"
+    assert _errors(_report(tmp_path, tiny.segmenter(size=48))) == ["input"]
 
 
 @pytest.mark.parametrize(
     ("labels", "found", "severity"),
     [
-        (
-            "cat\ndog\nbackground\n",
-            "line 1 is 'cat', expected 'background', {}; 'background' is line 3 of 3: the file looks reversed or "
-            "shifted",
-            "error",
-        ),
-        (
-            "cat\n__Background__\ndog\n",
-            "line 1 is 'cat', expected 'background', {}; 'background' is line 2 of 3",
-            "error",
-        ),
-        ("cat\ndog\nbird\n", "line 1 is 'cat', expected 'background', {}; no line is 'background'", "warning"),
+        ("cat\ndog\nbackground\n", f"'background' is line 3 of 3: {SHIFTED}", "error"),
+        ("cat\n__Background__\ndog\n", "'background' is line 2 of 3", "error"),
+        ("cat\ndog\nbird\n", "no line is 'background'", "warning"),
     ],
 )
 def test_a_first_line_that_is_not_the_background(tmp_path: Path, labels: str, found: str, severity: str) -> None:
     finding = only(_report(tmp_path, labels=labels, text=BACKGROUND), "labels")
     assert finding.severity == severity
-    said = found.format("because background_class = true in model.toml")
+    said = f"line 1 is 'cat', expected 'background', because background_class = true in model.toml; {found}"
     assert finding.what == f"{tmp_path / 'labels.txt'}: {said}"
-    assert finding.next_step == (
-        "write the lines in output order, 'background' first; if output 0 is a class, take out background_class"
-    )
 
 
 @pytest.mark.parametrize("first", ["background", "__background__", "Background"])
@@ -199,7 +208,6 @@ def test_a_first_line_that_is_the_background(tmp_path: Path, first: str) -> None
     finding = only(_report(tmp_path, labels=f"{first}\nb\nc\n"), "labels")
     assert finding.severity == "warning"
     assert finding.what.endswith("and model.toml does not say so: class_id 0 is the background")
-    assert finding.next_step == "set background_class = true under [classification]: class_id then begins behind it"
 
 
 def test_only_a_classifier_counts_from_behind_its_background(tmp_path: Path) -> None:
@@ -208,9 +216,8 @@ def test_only_a_classifier_counts_from_behind_its_background(tmp_path: Path) -> 
 
 def test_labels_that_are_empty_or_there_twice(tmp_path: Path) -> None:
     report = _report(tmp_path, tiny.classifier(classes=7), "crane\n\nb\ncrane\n\ncrane\nB\n")
-    assert report.passed
     where = tmp_path / "labels.txt"
-    assert _of_labels(report) == [
+    assert [(finding.severity, finding.what) for finding in report.findings] == [
         ("warning", f"{where}: lines 2, 5 are empty, and counted as a label"),
         ("note", f"{where}: the same label for several outputs: 'crane' in lines 1, 4, 6"),
     ]
@@ -218,8 +225,7 @@ def test_labels_that_are_empty_or_there_twice(tmp_path: Path) -> None:
 
 def test_many_and_long_labels_are_cut(tmp_path: Path) -> None:
     names = [f"{'x' * 100}{number}" if number else "y" * 100 for number in range(8)]
-    report = _report(tmp_path, tiny.classifier(classes=80), "\n".join(names * 10))
-    finding: Finding = only(report, "labels")
+    finding = only(_report(tmp_path, tiny.classifier(classes=80), "\n".join(names * 10)), "labels")
     assert finding.what.endswith("and 3 more")
     assert "lines 1, 9, 17, 25, 33 and 5 more, " in finding.what
     assert "y" * 41 not in finding.what

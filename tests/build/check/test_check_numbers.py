@@ -1,4 +1,4 @@
-"""Numbers that are none, and what training left behind: named, where they do harm, and only there."""
+"""Weights that are no numbers, what training left behind, and what a model costs, worked out by hand."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk_tools.check.report import CheckReport
-from tests.support import models as tiny
-from tests.support.reports import SIZE, only, report_on
+from edge_sdk_tools.check.costs import check_memory, node_macs
+from edge_sdk_tools.check.values import Value
+from tests.support.reports import SIZE, network, only, report_on
 
 
 def _conv(weight: np.ndarray) -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Conv", ["images", "w"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("GlobalAveragePool", ["c"], ["y"]),
-    ]
-    return tiny.model(nodes, [1, 3, SIZE, SIZE], {"y": [1, weight.shape[0], 1, 1]}, {"w": weight})
+    text = "c = Conv<pads = [1, 1, 1, 1]>(images, w) y = GlobalAveragePool(c)"
+    return network(text, {"y": [1, weight.shape[0], 1, 1]}, {"w": weight})
 
 
 def _with(value: float, count: int, filters: int) -> np.ndarray:
@@ -47,15 +44,8 @@ def test_weights_that_are_no_numbers(tmp_path: Path, filters: int, value: float,
 
 @pytest.mark.parametrize("element", [np.float16, np.float64])
 def test_of_other_floating_point_types_too(tmp_path: Path, element: type[np.generic]) -> None:
-    weight = _with(np.nan, 2, 64).astype(element)
-    name = helper.np_dtype_to_tensor_dtype(np.dtype(element))
-    nodes = [
-        helper.make_node("Cast", ["w"], ["f"], to=TensorProto.FLOAT),
-        helper.make_node("Conv", ["images", "f"], ["c"]),
-        helper.make_node("GlobalAveragePool", ["c"], ["y"]),
-    ]
-    model = tiny.model(nodes, [1, 3, SIZE, SIZE], {"y": [1, 64, 1, 1]}, {"w": weight})
-    assert model.graph.initializer[0].data_type == name
+    weights = {"w": _with(np.nan, 2, 64).astype(element)}
+    model = network("f = Cast<to = 1>(w) c = Conv(images, f) y = GlobalAveragePool(c)", {"y": [1, 64, 1, 1]}, weights)
     assert "2 of its" in only(report_on(tmp_path, model), "nan-weight").what
 
 
@@ -71,128 +61,159 @@ def test_infinities_that_are_meant(tmp_path: Path) -> None:
     """Bounds of Clip, a mask that is added before Softmax, what Where fills in, the start of a maximum."""
     mask = np.zeros((1, 3, SIZE, SIZE), np.float32)
     mask[..., 4:] = -np.inf
-    nodes = [
-        helper.make_node("Clip", ["images", "", "infinity"], ["c"]),
-        helper.make_node("Add", ["c", "mask"], ["masked"]),
-        helper.make_node("Softmax", ["masked"], ["s"], axis=3),
-        helper.make_node("Greater", ["s", "half"], ["g"]),
-        helper.make_node("Where", ["g", "minus_infinity", "s"], ["w"]),
-        helper.make_node("Max", ["w", "minus_infinity"], ["m"]),
-        helper.make_node("GlobalMaxPool", ["m"], ["y"]),
-    ]
-    weights = {
-        "infinity": np.array(np.inf, np.float32),
-        "minus_infinity": np.array(-np.inf, np.float32),
-        "half": np.array(0.5, np.float32),
-        "mask": mask,
-    }
-    report = report_on(tmp_path, tiny.model(nodes, [1, 3, SIZE, SIZE], {"y": [1, 3, 1, 1]}, weights))
-    assert report.findings == ()
+    text = """a = Clip(images, , most) b = Add(a, mask) c = Softmax<axis = 3>(b) d = Greater(c, half)
+        e = Where(d, least, c) f = Max(e, least) y = GlobalMaxPool(f)"""
+    weights = {"most": np.float32(np.inf), "least": np.float32(-np.inf), "half": np.float32(0.5), "mask": mask}
+    model = network(text, {"y": [1, 3, 1, 1]}, {name: np.asarray(value) for name, value in weights.items()})
+    assert report_on(tmp_path, model).findings == ()
 
 
-def _batch_normalization(variance: list[float], **attributes: int) -> onnx.ModelProto:
+def _normalized(variance: list[float], attributes: str = "") -> onnx.ModelProto:
     ones = np.ones(3, np.float32)
     weights = {"s": ones, "b": ones, "m": ones, "v": np.array(variance, np.float32)}
-    node = helper.make_node("BatchNormalization", ["images", "s", "b", "m", "v"], ["y"], name="bn", **attributes)
-    return tiny.model([node], [1, 3, SIZE, SIZE], {"y": [1, 3, SIZE, SIZE]}, weights)
+    return network(f"y = BatchNormalization{attributes}(images, s, b, m, v)", weights=weights)
 
 
 def test_a_variance_below_zero(tmp_path: Path) -> None:
-    assert (
-        "'v' of BatchNormalization goes down to -2"
-        in only(report_on(tmp_path, _batch_normalization([1, -2, 3])), "variance").what
-    )
-    assert report_on(tmp_path, _batch_normalization([1, 0, 3])).passed
+    finding = only(report_on(tmp_path, _normalized([1, -2, 3])), "variance")
+    assert "'v' of BatchNormalization goes down to -2" in finding.what
+    assert report_on(tmp_path, _normalized([1, 0, 3])).passed
 
 
-def _dropout(mode: bool | None) -> onnx.ModelProto:
-    inputs = ["images", "ratio", "mode"] if mode is not None else ["images", "ratio"]
-    weights = {"ratio": np.array(0.5, np.float32), **({"mode": np.array(mode)} if mode is not None else {})}
-    node = helper.make_node("Dropout", inputs, ["y"], name="drop")
-    return tiny.model([node], [1, 3, SIZE, SIZE], {"y": [1, 3, SIZE, SIZE]}, weights)
-
-
-def _dropout_by_constant() -> onnx.ModelProto:
-    model = _dropout(True)
-    value = helper.make_tensor("mode", TensorProto.BOOL, [], [True])
-    del model.graph.initializer[1]
-    model.graph.node.insert(0, helper.make_node("Constant", [], ["mode"], value=value))
+def _dropout(mode: str, constant: str = "") -> onnx.ModelProto:
+    weights = {"half": np.array(0.5, np.float32), "on": np.array(True), "off": np.array(False)}
+    model = network(f"{constant} y = Dropout(images, half{mode})", weights=weights)
+    if "text" in mode:
+        model.graph.initializer.add(name="text", data_type=TensorProto.STRING)
     return model
-
-
-def _dropout_by_text() -> onnx.ModelProto:
-    model = _dropout(True)
-    model.graph.initializer[1].CopyFrom(TensorProto(name="mode", data_type=TensorProto.STRING))
-    return model
-
-
-def _random() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("RandomNormalLike", ["images"], ["n"], name="noise"),
-        helper.make_node("Add", ["images", "n"], ["y"]),
-    ]
-    return tiny.model(nodes, [1, 3, SIZE, SIZE], {"y": [1, 3, SIZE, SIZE]})
 
 
 @pytest.mark.parametrize(
-    ("model", "where", "expected"),
+    ("model", "expected"),
     [
-        (_dropout(True), "drop", "node 'drop' (Dropout) drops values at random"),
-        (_dropout_by_constant(), "drop", "node 'drop' (Dropout) drops values at random"),
-        (_dropout_by_text(), "drop", "node 'drop' (Dropout) drops values at random"),
-        (_batch_normalization([1, 1, 1], training_mode=1), "bn", "node 'bn' (BatchNormalization) is in training mode"),
-        (_random(), "noise", "node 'noise' (RandomNormalLike) draws random numbers"),
+        (_dropout(", on"), "node 'y' (Dropout) drops values at random"),
+        (_dropout(", yes", "yes = Constant<value = bool {1}>()"), "node 'y' (Dropout) drops values at random"),
+        (_dropout(", text"), "node 'y' (Dropout) drops values at random"),
+        (_normalized([1, 1, 1], "<training_mode = 1>"), "node 'y' (BatchNormalization) is in training mode"),
+        (network("a = RandomNormalLike(images) y = Add(images, a)"), "node 'a' (RandomNormalLike) draws random num"),
     ],
     ids=["dropout", "dropout by constant", "dropout by text", "batch normalization", "random"],
 )
-def test_what_training_left_behind(tmp_path: Path, model: onnx.ModelProto, where: str, expected: str) -> None:
-    report = report_on(tmp_path, model)
-    finding = only(report, "training")
-    assert (finding.severity, finding.where) == ("error", where)
+def test_what_training_left_behind(tmp_path: Path, model: onnx.ModelProto, expected: str) -> None:
+    finding = only(report_on(tmp_path, model), "training")
+    assert finding.severity == "error"
     assert finding.what.startswith(expected)
     assert finding.next_step.startswith("export it")
 
 
-@pytest.mark.parametrize("mode", [None, False])
-def test_a_dropout_that_does_nothing_is_fine(tmp_path: Path, mode: bool | None) -> None:
-    assert report_on(tmp_path, _dropout(mode)).findings == ()
-
-
-def test_instructions_for_training_are_left_out(tmp_path: Path) -> None:
-    model = _dropout(None)
+@pytest.mark.parametrize("mode", ["", ", off"])
+def test_a_dropout_that_does_nothing_is_fine(tmp_path: Path, mode: str) -> None:
+    model = _dropout(mode)
     model.training_info.add().algorithm.name = "sgd"
-    report = report_on(tmp_path, model)
-    assert report.passed
-    assert only(report, "training").severity == "note"
+    [note] = report_on(tmp_path, model).findings
+    assert (note.rule, note.severity) == ("training", "note")  # of the instructions for training
 
 
 def test_everything_is_found_at_once(tmp_path: Path) -> None:
-    model = _conv(_with(np.nan, 1, 4))
-    model.graph.node.insert(0, helper.make_node("Dropout", ["images", "", "on"], ["d"], name="drop"))
-    model.graph.node.insert(1, helper.make_node("RandomUniformLike", ["d"], ["r"], name="noise"))
-    model.graph.node.insert(2, helper.make_node("Frobnicate", ["r"], ["f"], domain="com.example"))
-    model.graph.node[3].input[0] = "f"
-    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "on"))
-    model.opset_import.append(helper.make_opsetid("com.example", 1))
-    model.opset_import[0].version = 26
-    report: CheckReport = report_on(tmp_path, model)
-    assert [f.rule for f in report.of("error")] == ["opset", "training", "training", "nan-weight", "custom-operator"]
+    text = """a = Dropout(images, , on) b = RandomUniformLike(a) c = com.example.Frobnicate(b) d = Conv(c, w)
+        y = GlobalAveragePool(d)"""
+    model = network(text, {"y": [1, 4, 1, 1]}, {"on": np.array(True), "w": _with(np.nan, 1, 4)}, opset=26)
+    found = ["opset", "training", "training", "nan-weight", "custom-operator"]
+    assert [f.rule for f in report_on(tmp_path, model).of("error")] == found
     model.opset_import[0].version = 17
-    assert [f.rule for f in report_on(tmp_path, model).of("error")] == [
-        "training",
-        "training",
-        "nan-weight",
-        "custom-operator",
-    ]
+    assert [f.rule for f in report_on(tmp_path, model).of("error")] == found[1:]
 
 
 def test_numbers_are_looked_at_beside_other_errors(tmp_path: Path) -> None:
     """What the runtime refuses shows behind weights that are NaN, and these in a model of too old an opset."""
-    model = _conv(_with(np.nan, 1, 4))
-    model.graph.node.insert(0, helper.make_node("Slice", ["images", "zero", "two", "one"], ["less"], name="cut"))
-    model.graph.node[1].input[0] = "less"
-    for name, value in (("zero", 0), ("two", 2), ("one", 1)):
-        model.graph.initializer.append(numpy_helper.from_array(np.array([value]), name))
+    ends = {"zero": np.array([0]), "two": np.array([2]), "one": np.array([1])}
+    text = "a = Slice(images, zero, two, one) b = Conv(a, w) y = GlobalAveragePool(b)"
+    model = network(text, {"y": [1, 4, 1, 1]}, {**ends, "w": _with(np.nan, 1, 4)})
     assert [f.rule for f in report_on(tmp_path, model).of("error")] == ["nan-weight", "run"]
     model.opset_import[0].version = 6
     assert [f.rule for f in report_on(tmp_path, model).of("error")] == ["opset", "nan-weight"]
+
+
+def _macs(operator: str, *shapes: tuple[int, ...], output: tuple[int, ...], **attributes: object) -> int | None:
+    names = [f"x{index}" for index in range(len(shapes))]
+    node = helper.make_node(operator, names, ["y"], **attributes)
+    values = {name: Value("float", shape) for name, shape in (*zip(names, shapes, strict=True), ("y", output))}
+    return node_macs(node, values)
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "output", "attributes", "expected"),
+    [
+        # output 16x5x5, each from 3x3x3
+        ("Conv", [(1, 3, 8, 8), (16, 3, 3, 3)], (1, 16, 5, 5), {}, 16 * 5 * 5 * 27),
+        # depthwise: one channel a filter
+        ("Conv", [(1, 8, 6, 6), (8, 1, 3, 3), (8,)], (1, 8, 6, 6), {"group": 8}, 8 * 6 * 6 * 9),
+        ("QLinearConv", [(1, 3, 8, 8), (), (), (16, 3, 3, 3)], (1, 16, 5, 5), {}, 16 * 5 * 5 * 27),
+        # every one of 3x8x8 inputs goes through 16x2x2
+        ("ConvTranspose", [(1, 3, 8, 8), (3, 16, 2, 2)], (1, 16, 16, 16), {}, 3 * 8 * 8 * 16 * 4),
+        ("MatMul", [(2, 7, 5), (5, 4)], (2, 7, 4), {}, 2 * 7 * 4 * 5),
+        ("QLinearMatMul", [(7, 5), (), (), (5, 4)], (7, 4), {}, 7 * 4 * 5),
+        ("Gemm", [(2, 5), (5, 4), (4,)], (2, 4), {}, 2 * 4 * 5),
+        ("Gemm", [(5, 2), (5, 4)], (2, 4), {"transA": 1}, 2 * 4 * 5),
+        ("Gemm", [(2, 5), (4, 5)], (2, 4), {"transB": 1}, 2 * 4 * 5),
+        ("Relu", [(1, 3, 8, 8)], (1, 3, 8, 8), {}, 0),
+        ("MaxPool", [(1, 3, 8, 8)], (1, 3, 4, 4), {"kernel_shape": [2, 2]}, 0),
+    ],
+)
+def test_multiply_accumulates(
+    operator: str,
+    inputs: list[tuple[int, ...]],
+    output: tuple[int, ...],
+    attributes: dict[str, object],
+    expected: int,
+) -> None:
+    assert _macs(operator, *inputs, output=output, **attributes) == expected
+
+
+def test_an_unknown_shape_is_no_zero() -> None:
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    known = {"x": Value("float", (1, 3, 8, 8)), "w": Value("float", (16, 3, 3, 3))}
+    assert node_macs(node, {**known, "y": Value("float", (1, 16, None, 5))}) is None
+    assert node_macs(node, known) is None
+
+
+def test_the_peak_is_what_lives_at_once(tmp_path: Path) -> None:
+    text = "a = Conv(images, w1) b = Conv(a, w2) c = Relu(b) y = Concat<axis = 1>(a, c)"
+    weights = {"w1": np.ones((4, 3, 1, 1), np.float32), "w2": np.ones((2, 4, 1, 1), np.float32)}
+    report = report_on(tmp_path, network(text, {"y": [1, 6, SIZE, SIZE]}, weights))
+    costs, area = report.costs, SIZE * SIZE
+    assert costs is not None
+    # At the last node a (4), c (2) and y (6); images and b are free by then.
+    assert (costs.peak_activation_bytes, costs.peak_node) == ((4 + 2 + 6) * area * 4, "y")
+    assert costs.macs == area * (4 * 3 + 2 * 4)
+    assert (costs.parameters, costs.weight_bytes) == (12 + 8, 80)
+    assert costs.unknown_nodes == 0
+    operators = [(use.name, use.nodes, use.macs) for use in report.operators]
+    assert operators == [("Conv", 2, area * 20), ("Concat", 1, 0), ("Relu", 1, 0)]
+
+
+def test_bounds_axes_and_shapes_are_no_parameters(tmp_path: Path) -> None:
+    text = """low = Constant<value = float {0}>() gain = Constant<value = float[3, 1, 1] {1, 2, 3}>()
+        a = Clip(images, low) b = Mul(a, gain) y = Reshape(b, shape)"""
+    costs = report_on(tmp_path, network(text, {"y": [1, 192]}, {"shape": np.array([1, -1])})).costs
+    assert costs is not None
+    assert (costs.parameters, costs.weight_bytes) == (3, 12)
+
+
+def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
+    report = report_on(tmp_path, network('y = Einsum<equation = "nchw,nchw->nchw">(images, images)'))
+    assert report.passed
+    assert only(report, "costs").what == "the multiply-accumulates of Einsum are not counted"
+
+
+def test_more_than_the_board_has(tmp_path: Path) -> None:
+    text = "tile = Tile(images, times) y = ReduceMean<axes = [2, 3]>(tile)"
+    model = network(text, {"y": [1, 3, 1, 1]}, {"times": np.array([1, 1, 1000, 1000])})
+    costs = report_on(tmp_path, model, target="raspberry_pi_zero_2w").costs
+    assert costs is not None
+    assert costs.peak_activation_bytes // 2**20 == 732
+    assert check_memory(costs, 512, "board") == []  # a quarter of it fits
+    [finding] = check_memory(costs, 180, "board")
+    assert (finding.rule, finding.where) == ("memory", "tile")
+    assert finding.what == "weights and activations take 183 MiB even in INT8, board has 180"
+    assert check_memory(costs, None, "") == []

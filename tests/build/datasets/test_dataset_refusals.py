@@ -35,15 +35,12 @@ def _refused(path: Path, task: Task, *expected: str) -> None:
         ("empty", "no images in it, expected .jpg .jpeg .png"),
         ("nowhere", "no such folder, or .json of COCO"),
         ("a" * 5000, "no such folder, or .json of COCO"),
-        ("nul\0byte", "no such folder, or .json of COCO"),
-        ("loop", "no such folder, or .json of COCO"),
         ("notes.txt", "is a file, expected a folder of images or the .json of COCO"),
     ],
 )
 def test_no_folder_of_images(tmp_path: Path, name: str, expected: str) -> None:
     (tmp_path / "empty" / "empty").mkdir(parents=True)
     (tmp_path / "notes.txt").write_text("x")
-    (tmp_path / "loop").symlink_to("loop")
     _refused(tmp_path / name, "detection", expected)
     with pytest.raises(DataError, match=r"no images in it|no such folder|is a file, expected a folder"):
         find_images([tmp_path / name])
@@ -54,47 +51,33 @@ def test_no_folder_of_images(tmp_path: Path, name: str, expected: str) -> None:
     [
         (b"", "labels.csv: line 1 is '', expected file,class_id or file,label"),
         (b"file;class_id\n000.png;1\n", "line 1 is 'file;class_id', expected file,class_id"),
-        (b"000.png,1\n", "line 1 is '000.png,1', expected file,class_id"),
         (b"file,class_id\n", "no images in it, expected one a line after the header"),
         (b"file,class_id\n000.png\n", "line 2: has 1 column, expected 2: file,class_id"),
         (
             b"file,label\n000.png,cell,phone\n",
             "line 2: has 3 columns, expected 2: file,label; a label with commas needs",
         ),
-        (b"file,class_id\n000.png,dog\n", "line 2: class_id is 'dog', expected a whole number from 0 to 2"),
         (b"file,class_id\n000.png,1.5\n", "line 2: class_id is '1.5', expected a whole number"),
-        (b"file,class_id\n000.png,nan\n", "line 2: class_id is 'nan', expected a whole number"),
-        (b"file,class_id\n000.png,1_0\n", "line 2: class_id is '1_0', expected a whole number"),
-        (b"file,class_id\n000.png,1e300\n", "line 2: class_id is '1e300', expected a whole number"),
-        (b"file,class_id\n000.png,0\n001.png,3\n", "line 3: class_id is 3, expected 0 to 2, one a label of the model"),
         (b"file,class_id\n000.png,-1\n", "line 2: class_id is -1, expected 0 to 2"),
+        (b"file,class_id\n000.png,dog\n", "line 2: class_id is 'dog', expected a whole number from 0 to 2"),
+        (b"file,class_id\n000.png,0\n001.png,3\n", "line 3: class_id is 3, expected 0 to 2, one a label of the model"),
         (
             b"file,label\n000.png,cellphone\n",
             "line 2: 'cellphone' is no label of the model, expected person, cell phone",
         ),
-        (b"file,label\n000.png,cellphone\n", "did you mean 'cell phone'?"),
         (b"file,class_id\n000.png,0\n000.png,1\n", "line 3: '000.png' has class 1 here and 0 above; keep one line"),
         (b"file,class_id\n009.png,0\n", "line 2: no file '009.png' in "),
         (b"file,class_id\n../x/000.png,0\n", "line 2: file is '../x/000.png', expected a name relative to "),
-        (b"file,class_id\n/etc/passwd,0\n", "line 2: file is '/etc/passwd', expected a name relative to "),
-        (b"file,class_id\n,0\n", "line 2: file is '', expected a name relative to "),
         (b"file,class_id\n" + b"a" * 5000 + b".png,0\n", "line 2: no file 'aaaa"),
         (b"file,class_id\n" + b"a" * 200000 + b",0\n", "line 2: not comma-separated values: field larger than"),
         (b'file,class_id\n"000.png,0\n', "line 2: not comma-separated values"),
         (b"file,class_id\n\xff.png,0\n", "labels.csv: not UTF-8 (byte 14); save it as UTF-8"),
-        ("file,class_id\n".encode("utf-16"), "labels.csv: not UTF-8 (byte 0); save it as UTF-8"),
     ],
 )
 def test_labels_csv(tmp_path: Path, text: bytes, expected: str) -> None:
     write_pictures(tmp_path, 2)
     (tmp_path / "labels.csv").write_bytes(text)
     _refused(tmp_path, "classification", f"{tmp_path / 'labels.csv'}: ", expected)
-
-
-def test_labels_csv_that_is_no_file(tmp_path: Path) -> None:
-    write_pictures(tmp_path, 1)
-    (tmp_path / "labels.csv").symlink_to("/proc/self/mem")  # opens, and gives an I/O error
-    _refused(tmp_path, "classification", "labels.csv: cannot be read: Input/output error")
 
 
 @pytest.mark.parametrize(("labels", "task"), [("labels/000.txt", "detection"), ("masks/000.png", "segmentation")])
@@ -106,30 +89,18 @@ def test_labels_that_are_a_pipe_are_not_waited_for(tmp_path: Path, labels: str, 
     _refused(tmp_path, task, str(pipe), "cannot be read: it is a pipe, expected")
 
 
-def test_a_pipe_beside_the_images_is_not_taken_for_labels(tmp_path: Path) -> None:
-    write_pictures(tmp_path, 1)
-    os.mkfifo(tmp_path / "other.json")
-    assert len(read_dataset(tmp_path, LABELS, "detection").images) == 1
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
         (b"0 .5 .5 .1", "has 4 values, expected 5: class x y width height"),
         (b"0 .5 .5 .1 .1 .9", "has 6 values, expected 5: class x y width height; a sixth is the confidence"),
-        (b"0 .1 .1 .2 .2 .3 .3 .4", "has 8 values, expected 5"),
-        (b"0", "has 1 value, expected 5"),
         (b"dog .5 .5 .1 .1", "class is 'dog', expected a whole number from 0 to 2"),
-        (b"0.5 .5 .5 .1 .1", "class is '0.5', expected a whole number"),
         (b"3 .5 .5 .1 .1", "class_id is 3, expected 0 to 2"),
-        (b"-1 .5 .5 .1 .1", "class_id is -1, expected 0 to 2"),
         (b"0 .5 nan .1 .1", "'nan' is no number"),
-        (b"0 .5 .5 inf .1", "'inf' is no number"),
         (b"0 .5 .5 1e999 .1", "'1e999' is no number"),
-        (b"0,.5,.5,.1,.1", "class is '0,.5,.5,.1,.1', expected a whole number"),
         (b"0 .5 .5 -.1 .1", "the box is -0.1 wide and 0.1 high, expected 0 or more"),
-        (b"0 320 240 64 48", "the box reaches from 288, 216 to 352, 264, expected 0 to 1"),
         (b"0 .95 .5 .11 .1", "the box reaches from 0.895, 0.45 to 1.005, 0.55, expected 0 to 1"),
+        (b"0 320 240 64 48", "the box reaches from 288, 216 to 352, 264, expected 0 to 1"),
         (b"0 .1 .1 .2 .2 .3 1.1", "the box reaches from 0.1, 0.1 to 0.3, 1.1, expected 0 to 1"),
     ],
 )
@@ -147,13 +118,6 @@ def test_yolo_labels_of_other_images(tmp_path: Path) -> None:
     _refused(tmp_path, "detection", "none of 1 files in labels/ belongs to an image, expected labels/NAME.txt for")
 
 
-def test_yolo_labels_that_are_no_text(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "images", 1)
-    (tmp_path / "labels").mkdir()
-    (tmp_path / "labels" / "000.txt").write_bytes(b"0 .5\xff")
-    _refused(tmp_path, "detection", "000.txt: not UTF-8 (byte 4)")
-
-
 COCO = (
     '{"images": [{"id": 1, "file_name": "000.png"}],\n'
     ' "annotations": [{"image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}],\n'
@@ -169,32 +133,22 @@ def _edit(old: str, new: str) -> Callable[[], bytes]:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: b"", "not valid JSON: input data was truncated"),
         (lambda: COCO.encode()[:-30], "not valid JSON: input data was truncated; export or copy it again"),
         (lambda: COCO.encode() + b"}", "not valid JSON: trailing characters in line 3"),
-        (lambda: COCO.encode("utf-16"), "not valid JSON: invalid character in line 1"),
         (_edit("3, 4]", "NaN, 4]"), "not valid JSON: invalid character in line 2, near ' NaN, 4]}],"),
         (_edit("dog", "d\xff\xfeg"), "not UTF-8; save it as UTF-8"),
         (lambda: b'{"x": ' + b"[" * 100000, "not valid JSON: "),
-        (lambda: b"[]", "expected object, got array; expected a JSON object with images, annotations and categories"),
         (lambda: b"{}", "object missing required field images; expected a JSON object with images, annotations"),
-        (_edit('"categories"', '"kinds"'), "object missing required field categories"),
         (_edit('"bbox"', '"box"'), "annotations[0]: object missing required field bbox"),
         (_edit("[1, 2, 3, 4]", "[1, 2, 3]"), "annotations[0].bbox: expected array of length 4"),
-        (_edit("[1, 2, 3, 4]", '[1, 2, 3, "4"]'), "annotations[0].bbox[3]: expected float, got str"),
-        (_edit("[1, 2, 3, 4]", "null"), "annotations[0].bbox: expected array, got null"),
-        (_edit("3, 4]", "3, 1e999]"), "annotations[0].bbox[3]: number out of range"),
         (_edit("1, 2, 3, 4]", "1e308, 2, 1e308, 4]"), "annotations[0].bbox is [1e+308, 2.0, 1e+308, 4.0], expected"),
         (_edit("3, 4]", "-3, 4]"), "annotations[0].bbox is [1.0, 2.0, -3.0, 4.0], expected x, y, width and"),
         (_edit('"image_id": 1', '"image_id": 7'), "annotations[0].image_id is 7, expected the id of an image"),
-        (_edit('"image_id": 1', '"image_id": 1.5'), "annotations[0].image_id: expected int | str, got float"),
         (_edit('"category_id": 1', '"category_id": 2'), "annotations[0].category_id is 2, expected the id of one"),
         (_edit("dog", "dgo"), "category 1: 'dgo' is no label of the model, expected person, cell phone, dog; did you"),
         (_edit('0.png"}', '0.png"}, {"id": 1, "file_name": "x.png"}'), "images[1].id is 1, which another image has"),
         (_edit("000.png", "../000.png"), "images[0]: file is '../000.png', expected a name relative to "),
-        (_edit("000.png", "/etc/passwd"), "images[0]: file is '/etc/passwd', expected a name relative to "),
         (_edit("000.png", "009.png"), "none of its 1 images is there, looked in "),
-        (_edit('{"id": 1, "file_name": "000.png"}', ""), "annotations[0].image_id is 1, expected the id of an image"),
         (lambda: b'{"images": [], "annotations": [], "categories": []}', "no images in it, expected a list of them"),
     ],
 )
@@ -203,10 +157,6 @@ def test_coco(tmp_path: Path, make: Callable[[], bytes], expected: str) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(make())
     _refused(path, "detection", f"{path}: ", expected)
-
-
-def test_coco_that_is_not_there(tmp_path: Path) -> None:
-    _refused(tmp_path / "a.json", "detection", "no such folder, or .json of COCO")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -223,20 +173,14 @@ def test_damaged_labels_are_read_or_refused_in_one_line(tmp_path: Path, seed: in
     (tmp_path / file).parent.mkdir(exist_ok=True)
     random = np.random.default_rng(seed)
     pieces = (b"nan", b"-", b"1e999", b'"', b",", b"\n", b"\0", b"\xff", b"../", b"null", b"[", b"{", b"9" * 400, b"")
-    refused = 0
+    complaints = []
     for _ in range(200):
         place = int(random.integers(0, len(text)))
         piece = pieces[random.integers(0, len(pieces))]
         (tmp_path / file).write_bytes(text[:place] + piece + text[place + int(random.integers(0, 4)) :])
-        complaint = _complaint(tmp_path / file if file == "a.json" else tmp_path, task)
-        refused += complaint is not None
-        assert complaint is None or (str(tmp_path) in complaint and "\n" not in complaint)
-    assert 0 < refused < 200
-
-
-def _complaint(path: Path, task: Task) -> str | None:
-    try:
-        read_dataset(path, LABELS, task)
-    except DataError as error:
-        return str(error)
-    return None
+        try:
+            read_dataset(tmp_path / file if file == "a.json" else tmp_path, LABELS, task)
+        except DataError as error:
+            complaints.append(str(error))
+    assert 0 < len(complaints) < 200
+    assert all(str(tmp_path) in complaint and "\n" not in complaint for complaint in complaints)

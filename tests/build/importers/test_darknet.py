@@ -7,17 +7,122 @@ import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError, OutputError
 from edge_sdk.model_spec import load_model_spec
 from edge_sdk_tools.importing import import_darknet
-from tests.support.darknet import Array, Network, Options, Reference, write_cfg
+
+Array: TypeAlias = NDArray[np.float32]
+Options: TypeAlias = dict[str, Any]
+Network: TypeAlias = list[tuple[str, Options]]
+
+
+def write_cfg(path: Path, layers: Network, net: str = "width=20\nheight=12\nchannels=3") -> Path:
+    blocks = [f"[net]\n{net}\n"]
+    for kind, options in layers:
+        blocks.append(f"[{kind}]  # a comment\n" + "".join(f"{key} = {value}\n" for key, value in options.items()))
+    path.write_text("; another comment\n" + "\n".join(blocks))
+    return path
+
+
+class Reference:
+    """Darknet's forward pass on one picture; makes up the weights as it goes."""
+
+    def __init__(self, image: Array, rng: np.random.Generator) -> None:
+        self.image, self.rng = image, rng
+        self.outputs: list[Array] = []
+        self.written: list[Array] = []
+        self.heads: list[Array] = []
+
+    def run(self, layers: Network) -> bytes:
+        kinds: dict[str, Callable[[Options, Array], Array]] = {
+            "conv": self.convolve,
+            "max": self.pool,
+            "rout": self.route,
+            "shor": self.shortcut,
+            "upsa": lambda o, x: x.repeat(int(o["stride"]), 1).repeat(int(o["stride"]), 2),
+            "yolo": self.yolo,
+        }
+        for kind, options in layers:
+            x = self.outputs[-1] if self.outputs else self.image
+            self.outputs.append(kinds["max" if kind.startswith("max") else kind[:4]](options, x))
+        return struct.pack("<iiiQ", 0, 2, 5, 32) + b"".join(a.astype("<f4").tobytes() for a in self.written)
+
+    def convolve(self, o: Options, x: Array) -> Array:
+        filters, size, groups = int(o["filters"]), int(o["size"]), int(o.get("groups", 1))
+        pad = size // 2 if o.get("pad") else int(o.get("padding", 0))
+        stride = int(o.get("stride", 1))
+        stride_y, stride_x = int(o.get("stride_y", stride)), int(o.get("stride_x", stride))
+        bias = self.draw(filters)
+        if o.get("batch_normalize"):
+            scale, mean = self.draw(filters), self.draw(filters)
+            variance = np.float32(1e-3) * np.abs(self.draw(filters))  # small, so that a wrong epsilon shows
+            self.written[-1] = variance
+        share = x.shape[0] // groups
+        kernel = self.draw(filters, share, size, size)
+        padded = np.pad(x, ((0, 0), (pad, pad), (pad, pad)))
+        height = (x.shape[1] + 2 * pad - size) // stride_y + 1
+        width = (x.shape[2] + 2 * pad - size) // stride_x + 1
+        y = np.zeros((filters, height, width))
+        for f in range(filters):
+            first = f // (filters // groups) * share
+            for i in range(height):
+                for j in range(width):
+                    top, left = i * stride_y, j * stride_x
+                    patch = padded[first : first + share, top : top + size, left : left + size]
+                    y[f, i, j] = (patch * kernel[f]).sum()
+        if o.get("batch_normalize"):
+            y = (y - mean[:, None, None]) / np.sqrt(variance + 1e-5)[:, None, None] * scale[:, None, None]
+        return activate(y + bias[:, None, None], o.get("activation", "logistic"))
+
+    def pool(self, o: Options, x: Array) -> Array:
+        size, stride = int(o["size"]), int(o["stride"])
+        padding = int(o.get("padding", size - 1))
+        height, width = ((side + padding - size) // stride + 1 for side in x.shape[1:])
+        y = np.full((x.shape[0], height, width), -np.inf, np.float32)
+        for i in range(height):
+            for j in range(width):
+                for row in range(i * stride - padding // 2, i * stride - padding // 2 + size):
+                    for column in range(j * stride - padding // 2, j * stride - padding // 2 + size):
+                        if 0 <= row < x.shape[1] and 0 <= column < x.shape[2]:
+                            y[:, i, j] = np.maximum(y[:, i, j], x[:, row, column])
+        return y
+
+    def route(self, o: Options, x: Array) -> Array:
+        groups, group = int(o.get("groups", 1)), int(o.get("group_id", 0))
+        parts = [self.outputs[int(number)] for number in str(o["layers"]).split(",")]
+        return np.concatenate([np.split(part, groups)[group] for part in parts])
+
+    def shortcut(self, o: Options, x: Array) -> Array:
+        parts = [self.outputs[int(number)] for number in str(o["from"]).split(",")]
+        return activate(x + np.sum(parts, axis=0), o["activation"])
+
+    def yolo(self, o: Options, x: Array) -> Array:
+        self.heads.append(x)
+        return x
+
+    def draw(self, *shape: int) -> Array:
+        self.written.append(self.rng.normal(0, 0.5, shape).astype(np.float32))
+        return self.written[-1]
+
+
+def activate(x: NDArray[Any], kind: str) -> Array:
+    results: dict[str, Callable[[], NDArray[Any]]] = {
+        "linear": lambda: x,
+        "leaky": lambda: np.where(x > 0, x, 0.1 * x),
+        "relu": lambda: np.maximum(x, 0),
+        "logistic": lambda: 1 / (1 + np.exp(-x)),
+        "mish": lambda: x * np.tanh(np.log1p(np.exp(x))),
+    }
+    return results[kind]().astype(np.float32)
+
 
 YOLO: tuple[str, Options] = (
     "yolo",
@@ -34,18 +139,13 @@ NETWORKS: dict[str, Network] = {
     "batch normalisation": [conv(6, batch_normalize=1, stride=2)],
     "stride a side": [conv(4, stride_x=1, stride_y=2)],
     "padding without pad": [conv(4, size=5, pad=0, padding=1)],
-    "no padding": [conv(4, pad=0)],
     "groups": [conv(6), conv(8, groups=2)],
-    "relu": [conv(4, activation="relu")],
     "mish": [conv(4, activation="mish")],
-    "logistic": [conv(4, activation="logistic")],
     "default activation": [("convolutional", {"filters": 4, "size": 3, "pad": 1})],
     "maxpool 2/2": [conv(4), ("maxpool", {"size": 2, "stride": 2})],
     "maxpool 2/2 of an odd side": [conv(4, pad=0, stride=2), ("maxpool", {"size": 2, "stride": 2})],
     "maxpool 2/1": [conv(4), ("maxpool", {"size": 2, "stride": 1})],
-    "maxpool 5/1": [conv(4), ("maxpool", {"size": 5, "stride": 1})],
     "maxpool 3/2": [conv(4), ("maxpool", {"size": 3, "stride": 2})],
-    "maxpool 3/3": [conv(4), ("maxpool", {"size": 3, "stride": 3})],
     "maxpool padding 0": [conv(4), ("maxpool", {"size": 3, "stride": 2, "padding": 0})],
     "maxpool padding 1": [conv(4), ("maxpool", {"size": 4, "stride": 2, "padding": 1})],
     "route one": [conv(4), conv(6), ("route", {"layers": "-2"})],
@@ -55,7 +155,6 @@ NETWORKS: dict[str, Network] = {
     "shortcut": [conv(4), conv(4), ("shortcut", {"from": "-2", "activation": "linear"})],
     "shortcut of three": [conv(4), conv(4), conv(4), ("shortcut", {"from": "-2,-3", "activation": "leaky"})],
     "upsample": [conv(4, stride=2), ("upsample", {"stride": 2})],
-    "upsample 3": [conv(4, stride=2), ("upsample", {"stride": 3})],
     "short names": [("conv", conv(4)[1]), ("max", {"size": 2, "stride": 2})],
 }
 
@@ -139,26 +238,16 @@ def test_an_old_header_with_32_bits_is_read(tmp_path: Path, rng: np.random.Gener
         ([conv(4), ("lstm", {})], "layer 1 [lstm]: this kind of layer is not supported; supported: convolutional"),
         ([conv(4, activation="gelu")], "layer 0 [convolutional]: activation 'gelu' is not supported; supported: li"),
         ([conv(4, dilation=2)], "layer 0 [convolutional]: dilation=2 is not supported, expected dilation=1"),
-        ([conv(4, stride="x")], "stride is 'x', expected a whole number"),
         ([conv(4, stride=0)], "stride is 0, expected 1 to 2147483647"),
-        ([conv(4, size=99, pad=0)], "the kernel's size 99 is larger than its input of 12 with 0 around it"),
         ([conv(4, groups=2)], "groups is 2, expected a divisor of 3 channels and 4 filters"),
         ([conv(4), ("maxpool", {"size": 99, "stride": 2, "padding": 0})], "the window's size 99 is larger"),
-        ([conv(4), ("maxpool", {"size": 2, "padding": 4})], "padding is 4, expected less than twice the size 2"),
-        ([conv(4), ("maxpool", {"size": 2, "maxpool_depth": 1})], "maxpool_depth=1 is not supported"),
         ([("route", {"layers": "-1"})], "layer 0 [route]: reads layer -1, expected one from 0 to -1"),
-        ([conv(4), ("route", {"layers": "1"})], "layer 1 [route]: reads layer 1, expected one from 0 to 0"),
         ([conv(4), ("route", {})], "layers is missing"),
         ([conv(4), conv(4, stride=2), ("route", {"layers": "0,1"})], "layer 1 is 6x10, expected 12x20"),
         ([conv(4), ("route", {"layers": "0", "groups": 3})], "group_id 0 of 3 groups, expected a share of 4 ch"),
-        ([conv(4), ("route", {"layers": "0", "groups": 2, "group_id": 2})], "group_id 2 of 2 groups"),
         ([conv(4), conv(5), ("shortcut", {"from": "-2"})], "layer -2 is 4x12x20, expected 5x12x20"),
-        ([conv(4), conv(4), ("shortcut", {"from": "-2", "weights_type": "per_feature"})], "weights_type=per_feature"),
-        ([conv(4), conv(4), ("shortcut", {})], "from is missing"),
-        ([conv(4), ("upsample", {"stride": 2, "scale": 3})], "scale=3 is not supported"),
         ([conv(4), YOLO], "layer 1 [yolo]: reads 4 channels, expected 14: 2 anchors x (5 + 2 classes)"),
         ([HEAD, ("yolo", {**YOLO[1], "mask": "7"})], "mask is [7], expected numbers of the 3 anchors"),
-        ([HEAD, ("yolo", {**YOLO[1], "anchors": "1,x"})], "anchors is 'x', expected a number"),
         ([HEAD, ("yolo", {**YOLO[1], "anchors": "1,nan"})], "anchors is 'nan', expected a number"),
         ([HEAD, ("yolo", {**YOLO[1], "new_coords": "1"})], "new_coords=1 is not supported"),
         ([HEAD, YOLO, conv(4)], "layer 2 [convolutional]: reads layer 1, a [yolo], which has no output"),
@@ -175,13 +264,9 @@ def test_what_is_not_converted_is_named(tmp_path: Path, layers: Network, expecte
     ("text", "expected"),
     [
         ("", "does not begin with [net]"),
-        ("[convolutional]\nfilters=2", "does not begin with [net]"),
         ("[net]\nwidth=8\nheight=8", "no layers after [net]"),
-        ("width=8", "tiny.cfg:1: expected `[section]` or `key=value`, got 'width=8'"),
         ("[net]\nwidth 8\n", "tiny.cfg:2: expected `[section]` or `key=value`, got 'width 8'"),
-        ("[net\n", "tiny.cfg:1: expected `[section]`, got '[net'"),
         ("[net]\nheight=8\n[yolo]", "[net]: width is missing"),
-        ("[net]\nheight=8\nwidth=9999999\n[yolo]", "[net]: width is 9999999, expected 8 to 8192"),
         ("[net]\nheight=8\nwidth=8\nchannels=4\n[yolo]", "[net]: channels is 4, expected 1 or 3"),
         (b"\xff\xfe\x00", "not text, expected a Darknet .cfg"),
         (None, "no such file"),
@@ -192,11 +277,6 @@ def test_a_wrong_cfg_is_named(tmp_path: Path, text: str | bytes | None, expected
     if text is not None:
         cfg.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert expected in _complaint(tmp_path, cfg)
-
-
-def test_a_cfg_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "tiny.cfg")
-    assert "tiny.cfg: cannot be read: it is a pipe, expected" in _complaint(tmp_path, tmp_path / "tiny.cfg")
 
 
 def _complaint(folder: Path, cfg: Path) -> str:
@@ -212,11 +292,8 @@ def _complaint(folder: Path, cfg: Path) -> str:
     ("change", "expected"),
     [
         (lambda data: data[:-4], "has 240 bytes, expected 244 for the layers of the .cfg; truncated"),
-        (lambda data: data[:-1], "has 243 bytes, expected 244 for the layers of the .cfg; truncated"),
         (lambda data: data + b"1234", "has 248 bytes, expected 244 for the layers of the .cfg; they belong to an"),
-        (lambda data: data[:20], "has 20 bytes, expected 244"),
         (lambda data: data[:7], "has 7 bytes, expected Darknet .weights with a header of 16 or 20"),
-        (lambda data: b"", "has 0 bytes"),
         (lambda data: data[:-4] + struct.pack("<f", float("nan")), "layer_0_weights is not finite"),
         (lambda data: None, "no such file, expected Darknet .weights"),
     ],
@@ -254,13 +331,6 @@ def test_labels_and_name_must_fit(tmp_path: Path, rng: np.random.Generator) -> N
         import_darknet(cfg, weights, labels, tmp_path / "out")
     with pytest.raises(ModelError, match=r"'\.\./x' is no model name"):
         import_darknet(cfg, weights, labels, tmp_path / "out", name="../x")
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path, rng: np.random.Generator) -> None:
-    _, cfg, weights, labels = write_network(tmp_path, [HEAD, YOLO], rng)
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OutputError, match="file/out: cannot be written: Not a directory"):
-        import_darknet(cfg, weights, labels, tmp_path / "file" / "out")
 
 
 def test_a_full_disk_leaves_nothing_of_an_import(

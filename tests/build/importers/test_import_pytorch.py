@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -15,13 +16,23 @@ pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch
 
 import torch
 
+from edge_sdk.cli.root import run as run_command
 from edge_sdk.errors import ModelError
 from edge_sdk_tools.build import build
 from edge_sdk_tools.importing.import_report import ImportReport
 from edge_sdk_tools.importing.pytorch import import_pytorch
 from edge_sdk_tools.ledger import from_json
 from tests.support import torch_models
-from tests.support.projects import MODEL_TOML, MODELS, is_documented, line_of, write_pictures, write_target, write_toml
+from tests.support.projects import (
+    MODEL_TOML,
+    MODELS,
+    is_documented,
+    line_of,
+    write_pictures,
+    write_project,
+    write_target,
+    write_toml,
+)
 
 
 def import_function(folder: Path, function: str, **options: object) -> tuple[ImportReport, onnx.ModelProto]:
@@ -54,6 +65,9 @@ def test_the_graph_is_what_quantization_wants(tmp_path: Path, picture: np.ndarra
     assert [o.version for o in proto.opset_import if o.domain == ""] == [18] == [report.opset]
     assert (report.input_shape, report.layout, report.nodes) == ((1, 3, 16, 16), "NCHW", len(proto.graph.node))
     assert report.exporter.startswith("torch.export of PyTorch")
+    data = (tmp_path / "net.onnx").read_bytes()
+    assert str(MODELS.parent).encode() not in data
+    assert b"site-packages" not in data
     np.testing.assert_allclose(run(tmp_path, picture), run_torch(torch_models.Net(), picture), rtol=1e-5, atol=1e-6)
 
 
@@ -78,14 +92,7 @@ def test_calibration_images_are_compared_on_by_default(tmp_path: Path) -> None:
     assert import_pytorch(f"{MODELS}:net", toml).images == 2
 
 
-def test_nothing_of_this_machine_is_in_the_file(tmp_path: Path) -> None:
-    import_function(tmp_path, "net")
-    data = (tmp_path / "net.onnx").read_bytes()
-    assert str(MODELS.parent).encode() not in data
-    assert b"site-packages" not in data
-
-
-@pytest.mark.parametrize("function", ["training", "ready", "item", "writes"])
+@pytest.mark.parametrize("function", ["training", "ready", "item"])
 def test_forms_of_a_model(tmp_path: Path, picture: np.ndarray, function: str) -> None:
     import_function(tmp_path, function)
     module = torch_models.Net() if function == "training" else getattr(torch_models, function)
@@ -120,20 +127,16 @@ def test_a_free_batch(tmp_path: Path, picture: np.ndarray, function: str) -> Non
     np.testing.assert_allclose(run(tmp_path, three), run_torch(torch_models.Net(), three), rtol=1e-5, atol=1e-6)
 
 
-def test_a_torch_export_archive(tmp_path: Path, picture: np.ndarray) -> None:
-    program = torch.export.export(torch_models.Net().eval(), (torch.zeros(1, 3, 16, 16),))
-    torch.export.save(program, tmp_path / "net.pt2")
-    report = import_pytorch(str(tmp_path / "net.pt2"), write_toml(tmp_path))
-    assert report.exporter.startswith("torch.export")
-    np.testing.assert_allclose(run(tmp_path, picture), run_torch(torch_models.Net(), picture), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_a_torchscript_archive(tmp_path: Path, picture: np.ndarray) -> None:
-    traced = torch.jit.trace(torch_models.Net().eval(), torch.zeros(1, 3, 16, 16))
-    torch.jit.save(traced, tmp_path / "net.pt")
-    report = import_pytorch(str(tmp_path / "net.pt"), write_toml(tmp_path))
-    assert report.exporter.startswith("TorchScript")
+@pytest.mark.parametrize(("name", "exporter"), [("net.pt2", "torch.export"), ("net.pt", "TorchScript")])
+def test_an_archive(tmp_path: Path, picture: np.ndarray, name: str, exporter: str) -> None:
+    net, example = torch_models.Net().eval(), torch.zeros(1, 3, 16, 16)
+    if name == "net.pt2":
+        torch.export.save(torch.export.export(net, (example,)), tmp_path / name)
+    else:
+        torch.jit.save(torch.jit.trace(net, example), tmp_path / name)
+    report = import_pytorch(str(tmp_path / name), write_toml(tmp_path))
+    assert report.exporter.startswith(exporter)
     np.testing.assert_allclose(run(tmp_path, picture), run_torch(torch_models.Net(), picture), rtol=1e-5, atol=1e-6)
 
 
@@ -164,14 +167,6 @@ def test_what_the_better_exporter_cannot_take_is_traced_and_said(tmp_path: Path)
     assert is_documented(report.warnings[0].replace(MODELS.name, "model.py"))
 
 
-def test_what_torch_export_lacks_is_traced_and_said(tmp_path: Path) -> None:
-    report, _ = import_function(tmp_path, "untranslated")
-    assert report.exporter.startswith("TorchScript")
-    assert report.warnings[0] == (
-        "the model was traced, because torch.export could not take it: not made for torch.export"
-    )
-
-
 def test_a_build_shows_how_far_the_model_is_from_pytorch(tmp_path: Path) -> None:
     pictures = write_pictures(tmp_path / "pictures", 16)
     imported, _ = import_function(tmp_path, "net", images=[pictures])
@@ -181,3 +176,26 @@ def test_a_build_shows_how_far_the_model_is_from_pytorch(tmp_path: Path) -> None
     assert fp32.outputs is not None
     assert (fp32.outputs.against, fp32.outputs.inputs, fp32.outputs.images) == ("source", 24, 16)
     assert fp32.outputs.largest == max(output.absolute for output in imported.outputs) > 0
+
+
+def test_exporters_and_users_code_are_not_heard(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    toml = write_project(tmp_path, pictures=0)
+    toml.write_text(toml.read_text().replace('"softmax"', '"logits"'))
+    assert run_command(["import", "pytorch", f"{MODELS}:noisy", "--model", str(toml), "--json"]) == 0
+    captured = capfd.readouterr()
+    assert msgspec.json.decode(captured.out)["opset"] == 18
+    assert captured.err == ""
+
+
+def test_pytorch_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toml = write_project(tmp_path, pictures=1)
+    toml.write_text(toml.read_text().replace('"softmax"', '"logits"'))
+    torch.save({"last.bias": torch.zeros(1)}, tmp_path / "weights.pth")
+    command = ["import", "pytorch", f"{MODELS}:net", "--model", str(toml)]
+    assert run_command([*command, "--weights", str(tmp_path / "weights.pth")]) == 2
+    assert "weights.pth: does not fit" in capsys.readouterr().err
+    assert run_command([*command, "--dynamic-batch", "--target", "arm64", "--images", str(tmp_path / "pictures")]) == 0
+    printed = capsys.readouterr().out
+    assert "\ncompared on 10 inputs, 1 of them real images\nmade by torch.export of PyTorch" in printed
+    assert f"\nwrote {tmp_path / 'model.onnx'}, replacing what was there\n" in printed
+    assert "input batchx3x16x16 NCHW\n" in printed

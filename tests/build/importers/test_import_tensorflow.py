@@ -67,7 +67,6 @@ def saved(net: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         tf.keras.Model([a, b], a + b).save(folder / "two.keras")
     (folder / "damaged.keras").write_bytes((folder / "net.keras").read_bytes()[:500])
     (folder / "damaged.tflite").write_bytes(b"no flatbuffer")
-    (folder / "net.pb").write_bytes(b"")
     return folder
 
 
@@ -109,8 +108,6 @@ def test_a_model_of_nchw(tmp_path: Path, saved: Path) -> None:
         ("channels", "NHWC", 'channels: its input is NCHW; set input.layout = "NCHW" in model.toml'),
         ("damaged.keras", "NHWC", "damaged.keras: TensorFlow "),
         ("damaged.tflite", "NHWC", "damaged.tflite: TensorFlow "),
-        ("net.pb", "NHWC", "net.pb: expected a .tflite, .keras or .h5 file, or the folder of a SavedModel"),
-        ("none.keras", "NHWC", "none.keras: no such file or folder"),
     ],
 )
 def test_what_cannot_be_imported(tmp_path: Path, saved: Path, source: str, layout: str, expected: str) -> None:

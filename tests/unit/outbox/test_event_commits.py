@@ -1,11 +1,12 @@
-"""What `wait_committed` promises: all that was put before is on disk or at the broker, or whoever waits is told."""
+"""The file of an outbox is opened beside the streams, and what `wait_committed` promises of it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +15,142 @@ import pytest
 from edge_sdk.publishing.durable import EventOutbox, Held, Losses, OutboxSettings
 from edge_sdk.publishing.durable.store import EventStore
 from edge_sdk.publishing.durable.writer import Writer
-from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, outbox_at, payload, put, taken, until
-from tests.unit.outbox.test_event_opening import SlowOpening
+from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, committed, delivered, outbox_at, payload, put, taken, until
+
+
+def _outbox(path: Path, **more: Any) -> EventOutbox:
+    return EventOutbox(OutboxSettings(commit_s=0.002), path, "boot", **more)
+
+
+@contextmanager
+def _opening(path: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Iterator[tuple[EventOutbox, threading.Event]]:
+    """An outbox on a disk that hangs when it is read first; the event lets it."""
+    may_go, is_asked, real = threading.Event(), threading.Event(), EventStore.__init__
+
+    def delayed(*arguments: Any) -> None:
+        is_asked.set()
+        assert may_go.wait(WAIT_S)
+        real(*arguments)
+
+    monkeypatch.setattr(EventStore, "__init__", delayed)
+    outbox = _outbox(path, **more)
+    try:
+        assert is_asked.wait(WAIT_S)
+        yield outbox, may_go
+    finally:
+        may_go.set()
+        outbox.close(WAIT_S)
+
+
+@pytest.mark.parametrize("count", [3, 1500])
+def test_a_disk_that_hangs_at_the_start_holds_up_nobody_and_no_number_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path, wall_s=lambda: 1000.0) as outbox:
+        numbers = put(outbox, 5)
+    with _opening(path, monkeypatch, wall_s=lambda: 0.0) as (outbox, may_go):
+        encoders: set[str] = set()
+
+        def encode(seq: int) -> bytes:
+            encoders.add(threading.current_thread().name)
+            return payload(seq)
+
+        assert [outbox.put(TOPIC + "door", "door", encode) for _ in range(count)] == [None] * count
+        assert (outbox.waiting, outbox.stats().put, outbox.wait_committed(0.01)) == (count, count, False)
+        may_go.set()
+        assert outbox.wait_committed(WAIT_S)
+        assert outbox.waiting == count + 5
+        assert delivered(outbox, count + 5) == list(range(numbers[0], numbers[0] + count + 5))
+        assert encoders == {"edge-outbox"}  # and not who put them
+
+
+def test_a_successor_waits_for_the_end_of_the_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, said = tmp_path / "events.sqlite", list[tuple[str, str]]()
+    disk, first = SlowDisk(monkeypatch), _outbox(path)
+    put_first = [first.put(TOPIC + "door", "door", payload)]
+    assert first.wait_committed(WAIT_S)
+    disk.may_go.clear()
+    put_first.append(first.put(TOPIC + "door", "door", payload))
+    until(lambda: not first.wait_committed(0.0))
+    first.close(0.01)
+    second = _outbox(path, after=first, on_trouble=lambda name, line: said.append((name, line)))
+    second.close(0.01)  # and so does the next one, for both
+    third = _outbox(path, after=second, on_trouble=lambda name, line: said.append((name, line)))
+    try:
+        assert third.put(TOPIC + "door", "door", payload) is None
+        disk.may_go.set()
+        assert third.wait_committed(WAIT_S)
+        numbers = delivered(third, 3)
+        assert numbers[:2] == put_first
+        assert "another program" not in str(said)
+    finally:
+        disk.may_go.set()
+        third.close(WAIT_S)
+
+
+def test_what_waits_for_a_disk_that_hangs_at_the_start_is_bounded_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path) as outbox:
+        numbers = put(outbox, 1)
+    with _opening(path, monkeypatch) as (outbox, may_go):
+        for number in range(10_003):
+            outbox.put(TOPIC + "door", "door", lambda _, number=number: b"%d" % number)  # type: ignore[misc]
+        stats = outbox.stats()
+        assert (stats.put, stats.waiting, stats.lost) == (10_003, 10_000, Losses(memory=3))
+        may_go.set()
+        assert [outbox.wait_committed(WAIT_S) for _ in range(2)] == [False, True]
+        first, *others = taken(outbox, 3)
+        assert first.seq == numbers[0]
+        assert [event.payload for event in others] == [b"3", b"4"]
+        assert outbox.waiting == 10_001
+
+
+def test_who_puts_does_not_wait_while_what_came_early_gets_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path) as outbox:
+        put(outbox, 1)
+    is_encoding, may_end = threading.Event(), threading.Event()
+
+    def encode(seq: int) -> bytes:
+        is_encoding.set()
+        assert may_end.wait(WAIT_S)
+        return payload(seq)
+
+    with _opening(path, monkeypatch) as (outbox, may_go):
+        outbox.put(TOPIC + "door", "door", encode)
+        may_go.set()
+        assert is_encoding.wait(WAIT_S)
+        thread = threading.Thread(target=outbox.put, args=(TOPIC + "yard", "yard", payload))
+        thread.start()
+        thread.join(1.0)  # it takes microseconds
+        is_over = not thread.is_alive()
+        may_end.set()
+        assert is_over
 
 
 def test_each_thread_is_told_once_of_what_was_lost_before_it_was_on_disk(tmp_path: Path) -> None:
-    with (
-        outbox_at(tmp_path / "events.sqlite", max_mb=1) as outbox,
-        ThreadPoolExecutor(1) as other,
-    ):
+    said = list[tuple[str, str]]()
+    with outbox_at(tmp_path / "events.sqlite", max_mb=1, said=said) as outbox, ThreadPoolExecutor(1) as other:
         assert other.submit(outbox.wait_committed, WAIT_S).result()
-        put(outbox, 1, size=2_000_000)
+        [large] = put(outbox, 1, size=2_000_000)
+        until(lambda: outbox.stats().lost == Losses(quarantine=1))  # though it is alone
         put(outbox, 1)
         found = [outbox.wait_committed(WAIT_S), outbox.wait_committed(WAIT_S)]
         found += [other.submit(outbox.wait_committed, WAIT_S).result() for _ in range(2)]
         assert found == [False, True, False, True]
-        assert outbox.stats().lost == Losses(quarantine=1)
+        assert delivered(outbox, 1) == [large + 1]
+        assert "too many to wait; make it smaller, or raise [outbox] max_mb" in said[0][1]
 
 
 def test_what_memory_had_no_room_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SlowDisk(monkeypatch)
     with outbox_at(tmp_path / "events.sqlite", max_memory_bytes=100_000) as outbox:
-        put(outbox, 1)
-        assert outbox.wait_committed(WAIT_S)
+        committed(outbox, 1)
         disk.may_go.clear()
         put(outbox, 1)
         until(lambda: not outbox._shelf.has_new)  # its thread hangs in the disk
@@ -45,8 +159,7 @@ def test_what_memory_had_no_room_for_is_told(tmp_path: Path, monkeypatch: pytest
         assert not outbox.wait_committed(0.01)  # not in time: nothing is told yet
         disk.may_go.set()
         assert not outbox.wait_committed(WAIT_S)
-        put(outbox, 1)
-        assert outbox.wait_committed(WAIT_S)
+        committed(outbox, 1)
 
 
 def test_without_a_disk_what_the_broker_has_is_safe_and_what_it_refused_is_not() -> None:
@@ -69,20 +182,15 @@ def test_an_event_that_could_not_be_encoded_after_its_file_was_read_is_told(
     path = tmp_path / "events.sqlite"
     with outbox_at(path) as outbox:
         put(outbox, 3)
-    disk = SlowOpening(monkeypatch)
-    outbox = EventOutbox(OutboxSettings(commit_s=0.002), path, "boot")
-    try:
+    with _opening(path, monkeypatch) as (outbox, may_go):
         assert outbox.put(TOPIC + "door", "door", lambda seq: seq.to_bytes(1, "big")) is None
         assert outbox.put(TOPIC + "door", "door", payload) is None
-        disk.may_go.set()
+        may_go.set()
         assert [outbox.wait_committed(WAIT_S) for _ in range(2)] == [False, True]
-    finally:
-        disk.may_go.set()
-        outbox.close(WAIT_S)
 
 
 def test_a_held_event_that_could_not_be_encoded_is_told_though_nothing_was_put_since(tmp_path: Path) -> None:
-    outbox = EventOutbox(OutboxSettings(commit_s=0.002), tmp_path / "events.sqlite", "boot")
+    outbox = _outbox(tmp_path / "events.sqlite")
     outbox.limit(0.001)
     try:
         assert outbox.put(TOPIC + "door", "door", payload) is not None

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import threading
 import time
-from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edge_sdk.publishing.durable import Losses, event_outbox
+from edge_sdk.publishing.durable.answered import Answered
+from edge_sdk.publishing.durable.held import Held
 from edge_sdk.publishing.link import Kind
 from edge_sdk.publishing.outbox import Message
-from tests.support.connections import FakeLink, door_over, put, until
+from tests.support.connections import Door, FakeLink, door_over, put, until
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, delivered, outbox_at, payload
 from tests.support.outboxes import put as put_events
 
 
 def _seen(*links: FakeLink) -> list[int]:
     return [document["seq"] for link in links for document in link.documents("event")]
+
+
+@contextmanager
+def _door(folder: Path, *links: FakeLink, **changes: Any) -> Iterator[Door]:
+    with outbox_at(folder / "events.sqlite", **changes) as events:
+        door = door_over(*links, events=events)
+        yield door
+        door.publisher.close()
 
 
 def test_events_that_wait_go_before_results_and_leave_them_a_place(tmp_path: Path) -> None:
@@ -44,8 +57,7 @@ def test_events_that_wait_go_before_results_and_leave_them_a_place(tmp_path: Pat
 
 def test_what_was_on_its_way_is_the_first_of_the_next_connection(tmp_path: Path) -> None:
     first, second = FakeLink(answers=False), FakeLink()
-    with outbox_at(tmp_path / "events.sqlite") as events:
-        door = door_over(first, second, events=events)
+    with _door(tmp_path, first, second) as door:
         numbers = [door.stream.put_event(payload) for _ in range(100)]
         until(lambda: len(_seen(first)) == 18)
         first.drop("broken pipe")
@@ -53,14 +65,12 @@ def test_what_was_on_its_way_is_the_first_of_the_next_connection(tmp_path: Path)
         assert _seen(first) == numbers[:18]
         assert _seen(second) == numbers
         assert door.publisher.stats().events.lost.total == 0
-        door.publisher.close()
 
 
 def test_what_a_broker_acknowledged_just_before_it_broke_comes_again(tmp_path: Path) -> None:
     crashes = 5
     links = [FakeLink() for _ in range(crashes + 2)]
-    with outbox_at(tmp_path / "events.sqlite") as events:
-        door = door_over(*links, events=events)
+    with _door(tmp_path, *links) as door:
         numbers = [door.stream.put_event(payload) for _ in range(10)]
         for count, link in enumerate(links[: crashes + 1], start=1):
             until(lambda link=link: len(_seen(link)) == 10)  # type: ignore[misc]
@@ -71,7 +81,6 @@ def test_what_a_broker_acknowledged_just_before_it_broke_comes_again(tmp_path: P
         last = door.stream.put_event(payload)
         until(lambda: door.publisher.stats().events.delivered == 11)
         assert [_seen(link) for link in links] == [numbers] * (crashes + 1) + [[last]]
-        door.publisher.close()
     with outbox_at(tmp_path / "events.sqlite") as events:
         assert events.waiting == 0
 
@@ -82,8 +91,7 @@ def test_an_answer_is_believed_once_the_broker_has_said_something_later(
 ) -> None:
     """A machine that dies, and whose disk forgets what the broker had answered, ends no connection for a while."""
     links = FakeLink(), FakeLink()
-    with outbox_at(tmp_path / "events.sqlite") as events:
-        door = door_over(*links, events=events)
+    with _door(tmp_path, *links) as door:
         numbers = [door.stream.put_event(payload) for _ in range(3)]
         until(lambda: door.publisher.stats().events.delivered == 3)
         links[0].answers = False
@@ -95,10 +103,9 @@ def test_an_answer_is_believed_once_the_broker_has_said_something_later(
         links[0].drop("connection lost")
         until(lambda: last in _seen(links[1]))
         assert _seen(links[1]) == ([] if is_heard else numbers) + [last]
-        door.publisher.close()
 
 
-@pytest.mark.parametrize("code", [0x87, 0x90, 0x99])
+@pytest.mark.parametrize("code", [0x87, 0x99])
 def test_what_the_broker_never_takes_does_not_hold_up_the_rest(tmp_path: Path, code: int) -> None:
     poison: list[int] = []
 
@@ -108,8 +115,7 @@ def test_what_the_broker_never_takes_does_not_hold_up_the_rest(tmp_path: Path, c
 
     link = FakeLink(judge=judge)
     link.answers = False
-    with outbox_at(tmp_path / "events.sqlite") as events:
-        door = door_over(link, events=events)
+    with _door(tmp_path, link) as door:
         numbers = [door.stream.put_event(payload) for _ in range(40)]
         poison += numbers[5:8]
         link.answers = True
@@ -132,55 +138,32 @@ def test_a_slip_in_an_acl_costs_no_event(tmp_path: Path) -> None:
         return [state.get("warnings", {}).get("events_held", "") for state in link.documents("state")]
 
     link = FakeLink(judge=judge)
-    with outbox_at(tmp_path / "events.sqlite") as events:
-        door = door_over(link, events=events)
+    with _door(tmp_path, link) as door:
         numbers = [door.stream.put_event(payload) for _ in range(300)]
         until(lambda: len(_seen(link)) > 40)  # a second window was tried
-        assert (events.waiting, events.stats().lost.total) == (300, 0)
+        stats = door.publisher.stats().events
+        assert (stats.waiting, stats.lost.total) == (300, 0)
         until(lambda: "event/door: Not authorized; they wait and are tried again, allow this" in warnings()[-1])
         is_allowed.set()
         until(lambda: door.publisher.stats().events.delivered == 300)
         assert _seen(link)[-300:] == numbers
         until(lambda: warnings()[-1] == "")
-        door.publisher.close()
-
-
-def test_what_the_broker_may_take_later_is_tried_again(tmp_path: Path) -> None:
-    tries: Counter[bytes] = Counter()
-
-    def judge(kind: Kind, message: Message) -> tuple[str, int]:
-        if kind != "event":
-            return "", 0
-        tries[message.payload] += 1
-        return ("Quota exceeded", 0x97) if b"x" in message.payload and tries[message.payload] == 1 else ("", 0)
-
-    link = FakeLink(judge=judge)
-    with outbox_at(tmp_path / "events.sqlite") as events:
-        door = door_over(link, events=events)
-        door.stream.put_event(lambda seq: b'{"seq":%d,"x":1}' % seq)
-        until(lambda: door.publisher.stats().events.delivered == 1)
-        assert list(tries.values()) == [2]
-        assert door.publisher.stats().events.lost.total == 0
-        door.publisher.close()
 
 
 def test_an_event_above_the_limit_is_put_aside(tmp_path: Path) -> None:
     link = FakeLink(limit=1000)
-    with outbox_at(tmp_path / "events.sqlite") as events:
-        door = door_over(link, events=events)
+    with _door(tmp_path, link) as door:
         small = door.stream.put_event(payload)
         door.stream.put_event(lambda seq: payload(seq, 2000))
         last = door.stream.put_event(payload)
         until(lambda: door.publisher.stats().events.delivered == 2)
         assert _seen(link) == [small, last]
         assert door.publisher.stats().events.lost == Losses(quarantine=1)
-        door.publisher.close()
 
 
 def test_closing_brings_what_was_put_a_moment_ago(tmp_path: Path) -> None:
     link = FakeLink()
-    with outbox_at(tmp_path / "events.sqlite", commit_s=0.2) as events:
-        door = door_over(link, events=events)
+    with _door(tmp_path, link, commit_s=0.2) as door:
         until(lambda: door.publisher.stats().state == "online")
         numbers = [door.stream.put_event(payload) for _ in range(5)]
         door.publisher.close()
@@ -222,3 +205,23 @@ def test_without_a_disk_events_are_sent_from_memory() -> None:
     assert _seen(link) == numbers
     assert not door.publisher.stats().events.is_durable
     door.publisher.close()
+
+
+_WINDOW = 20
+
+
+@pytest.mark.parametrize(
+    ("settled_share", "recalled_share"), [(0.02, 0.001), (0.0, 0.0)], ids=["links break", "as many as there may be"]
+)
+def test_the_lowest_in_doubt_is_known_without_a_look_at_each(settled_share: float, recalled_share: float) -> None:
+    numbers, answered, to_come, moments = random.Random(1), Answered(), list(range(6000)), [0.0]
+    while to_come:
+        moments.append(time.monotonic())
+        number = to_come.pop(numbers.randrange(min(_WINDOW, len(to_come))))
+        answered.add(Held("topic", b"", "door", id=number))
+        if numbers.random() < settled_share:
+            answered.settle(moments[-min(len(moments), numbers.randrange(1, 50))])
+        if numbers.random() < recalled_share:
+            to_come = sorted([*to_come, *(event.id for event in answered.recall())])
+        if numbers.random() < 0.2:
+            assert answered.lowest_id == min((event.id for event in answered.events()), default=None)

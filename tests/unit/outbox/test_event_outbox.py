@@ -1,15 +1,19 @@
-"""The event outbox: what is acknowledged, what comes in which order, and what is lost with which name."""
+"""The event outbox: what is acknowledged, what comes in which order, what is lost with which name, and its bounds."""
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import threading
+import time
+from collections import deque
 from pathlib import Path
 
 import pytest
 
-from edge_sdk.publishing.durable import EventOutbox, Losses
-from tests.support.outboxes import TOPIC, WAIT_S, delivered, outbox_at, payload, put, taken, until
+from edge_sdk.publishing.durable import EventOutbox, Held, Losses
+from edge_sdk.publishing.durable.complaints import Complaints
+from tests.support.outboxes import TOPIC, WAIT_S, committed, delivered, outbox_at, payload, put, taken, until
 
 
 def _killed(path: Path, to: Path) -> Path:
@@ -56,8 +60,7 @@ def test_after_a_kill_all_that_was_acknowledged_is_there_and_no_number_comes_aga
 ) -> None:
     path = tmp_path / "events.sqlite"
     with outbox_at(path, wall_s=lambda: 1000.0) as outbox:
-        numbers = put(outbox, 500)
-        assert outbox.wait_committed(WAIT_S)
+        numbers = committed(outbox, 500)
         assert outbox.committed_seq("door") == numbers[-1]
         assert outbox.committed_seq("yard") is None
         copy = _killed(path, tmp_path / "after")
@@ -65,32 +68,8 @@ def test_after_a_kill_all_that_was_acknowledged_is_there_and_no_number_comes_aga
     with outbox_at(copy, wall_s=lambda: wall_s) as outbox:
         [number] = put(outbox, 1)
         assert number > later[-1]
-        assert delivered(outbox, 501) == [*numbers, number]
-
-
-def test_what_was_delivered_just_before_a_kill_comes_again_with_its_number(tmp_path: Path) -> None:
-    path = tmp_path / "events.sqlite"
-    with outbox_at(path) as outbox:
-        numbers = put(outbox, 50)
-        assert outbox.wait_committed(WAIT_S)
-        copy = _killed(path, tmp_path / "after")
-        delivered(outbox, 20)
-    with outbox_at(copy) as outbox:
-        assert [(e.seq, e.payload, e.topic) for e in taken(outbox, 50)] == [
-            (n, payload(n), TOPIC + "door") for n in numbers
-        ]
-    with outbox_at(path) as outbox:  # the one that was not killed has told the file
-        assert delivered(outbox, 30) == numbers[20:]
-
-
-def test_what_did_not_arrive_is_the_next_again(tmp_path: Path) -> None:
-    with outbox_at(tmp_path / "events.sqlite") as outbox:
-        numbers = put(outbox, 10)
-        events = taken(outbox, 5)
-        outbox.deliver(events[1])
-        outbox.end_connection(is_orderly=False)
-        assert delivered(outbox, 10) == numbers  # the one that was answered a moment ago, too
-        until(lambda: outbox.waiting == 0)
+        found = [(event.seq, event.payload, event.topic) for event in taken(outbox, 501)]
+        assert found == [(seq, payload(seq), f"{TOPIC}door") for seq in (*numbers, number)]
 
 
 def test_the_file_keeps_its_bound_and_the_camera_that_fills_it_pays(tmp_path: Path) -> None:
@@ -99,8 +78,7 @@ def test_the_file_keeps_its_bound_and_the_camera_that_fills_it_pays(tmp_path: Pa
         quiet = put(outbox, 20, "quiet", size=1000)
         loud = []
         for _ in range(40):
-            loud += put(outbox, 100, "loud", size=1000)
-            assert outbox.wait_committed(WAIT_S)
+            loud += committed(outbox, 100, "loud", size=1000)
             assert path.stat().st_size <= 1_000_000
         stats = outbox.stats()
         assert stats.lost == Losses(overflow=4020 - stats.waiting)
@@ -114,8 +92,7 @@ def test_large_events_fit_into_a_small_file(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
     with outbox_at(path, max_mb=1) as outbox:
         for _ in range(30):
-            put(outbox, 10, size=20_000)
-            assert outbox.wait_committed(WAIT_S)
+            committed(outbox, 10, size=20_000)
         assert path.stat().st_size <= 1_000_000
         assert outbox.stats().is_durable
         assert outbox.stats().lost.overflow == 300 - outbox.waiting > 200
@@ -126,17 +103,14 @@ def test_age_is_the_time_that_the_machine_was_on(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
     now_s = 50.0
     with outbox_at(path, max_age_s=100.0, now_s=lambda: now_s) as outbox:
-        put(outbox, 3)
-        assert outbox.wait_committed(WAIT_S)
+        committed(outbox, 3)
     now_s = 120.0  # 70 s later in the same boot
     with outbox_at(path, max_age_s=100.0, now_s=lambda: now_s) as outbox:
-        put(outbox, 4)
-        assert outbox.wait_committed(WAIT_S)
+        committed(outbox, 4)
         assert outbox.waiting == 7
     now_s = 20.0  # another boot: whatever was in between does not count
     with outbox_at(path, boot_id="other", max_age_s=100.0, now_s=lambda: now_s) as outbox:
-        put(outbox, 5)
-        assert outbox.wait_committed(WAIT_S)
+        committed(outbox, 5)
         assert outbox.waiting == 12
     now_s = 51.0
     with outbox_at(path, boot_id="other", max_age_s=100.0, now_s=lambda: now_s) as outbox:
@@ -157,31 +131,6 @@ def test_a_wall_clock_that_leaps_loses_nothing_and_repeats_no_number(tmp_path: P
         assert delivered(outbox, 30) == numbers == sorted(set(numbers))
 
 
-def test_an_event_that_is_refused_is_kept_beside_the_others(tmp_path: Path) -> None:
-    path, said = tmp_path / "events.sqlite", []
-    with outbox_at(path, said=said) as outbox:
-        numbers = put(outbox, 3)
-        first, second, third = taken(outbox, 3)
-        outbox.refuse(second, "Packet too large")
-        outbox.deliver(third)
-        outbox.give_back(first, 0.0)
-        assert delivered(outbox, 1) == numbers[:1]
-        assert outbox.stats().lost == Losses(quarantine=1)
-    assert [line for name, line in said if name == "events_refused" and line] == [
-        f"the broker does not take events of {TOPIC}door: Packet too large; put aside, they are not sent; its log "
-        "may say what to allow or to raise there"
-    ]
-    with outbox_at(path) as outbox:
-        assert outbox.waiting == 0  # and it is not tried again
-    import sqlite3
-
-    with sqlite3.connect(path) as sql:
-        assert sql.execute("SELECT camera, seq, reason FROM quarantine").fetchall() == [
-            ("door", numbers[1], "Packet too large")
-        ]
-    sql.close()
-
-
 def test_without_a_file_events_wait_in_memory_and_the_newest_are_kept() -> None:
     with outbox_at(None, max_memory_bytes=1_000_000) as outbox:
         numbers = put(outbox, 1000, size=10_000)
@@ -192,21 +141,6 @@ def test_without_a_file_events_wait_in_memory_and_the_newest_are_kept() -> None:
         assert outbox.stats().lost == Losses(memory=1000 - len(found))
         assert not outbox.stats().is_durable
         assert not outbox.wait_committed(0.01)
-
-
-def test_an_event_that_the_file_could_never_hold_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    said: list[tuple[str, str]] = []
-    with outbox_at(tmp_path / "events.sqlite", said=said, max_mb=1) as outbox:
-        [first] = put(outbox, 1)
-        assert outbox.wait_committed(WAIT_S)
-        put(outbox, 1, size=2_000_000)
-        assert not outbox.wait_committed(WAIT_S)  # it is lost
-        assert outbox.wait_committed(WAIT_S)  # and nobody waits for it, though it is alone
-        [last] = put(outbox, 1)
-        assert outbox.wait_committed(WAIT_S)
-        assert delivered(outbox, 2) == [first, last] == [first, first + 2]
-        assert outbox.stats().lost == Losses(quarantine=1)
-        assert "too many to wait; make it smaller, or raise [outbox] max_mb" in said[0][1]
 
 
 def test_an_event_that_cannot_be_encoded_leaves_no_gap() -> None:
@@ -226,15 +160,159 @@ def test_where_no_thread_can_be_started_events_wait_for_one(tmp_path: Path) -> N
         finally:
             threading.stack_size(before)
         assert [name for name, line in said if "can't start new thread" in line] == ["outbox_disk"]
-        numbers += put(outbox, 1)
-        assert outbox.wait_committed(WAIT_S)
+        numbers += committed(outbox, 1)
         assert delivered(outbox, 3) == numbers
         assert said[-1] == ("outbox_disk", "")
 
 
-def test_what_is_put_right_before_the_end_is_on_disk(tmp_path: Path) -> None:
-    for number in range(20):
-        with outbox_at(tmp_path / "events.sqlite", wall_s=lambda: 1.0) as outbox:
-            assert put(outbox, 1) == [1_000_000 + number]
-    with outbox_at(tmp_path / "events.sqlite") as outbox:
-        assert outbox.waiting == 20
+def _deliver_until(outbox: EventOutbox, is_over: threading.Event, through: list[int]) -> None:
+    """As a publisher with a window of 18 does; a link that breaks now and then."""
+    flying: deque[Held] = deque()
+    while not is_over.is_set() or flying:
+        event = None if is_over.is_set() else outbox.take()
+        if event is not None:
+            flying.append(event)
+        else:
+            time.sleep(0.0005)
+        if flying and (event is None or len(flying) >= 18):
+            outbox.deliver(flying[0])
+            through.append(flying.popleft().seq)
+
+
+@pytest.mark.parametrize("why", ["overflow", "age"])
+def test_what_is_shed_while_it_is_delivered_is_counted_once(tmp_path: Path, why: str) -> None:
+    age_s, started_s = (1e9, 0.0) if why == "overflow" else (0.2, time.monotonic())
+    through: list[int] = []
+    is_over = threading.Event()
+    with outbox_at(
+        tmp_path / "events.sqlite",
+        max_mb=1 if why == "overflow" else 64,
+        max_age_s=age_s,
+        now_s=lambda: 10 * (time.monotonic() - started_s),  # a second of age is looked at ten times as often
+    ) as outbox:
+        count = 0
+        for _ in range(30):
+            count += len(put(outbox, 100, size=300))
+            assert outbox.wait_committed(WAIT_S)
+        thread = threading.Thread(target=_deliver_until, args=(outbox, is_over, through))
+        thread.start()
+        for _ in range(150):
+            count += len(put(outbox, 50, size=300))
+            time.sleep(0.01)
+        until(lambda: outbox.stats().waiting <= 0)
+        is_over.set()
+        thread.join()
+        stats = outbox.stats()
+        assert getattr(stats.lost, why) > 100
+        assert len(through) == len(set(through)) == stats.delivered
+        assert (stats.put, stats.delivered + stats.lost.total, stats.waiting) == (count, count, 0)
+
+
+def test_what_the_broker_has_just_answered_makes_room_before_anything_is_lost(tmp_path: Path) -> None:
+    with outbox_at(tmp_path / "events.sqlite", max_mb=1) as outbox:
+        while not outbox.stats().lost.overflow:
+            committed(outbox, 100, size=300)
+        lost = outbox.stats().lost
+        delivered(outbox, outbox.waiting)
+        for _ in range(10):
+            numbers = committed(outbox, 100, size=300)
+            assert delivered(outbox, outbox.waiting) == numbers
+        assert outbox.stats().lost == lost
+
+
+def test_nothing_is_taken_while_the_file_is_looked_through_for_what_must_go(tmp_path: Path) -> None:
+    """Bounded by bytes: what was taken a moment before is kept, and what is lost is taken by nobody."""
+    with outbox_at(tmp_path / "events.sqlite", max_mb=1) as outbox:
+        first = committed(outbox, 100, size=1000)
+        on_their_way = taken(outbox, 18)
+        for _ in range(15):
+            committed(outbox, 100, size=1000)
+        assert outbox.stats().lost.overflow > 0
+        outbox.end_connection(is_orderly=False)
+        assert [event.seq for event in taken(outbox, 18)] == [event.seq for event in on_their_way] == first[:18]
+        stats = outbox.stats()
+        assert stats.put == stats.waiting + stats.lost.total
+
+
+def test_what_the_broker_has_is_not_lost_though_an_older_one_comes_again(tmp_path: Path) -> None:
+    with outbox_at(tmp_path / "events.sqlite", max_mb=1) as outbox:
+        committed(outbox, 40, size=1000)
+        first, *others = taken(outbox, 18)
+        for event in others:
+            outbox.deliver(event)
+        outbox.give_back(first, 0.0)  # refused for now: from it on all is still in the file
+        while outbox.stats().lost.overflow < 100:
+            committed(outbox, 100, size=1000)
+        stats = outbox.stats()
+        assert stats.put == stats.delivered + stats.waiting + stats.lost.total
+        assert len(delivered(outbox, outbox.waiting)) == stats.waiting
+        assert outbox.stats().waiting == 0
+        assert outbox.take() is None
+
+
+def test_what_only_memory_has_at_the_end_is_lost_and_said(tmp_path: Path) -> None:
+    said: list[tuple[str, str]] = []
+    (tmp_path / "events.sqlite").mkdir()  # no file can be there
+    with outbox_at(tmp_path / "events.sqlite", said=said) as outbox:
+        put(outbox, 5)
+        until(lambda: outbox.is_ready)
+        outbox.deliver(taken(outbox, 1)[0])
+        outbox.end_connection(is_orderly=True)
+        outbox.close(WAIT_S)
+        assert outbox.stats().lost.total == outbox.stats().lost.memory == 4
+    assert ("events_lost", "4 events are lost since the start: 4 in memory only") in said
+
+
+def test_what_is_put_aside_for_good_is_bounded_by_bytes_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path, max_mb=1) as outbox:
+        numbers = put(outbox, 40, size=5000)
+        for event in taken(outbox, 40):
+            outbox.refuse(event, "Payload format invalid")
+        assert outbox.stats().lost == Losses(quarantine=40)
+    with sqlite3.connect(path) as sql:
+        kept = [seq for (seq,) in sql.execute("SELECT seq FROM quarantine ORDER BY id")]
+    sql.close()
+    assert kept == numbers[-6:]  # of 31,250 bytes
+
+
+@pytest.mark.parametrize("waiting", [0, 8000], ids=["empty by then", "nearly full"])
+def test_a_file_whose_bound_was_lowered_is_made_smaller(tmp_path: Path, waiting: int) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path, max_mb=8) as outbox:
+        numbers = committed(outbox, 8000, size=500)
+        assert delivered(outbox, 8000 - waiting) == numbers[: 8000 - waiting]
+    assert path.stat().st_size > 4_000_000
+    with outbox_at(path, max_mb=1.5) as outbox:
+        new = committed(outbox, 10, size=500)
+        until(lambda: path.stat().st_size < 1_500_000)
+        left = outbox.waiting
+        assert delivered(outbox, left) == [*numbers, *new][-left:]
+        assert outbox.stats().lost == Losses(overflow=waiting + 10 - left)
+        for _ in range(40):  # and it stays so
+            committed(outbox, 100, size=500)
+    assert path.stat().st_size < 1_500_000
+    with outbox_at(path, max_mb=1.5) as outbox:
+        assert outbox.stats().set_aside == 0
+
+
+_DAY_S = 86400
+
+
+def test_a_week_of_losses_is_a_handful_of_lines_and_a_later_loss_is_said_at_once() -> None:
+    now_s, lines = 0.0, list[str]()
+    complaints = Complaints(lambda _, line: lines.append(line), lambda: now_s)
+    for minute in range(7 * 24 * 60):
+        now_s = minute * 60.0
+        complaints.lost(Losses(overflow=1 + minute))
+        if minute == 0:
+            assert lines[0].startswith("1 event is lost")
+    assert 10 < len(lines) < 25
+    complaints.lost(Losses(overflow=10**6))
+    now_s += 2 * _DAY_S
+    count = len(lines)
+    complaints.lost(Losses(overflow=10**6 + 1))
+    assert len(lines) == count + 1
+    now_s += 61
+    complaints.lost(Losses(overflow=10**6 + 2))
+    assert len(lines) == count + 2  # it begins again with a minute

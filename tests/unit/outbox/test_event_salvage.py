@@ -1,4 +1,4 @@
-"""What is damaged in an outbox's file or its log after a kill comes back as far as it can, and the rest is counted."""
+"""Of a damaged file, a log after a kill or a disk that fails nothing is missing that is not counted."""
 
 from __future__ import annotations
 
@@ -8,21 +8,31 @@ import re
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from edge_sdk.publishing import Backoff
 from edge_sdk.publishing.durable import EventOutbox, Held, Losses, OutboxSettings, recovery
+from edge_sdk.publishing.durable.age_clock import AgeClock
+from edge_sdk.publishing.durable.complaints import Complaints
+from edge_sdk.publishing.durable.disk import Disk
+from edge_sdk.publishing.durable.numbers import Numbers
 from edge_sdk.publishing.durable.recovery import open_store
+from edge_sdk.publishing.durable.shelf import Shelf
 from edge_sdk.publishing.durable.store import EventStore
+from edge_sdk.publishing.durable.writer import Writer
 from tests.support.outboxes import (
+    TOPIC,
     WAIT_S,
+    committed,
     deliver_all,
     delivered,
     folder_in_memory,
+    log_of,
     outbox_at,
     payload,
     put,
@@ -31,10 +41,6 @@ from tests.support.outboxes import (
 )
 
 _PAGE, _LOG_HEAD, _FRAME = 4096, 32, 24 + 4096
-
-
-def _log(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
 
 
 def _record(path: Path) -> Path:
@@ -47,12 +53,9 @@ def _flip(path: Path, place: int, mask: int = 1) -> None:
     path.write_bytes(data)
 
 
-def _committed(outbox: EventOutbox, count: int, size: int, times: int = 1, camera: str = "") -> list[int]:
-    numbers = []
+def _commits(outbox: EventOutbox, times: int, count: int = 10, size: int = 80) -> None:
     for time in range(times):
-        numbers += put(outbox, count, camera or ("yard" if time % 3 else "door"), size)
-        assert outbox.wait_committed(WAIT_S)
-    return numbers
+        committed(outbox, count, "yard" if time % 3 else "door", size)
 
 
 def _killed(outbox: EventOutbox, path: Path) -> Path:
@@ -66,33 +69,33 @@ def _life(folder: Path, live: Callable[[EventOutbox], object], *, first: int = 0
     path = folder / "life" / "events.sqlite"
     if first:
         with outbox_at(path, max_mb=1) as outbox:
-            _committed(outbox, first, 80)
+            committed(outbox, first, size=80)
     with outbox_at(path, max_mb=1) as outbox:
         live(outbox)
         return _killed(outbox, path)
 
 
 def _deliver_some(outbox: EventOutbox) -> None:
-    _committed(outbox, 10, 80, times=6)
+    _commits(outbox, 6, 10, 80)
     delivered(outbox, 35)
     outbox.end_connection(is_orderly=True)
-    _committed(outbox, 10, 80, times=3)
+    _commits(outbox, 3, 10, 80)
 
 
 def _refuse_some(outbox: EventOutbox) -> None:
-    _committed(outbox, 10, 80, times=6)
+    _commits(outbox, 6, 10, 80)
     for number, event in enumerate(taken(outbox, 30)):
         if number % 3 == 0:
             outbox.refuse(event, "Packet too large")
     outbox.end_connection(is_orderly=False)  # the others are not answered
-    _committed(outbox, 10, 80, times=3)
+    _commits(outbox, 3, 10, 80)
 
 
 def _overflow(outbox: EventOutbox) -> None:
     put(outbox, 20, "quiet", 80)
     while not outbox.stats().lost.overflow:
-        _committed(outbox, 100, 5000)
-    _committed(outbox, 5, 80, times=3)
+        committed(outbox, 100, size=5000)
+    _commits(outbox, 3, 5, 80)
 
 
 class Life(NamedTuple):
@@ -106,9 +109,9 @@ class Life(NamedTuple):
 def lives(tmp_path_factory: pytest.TempPathFactory) -> list[Life]:
     found = []
     for live, first in (
-        (lambda outbox: _committed(outbox, 10, 80, times=12), 0),
-        (lambda outbox: _committed(outbox, 10, 80, times=12), 90),
-        (lambda outbox: _committed(outbox, 2, 9000, times=8), 90),  # more than a page each
+        (lambda outbox: _commits(outbox, 12, 10, 80), 0),
+        (lambda outbox: _commits(outbox, 12, 10, 80), 90),
+        (lambda outbox: _commits(outbox, 8, 2, 9000), 90),  # more than a page each
         (_deliver_some, 20),
         (_refuse_some, 90),
         (_overflow, 0),
@@ -123,9 +126,9 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> list[Life]:
 
 def _damage(rng: random.Random, path: Path) -> str:
     """Flip bits, cut the end off, or zero or swap pages of the file or of its log; says what was done."""
-    target = rng.choice([path, _log(path)])
+    target = rng.choice([path, log_of(path)])
     data = bytearray(target.read_bytes())
-    head, page = (_LOG_HEAD, _FRAME) if target == _log(path) else (0, _PAGE)
+    head, page = (_LOG_HEAD, _FRAME) if target == log_of(path) else (0, _PAGE)
     first, second = (head + page * rng.randrange((len(data) - head) // page) for _ in range(2))
     what, at = rng.choice(["flip", "flips", "cut", "zeros to the end", "zeros", "swap"]), rng.randrange(len(data))
     if what in ("flip", "flips"):
@@ -173,22 +176,22 @@ def _open_and_check(path: Path, expected: set[int], what: str) -> int:
 
 
 def _forty_commits(outbox: EventOutbox) -> None:
-    _committed(outbox, 10, 80, times=40)
+    _commits(outbox, 40, 10, 80)
 
 
 def _content(path: Path) -> dict[str, bytes]:
-    return {name: (path.parent / name).read_bytes() for name in (path.name, _log(path).name)}
+    return {name: (path.parent / name).read_bytes() for name in (path.name, log_of(path).name)}
 
 
 def test_a_bit_that_flips_in_the_log_costs_the_event_that_it_is_in(tmp_path: Path) -> None:
     def live(outbox: EventOutbox) -> None:
         _forty_commits(outbox)
-        _committed(outbox, 1, 80, camera="last")
+        committed(outbox, 1, "last", 80)
 
     path, said = _life(tmp_path, live), list[tuple[str, str]]()
-    log = _log(path).read_bytes()
-    _flip(_log(path), log.index(max(re.findall(rb'{"seq":\d+', log))))  # of the last one, which is in no other frame
-    _flip(_log(path), _LOG_HEAD + 24 + 10)  # of the first frame, where SQLite stops
+    log = log_of(path).read_bytes()
+    _flip(log_of(path), log.index(max(re.findall(rb'{"seq":\d+', log))))  # of the last one, which is in no other frame
+    _flip(log_of(path), _LOG_HEAD + 24 + 10)  # of the first frame, where SQLite stops
     with outbox_at(path, said=said) as outbox:
         assert len(deliver_all(outbox)) == 400
         assert outbox.stats().lost == Losses(disk=1)
@@ -198,7 +201,7 @@ def test_a_bit_that_flips_in_the_log_costs_the_event_that_it_is_in(tmp_path: Pat
 
 def test_a_log_that_ends_early_is_told_from_one_in_which_nothing_more_was_written(tmp_path: Path) -> None:
     path = _life(tmp_path, _forty_commits)
-    os.truncate(_log(path), _log(path).stat().st_size // 2)
+    os.truncate(log_of(path), log_of(path).stat().st_size // 2)
     with outbox_at(path) as outbox:
         found = len(deliver_all(outbox))
         assert 100 < found < 300
@@ -211,12 +214,10 @@ def test_a_log_that_ends_early_is_told_from_one_in_which_nothing_more_was_writte
     "change",
     [
         lambda record, _: record.unlink(),
-        lambda record, _: record.write_bytes(b""),
         lambda record, _: _flip(record, 100),
-        lambda record, _: os.truncate(record, 50),
         lambda record, older: record.write_bytes(older),
     ],
-    ids=["removed", "empty", "flipped", "cut off", "older than the file"],
+    ids=["removed", "flipped", "older than the file"],
 )
 def test_a_record_that_says_nothing_of_the_last_commit_is_no_loss(
     tmp_path: Path, change: Callable[[Path, bytes], object]
@@ -225,9 +226,9 @@ def test_a_record_that_says_nothing_of_the_last_commit_is_no_loss(
 
     def live(outbox: EventOutbox) -> None:
         nonlocal older
-        _committed(outbox, 10, 80, times=3)
+        _commits(outbox, 3, 10, 80)
         older = _record(tmp_path / "life" / "events.sqlite").read_bytes()
-        _committed(outbox, 10, 80, times=3)
+        _commits(outbox, 3, 10, 80)
 
     path = _life(tmp_path, live)
     change(_record(path), older)
@@ -239,7 +240,7 @@ def test_a_record_that_says_nothing_of_the_last_commit_is_no_loss(
 def test_damage_before_the_end_of_the_log_is_noticed_without_a_record(tmp_path: Path) -> None:
     path = _life(tmp_path, _forty_commits)
     _record(path).unlink()
-    _flip(_log(path), _log(path).stat().st_size // 2)
+    _flip(log_of(path), log_of(path).stat().st_size // 2)
     with outbox_at(path) as outbox:
         assert len(deliver_all(outbox)) + outbox.stats().lost.disk == 400
         assert outbox.stats().set_aside == 1
@@ -247,7 +248,7 @@ def test_damage_before_the_end_of_the_log_is_noticed_without_a_record(tmp_path: 
 
 def test_what_a_kill_kept_from_being_committed_is_no_loss(tmp_path: Path) -> None:
     path = _life(tmp_path, _forty_commits)
-    size = _log(path).stat().st_size
+    size = log_of(path).stat().st_size
     with closing(sqlite3.connect(path, isolation_level=None)) as sql:
         sql.execute("PRAGMA cache_size = 1")  # what is changed is written before it is committed
         sql.execute("BEGIN")
@@ -256,7 +257,7 @@ def test_what_a_kill_kept_from_being_committed_is_no_loss(tmp_path: Path) -> Non
             "INSERT INTO event VALUES (?, 'door', 1, 1.0, 't', zeroblob(3000), 'crc')", [(n,) for n in range(900, 950)]
         )
         copy = Path(shutil.copytree(path.parent, tmp_path / "again")) / path.name
-    assert _log(copy).stat().st_size > size + 100_000
+    assert log_of(copy).stat().st_size > size + 100_000
     with outbox_at(copy) as outbox:
         assert len(deliver_all(outbox)) == 400
         assert (outbox.stats().lost, outbox.stats().set_aside) == (Losses(), 0)
@@ -267,11 +268,10 @@ def test_a_file_that_was_removed_between_two_starts_is_counted_and_its_numbers_d
 ) -> None:
     path = tmp_path / "events.sqlite"
     with outbox_at(path, wall_s=lambda: 2000.0) as outbox:
-        numbers = _committed(outbox, 30, 80)
+        numbers = committed(outbox, 30, size=80)
     path.unlink()
     with outbox_at(path, wall_s=lambda: 1000.0) as outbox:
-        put(outbox, 1)
-        assert outbox.wait_committed(WAIT_S)
+        committed(outbox, 1)
         [number] = put(outbox, 1)
         assert number > numbers[-1]
         stats = outbox.stats()
@@ -283,14 +283,14 @@ def test_what_was_put_aside_is_in_the_new_file_too_and_damage_of_its_own_is_noti
         put(outbox, 3)
         for event in taken(outbox, 3):
             outbox.refuse(event, "Not authorized")
-        _committed(outbox, 1, 80)
+        committed(outbox, 1, size=80)
 
     path = _life(tmp_path, live)
-    log = _log(path).read_bytes()
+    log = log_of(path).read_bytes()
     with closing(sqlite3.connect(Path(shutil.copytree(path.parent, tmp_path / "look")) / path.name)) as sql:
         numbers = [seq for (seq,) in sql.execute("SELECT seq FROM quarantine ORDER BY id")]
     spoilt = b'{"seq":%d}' % numbers[1]
-    _log(path).write_bytes(log.replace(spoilt, spoilt.replace(b"seq", b"Seq")))
+    log_of(path).write_bytes(log.replace(spoilt, spoilt.replace(b"seq", b"Seq")))
     with outbox_at(path) as outbox:
         until(lambda: outbox.waiting == 3)  # two are offered again
         assert {event.seq for event in deliver_all(outbox)} > {numbers[0], numbers[2]}
@@ -304,7 +304,7 @@ def test_a_salvage_that_is_interrupted_anywhere_is_done_again_from_what_was_ther
     path = _life(tmp_path, _forty_commits, first=200)
     (path.parent / f"{path.name}.damaged-1").write_text("of an earlier time")
     (path.parent / f"{path.name}.damaged-2").write_text("of a later time")
-    _flip(_log(path), _log(path).stat().st_size // 2)
+    _flip(log_of(path), log_of(path).stat().st_size // 2)
     before = _content(path)
     points: list[Path] = []
 
@@ -337,14 +337,14 @@ def test_a_salvage_that_is_interrupted_anywhere_is_done_again_from_what_was_ther
         names.discard(".damaged-1")  # which goes last
         assert names == {"", "-committed", ".damaged-2", ".damaged-3", ".damaged-3-wal"}, point
         aside = point.with_name(f"{path.name}.damaged-3")
-        assert [aside.read_bytes(), _log(aside).read_bytes()] == list(before.values()), point
+        assert [aside.read_bytes(), log_of(aside).read_bytes()] == list(before.values()), point
 
 
 def test_on_a_full_disk_a_damaged_file_stays_as_it_is_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, said, tries, fill = _life(tmp_path, _forty_commits, first=200), list[tuple[str, str]](), [0], recovery._fill
-    _flip(_log(path), _log(path).stat().st_size // 2)
+    _flip(log_of(path), log_of(path).stat().st_size // 2)
     before, has_room = _content(path), threading.Event()
 
     def filled(sql: sqlite3.Connection, *others: Any) -> None:
@@ -391,8 +391,7 @@ def test_of_what_a_salvage_does_not_find_only_what_is_nowhere_else_and_not_throu
         return None if event is not None and event.seq in gone else event
 
     with outbox_at(tmp_path / "events.sqlite") as outbox:
-        numbers = put(outbox, 1000)
-        assert outbox.wait_committed(WAIT_S)
+        numbers = committed(outbox, 1000)
         first, *others = taken(outbox, 18)
         monkeypatch.setattr(recovery, "event_of", found)
         monkeypatch.setattr(EventStore, "read_after", damaged_once)
@@ -410,12 +409,12 @@ def test_a_device_with_very_many_cameras_loses_no_less_and_no_more(tmp_path: Pat
         for camera in range(80):
             put(outbox, 2, f"{camera:099}")
         assert outbox.wait_committed(WAIT_S)
-        _committed(outbox, 10, 80, times=5)
+        _commits(outbox, 5, 10, 80)
 
     path = _life(tmp_path, live, first=50)
     with outbox_at(Path(shutil.copytree(path.parent, tmp_path / "whole")) / path.name) as outbox:
         assert (outbox.waiting, outbox.stats().set_aside) == (260, 0)
-    _flip(_log(path), _log(path).stat().st_size // 2)
+    _flip(log_of(path), log_of(path).stat().st_size // 2)
     with outbox_at(path) as outbox:
         assert len(deliver_all(outbox)) + outbox.stats().lost.disk == 260
 
@@ -436,3 +435,142 @@ def test_what_may_have_been_sent_before_says_so(tmp_path: Path) -> None:
     with outbox_at(path) as outbox:
         put(outbox, 1)
         assert marks(outbox, 701) == [True] * 700 + [False]
+
+
+class FailingDisk:
+    """One that does not take a transaction now and then, or says that it did not though it did.
+
+    Attributes:
+        share: of the transactions that fail.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
+        self.share, self._rng, transaction = 0.0, rng, EventStore._transaction
+
+        @contextmanager
+        def failing(store: EventStore) -> Iterator[None]:
+            self._fail("database or disk is full")
+            with transaction(store):
+                yield
+            self._fail("disk I/O error")
+
+        monkeypatch.setattr(EventStore, "_transaction", failing)
+
+    def _fail(self, said: str) -> None:
+        if self._rng.random() < self.share:
+            raise sqlite3.OperationalError(said)
+
+
+def _check_sum(outbox: EventOutbox) -> None:
+    stats = outbox.stats()
+    assert stats.put + stats.restored == stats.delivered + stats.waiting + stats.lost.total
+    assert stats.waiting >= 0
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.long)])
+def test_of_a_disk_that_fails_now_and_then_nothing_is_missing_that_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    rng = random.Random(15)
+    disk = FailingDisk(monkeypatch, rng)
+    with folder_in_memory(tmp_path) as folder:
+        for number in range(count):
+            _live_and_check(folder / f"{number}" / "events.sqlite", disk, rng)
+
+
+def _live_and_check(path: Path, disk: FailingDisk, rng: random.Random) -> None:
+    size, max_mb = rng.choice([60, 3000]), rng.choice([1, 64])
+    numbers, through, lost = set[int](), set[int](), 0
+    for start in range(4):
+        with outbox_at(path, max_mb=max_mb) as outbox:
+            if start == 3:
+                through |= {event.seq for event in deliver_all(outbox)}
+                break
+            disk.share = rng.choice([0.05, 0.2])
+            for _ in range(rng.randrange(2, 8)):
+                numbers.update(filter(None, put(outbox, rng.randrange(80), size=size)))
+                outbox.wait_committed(0.005)
+                through |= _send_some(outbox, rng)
+                _check_sum(outbox)
+            disk.share = 0.0
+        _check_sum(outbox)
+        lost += outbox.stats().lost.total - outbox.stats().lost.quarantine
+    lost += outbox.stats().lost.total
+    assert len(numbers - through) <= lost, path
+
+
+def _send_some(outbox: EventOutbox, rng: random.Random) -> set[int]:
+    sent = set[int]()
+    while rng.random() < 0.97 and (event := outbox.take()) is not None:
+        sent.add(event.seq)
+        if rng.random() < 0.1:
+            outbox.refuse(event, "Packet too large")
+        else:
+            outbox.deliver(event)
+    return sent
+
+
+def test_what_only_memory_has_is_not_overtaken_by_what_was_put_behind_it_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path) as outbox:
+        earlier = put(outbox, 5)
+    settings, clock = OutboxSettings(), AgeClock("boot")
+    shelf = Shelf(Numbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
+    disk = Disk(path, settings, lambda *_: None, Backoff(0.001, 0.001))
+    writer = Writer(shelf, disk, clock, settings, Complaints(lambda *_: None))
+    with monkeypatch.context() as patch:
+        patch.setattr(EventStore, "_prepare", _raise)
+        writer.open()
+        numbers = [shelf.put(TOPIC + "gate", "gate", payload) for _ in range(3)]
+        writer.turn()
+        found = _take_all(shelf)  # from memory
+    until(lambda: disk.may_try)
+    numbers += [shelf.put(TOPIC + "gate", "gate", payload) for _ in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(EventStore, "commit", _raise)
+        writer.turn()  # it is opened, and takes nothing
+        found += _take_all(shelf)
+    until(lambda: disk.may_try)
+    writer.turn()
+    found += _take_all(shelf)
+    writer.close()
+    assert found == numbers + earlier
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_file_that_is_ours_at_the_second_try_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    """Of a damaged one, whose losses the first commit forgets, that commit only seems to fail."""
+    path, own, tries = tmp_path / "events.sqlite", EventStore.own, list[bool]()
+    with outbox_at(path) as outbox:
+        numbers = put(outbox, 20)
+    if is_damaged:
+        path.write_bytes(bytes(path.stat().st_size))
+
+    def owned(*arguments: Any) -> None:
+        tries.append(True)
+        if is_damaged or len(tries) > 1:
+            own(*arguments)
+        if len(tries) == 1:
+            _raise()
+
+    monkeypatch.setattr(EventStore, "own", owned)
+    with outbox_at(path) as outbox:
+        numbers += committed(outbox, 1)
+        assert len(tries) == 2
+        if is_damaged:
+            assert (outbox.stats().lost, outbox.stats().restored) == (Losses(disk=20), 20)
+        else:
+            assert sorted(delivered(outbox, 21)) == numbers
+            assert outbox.waiting == 0
+
+
+def _take_all(shelf: Shelf) -> list[int]:
+    return [event.seq for event in iter(shelf.take, None)]
+
+
+def _raise(*_: object) -> None:
+    raise sqlite3.OperationalError("disk is full")

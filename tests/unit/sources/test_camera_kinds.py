@@ -22,9 +22,9 @@ from edge_sdk.camera.stats import OpenedSource
 from edge_sdk.camera.threaded import ThreadedSource
 from edge_sdk.errors import CameraError, MissingDependencyError
 from edge_sdk.frame import Image
-from tests.support.cameras import OTHER_SIZE_WH, SIZE_WH, Picamera2, Script, VideoCapture, put_in_place
 from tests.support.connections import until
 from tests.support.pictures import number_in, write_video
+from tests.support.streams import OTHER_SIZE_WH, SIZE_WH, Picamera2, Script, VideoCapture, put_in_place
 
 
 def _bars(image: Image) -> int:

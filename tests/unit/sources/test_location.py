@@ -14,8 +14,8 @@ from edge_sdk.camera import open_source, opencv, redact
 from edge_sdk.errors import CameraError, ConfigError
 from edge_sdk.location import Kind, add_password, address_of, kind_of
 from edge_sdk.source_options import SourceOptions
-from tests.support.cameras import VideoCapture, put_in_place
 from tests.support.pictures import write_video
+from tests.support.streams import VideoCapture, put_in_place
 
 
 @pytest.mark.parametrize(

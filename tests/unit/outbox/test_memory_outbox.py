@@ -23,7 +23,6 @@ def _topics(outbox: MemoryOutbox) -> list[int]:
     ("max_messages", "max_bytes", "size", "kept"),
     [
         (3, 1000, 10, [7, 8, 9]),
-        (100, 35, 10, [7, 8, 9]),
         (100, 30, 10, [7, 8, 9]),
         (100, 1000, 10, list(range(10))),
         (100, 9, 10, []),
@@ -143,11 +142,7 @@ def test_back_off_doubles_up_to_its_longest_and_begins_again() -> None:
     assert [backoff.next_s() for _ in range(6)] == [1, 2, 4, 8, 10, 10]
     backoff.reset()
     assert [backoff.next_s() for _ in range(2)] == [1, 2]
-
-
-def test_a_refusal_waits_longest_at_once() -> None:
-    backoff = Backoff(1, 10, uniform=lambda _low, high: high)
-    assert [backoff.next_s(slow=True), backoff.next_s()] == [10, 10]
+    assert [backoff.next_s(slow=True), backoff.next_s()] == [10, 10]  # after a refusal
 
 
 def test_jitter_takes_the_upper_half() -> None:

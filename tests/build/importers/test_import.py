@@ -1,0 +1,447 @@
+"""`edge-sdk import`: what is printed, refused, compared, written and recorded, whatever the source."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edge_sdk.cli.root import run
+from edge_sdk.errors import EdgeError, ModelError, UsageError
+from edge_sdk.model_spec import InputSpec, load_model_spec
+from edge_sdk_tools.dataset import ImageSet, find_images
+from edge_sdk_tools.importing.comparison import OutputDifference, Runner, compare, compare_model, measure_difference
+from edge_sdk_tools.importing.global_pool import pool_means
+from edge_sdk_tools.importing.import_record import embed_record, read_import_record
+from edge_sdk_tools.importing.observation import observe
+from edge_sdk_tools.importing.onnx_model import import_onnx
+from edge_sdk_tools.importing.probe import Probe, make_probes
+from tests.build.importers.test_darknet import HEAD, YOLO, conv, run_onnx, write_network
+from tests.support import models as tiny
+from tests.support.projects import CLASSIFIER, write_pictures, write_project
+from tests.support.reports import network
+
+
+def write_source(folder: Path, text: str = CLASSIFIER, source: onnx.ModelProto | None = None) -> tuple[Path, Path]:
+    """The source and the model.toml, which names another file; nothing is there yet."""
+    toml = write_project(folder, text, source, pictures=0)
+    return (folder / "model.onnx").rename(folder / "source.onnx"), toml
+
+
+def test_help_names_the_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["import"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("darknet", "onnx", "pytorch", "tensorflow"))
+
+
+def test_figures_and_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, toml = map(str, write_source(tmp_path))
+    assert run(["import", "onnx", source, "--model", toml]) == 0
+    captured = capsys.readouterr()
+    assert "\ncompared on 8 inputs, none of them a real image\nmade by the export gate\n" in captured.out
+    assert f"\nwrote {tmp_path / 'model.onnx'}\n" in captured.out
+    assert "\n0.00 MB, opset 17, 6 nodes, input 1x3x16x16 NCHW\n" in captured.out
+    assert all(len(line) <= 80 for line in captured.out.splitlines() if str(tmp_path) not in line)
+    assert captured.out.endswith(f"next: edge-sdk build {toml} --target TARGET --calibration FOLDER\n")
+    assert captured.err == "edge-sdk: warning: no real image was compared; give some with --images FOLDER\n"
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, toml = map(str, write_source(tmp_path))
+    (tmp_path / "model.onnx").write_bytes(b"an older model")
+    arguments = ["--target", "arm64", "--images", str(write_pictures(tmp_path / "pictures", 2)), "--json"]
+    assert run(["import", "onnx", source, "--model", toml, *arguments]) == 0
+    captured = capsys.readouterr()
+    report = msgspec.json.decode(captured.out)
+    assert (report["model"], report["images"], report["replaced"]) == (str(tmp_path / "model.onnx"), 2, True)
+    assert report["outputs"][0]["name"] == "probabilities"
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_files_that_cannot_be_used_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], by_option: bool
+) -> None:
+    source, toml = map(str, write_source(tmp_path))
+    pictures = write_pictures(tmp_path / "pictures", 2)
+    broken = [pictures / f"broken{index}.png" for index in range(4)]
+    for path in broken:
+        path.write_text("no image")
+    options = ["--images", str(pictures)] if by_option else []  # else the calibration folder of model.toml
+    assert run(["import", "onnx", source, "--model", toml, *options]) == 0
+    first, *named, last = capsys.readouterr().err.splitlines()
+    assert first == "edge-sdk: warning: files that were skipped: 4"
+    assert [line.split(": ")[0] for line in named] == [f"  {path}" for path in broken[:3]]
+    assert last == "  and 1 more, all of them in --json"
+    assert run(["import", "onnx", source, "--model", toml, *options, "--json"]) == 0
+    report = msgspec.json.decode(capsys.readouterr().out)
+    assert report["images"] == 2
+    assert [one["path"] for one in report["skipped"]] == list(map(str, broken))
+    assert all(one["reason"] for one in report["skipped"])
+
+
+def test_darknet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, cfg, weights, labels = write_network(tmp_path, [conv(4), HEAD, YOLO], np.random.default_rng(7))
+    arguments = ["import", "darknet", *map(str, (cfg, weights, "--labels", labels, "-o", tmp_path / "out"))]
+    toml = tmp_path / "out" / "model.toml"
+    assert run(arguments) == 0
+    assert capsys.readouterr().out.startswith(f"wrote {toml}, its .onnx and labels.txt\nnext: edge-sdk build {toml} ")
+    assert onnx.load(load_model_spec(toml).model).graph.node
+    assert run(arguments) == 2
+    assert "model.toml: exists; choose another folder with -o" in capsys.readouterr().err
+    toml.unlink()
+    assert run([*arguments, "--name", "other", "--json"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out) == {"model_toml": str(toml)}
+    assert load_model_spec(toml).name == "other"
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "remedy"),
+    [
+        ("torch", ["pytorch", "{}/a.py:b"], "pip install -c constraints.txt '.[torch]'"),
+        ("onnx", ["onnx", "{}/a.onnx"], "pip install -c constraints.txt '.[host]'"),
+        ("tensorflow", ["tensorflow", "{}/a.tflite"], "pip install tensorflow tf2onnx"),
+    ],
+)
+def test_a_missing_package_is_named(tmp_path: Path, missing: str, arguments: list[str], remedy: str) -> None:
+    toml = write_project(tmp_path, pictures=0)
+    for name in ("a.py", "a.onnx", "a.tflite"):
+        (tmp_path / name).touch()
+    code = f"import sys; sys.modules[{missing!r}] = None; from edge_sdk.cli import main; main(sys.argv[1:])"
+    command = ["import", arguments[0], arguments[1].format(tmp_path), "--model", str(toml)]
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 8
+    assert done.stderr.startswith(f"edge-sdk: `edge-sdk import {arguments[0]}` ")
+    assert f"needs {missing}" in done.stderr
+    assert done.stderr.endswith(f"{remedy}\n")
+    assert done.stderr.count("\n") == 1
+
+
+# What is cheap to check is checked before PyTorch or TensorFlow is loaded, which takes seconds.
+_CASES: list[tuple[str, int, str]] = [
+    ("import caffe", 2, "No such command 'caffe'"),
+    ("import onnx", 2, "Missing argument 'SOURCE'"),
+    ("import onnx a.onnx", 2, "Missing option '--model'"),
+    ("import darknet none.cfg none.weights --labels none -o out", 2, "none.cfg: "),
+    (
+        "import darknet none.cfg none.weights --labels none.txt -o /proc/yolo/v4",
+        1,
+        "/proc/yolo/v4: cannot be written: ",
+    ),
+    ("import pytorch none.py:net --model model.toml", 2, "none.py: no such file; expected a Python file"),
+    ("import pytorch none.pt2 --model model.toml", 2, "none.pt2: no such file; expected a torch.export archive"),
+    ("import pytorch a.py:net --model model.toml --weights none.pth", 2, "none.pth: no such file; expected a file of"),
+    ("import pytorch a.py:net --model model.toml --images none", 2, "none: "),
+    ("import pytorch a.py:net --model model.toml --target none", 2, "none"),
+    ("import pytorch a.py:net --model none.toml", 2, "none.toml: "),
+    ("import pytorch a.py:net --model shape.toml", 2, "size_wh"),
+    ("import pytorch a.py:net --model unwritable.toml", 1, "/proc/model.onnx: cannot be written: "),
+    ("import pytorch a.py --model model.toml", 2, "a.py: expected FILE.py:FUNCTION, with a function that returns"),
+    ("import pytorch a.bin --model model.toml", 2, "a.bin: expected FILE.py:FUNCTION, a .pt2 (torch.export) or a .pt"),
+    ("import pytorch pipe.pt2 --model model.toml", 2, "pipe.pt2: cannot be read: it is a pipe, expected a regular"),
+    ("import pytorch huge.py:net --model model.toml", 2, "huge.py: has 32212254720 bytes; expected a Python file\n"),
+    ("import onnx none.onnx --model model.toml", 2, "none.onnx: no such file; SOURCE is the ONNX file to import\n"),
+    ("import onnx . --model model.toml", 2, ".: cannot be read: it is a folder, expected a regular file; SOURCE is"),
+    ("import onnx \udcff.onnx --model model.toml", 2, ".onnx: its path is not valid UTF-8, which ONNX Runtime cannot"),
+    ("import tensorflow none.keras --model model.toml", 2, "none.keras: no such file or folder; SOURCE is a .tflite, "),
+    ("import tensorflow a.py --model model.toml", 2, "a.py: expected a .tflite, .keras or .h5 file, or the folder of"),
+]
+_PROGRAM = """
+import contextlib, io, json, sys
+sys.modules.update(torch=None, onnxscript=None, tensorflow=None, tf2onnx=None)  # loading one of them is exit code 8
+from edge_sdk.cli.root import run
+for arguments in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = run(arguments)
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each case, all in one process that has never loaded a framework."""
+    folder = tmp_path_factory.mktemp("imported")
+    toml = write_project(folder, CLASSIFIER.replace("model.onnx", "new.onnx"), pictures=0)
+    toml.with_name("shape.toml").write_text(CLASSIFIER.replace("[16, 16]", "[16]"))
+    toml.with_name("unwritable.toml").write_text(CLASSIFIER.replace("model.onnx", "/proc/model.onnx"))
+    for name in ("a.py", "\udcff.onnx"):
+        (folder / name).touch()
+    os.mkfifo(folder / "pipe.pt2")
+    with (folder / "huge.py").open("wb") as file:
+        file.truncate(30 << 30)
+    commands = [command.split() for command, _, _ in _CASES]
+    program = [sys.executable, "-c", _PROGRAM]
+    done = subprocess.run(program, input=json.dumps(commands), capture_output=True, text=True, check=True, cwd=folder)
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("number", range(len(_CASES)))
+def test_before_the_framework_is_loaded(answers: list[tuple[int, str, str]], number: int) -> None:
+    _, exit_code, expected = _CASES[number]
+    code, output, errors = answers[number]
+    assert (code, output) == (exit_code, "")
+    assert expected in errors
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_opset_and_shapes_are_settled(tmp_path: Path, opset: int) -> None:
+    source, toml = write_source(tmp_path, source=tiny.classifier(opset=opset, batch="N"))
+    report = import_onnx(source, toml, images=[write_pictures(tmp_path / "pictures", 3)])
+    proto = onnx.load(tmp_path / "model.onnx")
+    assert [o.version for o in proto.opset_import] == [max(opset, 13)] == [report.opset]
+    assert [d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim] == [1, 3, 16, 16]
+    picture = np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
+    (after,), (before,) = run_onnx(tmp_path / "model.onnx", picture[0]), run_onnx(source, picture[0])
+    np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
+    assert (report.images, report.replaced, report.input_shape) == (3, False, (1, 3, 16, 16))
+    assert report.outputs[0].absolute <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "expected"),
+    [
+        ('"model.onnx"', '"source.onnx"', UsageError, "source.onnx: is the file that "),
+        ('"model.onnx"', '"model.ort"', UsageError, "model is 'model.ort', expected the name of the .onnx file"),
+        ("[16, 16]", "[24, 24]", ModelError, "has shape 1x3x16x16, model.toml says 1x3x24x24"),
+        ('"softmax"', '"logits"\n[classification]\nbackground_class = 3', ModelError, "background_class"),
+        ("labels.txt", "none.txt", ModelError, "none.txt: no such labels file"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, old: str, new: str, kind: type[EdgeError], expected: str) -> None:
+    source, toml = write_source(tmp_path, CLASSIFIER.replace(old, new))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(kind) as caught:
+        import_onnx(source, toml)
+    assert expected in str(caught.value)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+NONE = ImageSet(())
+PROBE = Probe("made", lambda: np.zeros(1, np.float32))
+
+
+def allowed(got: object, expected: object, dtype: type = np.float32) -> float | None:
+    return measure_difference("y", PROBE, np.array(got, dtype), np.array(expected, dtype))[1]
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "passes"),
+    [
+        ([[0.0, 9e-5]], [[0.0, 0.0]], True),
+        ([[0.0, 2e-4]], [[0.0, 0.0]], False),
+        ([[100.09, 0.0]], [[100.0, 0.0]], True),  # 1e-3 of 100
+        ([[100.0, 0.09]], [[100.0, 0.0]], True),  # ... of the largest of the scores
+        ([[np.nan, 1.0]], [[np.nan, 1.0]], True),
+        ([[0.0, 1.0]], [[np.nan, 1.0]], False),
+        ([[np.inf, 1.0]], [[-np.inf, 1.0]], False),
+        ([], [], True),
+    ],
+)
+def test_what_rounding_explains(got: object, expected: object, passes: bool) -> None:
+    assert (allowed(got, expected) is None) is passes
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_scores_beside_boxes_are_measured_as_scores(axis: int) -> None:
+    """YOLOv8's 1x(4+C)xN and YOLOv5's 1xNx(5+C): boxes in pixels and scores of 0-1 in one tensor."""
+    boxes, scores = np.full((1, 4, 20), 600.0), np.full((1, 3, 20), 0.9)
+    expected = np.concatenate([boxes, scores], axis=1)
+    got = expected.copy()
+    got[0, 5, 7] -= 0.1
+    if axis == 2:
+        got, expected = got.transpose(0, 2, 1), expected.transpose(0, 2, 1)
+    limit = allowed(got, expected)
+    assert limit == pytest.approx(1e-4 + 0.9e-3)
+    got[got < 1] = 0.9
+    got[got > 1] += 0.5
+    assert allowed(got, expected) is None
+
+
+@pytest.mark.parametrize(("changed", "passes"), [(1, True), (2, False)])
+def test_whole_numbers_may_differ_once_in_a_thousand(changed: int, passes: bool) -> None:
+    expected = np.zeros((1, 1000), np.int64)
+    got = expected.copy()
+    got[0, :changed] = 7
+    assert (allowed(got, expected, np.int64) is None) is passes
+
+
+def test_the_figures_are_those_of_the_worst_probe() -> None:
+    runner = Runner(tiny.classifier().SerializeToString(), "tiny")
+    spec = InputSpec(size_wh=(16, 16), std=(255, 255, 255))
+    probes = make_probes(spec, NONE)
+    expected = [
+        tuple(value + (0.25 if p.name == "white" else 0.001) for value in runner(p.make()).values()) for p in probes
+    ]
+    comparison = compare(runner, probes, expected, ["out"])
+    [found] = comparison.outputs
+    assert (found.name, found.shape, found.probe, found.on_images) == ("out", (1, 3), "white", None)
+    assert found.absolute == pytest.approx(0.25)
+    assert comparison.problem is not None
+    assert comparison.problem.startswith(
+        "output 'out' differs by 0.001 on input 'zeros', where rounding explains 0.000"
+    )
+
+
+def test_every_probe_is_another_input_and_the_same_each_time(tmp_path: Path) -> None:
+    spec = InputSpec(size_wh=(16, 8), mean=(10, 20, 30), std=(64, 64, 64))
+    images = find_images([write_pictures(tmp_path / "pictures", 40)])
+    probes = make_probes(spec, images, batch=True)
+    names = [probe.name for probe in probes]
+    made = ["zeros", "ones", "noise x0.1", "noise x1", "noise x10", "black", "white", "random pixels"]
+    assert names[:8] == made
+    assert [p.is_image for p in probes] == [False] * 8 + [True] * 16 + [False]
+    assert names[-1] == "batch of 2"
+    assert {probe.make().shape for probe in probes[:-1]} == {(1, 3, 8, 16)}
+    assert probes[-1].make().shape == (2, 3, 8, 16)
+    tensors = {probe.make().tobytes() for probe in probes}
+    assert len(tensors) == len(probes)
+    assert tensors == {probe.make().tobytes() for probe in probes}
+    white = probes[names.index("white")].make()
+    np.testing.assert_allclose(white[0, :, 0, 0], (255 - np.array([10, 20, 30])) / 64, rtol=1e-6)
+
+
+def test_what_the_optimizer_gets_wrong_is_no_fault_of_the_model() -> None:
+    """A transpose of the last two axes before a product with a vector: seen in ONNX Runtime 1.20.1 to 1.31.1."""
+    text, weights = "t = Transpose<perm = [0, 1, 3, 2]>(images) y = MatMul(t, v)", {"v": np.arange(8, dtype=np.float32)}
+    data = network(text, {"y": [1, 3, 16]}, weights, shape=[1, 3, 8, 16]).SerializeToString()
+    probes = make_probes(InputSpec(size_wh=(16, 8), std=(255, 255, 255)), NONE)
+    expected = [(np.einsum("bchw,h->bcw", probe.make(), np.arange(8)),) for probe in probes]
+    found = compare_model(data, "m", probes, expected, ["y"])
+    if found.problem is None:
+        pytest.skip("this ONNX Runtime has no such fault")
+    assert found.is_explained
+    assert "changes the result when it optimizes the graph, a fault of its own" in found.problem
+    wrong = [(outputs + 1,) for (outputs,) in expected]
+    assert not compare_model(data, "m", probes, wrong, ["y"]).is_explained
+
+
+def test_a_model_that_draws_random_numbers_is_refused() -> None:
+    runner = Runner(network("y = RandomUniformLike(images)").SerializeToString(), "dice.onnx")
+    with pytest.raises(ModelError, match=r"dice\.onnx: output 'y' differs between two runs on input 'zeros'"):
+        observe(runner, [Probe("zeros", lambda: np.zeros((1, 3, 8, 8), np.float32))])
+
+
+def mean_model(axes: list[int], keepdims: int, opset: int, more: str = "") -> onnx.ModelProto:
+    """A mean whose axes are an attribute or, since opset 18, a constant."""
+    attribute, constant = (f", axes = {axes}", "") if opset < 18 else ("", ", axes")
+    text = f"y = ReduceMean<keepdims = {keepdims}{attribute}>(images{constant}) {more}"
+    output = {"y": [1, 3, 1, 1] if keepdims else [1, 3]}
+    return network(text, output, {"axes": np.array(axes)} if constant else {}, opset=opset)
+
+
+@pytest.mark.parametrize(("axes", "opset"), [([2, 3], 17), ([-1, -2], 18)])
+def test_a_mean_over_the_picture_becomes_a_pool(axes: list[int], opset: int) -> None:
+    proto = mean_model(axes, 1, opset)
+    before = Runner(proto.SerializeToString(), "before")
+    assert pool_means(proto) == 1
+    onnx.checker.check_model(proto, full_check=True)
+    assert [node.op_type for node in proto.graph.node] == ["GlobalAveragePool"]
+    assert not proto.graph.initializer
+    noise = np.random.default_rng(5).standard_normal((1, 3, 8, 8), np.float32)
+    after = Runner(proto.SerializeToString(), "after")
+    np.testing.assert_allclose(after(noise)["y"], before(noise)["y"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("axes", "keepdims"), [([2, 3], 0), ([1, 2], 1), ([3], 1)])
+def test_other_means_stay(axes: list[int], keepdims: int) -> None:
+    proto = mean_model(axes, keepdims, 18)
+    assert pool_means(proto) == 0
+    assert [node.op_type for node in proto.graph.node] == ["ReduceMean"]
+
+
+def test_axes_that_a_branch_reads_stay() -> None:
+    proto = mean_model([2, 3], 1, 18, "z = If(yes)")
+    output = [helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 3, 1, 1])]
+    branch = helper.make_graph([helper.make_node("ReduceMax", ["images", "axes"], ["z"])], "branch", [], output)
+    proto.graph.node[1].attribute.append(helper.make_attribute("then_branch", branch))
+    assert pool_means(proto) == 1
+    assert [tensor.name for tensor in proto.graph.initializer] == ["axes"]
+
+
+DIFFERENCES = (
+    OutputDifference("a", (1, 3), 2e-6, 1e-7, "ones", 1e-6),
+    OutputDifference("b", (1, 3), 1e-6, 3e-7, "zeros", None),
+)
+
+
+def _recorded(differences: tuple[OutputDifference, ...] = DIFFERENCES) -> onnx.ModelProto:
+    proto = tiny.classifier()
+    embed_record(proto, "PyTorch", "an exporter", differences, inputs=24, images=16)
+    return proto
+
+
+def _read(proto: onnx.ModelProto, folder: Path) -> object:
+    onnx.save(proto, folder / "model.onnx")
+    return read_import_record(folder / "model.onnx")
+
+
+def test_it_survives_a_copy_of_the_file(tmp_path: Path) -> None:
+    onnx.save(_recorded(), tmp_path / "model.onnx")
+    shutil.copy(tmp_path / "model.onnx", tmp_path / "copy.onnx")
+    record = read_import_record(tmp_path / "copy.onnx")
+    assert record is not None
+    assert (record.origin, record.exporter, record.inputs, record.images) == ("PyTorch", "an exporter", 24, 16)
+    assert (record.largest, record.largest_share, record.largest_on_images) == (2e-6, 3e-7, 1e-6)
+
+
+def test_a_graph_that_was_changed_since_is_not_what_was_compared(tmp_path: Path) -> None:
+    proto = _recorded()
+    proto.producer_name = "somebody who loaded and saved it"
+    assert _read(proto, tmp_path) is not None
+    proto.graph.initializer[0].raw_data = bytes(len(proto.graph.initializer[0].raw_data))
+    assert _read(proto, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"origin": "a friend"},
+        {"largest": -1},
+        {"largest": "0"},
+        {"graph_sha256": "0" * 64},
+        {"more": "x" * 5000},
+    ],
+    ids=str,
+)
+def test_a_record_that_no_import_writes_is_passed_over(tmp_path: Path, change: dict[str, object]) -> None:
+    proto = _recorded()
+    record = msgspec.json.decode(proto.metadata_props[0].value)
+    proto.metadata_props[0].value = msgspec.json.encode({**record, **change}).decode()
+    assert _read(proto, tmp_path) is None
+
+
+def test_two_records_none_and_no_model_say_nothing(tmp_path: Path) -> None:
+    proto = _recorded()
+    proto.metadata_props.add(key=proto.metadata_props[0].key, value=proto.metadata_props[0].value)
+    assert _read(proto, tmp_path) is None
+    assert _read(tiny.classifier(), tmp_path) is None
+    (tmp_path / "junk.onnx").write_bytes(b"\xff junk")
+    assert read_import_record(tmp_path / "junk.onnx") is None
+    assert read_import_record(tmp_path / "missing.onnx") is None
+    os.mkfifo(tmp_path / "pipe.onnx")
+    assert read_import_record(tmp_path / "pipe.onnx") is None
+
+
+def test_an_error_that_is_no_number_is_not_recorded(tmp_path: Path) -> None:
+    endless = (OutputDifference("a", (1, 3), math.inf, math.inf, "ones", None),)
+    assert _read(_recorded(endless), tmp_path) is None
+    assert _read(_recorded(()), tmp_path) is None
+
+
+def test_an_import_replaces_the_record_of_the_file_it_reads(tmp_path: Path) -> None:
+    model_toml = write_project(tmp_path, CLASSIFIER.replace('"model.onnx"', '"new.onnx"'), _recorded(), pictures=0)
+    import_onnx(tmp_path / "model.onnx", model_toml, images=[write_pictures(tmp_path / "seen", 3)])
+    record = read_import_record(tmp_path / "new.onnx")
+    assert record is not None
+    assert (record.origin, record.exporter, record.images) == ("ONNX", "the export gate", 3)

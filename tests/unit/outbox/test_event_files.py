@@ -1,0 +1,385 @@
+"""The event outbox over files that are damaged, in use, removed, moved or replaced while they are used."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import resource
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge_sdk.publishing.durable import EventOutbox, Held, Losses
+from edge_sdk.publishing.durable.store import VERSION, EventStore
+from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, until
+
+
+def _flip(path: Path, start: int, stop: int) -> None:
+    data = bytearray(path.read_bytes())
+    for place in range(start, min(stop, len(data))):
+        data[place] ^= 0xFF
+    path.write_bytes(data)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "magic": lambda path: _flip(path, 0, 16),
+    "page size": lambda path: _flip(path, 16, 18),
+    "user version": lambda path: _flip(path, 60, 64),
+    "first page": lambda path: _flip(path, 100, 4096),
+    "middle": lambda path: _flip(path, path.stat().st_size // 2, path.stat().st_size // 2 + 6000),
+    "half of it": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "a text": lambda path: path.write_text("this is no database\n" * 500),
+    "empty": lambda path: path.write_bytes(b""),
+    "log removed": lambda path: log_of(path).unlink(),
+    "log flipped": lambda path: _flip(log_of(path), 0, 10**9),
+    "log is a text": lambda path: log_of(path).write_text("no log\n" * 1000),
+}
+
+
+def _file_with(tmp_path: Path) -> tuple[Path, list[int]]:
+    """As a kill leaves it: much in the file itself, the rest in its log."""
+    path = tmp_path / "living" / "events.sqlite"
+    with outbox_at(path) as outbox:
+        numbers = committed(outbox, 3000, size=500)
+        numbers += committed(outbox, 50, size=500)
+        copy = tmp_path / "killed"
+        shutil.copytree(path.parent, copy)
+    return copy / path.name, numbers
+
+
+def _takes_all(outbox: EventOutbox, numbers: list[int]) -> bool:
+    while (event := outbox.take()) is not None:
+        numbers.append(event.seq)
+    return True
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    path, before = _file_with(tmp_path)
+    assert log_of(path).stat().st_size > 1000
+    damage(path)
+    said: list[tuple[str, str]] = []
+    with outbox_at(path, said=said) as outbox:
+        numbers = committed(outbox, 100)
+        assert outbox.stats().is_durable
+        assert not set(numbers) & set(before)
+        found: list[int] = []
+        until(lambda: _takes_all(outbox, found) and found[-1:] == numbers[-1:])
+        assert found[-100:] == numbers
+        rest = found[:-100]
+        assert rest == sorted(set(rest) & set(before))  # in order, each once, and none that was never put
+        if outbox.stats().set_aside:
+            assert len(list(path.parent.glob("*.damaged-1"))) == 1
+            assert said[0][0] == "outbox_damaged"
+            assert f"{path} was damaged" in said[0][1]
+        assert outbox.stats().lost == Losses(disk=len(before) - len(rest))
+
+
+def test_damage_that_is_found_by_reading_lets_what_comes_meanwhile_wait_for_no_other_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_after, is_damaged = EventStore.read_after, threading.Event()
+    with outbox_at(tmp_path / "events.sqlite") as outbox:
+
+        def damaged_once(store: EventStore, *arguments: int) -> tuple[list[Held], int, int]:
+            if not is_damaged.is_set():
+                put(outbox, 20)
+                is_damaged.set()
+                raise sqlite3.DatabaseError("database disk image is malformed")
+            return read_after(store, *arguments)
+
+        put(outbox, 1000)  # more than wait in memory
+        assert outbox.wait_committed(WAIT_S)
+        monkeypatch.setattr(EventStore, "read_after", damaged_once)
+        for event in taken(outbox, 500):
+            outbox.deliver(event)
+        until(is_damaged.is_set)
+        assert outbox.wait_committed(WAIT_S)
+
+
+def test_a_file_that_is_damaged_while_it_is_used_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    said: list[tuple[str, str]] = []
+    with outbox_at(path, said=said) as outbox:
+        first = committed(outbox, 4000, size=500)
+        taken(outbox, 10)
+        _flip(path, 4096, path.stat().st_size)
+        _flip(log_of(path), 0, 10**9)
+        later = []
+        for _ in range(200):
+            later += committed(outbox, 20, size=500)
+        rest: list[int] = []
+        until(lambda: _takes_all(outbox, rest) and outbox.waiting == 10 + len(rest))
+        assert outbox.stats().set_aside >= 1
+        assert rest == sorted(set(rest) & {*first, *later})
+        assert rest[-1000:] == later[-1000:]
+        assert outbox.stats().lost == Losses(disk=8000 - 10 - len(rest))
+        assert outbox.stats().is_durable
+    assert any(name == "outbox_damaged" for name, _ in said)
+
+
+def test_of_files_that_were_put_aside_the_newest_two_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    for _ in range(4):
+        path.write_text("no database")
+        with outbox_at(path) as outbox:
+            put(outbox, 1)
+            delivered(outbox, 1)
+    assert sorted(p.name for p in tmp_path.glob("*damaged*")) == ["events.sqlite.damaged-3", "events.sqlite.damaged-4"]
+
+
+def test_a_file_of_a_later_version_is_not_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    sql = sqlite3.connect(path)
+    sql.execute(f"PRAGMA user_version = {VERSION + 1}")
+    sql.close()
+    with outbox_at(path) as outbox:
+        put(outbox, 1)
+        delivered(outbox, 1)
+    sql = sqlite3.connect(path.with_name("events.sqlite.damaged-1"))
+    assert sql.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
+    sql.close()
+
+
+def test_a_folder_that_is_named_is_made_once_the_one_above_it_is_there(tmp_path: Path) -> None:
+    folder, said = tmp_path / "disk" / "waiting", list[tuple[str, str]]()
+    with outbox_at(folder / "events.sqlite", said=said, folder=folder) as outbox:
+        put(outbox, 1)
+        want = "no such folder; make it, or mount the disk that has it"
+        until(lambda: said == [("outbox_disk", f"events wait in memory only: {tmp_path / 'disk'}: {want}")])
+        assert list(tmp_path.iterdir()) == []
+        (tmp_path / "disk").touch()
+        until(
+            lambda: (
+                said[1:]
+                == [("outbox_disk", f"events wait in memory only: {tmp_path / 'disk'} is a file, name a folder")]
+            )
+        )
+        (tmp_path / "disk").unlink()
+        (tmp_path / "disk").mkdir()
+        assert outbox.wait_committed(WAIT_S)
+        until(lambda: said[2:] == [("outbox_disk", "")])
+    assert (folder / "events.sqlite").exists()
+
+
+def test_two_programs_never_use_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    said: list[tuple[str, str]] = []
+    with outbox_at(path) as first:
+        mine = put(first, 10)
+        assert first.wait_committed(WAIT_S)
+        with outbox_at(path, said=said) as second:
+            others = put(second, 10)
+            assert not second.wait_committed(0.05)
+            assert delivered(second, 4) == others[:4]  # from memory
+            assert [name for name, _ in said] == ["outbox_disk"]
+            assert "another program uses this file; give each its own device name (--device, device=)" in said[0][1]
+            first.close()
+            assert second.wait_committed(WAIT_S)  # it has the file now, and what the first had not sent
+            until(lambda: said[1:] == [("outbox_disk", "")])
+            assert sorted(delivered(second, 16)) == sorted(mine + others[4:])
+            assert second.stats().lost.total == 0
+
+
+def test_without_a_descriptor_left_events_wait_in_memory_until_there_is_one(tmp_path: Path) -> None:
+    said: list[tuple[str, str]] = []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with outbox_at(tmp_path / "events.sqlite", said=said) as outbox:
+        importlib.import_module("edge_sdk.publishing.durable.writer")  # while files can be opened
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            numbers = put(outbox, 20)
+            assert not outbox.wait_committed(0.1)
+            assert delivered(outbox, 5) == numbers[:5]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert outbox.wait_committed(WAIT_S)
+        name, line = said[0]
+        assert name == "outbox_disk"
+        assert "too many files are open; let this process open more: LimitNOFILE=" in line
+        assert delivered(outbox, 15) == numbers[5:]
+        assert outbox.stats().lost.total == 0
+
+
+def _remove(path: Path) -> None:
+    for name in list(path.parent.iterdir()):
+        name.unlink()
+
+
+def _mount_over(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("under"))
+    path.parent.mkdir()
+
+
+def _restore(path: Path) -> None:
+    """An earlier copy of this file, beside which its log still lies."""
+    shutil.copy(path, path.with_name("copy"))
+    path.with_name("copy").replace(path)
+
+
+def _garbage(path: Path) -> None:
+    path.unlink()
+    path.write_text("this is no database\n" * 500)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "removed": _remove,
+    "removed but for its log": Path.unlink,
+    "folder removed": lambda path: shutil.rmtree(path.parent),
+    "mounted over": _mount_over,
+    "restored": _restore,
+    "garbage": _garbage,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("is_soon", [True, False], ids=["noticed at the end", "noticed by a later event"])
+def test_what_was_acknowledged_stays_so(tmp_path: Path, change: Callable[[Path], object], is_soon: bool) -> None:
+    path = tmp_path / "outbox" / "events.sqlite"
+    said: list[tuple[str, str]] = []
+    clock_s = [0.0]
+    with outbox_at(path, said=said, now_s=lambda: clock_s[0]) as outbox:
+        numbers = committed(outbox, 3000, size=500)
+        assert delivered(outbox, 5) == numbers[:5]
+        outbox.end_connection(is_orderly=True)
+        change(path)
+        numbers += committed(outbox, 10)
+        if not is_soon:
+            clock_s[0] += 2.0
+            numbers += committed(outbox, 10)
+            until(lambda: said != [])
+            shutil.copytree(path.parent, tmp_path / "killed")
+    lines = [line for name, line in said if name == "outbox_damaged" and "while it was used" in line]
+    assert len(lines) == 1
+    assert f"{path} was removed or replaced while it was used" in lines[0]
+    [carried] = re.findall(r"; (\d+) events were carried over", lines[0])
+    assert 0 < int(carried) <= 3015
+    assert (int(carried) < 3000) is (change is _restore)  # most of them are in the copy already
+    with outbox_at(path if is_soon else tmp_path / "killed" / path.name) as outbox:
+        assert outbox.waiting == len(numbers) - 5
+        assert delivered(outbox, len(numbers) - 5) == numbers[5:]
+        assert outbox.stats().lost.total == 0
+
+
+def _deny_one(outbox: EventOutbox) -> list[int]:
+    numbers = put(outbox, 1)
+    outbox.refuse(taken(outbox, 1)[0], "Not authorized")
+    put(outbox, 1, camera="yard")  # the commit before which it is put aside
+    assert outbox.wait_committed(WAIT_S)
+    delivered(outbox, 1)
+    outbox.end_connection(is_orderly=True)
+    return numbers
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["the file that was removed", "the one in its place"])
+def test_what_was_denied_in_a_file_is_offered_again_as_at_a_start(tmp_path: Path, is_replaced: bool) -> None:
+    path, other, clock_s = tmp_path / "outbox" / "events.sqlite", tmp_path / "other" / "events.sqlite", [0.0]
+    if is_replaced:
+        with outbox_at(other) as outbox:
+            denied = _deny_one(outbox)
+    with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
+        if is_replaced:
+            delivered(outbox, len(put(outbox, 1)))
+            other.replace(path)
+        else:
+            denied = _deny_one(outbox)
+            assert outbox.stats().lost == Losses(quarantine=1)
+            _remove(path)
+        clock_s[0] += 2.0
+        new = put(outbox, 1, camera="yard")
+        assert sorted(delivered(outbox, 2)) == sorted(denied + new)
+        assert (outbox.stats().lost, outbox.waiting) == (Losses(), 0)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["whole", "damaged"])
+def test_what_a_file_put_in_its_place_has_is_sent_too(tmp_path: Path, is_damaged: bool) -> None:
+    path, other = tmp_path / "outbox" / "events.sqlite", tmp_path / "other" / "events.sqlite"
+    with outbox_at(other) as outbox:
+        earlier = put(outbox, 20, camera="gate")
+    if is_damaged:  # its version: all of it can be read
+        other.write_bytes(other.read_bytes()[:60] + b"\xff" * 4 + other.read_bytes()[64:])
+    clock_s = [0.0]
+    with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
+        numbers = committed(outbox, 30)
+        other.replace(path)
+        clock_s[0] += 2.0
+        numbers += committed(outbox, 10)
+        until(lambda: outbox.waiting == 60)
+        assert sorted(delivered(outbox, 60)) == sorted(earlier + numbers)
+        assert outbox.waiting == 0
+        assert outbox.stats().lost.total == 0
+
+
+def test_no_number_comes_twice_because_an_earlier_copy_does_not_know_it(tmp_path: Path) -> None:
+    path, copy = tmp_path / "outbox" / "events.sqlite", tmp_path / "copy"
+    with outbox_at(path) as outbox:
+        numbers = put(outbox, 10)
+    shutil.copy(path, copy)
+    with outbox_at(path) as outbox:
+        numbers += put(outbox, 10)
+    clock_s = [0.0]
+    with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
+        copy.replace(path)
+        clock_s[0] += 2.0
+        committed(outbox, 1, camera="gate")
+        assert put(outbox, 1)[0] > numbers[-1]
+
+
+@pytest.mark.parametrize("is_moved_back", [True, False])
+def test_where_no_other_file_can_be_made_that_is_said_and_tried_again(tmp_path: Path, is_moved_back: bool) -> None:
+    path = tmp_path / "outbox" / "events.sqlite"
+    said: list[tuple[str, str]] = []
+    clock_s = [0.0]
+    with outbox_at(path, said=said, now_s=lambda: clock_s[0]) as outbox:
+        numbers = committed(outbox, 1000, size=500)
+        path.parent.rename(tmp_path / "away")
+        path.parent.write_text("a file where the folder should be")
+        clock_s[0] += 2.0
+        while outbox.is_durable:  # a commit that was under way goes to the file that is away
+            numbers += put(outbox, 1)
+            outbox.wait_committed(0.05)
+        numbers += put(outbox, 10)
+        assert not outbox.wait_committed(0.05)
+        assert said[0][0] == "outbox_disk"
+        assert "File exists" in said[0][1]
+        path.parent.unlink()
+        if is_moved_back:
+            (tmp_path / "away").rename(path.parent)
+        assert outbox.wait_committed(WAIT_S)
+        assert sorted(delivered(outbox, len(numbers))) == numbers
+        assert outbox.stats().lost.total == 0
+    assert ("outbox_disk", "") in said
+    assert any(name == "outbox_damaged" for name, _ in said) is not is_moved_back
+
+
+def test_what_could_not_be_carried_over_until_the_end_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "outbox" / "events.sqlite"
+    with outbox_at(path) as outbox:
+        committed(outbox, 100)
+        shutil.rmtree(path.parent)
+        path.parent.write_text("a file where the folder should be")
+    assert outbox.stats().lost.disk == 100
+    assert outbox.waiting == 0
+
+
+def test_a_log_that_was_removed_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "outbox" / "events.sqlite"
+    clock_s = [0.0]
+    with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
+        numbers = committed(outbox, 3000, size=500)
+        path.with_name(path.name + "-wal").unlink()
+        clock_s[0] += 2.0
+        numbers += committed(outbox, 10)
+        numbers += committed(outbox, 10)
+        shutil.copytree(path.parent, tmp_path / "killed")
+        assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == [
+            path.name + ending for ending in ("", "-committed", "-wal")
+        ]
+    with outbox_at(tmp_path / "killed" / path.name) as outbox:
+        assert delivered(outbox, len(numbers)) == numbers
