@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -38,15 +38,12 @@ from tests.support.broker import Broker, Received, Subscriber
 from tests.support.cache import Cache
 
 pytestmark = [pytest.mark.system, pytest.mark.arm64]
-
 CHECKOUT = Path(__file__).parents[2]
 REPLAY = Path(__file__).parents[1] / "support" / "arm64_replay.py"
 TARGET_OF = {"aarch64": BOARD_OF[CORTEX_A72.model]} if is_native() else BOARD_OF
 MODELS = {"classification": write_classifier, "detection": write_detector}
 PICTURES = 3
-
 on_each_board = pytest.mark.parametrize("name", list(TARGET_OF))
-emulated = pytest.mark.skipif(is_native(), reason="this machine is the board: there is no emulated CPU to look at")
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -55,9 +52,6 @@ class Facts(msgspec.Struct, frozen=True):
     machine: str
     cpu_parts: list[str]
     dot_product: bool
-    python: str
-    onnxruntime: str
-    numpy: str
     modules: dict[str, str]
     host_only: list[str]
 
@@ -80,12 +74,6 @@ def boards(cache: Cache) -> dict[str, Board]:
     bare = _bare_boards(cache)
     site = DeviceInstall(CHECKOUT, bare[0], BOARD_OF[CORTEX_A72.model]).make(cache)
     return {board.name: board.with_install(site) for board in bare}
-
-
-@pytest.fixture(scope="module")
-def site(boards: dict[str, Board]) -> Path:
-    """The folder of the device install."""
-    return Path(next(iter(boards.values())).environment["PYTHONPATH"])
 
 
 @pytest.fixture(scope="module")
@@ -121,48 +109,24 @@ def answers(
         return dict(zip(runs, pool.map(ask, runs.keys(), runs.values()), strict=True))
 
 
-@pytest.fixture(scope="module")
-def record(cache: Cache, request: pytest.FixtureRequest) -> Iterator[dict[str, object]]:
-    """What was seen: printed at the end, and kept in the cache as record.json."""
-    seen: dict[str, object] = {}
-    yield seen
-    (cache.folder / "record.json").write_text(json.dumps(seen, indent=2) + "\n")
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
-    capture = request.config.pluginmanager.get_plugin("capturemanager")
-    if terminal is not None and capture is not None:
-        with capture.global_and_fixture_disabled():
-            terminal.ensure_newline()
-            for key, value in seen.items():
-                terminal.write_line(f"arm64 {key}: {json.dumps(value)}")
-
-
-def test_the_device_install_is_small(site: Path, record: dict[str, object]) -> None:
+def test_the_device_install_has_nothing_of_the_workstation(boards: dict[str, Board]) -> None:
+    site = Path(next(iter(boards.values())).environment["PYTHONPATH"])
     sizes = sizes_mb(site)
-    rounded = {name: round(size, 1) for name, size in sizes.items()}
-    record["device install"] = {"total_mb": round(sum(sizes.values()), 1), "mb_by_package": rounded}
     assert {"edge-sdk", "numpy", "onnxruntime", "opencv-python-headless"} <= set(sizes)
     assert not set(HOST_ONLY) & set(installed(site))
     assert all(size > 0 for size in sizes.values())
 
 
 @on_each_board
-def test_every_module_imports_without_the_workstation(answers: dict[str, Answer], name: str) -> None:
+def test_every_module_imports_on_an_arm64_board(answers: dict[str, Answer], name: str) -> None:
     files = (path.relative_to(CHECKOUT).with_suffix("") for path in (CHECKOUT / "edge_sdk").rglob("*.py"))
     modules = {".".join(p.parts).removesuffix(".__init__") for p in files} - {"edge_sdk", "edge_sdk.__main__"}
-    assert answers[name].facts.modules == dict.fromkeys(modules, "")
-    assert answers[name].facts.host_only == []
-
-
-@on_each_board
-def test_the_board_is_an_arm64_one(answers: dict[str, Answer], record: dict[str, object], name: str) -> None:
     facts = answers[name].facts
-    record[name] = {
-        key: getattr(facts, key) for key in ("machine", "cpu_parts", "dot_product", "python", "onnxruntime", "numpy")
-    }
-    assert facts.machine == "aarch64"
+    assert facts.modules == dict.fromkeys(modules, "")
+    assert (facts.host_only, facts.machine) == ([], "aarch64")
 
 
-@emulated
+@pytest.mark.skipif(is_native(), reason="this machine is the board: there is no emulated CPU to look at")
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.model)
 def test_the_emulated_cpu_is_the_target_s(answers: dict[str, Answer], core: Core) -> None:
     facts = answers[core.model].facts
@@ -171,12 +135,8 @@ def test_the_emulated_cpu_is_the_target_s(answers: dict[str, Answer], core: Core
 
 
 @on_each_board
-def test_the_command_runs(boards: dict[str, Board], name: str) -> None:
+def test_the_command_runs_and_sends_builders_to_the_workstation(boards: dict[str, Board], name: str) -> None:
     assert "raspberry_pi_5" in _checked(boards[name])("-m", "edge_sdk", "targets")
-
-
-@on_each_board
-def test_the_board_sends_builders_to_the_workstation(boards: dict[str, Board], name: str) -> None:
     done = boards[name].run("-m", "edge_sdk", "build", "model.toml", "--target", "arm64")
     assert done.returncode == 8
     assert ".[host]" in done.stderr

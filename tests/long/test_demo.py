@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,10 @@ from edge_sdk.model_spec import ModelSpec, load_model_spec, read_labels
 from edge_sdk.prepare import Prepare
 from edge_sdk.tasks import make_task
 from tests.support.absent import not_installed
+from tests.support.broker import wait_until
 from tests.support.program import edge_sdk
 
 pytestmark = pytest.mark.system
-
 PERSON = 0
 MIN_MATCHED = 0.90
 _FRAMES = 120
@@ -91,7 +90,7 @@ def test_the_messages_are_whole_and_in_order(demo: Demo) -> None:
     assert demo.summary["age"]["p50_ms"] > demo.summary["inference"]["p50_ms"] > 0
 
 
-def test_it_finds_the_people_that_the_fp32_model_finds(demo: Demo, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_finds_the_people_that_the_fp32_model_finds(demo: Demo) -> None:
     find = Fp32(load_model_spec(Path(demo.summary["model"])))
     # How many frames the demo leaves out is the machine's matter; of its bundle every frame is asked here.
     done = edge_sdk(
@@ -104,12 +103,9 @@ def test_it_finds_the_people_that_the_fp32_model_finds(demo: Demo, capsys: pytes
     assert list(received) == list(range(_FRAMES))
     frames = itertools.islice(read_video(Path(demo.summary["video"])), _FRAMES)
     expected = {seq: find(image, seq) for seq, image in enumerate(frames)}
-    total = sum(len(expected[seq]) for seq in received)
-    matched = sum(count_matches(expected[seq], boxes) for seq, boxes in received.items())
-    with capsys.disabled():
-        sys.stdout.write(f"\n  INT8 matches {matched} of {total} people of FP32 ({matched / total:.1%})\n")
+    total = sum(len(boxes) for boxes in expected.values())
     assert total >= 40
-    assert matched / total >= MIN_MATCHED
+    assert sum(count_matches(expected[seq], boxes) for seq, boxes in received.items()) / total >= MIN_MATCHED
     published = {result["seq"]: people_in(result) for result in demo.results if result["seq"] < _FRAMES}
     for seq, boxes in published.items():
         assert np.array_equal(boxes, received[seq]), seq
@@ -117,9 +113,8 @@ def test_it_finds_the_people_that_the_fp32_model_finds(demo: Demo, capsys: pytes
 
 def test_a_second_demo_builds_nothing_and_replaces_the_first(demo: Demo) -> None:
     (demo.output / "annotated.mp4").write_bytes(b"old")
-    done = subprocess.run(
-        demo.command("--frames", "3"), capture_output=True, text=True, env=demo.environment, timeout=300
-    )
+    command = demo.command("--frames", "3")
+    done = subprocess.run(command, capture_output=True, text=True, env=demo.environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "downloading" not in done.stderr
     assert "built by an earlier demo" in done.stderr
@@ -128,13 +123,12 @@ def test_a_second_demo_builds_nothing_and_replaces_the_first(demo: Demo) -> None
     assert (demo.output / "annotated.mp4").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_ends_everything_and_leaves_what_was_there(demo: Demo, number: signal.Signals) -> None:
+def test_an_interrupted_demo_ends_everything_and_leaves_what_was_there(demo: Demo) -> None:
     before = {path: path.read_bytes() for path in demo.output.rglob("*") if path.is_file()}
     process = subprocess.Popen(demo.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=demo.environment)
     try:
         children = wait_for_children(process, 3)
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
     finally:
         process.kill()
@@ -142,7 +136,7 @@ def test_an_interrupted_demo_ends_everything_and_leaves_what_was_there(demo: Dem
     assert process.returncode == 130, errors
     assert output == b""
     assert errors.decode().splitlines()[-1] == "edge-sdk: interrupted"
-    assert [child for child in children if is_alive(child)] == []
+    assert [child for child in children if Path(f"/proc/{child}").exists()] == []
     assert {path: path.read_bytes() for path in demo.output.rglob("*") if path.is_file()} == before
     assert [path.name for path in demo.output.parent.iterdir() if path.name.startswith(".")] == []
 
@@ -187,21 +181,6 @@ def count_matches(expected: Boxes, got: Boxes) -> int:
     return pairs
 
 
-@pytest.mark.parametrize(
-    ("expected", "got", "pairs"),
-    [
-        ([[0, 0, 10, 10]], [[0, 0, 10, 5]], 1),
-        ([[0, 0, 10, 10]], [[0, 0, 10, 4]], 0),
-        ([[0, 0, 10, 10], [0, 0, 10, 9]], [[0, 0, 10, 10]], 1),
-        ([[0, 0, 10, 10], [20, 0, 30, 10]], [[20, 0, 30, 10], [0, 0, 10, 10]], 2),
-        ([], [[0, 0, 10, 10]], 0),
-    ],
-)
-def test_the_count_of_matches_itself(expected: list[list[int]], got: list[list[int]], pairs: int) -> None:
-    boxes = [np.array(side, np.float32).reshape(-1, 4) for side in (expected, got)]
-    assert count_matches(*boxes) == pairs
-
-
 def read_video(path: Path) -> Iterator[Image]:
     capture = cv2.VideoCapture(str(path))
     try:
@@ -216,14 +195,10 @@ def read_video(path: Path) -> Iterator[Image]:
 
 def wait_for_children(process: subprocess.Popen[bytes], count: int) -> list[int]:
     """Process ids of its children, once there are `count`: the broker, the subscriber and the daemon."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        found = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-        if len(found) == count:
-            return found
-        time.sleep(0.05)
-    return pytest.fail(f"the demo never had {count} children; it ended with {process.poll()}")
 
+    def found() -> list[int]:
+        assert process.poll() is None, f"the demo ended with {process.poll()}"
+        return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
-def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    wait_until(lambda: len(found()) == count, f"{count} children", timeout_s=120)
+    return found()

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import cv2
-import numpy as np
 import pytest
 
 from tests.support.broker import Broker, wait_until
@@ -66,29 +64,8 @@ def test_everything_that_is_told_is_there(device: _House) -> None:
     # Rates and ages come with the first telemetry.
     wait_until(lambda: {name.partition(".")[0] for name in silent()} <= _EMPTY, f"states of {silent()}")
     assert 15 < float(str(device.hass.state("sensor.pi_gate_rate"))) < 21
+    assert device.hass.template("{{ device_attr(device_id('sensor.pi_gate_rate'), 'manufacturer') }}") == "edge-sdk"
     assert device.hass.complaints() == []
-
-
-def test_it_is_one_device_with_its_versions(device: _House) -> None:
-    of = "device_attr(device_id('sensor.pi_gate_rate'), '{}')"
-    names = [device.hass.template("{{ " + of.format(name) + " }}") for name in ("name", "manufacturer", "sw_version")]
-    assert names[:2] == ["pi", "edge-sdk"]
-    assert names[2][0].isdigit()
-    entities = "{{ device_entities(device_id('sensor.pi_gate_rate')) | length }}"
-    wait_until(lambda: device.hass.template(entities) == str(len(device.hass.states())), "all of one device")
-
-
-def test_counts_and_events_are_of_the_results(device: _House) -> None:
-    hass = device.hass
-    wait_until(
-        lambda: hass.state("sensor.pi_gate_red_count") not in (None, "unknown", "unavailable", "0"), "something red"
-    )
-    hass.wait_state("binary_sensor.pi_gate_red_occupancy", "on")
-    hass.wait_state("binary_sensor.pi_gate_blue_occupancy", "on", "off")
-    wait_until(lambda: hass.states()["event.pi_gate_events"]["attributes"].get("label") == "red", "an event")
-    attributes = hass.states()["event.pi_gate_events"]["attributes"]
-    assert attributes["event_type"] in ("appeared", "disappeared")
-    assert attributes["seq"] in {event["seq"] for event in device.requester.documents("/event/gate")}
 
 
 def test_a_camera_is_switched_off_and_on(device: _House) -> None:
@@ -103,24 +80,6 @@ def test_a_camera_is_switched_off_and_on(device: _House) -> None:
     hass.wait_state("switch.pi_gate", "on")
     requester.wait_results(2)
     wait_until(lambda: str(hass.state("sensor.pi_gate_count")).isdigit(), "the count again")
-
-
-def test_numbers_act_on_results(device: _House) -> None:
-    hass, requester = device.hass, device.requester
-    hass.act("number.set_value", "number.pi_gate_confidence", value=0.99)
-    hass.wait_state("number.pi_gate_confidence", "0.99")
-    requester.wait_latest(lambda results: not any(r["detections"] for r in results), "no detections")
-    hass.wait_state("binary_sensor.pi_gate_occupancy", "off")
-    hass.act("number.set_value", "number.pi_gate_rate_limit", value=2)
-    hass.wait_state("number.pi_gate_rate_limit", "2.0")
-    requester.wait_latest(lambda results: np.min(np.diff([r["seq"] for r in results])) >= 8, "every tenth frame")
-
-
-def test_a_picture_is_taken_and_shown(device: _House) -> None:
-    device.hass.act("button.press", "button.pi_gate_take_snapshot")
-    wait_until(lambda: bool(device.hass.picture("image.pi_gate_snapshot")), "the picture")
-    picture = cv2.imdecode(np.frombuffer(device.hass.picture("image.pi_gate_snapshot"), np.uint8), cv2.IMREAD_COLOR)
-    assert picture.shape == (240, 320, 3)
 
 
 def test_after_its_restart_all_is_as_it_was(device: _House) -> None:
@@ -138,7 +97,6 @@ def test_a_device_that_stops_is_unavailable(house: _House) -> None:
     with running(house.config):
         house.hass.wait_state("switch.pi_gate", "on")
     house.hass.wait_state("switch.pi_gate", "unavailable")
-    assert {found["state"] for found in house.hass.states().values()} == {"unavailable"}
 
 
 def test_a_camera_and_a_device_are_taken_away(device: _House) -> None:

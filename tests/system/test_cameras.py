@@ -1,35 +1,28 @@
-"""Real streams: an RTSP and an HTTP server that are killed, paused and restarted."""
+"""Real streams: RTSP and HTTP servers that are absent, killed, paused, restarted, slow or strange."""
 
 from __future__ import annotations
 
-import resource
 import socket
 import ssl
-import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from edge_sdk.camera import OpenedSource, SourceStatus, open_source
-from edge_sdk.camera.capture import Capture
-from edge_sdk.camera.live import LiveFeed
-from edge_sdk.camera.opencv import has_gstreamer, open_gstreamer, open_stream
-from edge_sdk.camera.threaded import ThreadedSource
+from edge_sdk.camera.opencv import has_gstreamer
 from edge_sdk.errors import CameraError
 from edge_sdk.frame import Frame
 from edge_sdk.source_options import AS_IT_COMES, SourceOptions
+from tests.support.broker import free_port
 from tests.support.certificates import Authority
 from tests.support.pictures import number_in
+from tests.support.program import edge_sdk
 from tests.support.streams import (
-    JPEG,
     NO_GSTREAMER,
     StreamServer,
     http_pipeline,
@@ -42,14 +35,13 @@ from tests.support.streams import (
 pytestmark = pytest.mark.system
 
 PASSWORD = "p@s/s:w%rd#?"
-TRIES = 3  # of which one has to be in time: a machine that does much else delays some
 PATIENCE_S = 25.0  # until a test gives up; below the 30 s that OpenCV waits where no time-out is set
-
 needs_gstreamer = pytest.mark.skipif(not has_gstreamer(), reason=NO_GSTREAMER)
 pipelines = [pytest.param(make_server, marks=needs_gstreamer) for make_server in (rtsp_pipeline, http_pipeline)]
 both = pytest.mark.parametrize("make_server", [rtsp_server, http_server])
 each = pytest.mark.parametrize("make_server", [rtsp_server, http_server, *pipelines])
 over_http = pytest.mark.parametrize("make_server", [http_server, pipelines[1]])
+
 every_way = pytest.mark.parametrize(
     ("make_server", "options"),
     [
@@ -85,26 +77,12 @@ def _is_fresh(frame: Frame | None) -> bool:
     return frame is not None and true_age_ms(frame) < 1000
 
 
-def _was_soon(seen: tuple[float, int]) -> bool:
-    """Within three seconds of the server's return, and a first frame of at most three periods."""
-    seconds, age_ms = seen
-    return seconds < 3 and age_ms < 120
-
-
-def _opened(url: str) -> Capture:
-    pipeline = url.removeprefix("gst:")
-    capture = open_stream(url) if pipeline == url else open_gstreamer(pipeline)
-    if capture is None:
-        raise CameraError("not there")
-    return capture
+def _claimed_ms(frame: Frame) -> float:
+    return (time.monotonic_ns() - frame.captured_ns) / 1e6
 
 
 def _open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def _resident_kb() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1024
 
 
 def _camera_threads() -> list[str]:
@@ -115,19 +93,15 @@ def _camera_threads() -> list[str]:
 @each
 def test_frames_are_fresh_and_say_how_old_they_are(make_server: Callable[[], StreamServer]) -> None:
     with make_server() as server, closing(open_source(server.url(), camera="door")) as source:
-        seqs, less_ms = [], []
-        for _ in range(40):
-            frame = source.latest(5)
+        seqs, honest = [], 0
+        while honest < 20:  # a machine that does much else delays some on their way, and they do not know it
+            frame = _until(source, _is_fresh)
             assert frame is not None
-            claimed_ms, true_ms = (time.monotonic_ns() - frame.captured_ns) / 1e6, true_age_ms(frame)
             seqs.append(frame.seq)
             # Only a guard against clocks that are mixed up.
-            assert abs(time.time() - frame.captured_at - claimed_ms / 1000) < 10
-            less_ms.append(true_ms - claimed_ms)
-        # None says that it is younger than it is; the first ones of RTSP, which were kept, say that they are older.
-        assert statistics.quantiles(less_ms, n=10)[-1] < 30, less_ms
-        assert less_ms[0] < 60, less_ms
-        _until(source, _is_fresh)
+            assert abs(time.time() - frame.captured_at - _claimed_ms(frame) / 1000) < 10
+            honest += true_age_ms(frame) - _claimed_ms(frame) < 30
+            assert len(seqs) < 200, "they say that they are younger than they are"
         assert seqs == sorted(set(seqs))
         assert source.status is SourceStatus.OPENED
     assert _camera_threads() == []
@@ -140,20 +114,13 @@ def test_a_server_that_dies_and_comes_back_on_its_port(
 ) -> None:
     with make_server() as server, closing(open_source(server.url(), options=options)) as source:
         _until(source, _is_fresh)
-        seen = []
-        for _ in range(TRIES):
-            server.kill()
-            _until(source, lambda frame: source.status is SourceStatus.LOST and frame is None)
-            assert not source.ended
-            server.start()
-            back_s = time.monotonic()
-            frame = _until(source, lambda frame: frame is not None)
-            assert frame is not None
-            seen.append((time.monotonic() - back_s, true_age_ms(frame)))
-            assert source.status is SourceStatus.REOPENED
-            if _was_soon(seen[-1]):
-                break
-        assert _was_soon(seen[-1]), seen
+        server.kill()
+        _until(source, lambda frame: source.status is SourceStatus.LOST and frame is None)
+        _until(source, lambda _: source.trouble == "connection refused")
+        assert not source.ended
+        server.start()
+        _until(source, lambda frame: source.status is SourceStatus.REOPENED and _is_fresh(frame))
+        assert source.trouble == ""
         assert source.stats.reopenings >= 1
     assert _camera_threads() == []
 
@@ -206,33 +173,6 @@ def test_half_a_jpeg_is_survived(make_server: Callable[[], StreamServer]) -> Non
             _until(source, _is_fresh)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "make_server",
-    [pytest.param(partial(rtsp_server, encoder=JPEG), id="rtsp"), pytest.param(http_server, id="http"), pipelines[1]],
-)
-def test_a_stream_that_ends_is_opened_again_without_leaving_anything(make_server: Callable[[], StreamServer]) -> None:
-    """Two hundred times: no thread, no descriptor, and no memory that grows with them."""
-    with make_server() as server:
-        reopen = partial(_opened, server.url("/ends"))
-        first = reopen()
-        with closing(ThreadedSource(LiveFeed(first, reopen, uniform=lambda: 0.0), "c")) as source:
-            _until(source, lambda frame: source.stats.reopenings >= 3)
-            # What other tests left in this process may end meanwhile: only what is added was left here.
-            descriptors, threads = _open_descriptors(), threading.active_count()
-            _until(source, lambda frame: source.stats.reopenings >= 50)
-            resident_kb = _resident_kb()
-            for count in range(75, 201, 25):
-                _until(source, lambda frame, count=count: source.stats.reopenings >= count)
-            # What one opening holds is some 500 kB; a leak of a tenth of it would be 7500 here.
-            assert _resident_kb() - resident_kb < 5000
-            assert _open_descriptors() <= descriptors + 1  # at this moment a capture is open, or none is
-            assert threading.active_count() <= threads
-            assert not source.ended
-        assert _camera_threads() == []
-        assert _open_descriptors() <= descriptors
-
-
 @both
 def test_a_password_opens_and_a_wrong_one_does_not(make_server: Callable[[str], StreamServer]) -> None:
     with make_server(PASSWORD) as server:
@@ -262,45 +202,123 @@ def test_a_camera_by_tls_that_is_known_by_its_fingerprint(
             open_source(server.url(login="bob@"), password=PASSWORD)
 
 
-_STEP = """
-import sys
-from edge_sdk.camera import SourceStatus, open_source
-from edge_sdk.errors import CameraError
-try:
-    source = open_source(sys.argv[1], password=sys.argv[2])
-except CameraError as error:
-    print(error)
-else:
-    print("opened", flush=True)
-    while source.status is not SourceStatus.LOST:
-        source.latest(0.1)
-    source.close()
-    print(source.status, source.stats, source)
-"""
+@pytest.mark.parametrize("path", ["/one", "/slow"])
+def test_an_only_picture_that_came_while_the_stream_opened_is_delivered(path: str) -> None:
+    """0.3 s after it was asked for, and then the end, or none for eight seconds: each came never, or after those."""
+    options = SourceOptions(read_timeout_s=12)
+    with http_server() as server, closing(open_source(server.url(path), options=options, waits=True)) as source:
+        assert source.latest(5) is not None
+
+
+@pytest.mark.parametrize("fps", [5, 25])
+def test_a_picture_that_came_with_the_next_one_says_so(fps: int) -> None:
+    """FFmpeg returns H.264 a period late: all were claimed to be 1 ms old, and were 200."""
+    with rtsp_server(fps=fps) as server, closing(open_source(server.url())) as source:
+        less_ms: list[float] = []
+        while sum(abs(value) < 20 for value in less_ms) < 10:
+            frame = _until(source, lambda frame: frame is not None and frame.delay_ns > 0)
+            assert frame is not None
+            less_ms.append(true_age_ms(frame) - _claimed_ms(frame))
+            assert len(less_ms) < 100, less_ms
+
+
+def test_a_camera_whose_period_is_beyond_the_budget_is_run_and_called_late(cell_bundle: Path) -> None:
+    """Dropped for its age it would run once a second, and no other picture comes sooner."""
+    with rtsp_server(fps=5) as server:
+        options = ("--source", server.url(), "--latency-ms", 150, "--frames", 15, "--no-tune", "--duration", 40)
+        run = edge_sdk("run", cell_bundle, *options)
+    assert run.returncode == 0, run.stderr
+    assert "15 results" in run.stderr
+    assert " 0 late" not in run.stderr
+    assert "warning: frames are " in run.stderr
+    assert " 0 dropped as too old" in run.stderr
 
 
 @both
-@pytest.mark.parametrize("trouble", ["nobody listens", "wrong password", "killed while open"])
-def test_the_password_never_reaches_stderr(make_server: Callable[[str], StreamServer], trouble: str) -> None:
-    with make_server("other" if trouble == "wrong password" else "s3cret") as server:
-        if trouble == "nobody listens":
-            server.kill()
-        command = [sys.executable, "-c", _STEP, server.url(login="bob@"), "s3cret"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stdout
-            first_line = process.stdout.readline()
-            assert (first_line == "opened\n") == (trouble == "killed while open")
-            server.kill()
-            printed, complained = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0
-    assert complained == ""
-    assert "s3cret" not in first_line + printed
-    assert "bob" not in first_line + printed
+def test_a_stream_that_is_not_there_yet_is_waited_for(make_server: Callable[..., StreamServer]) -> None:
+    with make_server() as server:
+        server.kill()
+        with closing(open_source(server.url(login="bob@"), password="s3cret", waits=True)) as source:
+            assert (source.status, source.latest(0)) == (SourceStatus.OPENING, None)
+            _until(source, lambda _: source.trouble == "connection refused")
+            assert not source.ended
+            server.start()
+            _until(source, lambda frame: frame is not None)
+            assert (source.status, source.trouble) == (SourceStatus.OPENED, "")
+            assert source.stats.reopenings == 0
+
+
+@both
+def test_the_first_frame_is_fresh(make_server: Callable[..., StreamServer]) -> None:
+    """What a stream kept while it opened is left out: frames of up to a third of a second, of an RTSP camera."""
+    with make_server() as server, closing(open_source(server.url())) as watching:
+        _until(watching, lambda frame: frame is not None)  # the camera is at work before the others come
+        time.sleep(0.5)
+        ages_ms = [1e9]
+        while min(ages_ms) >= 120:  # three periods; a machine that does much else delays some of them
+            assert len(ages_ms) < 20, ages_ms
+            with closing(open_source(server.url())) as source:
+                frame = _until(source, lambda frame: frame is not None)
+                assert frame is not None
+                ages_ms.append(true_age_ms(frame))
+
+
+def test_a_page_is_no_video() -> None:
+    with http_server() as server, pytest.raises(CameraError, match="it answers, but with no video that can be read"):
+        open_source(server.url("/page"))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "expected"),
+    [
+        ("rtsp", "127.0.0.1:{port}", "connection refused"),
+        ("https", "127.0.0.1:{port}", "connection refused"),
+        ("http", "no-such-host.invalid", "host unknown"),
+        ("rtsps", "a..b", "host unknown"),
+    ],
+)
+def test_why_nobody_answers(scheme: str, host: str, expected: str) -> None:
+    url = f"{scheme}://bob:s3cret@{host.replace('{port}', str(free_port()))}/live"
+    with pytest.raises(CameraError) as caught:
+        open_source(url)
+    message = str(caught.value)
+    assert f": {expected}; check that the camera is on" in message
+    assert "s3cret" not in message
+    assert "bob" not in message
+
+
+@pytest.mark.parametrize(
+    ("answer", "scheme", "expected"),
+    [
+        (b"RTSP/1.0 404 Not Found\r\n\r\n", "rtsp", "there is nothing at this path (404)"),
+        (b"RTSP/1.0 401 Unauthorized\r\n\r\n", "rtsp", "user or password refused"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "rtsp", "something else than RTSP answers there"),
+        (b"HTTP/1.1 500 Oops\r\n\r\n", "http", "it answers with error 500"),
+        (b"", "http", "it hangs up without an answer"),
+    ],
+)
+def test_what_a_server_answers_is_said(answer: bytes, scheme: str, expected: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"{scheme}://bob@127.0.0.1:{listener.getsockname()[1]}/live?key=s3cret"
+        with pytest.raises(CameraError) as caught:
+            open_source(url, password="s3cret")
+        thread.join(30)
+    assert f": {expected}; check that the camera is on" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_somebody_who_listens_and_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for scheme in ("rtsp", "http"):
-            with pytest.raises(CameraError, match=rf"{scheme}://127.0.0.1:\d+/x: no answer within 3 s"):
-                open_source(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/x")
-    assert _camera_threads() == []
+            url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/x"
+            with pytest.raises(CameraError, match=rf"{url}: no answer within 0\.2 s"):
+                open_source(url, options=SourceOptions(open_timeout_s=0.2))

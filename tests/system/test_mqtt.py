@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
@@ -13,15 +12,10 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.publishing import (
-    Running,
-    SourceState,
-    State,
-    TelemetryMessage,
-    message_schema,
-)
-from tests.support.broker import Broker, Subscriber, wait_until
-from tests.support.results import IDENTITY, make_encoder
+from edge_sdk.event import Event
+from edge_sdk.publishing import Channel, Running, SourceState, TelemetryMessage, message_schema
+from tests.support.broker import Broker, Subscriber
+from tests.support.results import IDENTITY
 from tests.support.subscribers import (
     QOS,
     RESULT,
@@ -34,29 +28,15 @@ from tests.support.subscribers import (
     put,
     states,
     statuses,
-    until,
     wait_online,
 )
 
-pytestmark = [pytest.mark.system, pytest.mark.smoke]
+pytestmark = pytest.mark.system
 
 NOW = datetime(2026, 3, 2, 9, 15, 4, tzinfo=timezone.utc)
 
 
-def _health(open_files: int) -> TelemetryMessage:
-    who = msgspec.structs.asdict(IDENTITY)
-    return TelemetryMessage(**who, at=NOW, throttled=[], open_files=open_files)
-
-
-def _open_files(subscriber: Subscriber) -> list[int]:
-    return [d["open_files"] for d in documents(subscriber.messages("/telemetry"))]
-
-
-def _cameras(subscriber: Subscriber) -> list[str]:
-    """Of the latest status."""
-    return list(documents(subscriber.messages(STATUS))[-1]["cameras"])
-
-
+@pytest.mark.smoke
 @pytest.mark.parametrize("qos", QOS)
 def test_results_arrive_as_documented(broker: Broker, qos: Literal[0, 1]) -> None:
     with Subscriber(broker) as subscriber:
@@ -78,18 +58,6 @@ def test_results_arrive_as_documented(broker: Broker, qos: Literal[0, 1]) -> Non
     assert stats.acknowledged == (100 if qos else 0)
 
 
-def test_status_is_retained_before_and_after(broker: Broker) -> None:
-    with publishing_to(broker) as (publisher, _door):
-        wait_online(publisher)
-        with Subscriber(broker, "edge/v1/+/+/status") as late:
-            late.wait_for(lambda messages: len(messages) == 1, "the retained status")
-            assert statuses(late) == [("online", None, True)]
-            assert documents(late.messages())[0]["versions"] == {"edge_sdk": "0.0"}
-    with Subscriber(broker, "edge/v1/+/+/status") as later:
-        later.wait_for(lambda messages: len(messages) == 1, "the retained status")
-        assert statuses(later) == [("offline", "shutdown", True)]
-
-
 _VICTIM = """
 import sys, time
 from edge_sdk.publishing import Identity, MqttPublisher, MqttSettings
@@ -108,12 +76,17 @@ def test_what_a_device_says_keeps_to_its_schemas(broker: Broker) -> None:
     with Subscriber(broker) as subscriber:
         with publishing_to(broker) as (publisher, door):
             wait_online(publisher)
+            with Subscriber(broker, "edge/v1/+/+/status") as late:
+                late.wait_for(lambda messages: len(messages) == 1, "the retained status")
+                assert statuses(late) == [("online", None, True)]
+                assert documents(late.messages())[0]["versions"] == {"edge_sdk": "0.0"}
             door.source(SourceState(status="lost", trouble="connection refused", since=NOW))
             door.announce(Running(variant="int8", every=1, rung=0, rungs=1, reason="start"))
             door.warn("hung", "a run came to no end")
             publisher.warn("disk", "12 MB are free")
             subscriber.wait_for(lambda _: "warnings" in latest_state(subscriber), "the state")
-            publisher.telemetry(_health(41))
+            who = msgspec.structs.asdict(IDENTITY)
+            publisher.telemetry(TelemetryMessage(**who, at=NOW, throttled=[], open_files=41))
             subscriber.wait_for(lambda _: bool(subscriber.messages("/telemetry")), "the telemetry")
         subscriber.wait_for(lambda _: statuses(subscriber)[-1][0] == "offline", "the goodbye")
         assert documents(subscriber.messages("/state"))[-1]["warnings"] == {"disk": "12 MB are free"}
@@ -128,58 +101,10 @@ def test_what_a_device_says_keeps_to_its_schemas(broker: Broker) -> None:
     with Subscriber(broker) as late:
         late.wait_for(lambda messages: len(messages) == 2, "what is retained")
         assert {m.topic for m in late.messages()} == {f"edge/v1/default/pi/{name}" for name in ("status", "state")}
+        assert statuses(late) == [("offline", "shutdown", True)]
 
 
-def test_of_telemetry_only_the_newest_waits_for_the_broker(tmp_path: Path) -> None:
-    with (
-        Broker(tmp_path, start=False) as broker,
-        publishing_to(broker) as (publisher, door),
-    ):
-        until(publisher, lambda s: s.last_error == "Connection refused", "the first attempt")
-        for number in range(100):
-            publisher.telemetry(_health(number))
-        broker.start()
-        with Subscriber(broker, "edge/v1/default/pi/#") as subscriber:
-            wait_online(publisher)
-            put(door, 1)
-            subscriber.wait_for(lambda _: numbers(subscriber) == [1], "the result")
-            publisher.telemetry(_health(100))
-            subscriber.wait_for(lambda _: _open_files(subscriber)[-1:] == [100], "the telemetry")
-            assert _open_files(subscriber) in ([99, 100], [100])  # the subscriber came first or second
-
-
-def test_two_cameras_share_one_connection(broker: Broker) -> None:
-    with Subscriber(broker) as subscriber, publishing_to(broker) as (publisher, door):
-        gate = publisher.stream("gate", make_encoder())
-        wait_online(publisher)
-        threads = [threading.Thread(target=put, args=(stream, *range(200))) for stream in (door, gate)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        subscriber.wait_for(lambda _: len(subscriber.messages("/result/gate")) == 200, "the results of one")
-        subscriber.wait_for(lambda _: len(numbers(subscriber)) == 200, "the results of the other")
-        for camera in ("door", "gate"):
-            results = documents(subscriber.messages(f"/result/{camera}"))
-            assert [(d["camera"], d["seq"]) for d in results] == [(camera, number) for number in range(200)]
-        assert broker.log.count("as edge/default/pi ") == publisher.stats().connects == 1
-        gate.close()
-        subscriber.wait_for(lambda _: list(states(subscriber)[-1]) == ["door"], "the state without the other")
-        subscriber.wait_for(lambda _: _cameras(subscriber) == ["door"], "the status without the other")
-        put(door, 200)
-        subscriber.wait_for(lambda _: numbers(subscriber)[-1] == 200, "a result of the one that stays")
-
-
-def test_two_programs_of_one_name_say_what_happens(broker: Broker) -> None:
-    said: list[tuple[State, str]] = []
-    with publishing_to(broker, on_state=lambda *s: said.append(s)) as (first, _):
-        wait_online(first)
-        with publishing_to(broker) as (second, _):
-            wait_online(second)
-            rival = "does another program have the same site and device? give each its own name"
-            wait_until(lambda: any(rival in d for _, d in said), "the suspicion")
-
-
+@pytest.mark.smoke
 def test_last_will_of_a_killed_publisher(broker: Broker) -> None:
     root = Path(__file__).parents[2]
     with Subscriber(broker) as subscriber:
@@ -202,53 +127,32 @@ def test_last_will_of_a_killed_publisher(broker: Broker) -> None:
         assert states(late)[0]["door"]["warnings"] == {"hung": "of the door"}
 
 
-@pytest.mark.parametrize(("user", "password"), [("", None), ("camera", "wrong"), ("stranger", "right")])
-def test_wrong_password_is_said_once_and_tried_again(tmp_path: Path, user: str, password: str | None) -> None:
-    states: list[tuple[State, str]] = []
-    with Broker(tmp_path, users={"camera": "right"}) as broker:
-        with publishing_to(broker, user=user, password=password, on_state=lambda s, d: states.append((s, d))) as (
-            publisher,
-            door,
-        ):
-            put(door, 1)
-            wait_until(lambda: broker.log.count("not authorised") >= 3, "three attempts")
-            assert publisher.stats().state == "refused"
-            assert "Not authorized (reason code 135)" in publisher.stats().last_error
-        assert [s for s, _ in states] == ["refused", "closed"]
-        assert "wrong" not in repr(states)
-        assert publisher.stats().queued == 1
+EVENT, SNAPSHOT = "/event/door", "/snapshot/door"
+JPEG = b"\xff\xd8" + bytes(30_000)
 
 
-def test_right_password(tmp_path: Path) -> None:
-    with (
-        Broker(tmp_path, users={"camera": "right", "reader": "too"}) as broker,
-        Subscriber(broker, username="reader", password="too") as subscriber,
-        publishing_to(broker, user="camera", password="right") as (_publisher, door),
-    ):
-        put(door, 1)
-        subscriber.wait_for(
-            lambda messages: {m.topic.removeprefix("edge/v1/default/pi") for m in messages} == {STATUS, STATE, RESULT},
-            "status, state and result",
-        )
-
-
-def test_a_topic_that_is_not_allowed(tmp_path: Path) -> None:
-    states: list[tuple[State, str]] = []
-    acl = ["user camera", "topic write edge/v1/default/pi/status", "topic write edge/v1/default/pi/state"]
-    with (
-        Broker(tmp_path, users={"camera": "right"}, acl=acl) as broker,
-        publishing_to(broker, qos=1, user="camera", password="right", on_state=lambda *s: states.append(s)) as (
-            publisher,
-            door,
-        ),
-    ):
-        put(door, *range(5))
-        until(publisher, lambda s: s.rejected == 5, "five complaints")
-        assert (publisher.stats().acknowledged, publisher.stats().connects) == (0, 1)
-        assert [s for s in states if "not take" in s[1]] == [
-            (
-                "online",
-                "the broker did not take a message on edge/v1/default/pi/result/door: Not authorized; its ACL must let "
-                "this device write below edge/v1/default/pi/",
-            )
-        ]
+@pytest.mark.parametrize("protocol", ["5", "3.1.1"])
+def test_all_kinds_arrive_with_what_the_protocol_can_say(broker: Broker, protocol: str) -> None:
+    channels = {"events": Channel(qos=1, expiry_s=111), "snapshots": Channel(qos=0, expiry_s=222)}
+    with Subscriber(broker) as subscriber:
+        with publishing_to(broker, protocol=protocol, expiry_s=333, **channels) as (_, door):
+            put(door, 41)
+            for kind in ("a", "b"):
+                door.put(Event(kind=kind))
+            door.put_snapshot(JPEG, 41)
+            wanted = {RESULT: 1, EVENT: 2, SNAPSHOT: 1}
+            subscriber.wait_for(lambda _: all(len(subscriber.messages(k)) == n for k, n in wanted.items()), "all")
+        first, second = subscriber.messages(EVENT)
+        [picture], [result] = subscriber.messages(SNAPSHOT), subscriber.messages(RESULT)
+    assert (first.qos, first.retain, picture.qos, picture.retain) == (1, False, 0, False)
+    assert picture.payload == JPEG
+    if protocol == "3.1.1":
+        assert (first.user_properties, picture.content_type, first.expiry_s) == ((), None, None)
+        return
+    number = documents([first])[0]["seq"]
+    assert first.user_properties == (("schema", "1"), ("stream", "event"), ("seq", str(number)))
+    assert second.user_properties[-1] == ("seq", str(number + 1))
+    assert picture.user_properties == (("schema", "1"), ("stream", "snapshot"), ("seq", "41"))
+    assert picture.content_type == "image/jpeg"
+    for message, expiry_s in ((first, 111), (picture, 222), (result, 333)):
+        assert message.expiry_s in range(expiry_s - 60, expiry_s + 1)

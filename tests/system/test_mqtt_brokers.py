@@ -1,33 +1,22 @@
-"""The publisher and what brokers may answer: refusals, rubbish, MQTT 3.1.1, TLS."""
+"""What brokers may answer, forbid and not know: it is said, and mended without a restart of the device."""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 
 from edge_sdk.event import Event
-from edge_sdk.publishing import (
-    Backoff,
-    MqttPublisher,
-    MqttSettings,
-    State,
-)
-from tests.support.broker import WAIT_S, Broker, Subscriber, wait_until
-from tests.support.results import IDENTITY
-from tests.support.subscribers import (
-    STATE,
-    STATUS,
-    documents,
-    numbers,
-    publishing_to,
-    put,
-    until,
-)
+from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings, State
+from edge_sdk.publishing.mqtt import MqttLink
+from tests.support.broker import WAIT_S, Broker, OldBroker, Subscriber, wait_until
+from tests.support.results import IDENTITY, make_encoder
+from tests.support.subscribers import STATE, documents, numbers, publishing_to, put, until
 
 pytestmark = pytest.mark.system
-
 
 CONNACK = b"\x20\x03\x00\x00\x00"
 
@@ -35,21 +24,13 @@ CONNACK = b"\x20\x03\x00\x00\x00"
 @pytest.mark.parametrize(
     ("answer", "state", "expected"),
     [
-        (
-            CONNACK + b"\xe0\x01\x8e",
-            "refused",
-            "Session taken over: another program has the same site and device, give each its own name",
-        ),
-        (CONNACK + b"\xe0\x01\x8b", "connecting", "Server shutting down"),
+        (CONNACK + b"\xe0\x01\x8e", "refused", "Session taken over: another program has the same site and device"),
         (CONNACK, "connecting", "connection lost"),
         (b"", "connecting", "connection lost"),
-        (b"\x20\x03\x00\x84\x00", "connecting", "the broker knows no MQTT 5"),
         (b"\x20\x02\x00\x01", "connecting", "the broker knows no MQTT 5"),
         (b"\x20\x03\x00\x86\x00", "refused", "Bad user name or password (reason code 134)"),
         (b"\x20\x03\x00\x88\x00", "connecting", "Server unavailable"),
-        (b"\x20\x02\x00\x05", "connecting", ""),
         (b"\x20\x03\x00\x9b\x00", "connecting", "the broker takes QoS 0 only"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "connecting", ""),
         (b"\xff" * 100, "connecting", ""),
     ],
 )
@@ -71,18 +52,6 @@ def test_what_a_broker_may_answer(answer: bytes, state: State, expected: str) ->
         assert not publisher._thread.is_alive()
 
 
-def test_a_broker_of_mqtt_3(broker: Broker) -> None:
-    with Subscriber(broker) as subscriber:
-        with publishing_to(broker, qos=1, protocol="3.1.1") as (publisher, door):
-            put(door, 1, 2)
-        # A connection that is faster than the first camera tells of the device once more.
-        subscriber.wait_for(lambda _: bool(subscriber.messages(STATE)), "a state")
-        wait_until(lambda: [d["status"] for d in documents(subscriber.messages(STATUS))][-1:] == ["offline"], "the end")
-        wait_until(lambda: len(numbers(subscriber)) == 2, "results")
-        assert numbers(subscriber) == [1, 2]
-        assert publisher.stats().acknowledged == 2
-
-
 def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:
     """Sent at QoS 0 they would count as delivered, and nobody would know whether they were."""
     doubts: list[str] = []
@@ -98,23 +67,15 @@ def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:
         until(publisher, lambda s: "takes QoS 0 only" in s.last_error, "the reason")
         [line] = doubts
         assert line.startswith("this broker takes QoS 0 only: events cannot be acknowledged, and wait; have it take")
-        subscriber.wait_for(
-            lambda _: any("mqtt_qos" in state["warnings"] for state in documents(subscriber.messages(STATE))),
-            "the state",
-        )
+        subscriber.wait_for(lambda _: "mqtt_qos" in _newest_state(subscriber), "the state")
         assert (publisher.stats().events.waiting, subscriber.messages("/event/door")) == (30, [])
         config = tmp_path / "mosquitto.conf"
         config.write_text(config.read_text().replace("max_qos 0", "max_qos 1"))
         known = len(subscriber.messages(STATE))
         broker.restart()
         until(publisher, lambda s: s.events.delivered == 30 and not s.events.waiting, "the answers")
-        subscriber.wait_for(
-            lambda _: len(subscriber.messages(STATE)) > known and "mqtt_qos" not in _newest_state(subscriber),
-            "the end of the warning",
-        )
-        door.put(Event(kind="last"))  # the others may have come before the subscriber was back
-        subscriber.wait_for(lambda _: bool(subscriber.messages("/event/door")), "an event")
-        assert {message.qos for message in subscriber.messages("/event/door")} == {1}
+        subscriber.wait_for(lambda _: len(subscriber.messages(STATE)) > known, "a state")
+        subscriber.wait_for(lambda _: "mqtt_qos" not in _newest_state(subscriber), "the end of the warning")
         assert publisher.stats().events.lost.total == 0
 
 
@@ -125,10 +86,7 @@ def test_a_broker_that_keeps_no_retained_messages_is_told_what_to_allow(tmp_path
     ):
         put(door, 1)
         until(publisher, lambda s: s.state == "refused", "the refusal")
-        assert publisher.stats().last_error == (
-            "Retain not supported (reason code 154): status and last will are retained, let it keep retained messages "
-            "(retain_available)"
-        )
+        assert publisher.stats().last_error.endswith("let it keep retained messages (retain_available)")
         config = tmp_path / "mosquitto.conf"
         config.write_text(config.read_text().replace("available false", "available true"))
         broker.restart()
@@ -138,3 +96,80 @@ def test_a_broker_that_keeps_no_retained_messages_is_told_what_to_allow(tmp_path
 def _newest_state(subscriber: Subscriber) -> str:
     """As text; empty where none was heard."""
     return "".join(message.payload.decode() for message in subscriber.messages(STATE)[-1:])
+
+
+def test_an_acl_that_is_mended_needs_no_restart(tmp_path: Path) -> None:
+    said: list[str] = []
+    acl = ["user camera", "topic write edge/v1/default/pi/status", "topic write edge/v1/default/pi/state"]
+    with (
+        Broker(tmp_path, users={"camera": "right"}, acl=acl) as broker,
+        publishing_to(broker, qos=1, user="camera", password="right", on_state=lambda *s: said.append(s[1])) as device,
+    ):
+        publisher, door = device
+        put(door, *range(5))
+        until(publisher, lambda s: s.rejected == 5, "five complaints")
+        [line] = [detail for detail in said if "not take" in detail]
+        assert line.endswith("Not authorized; its ACL must let this device write below edge/v1/default/pi/")
+        (tmp_path / "acl").write_text("user camera\ntopic write edge/v1/#\n")
+        os.kill(broker.pid, signal.SIGHUP)
+
+        def is_taken() -> bool:
+            put(door, 2)
+            return publisher.stats().acknowledged > 0
+
+        wait_until(is_taken, "an answer without a complaint")
+        assert publisher.stats().connects == 1
+
+
+def test_a_broker_that_knows_no_mqtt_5_is_spoken_to_in_3_1_1(tmp_path: Path) -> None:
+    """A door before Mosquitto refuses every CONNECT of version 5, as brokers of 2016 do."""
+    doubts: list[str] = []
+    with Broker(tmp_path) as broker, Subscriber(broker) as subscriber, OldBroker(broker) as old:
+        settings = MqttSettings(device="pi", host="127.0.0.1", port=old.port, qos=1)
+        publisher = MqttPublisher(settings, IDENTITY, on_doubt=doubts.append, backoff=Backoff(0.01, 0.1))
+        door = publisher.stream("door", make_encoder())
+        put(door, 1)
+        until(publisher, lambda s: s.acknowledged == 1, "the answer")
+        broker.restart()
+        put(door, 2)
+        until(publisher, lambda s: s.acknowledged == 2, "the next answer")
+        assert old.refused == 1  # once for the program, and not once a connection
+        subscriber.wait_for(lambda _: "warnings" in documents(subscriber.messages("/state"))[-1], "the warning")
+        publisher.close(WAIT_S)
+    [said] = doubts
+    assert said.startswith("the broker knows no MQTT 5, and 3.1.1 is spoken: ")
+
+
+@pytest.mark.parametrize("delay_s", [0, 60])
+def test_a_will_waits_for_a_device_that_comes_back(broker: Broker, delay_s: int) -> None:
+    """The device loses its connection for a moment: with a delay nobody hears that it is lost."""
+    links: list[MqttLink] = []
+    with (
+        Subscriber(broker) as subscriber,
+        publishing_to(broker, links=links, will_delay_s=delay_s) as (publisher, door),
+    ):
+        until(publisher, lambda s: s.connects == 1, "the connection")
+        connection = links[0]._client.socket()
+        assert isinstance(connection, socket.socket)
+        connection.shutdown(socket.SHUT_RDWR)
+        until(publisher, lambda s: s.connects == 2, "the next one")
+        put(door, 1)
+        subscriber.wait_for(lambda _: numbers(subscriber) == [1], "the result")
+        wills = [message for message in subscriber.messages("/status") if message.payload == b"{}"]
+        assert len(wills) == (delay_s == 0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n", b"\xff\xfe\r\n\r\n", b""])
+def test_what_is_no_websocket(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings = MqttSettings(host="127.0.0.1", port=listener.getsockname()[1], device="pi", websocket_path="/mqtt")
+        publisher = MqttPublisher(settings, IDENTITY, backoff=Backoff(0.01, 0.02))
+        for _ in range(2):
+            connection, _address = listener.accept()
+            with connection:
+                connection.settimeout(WAIT_S)
+                assert connection.recv(1000).startswith(b"GET /mqtt HTTP/1.1\r\n")
+                connection.sendall(answer)
+        until(publisher, lambda s: "there is no MQTT over websockets at /mqtt" in s.last_error, "the reason")
+        publisher.close(2.0)

@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 
 from edge_sdk import Bundle, Event, Publisher
-from edge_sdk.errors import PublishError
 from tests.support.broker import Broker, Subscriber, TlsBroker, wait_until
-from tests.support.program import start_edge_sdk
 from tests.support.results import make_detections, make_frame
 from tests.support.subscribers import PERSISTENT, KillableDevice, Witness, documents, statuses
 
 pytestmark = pytest.mark.system
 
 _PROGRAM = "library"
-_EVENTS = 3000
 
 
 @pytest.fixture
@@ -60,46 +57,13 @@ def test_it_says_what_the_daemon_says(broker: Broker, outbox: Path, cell_bundle:
     assert len({d["run_id"] for d in (result, event, opened, *online)}) == 1
 
 
-def test_watch_shows_it(broker: Broker, outbox: Path, cell_bundle: Path) -> None:
-    with Publisher.open(broker.url, device="gate-1", outbox=outbox, cameras={"gate": Bundle.open(cell_bundle)}) as ours:
-        wait_until(lambda: ours.stats().state == "online", "the connection")
-        watch = start_edge_sdk("watch", "--mqtt", broker.url, "--count", 8)
-        while watch.poll() is None:
-            ours.put(Event(kind="door opened", camera="door"))
-            time.sleep(0.05)
-    shown, errors = watch.communicate()
-    assert "gate-1: online" in shown, errors
-    assert "gate-1/door: event: door opened" in shown, errors
-
-
-def test_the_last_will_says_that_it_is_lost(broker: Broker, tmp_path: Path) -> None:
-    (tmp_path / "outbox").mkdir()
-    device = KillableDevice(broker.port, tmp_path / "outbox", program=_PROGRAM)
-    with Subscriber(broker) as subscriber:
-        device.start()
-        subscriber.wait_for(lambda _: ("online", None, False) in statuses(subscriber), "it to be there")
-        device.kill()
-        subscriber.wait_for(lambda _: statuses(subscriber)[-1][:2] == ("offline", "lost"), "the last will")
-
-
-def test_a_name_that_another_process_has_is_refused(broker: Broker, outbox: Path) -> None:
-    device = KillableDevice(broker.port, outbox, program=_PROGRAM)
-    device.start()
-    try:
-        with pytest.raises(PublishError, match=r"another program \(process \d+\) publishes as device 'pi'"):
-            Publisher.open(broker.url, device="pi", outbox=outbox)
-    finally:
-        device.kill()
-    Publisher.open(broker.url, device="pi", outbox=outbox).close()
-
-
 @pytest.mark.smoke
 def test_kills_of_broker_and_program_lose_nothing_that_was_acknowledged(tmp_path: Path, outbox: Path) -> None:
     rng = random.Random(5)
     with Broker(tmp_path, persistence=True, config=PERSISTENT) as broker, Witness(broker) as witness:
         device = KillableDevice(broker.port, outbox, program=_PROGRAM)
         device.start()
-        for _ in range(3):
+        for _ in range(2):
             before = witness.subscriptions
             broker.kill()
             reached = len(device.acknowledged)
@@ -116,28 +80,8 @@ def test_kills_of_broker_and_program_lose_nothing_that_was_acknowledged(tmp_path
         acknowledged = set(device.acknowledged)
         wait_until(lambda: acknowledged <= witness.numbers, "every acknowledged event")
         device.kill()
-        assert len(acknowledged) > 60
+        assert len(acknowledged) > 40
         assert not witness.conflicts
-
-
-def test_put_does_not_wait_for_a_frozen_broker(tmp_path: Path, outbox: Path, cell_bundle: Path) -> None:
-    cameras = {"gate": Bundle.open(cell_bundle)}
-    with (
-        Broker(tmp_path, config=("max_queued_messages 0", "max_inflight_messages 0")) as broker,
-        Witness(broker) as witness,
-        Publisher.open(broker.url, device="gate-1", outbox=outbox, cameras=cameras) as ours,
-    ):
-        wait_until(lambda: ours.stats().state == "online", "the connection")
-        broker.freeze()
-        numbers = set()
-        for count in range(_EVENTS):  # nothing thaws the broker before: what waited for it would wait for ever
-            numbers.add(ours.put_event(Event(kind="opened", camera="door")))
-            ours.put(make_detections(20, make_frame(count, "gate")))
-        assert ours.wait_committed(60.0)
-        assert ours.stats().events.waiting == _EVENTS
-        broker.thaw()
-        wait_until(lambda: numbers <= witness.numbers, "all events")
-        assert ours.stats().events.lost.total == 0
 
 
 def test_it_logs_in_over_tls_by_the_files_that_it_is_given(tmp_path: Path, outbox: Path) -> None:

@@ -1,8 +1,7 @@
-"""The unit of the examples under a real systemd: ready, watched, ended, restarted or left alone."""
+"""The unit of the examples under a real systemd: ready, watched, reloaded, ended, restarted or left alone."""
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import time
@@ -18,13 +17,8 @@ pytestmark = pytest.mark.system
 
 _EXAMPLES = Path(__file__).parents[2] / "examples" / "raspberry_pi"
 _RUN = "run /srv/test/cells.edge --source"
+_NO_RESULTS = ["StandardOutput=null", "StandardError=journal"]
 _VIDEO = f"{_RUN} /srv/test/cells.avi --no-tune --best-effort"
-
-_READINGS = """
-import msgspec, pathlib
-from edge_sdk.health.readings import Gauges
-print(msgspec.json.encode(Gauges(pathlib.Path("/var/lib/edge-sdk")).read()).decode())
-"""
 
 
 def test_it_is_not_ready_before_the_camera_is(service: Service) -> None:
@@ -41,25 +35,21 @@ def test_it_is_not_ready_before_the_camera_is(service: Service) -> None:
     assert not service.said("is open")
 
 
-def test_it_is_ready_with_a_model_and_a_source_and_says_so(service: Service) -> None:
-    service.configure(_VIDEO)
+def test_it_is_ready_with_a_model_and_a_source_and_its_journal_has_priorities(service: Service) -> None:
+    service.configure(_VIDEO, _NO_RESULTS)
     service.control("start")
-    assert service.show("ActiveState") == "active"
-    assert service.show("StatusText") == "cells runs on /srv/test/cells.avi"
+    assert (service.show("ActiveState"), service.show("StatusText")) == ("active", "cells runs on /srv/test/cells.avi")
     service.wait_until_said("s after start")
     opened, *others = service.said("is open")
     assert not others
     assert int(service.show("ActiveEnterTimestampMonotonic")) >= opened.monotonic_us
-
-
-def test_the_journal_has_priorities_and_no_name_twice(service: Service) -> None:
-    service.configure(_VIDEO, ["StandardOutput=null", "StandardError=journal"])
-    service.control("start")
-    service.wait_until_said("s after start")
     ours = [entry for entry in service.journal() if entry.identifier == "edge-sdk"]
     assert {entry.priority for entry in ours if entry.message.startswith("warning: no trusted key")} == {4}
     assert {entry.priority for entry in ours if "is open" in entry.message} == {6}
     assert not [entry for entry in ours if "edge-sdk:" in entry.message or entry.message.startswith("<")]
+    service.control("stop")
+    assert (service.show("Result"), service.show("ExecMainStatus")) == ("success", "0")
+    assert service.said("stopped by signal")
 
 
 def test_it_runs_with_no_rights_that_it_does_not_need(service: Service, systemd_container: Container) -> None:
@@ -78,34 +68,6 @@ def test_it_runs_with_no_rights_that_it_does_not_need(service: Service, systemd_
     service.wait_until_said("s after start")
     assert systemd_container.run("ls", "/var/lib/edge-sdk") == "proved"
     assert "NOTIFY_SOCKET" in systemd_container.run("cat", f"/proc/{pid}/environ")  # as it was given
-
-
-def test_with_these_rights_it_reads_how_the_machine_is(service: Service, systemd_container: Container) -> None:
-    systemd_container.write("/opt/readings.py", _READINGS)
-    service.configure(_VIDEO, ["ExecStartPre=/opt/edge-sdk/bin/python /opt/readings.py"])
-    service.control("start")
-    readings = json.loads(service.said("open_files_limit")[0].message)
-    of_the_board = {"temperature_c", "under_voltage", "cpu_share"}  # not every machine has them; the last is of two
-    assert [name for name, value in readings.items() if value is None and name not in of_the_board] == []
-
-
-def test_a_reload_is_told_and_interrupts_nothing(service: Service) -> None:
-    service.configure(_VIDEO)
-    service.control("start")
-    pid = service.show("MainPID")
-    service.control("reload")
-    service.wait_until("StatusText", "there is no configuration to read again")
-    service.wait_until("ActiveState", "active")
-    assert service.show("MainPID") == pid
-
-
-def test_a_stop_is_clean(service: Service) -> None:
-    service.configure(_VIDEO)
-    service.control("start")
-    service.wait_until_said("s after start")
-    service.control("stop")
-    assert (service.show("Result"), service.show("ExecMainStatus")) == ("success", "0")
-    assert service.said("stopped by signal")
 
 
 @pytest.mark.parametrize("signal", ["SIGUSR1", "SIGSTOP"])
@@ -182,3 +144,69 @@ def test_what_fails_again_and_again_is_left_alone(service: Service) -> None:
     service.wait_until("ActiveState", "failed")
     assert service.show("NRestarts") == "10"
     assert len(service.said("none.avi")) == 10
+
+
+_CONFIG = "/etc/edge-sdk/config.toml"
+
+_HEAD = """
+version = 1
+
+[defaults]
+bundle = "/srv/test/cells.edge"
+tune = false
+best_effort = true
+"""
+
+
+def _camera(name: str, source: str, **more: str) -> str:
+    lines = [f'name = "{name}"', f'source = "{source}"', *(f"{key} = {value}" for key, value in more.items())]
+    return "\n".join(["[[pipelines]]", *lines, ""])
+
+
+def _configure(container: Container, *cameras: str) -> None:
+    container.write(_CONFIG, "\n".join([_HEAD, *cameras]))
+
+
+def test_a_reload_takes_a_new_camera_and_keeps_the_others(service: Service, systemd_container: Container) -> None:
+    front, yard = _camera("front", "pattern:128x128@10"), _camera("yard", "pattern:128x128@10")
+    _configure(systemd_container, front)
+    service.configure("run", _NO_RESULTS)  # as it is installed: the file is where it belongs
+    service.control("start")
+    assert service.show("StatusText") == "cells runs on pattern:128x128@10"
+    service.wait_until_said("s after start")
+    pid = service.show("MainPID")
+
+    _configure(systemd_container, front, yard)
+    service.control("reload")
+    service.wait_until("StatusText", "2 streams: cells runs on pattern:128x128@10, cells runs on pattern:128x128@10")
+    service.wait_until("ActiveState", "active")
+    assert service.said("configuration read again: new: yard; as before: front")
+
+    _configure(systemd_container, front, front)
+    service.control("reload")
+    service.wait_until_said("are both named 'front'")
+    service.wait_until("ActiveState", "active")
+    assert service.show("StatusText").startswith("2 streams")
+    assert (service.show("MainPID"), service.show("NRestarts")) == (pid, "0")
+
+    service.control("stop")
+    assert (service.show("Result"), service.show("ExecMainStatus")) == ("success", "0")
+    assert service.said("yard: stopped by signal")
+
+
+def test_a_camera_that_is_not_there_holds_up_neither_start_nor_others(
+    service: Service, systemd_container: Container
+) -> None:
+    _configure(
+        systemd_container,
+        _camera("gone", "rtsp://127.0.0.1:9/live"),
+        _camera("unplugged", "/dev/video7"),
+        _camera("front", "pattern:128x128@10"),
+    )
+    service.configure("run", [*_NO_RESULTS, "WatchdogSec=3"])
+    service.control("start")
+    assert service.show("ActiveState") == "active"
+    service.wait_until_said("gone: source rtsp://127.0.0.1:9/live: not there yet: connection refused")
+    service.wait_until_said("unplugged: source /dev/video7: not there yet: no such device")
+    service.wait_until_said("s after start")
+    assert service.show("NRestarts") == "0"
