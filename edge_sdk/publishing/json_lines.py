@@ -15,17 +15,14 @@ from collections.abc import Callable
 from io import RawIOBase
 from typing import BinaryIO
 
-from edge_sdk.errors import LinesError
-from edge_sdk.event import Event
-from edge_sdk.frame import Result
-from edge_sdk.publishing.encoder import ResultEncoder
-from edge_sdk.publishing.event_encoder import EventEncoder
-from edge_sdk.publishing.outbox import MemoryOutbox, Message
-from edge_sdk.publishing.payload import ControlState, Running, SourceState, TelemetryMessage
-from edge_sdk.publishing.seat import Seat
-from edge_sdk.publishing.seats import Seats
-from edge_sdk.publishing.stats import LinesStats, StreamStats
-from edge_sdk.publishing.topics import check_name
+from edge_sdk.core.errors import LinesError
+from edge_sdk.core.frame import Result
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
+from edge_sdk.messages.schema import ControlState, Message, Running, SourceState, TelemetryMessage
+from edge_sdk.messages.topics import check_name
+from edge_sdk.publishing.publisher import LinesStats, Seat, Seats, StreamStats
+from edge_sdk.publishing.queues import MemoryOutbox
 
 _LOOK_S = 0.05  # how often who waits looks whether it still should
 _RETRY_S = 0.01  # until a file that does not block is tried again

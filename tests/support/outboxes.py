@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.publishing.backoff import Backoff
-from edge_sdk.publishing.durable import EventOutbox, Held, OutboxSettings
-from edge_sdk.publishing.durable.store import EventStore
+from edge_sdk.core.threads import Backoff
+from edge_sdk.outbox.event import Held
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.store import EventStore
 from tests.support.connections import WAIT_S, until
 
 TOPIC = "edge/v1/default/pi/event/"

@@ -8,20 +8,21 @@ from typing import Any
 
 import msgspec
 
-from edge_sdk.ahead import Ahead
-from edge_sdk.bundle import Bundle
-from edge_sdk.commands import CLASSES
-from edge_sdk.daemon.control import Controls
-from edge_sdk.daemon.desk import Desk
-from edge_sdk.daemon.loading import Loading, begin_loading
-from edge_sdk.daemon.outlet import Outlet
-from edge_sdk.daemon.pipeline import Pipeline
-from edge_sdk.daemon.reloading import Told
-from edge_sdk.daemon.say import Say
-from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-from edge_sdk.daemon.shared import Gate, Shared
-from edge_sdk.publishing import Incoming, MqttSettings, Stream
-from edge_sdk.stop import Stop
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.logs import Say
+from edge_sdk.core.threads import Ahead, Stop
+from edge_sdk.messages.commands import CLASSES
+from edge_sdk.publishing.connection import Incoming
+from edge_sdk.publishing.publisher import Stream
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.service.command_handler import Desk
+from edge_sdk.service.output import Outlet
+from edge_sdk.service.pipeline import Pipeline
+from edge_sdk.service.reload import Told
+from edge_sdk.service.runner import Controls
+from edge_sdk.service.settings import PipelineSettings, RunSettings
+from edge_sdk.service.shared import Gate, Shared
+from edge_sdk.service.startup import Loading, begin_loading
 from tests.support.bundles import write_graded
 from tests.support.connections import WAIT_S, FakeLink, until
 from tests.support.results import make_encoder

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.event import Event
-from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings, State
-from edge_sdk.publishing.mqtt import MqttLink
+from edge_sdk.core.protocols import Event
+from edge_sdk.core.threads import Backoff
+from edge_sdk.publishing.client import MqttLink
+from edge_sdk.publishing.publisher import MqttPublisher
+from edge_sdk.publishing.session import State
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S, Broker, OldBroker, Subscriber, wait_until
 from tests.support.results import IDENTITY, make_encoder
 from tests.support.subscribers import STATE, documents, numbers, publishing_to, put, until

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import pytest
 
-from edge_sdk.event import Event
-from edge_sdk.publishing import MemoryOutbox, Stream
-from edge_sdk.publishing.channels import Channel
-from edge_sdk.publishing.mqtt import WINDOW, MqttLink
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.schema import Channel
+from edge_sdk.publishing.client import WINDOW, MqttLink
+from edge_sdk.publishing.publisher import Stream
+from edge_sdk.publishing.queues import MemoryOutbox
 from tests.support.broker import Broker, Proxy, Subscriber, TlsBroker, wait_until
 from tests.support.results import make_detections, make_encoder, make_frame
 from tests.support.subscribers import (

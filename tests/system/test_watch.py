@@ -19,7 +19,8 @@ import msgspec
 import pytest
 from pycocotools.coco import COCO
 
-from edge_sdk.publishing import Listener, MqttSettings
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.subscriber import Listener
 from tests.support.broker import WAIT_S, Broker, DeafBroker, TlsBroker, free_port, wait_until
 from tests.support.certificates import Authority
 from tests.support.program import edge_sdk

@@ -11,10 +11,11 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.model_spec import ModelSpec, load_model_spec
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.target import load_target
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
+from edge_sdk.bundle.target import load_target
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build import build
 from edge_sdk_tools.dataset import ImageSet, find_images
 from edge_sdk_tools.device_form import fit_to_core

@@ -8,10 +8,8 @@ import threading
 
 import pytest
 
-from edge_sdk.ahead import Ahead
-from edge_sdk.errors import BundleError
-from edge_sdk.left_behind import is_any_left
-from edge_sdk.stop import Stop
+from edge_sdk.core.errors import BundleError
+from edge_sdk.core.threads import Ahead, Stop, is_any_left
 
 
 def test_what_comes_of_it_is_taken_once() -> None:
@@ -70,6 +68,6 @@ def test_who_is_told_to_stop_does_not_wait() -> None:
 
 def test_the_first_model_loads_before_opencv_and_what_speaks_mqtt() -> None:
     """Otherwise nothing is left to be loaded beside it."""
-    code = "import sys, edge_sdk.daemon.loading; print({'cv2', 'paho', 'onnxruntime'} & {*sys.modules})"
+    code = "import sys, edge_sdk.service.startup; print({'cv2', 'paho', 'onnxruntime'} & {*sys.modules})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "{'onnxruntime'}"

@@ -14,16 +14,15 @@ from typing import TypeVar
 
 import pytest
 
-from edge_sdk.ahead import Ahead
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.daemon.loading import begin_loading
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.daemon.shared import Shared
-from edge_sdk.errors import BundleError, IncompatibleError
-from edge_sdk.session import SessionSettings
-from edge_sdk.stop import Stop
-from edge_sdk.trial import TrialLimits, prove_here
+from edge_sdk.core.errors import BundleError, IncompatibleError
+from edge_sdk.core.threads import Ahead, Stop
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.trial import TrialLimits, prove_here
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.service.shared import Shared
+from edge_sdk.service.startup import begin_loading
 from tests.support.bundles import deep, edit_manifest, endless_of_hostile, sound, wants, write_hostile
 
 Found = TypeVar("Found")
@@ -145,7 +144,7 @@ def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pyt
     finally:
         stopped.set()
         thread.join()
-    assert b"edge_sdk.trial" in shown
+    assert b"edge_sdk.inference.trial" in shown
     assert b"PATH=" in shown
     assert b"PYTHONPATH=" in shown
     assert b"/put-in-front-meanwhile" not in shown
@@ -198,7 +197,7 @@ def _the_trial() -> Path | None:
         with contextlib.suppress(FileNotFoundError):  # a thread that just ended
             for child in (task / "children").read_text().split():
                 folder = Path("/proc") / child
-                if b"edge_sdk.trial" in (folder / "cmdline").read_bytes():
+                if b"edge_sdk.inference.trial" in (folder / "cmdline").read_bytes():
                     return folder
     return None
 

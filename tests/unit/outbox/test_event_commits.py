@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.publishing.durable import EventOutbox, Held, Losses, OutboxSettings
-from edge_sdk.publishing.durable.store import EventStore
-from edge_sdk.publishing.durable.writer import Writer
+from edge_sdk.outbox.event import Held, Losses
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.store import EventStore
+from edge_sdk.outbox.writer import Writer
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, committed, delivered, outbox_at, payload, put, taken, until
 
 

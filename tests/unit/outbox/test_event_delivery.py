@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.publishing.durable import Losses, event_outbox
-from edge_sdk.publishing.durable.answered import Answered
-from edge_sdk.publishing.durable.held import Held
-from edge_sdk.publishing.link import Kind
-from edge_sdk.publishing.outbox import Message
+from edge_sdk.messages.schema import Message
+from edge_sdk.outbox import outbox
+from edge_sdk.outbox.event import Held, Losses
+from edge_sdk.outbox.queue import Answered
+from edge_sdk.publishing.connection import Kind
 from tests.support.connections import Door, FakeLink, door_over, put, until
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, delivered, outbox_at, payload
 from tests.support.outboxes import put as put_events
@@ -95,7 +95,7 @@ def test_an_answer_is_believed_once_the_broker_has_said_something_later(
         numbers = [door.stream.put_event(payload) for _ in range(3)]
         until(lambda: door.publisher.stats().events.delivered == 3)
         links[0].answers = False
-        monkeypatch.setattr(event_outbox, "_DOUBT_S", 0.1)
+        monkeypatch.setattr(outbox, "_DOUBT_S", 0.1)
         time.sleep(0.3)
         links[0].is_heard = is_heard
         last = door.stream.put_event(payload)

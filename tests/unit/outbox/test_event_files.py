@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.publishing.durable import EventOutbox, Held, Losses
-from edge_sdk.publishing.durable.store import VERSION, EventStore
+from edge_sdk.outbox.event import Held, Losses
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.store import VERSION, EventStore
 from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, until
 
 
@@ -190,7 +191,7 @@ def test_without_a_descriptor_left_events_wait_in_memory_until_there_is_one(tmp_
     said: list[tuple[str, str]] = []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with outbox_at(tmp_path / "events.sqlite", said=said) as outbox:
-        importlib.import_module("edge_sdk.publishing.durable.writer")  # while files can be opened
+        importlib.import_module("edge_sdk.outbox.writer")  # while files can be opened
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:

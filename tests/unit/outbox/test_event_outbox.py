@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.publishing.durable import EventOutbox, Held, Losses
-from edge_sdk.publishing.durable.complaints import Complaints
+from edge_sdk.outbox.event import Held, Losses
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.warnings import Complaints
 from tests.support.outboxes import TOPIC, WAIT_S, committed, delivered, outbox_at, payload, put, taken, until
 
 

@@ -13,18 +13,17 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.publishing import Backoff, EventOutbox, MemoryOutbox, MqttSettings
-from edge_sdk.publishing.board import Board
-from edge_sdk.publishing.durable import Held, Losses
-from edge_sdk.publishing.durable.aside import Aside
-from edge_sdk.publishing.durable.store import EventStore
-from edge_sdk.publishing.durable.writer import Writer
-from edge_sdk.publishing.flight import Flight
-from edge_sdk.publishing.notices import Notices
-from edge_sdk.publishing.queues import Queues
-from edge_sdk.publishing.refusals import Refusals
-from edge_sdk.publishing.supply import Supply
-from edge_sdk.publishing.wakeup import Wakeup
+from edge_sdk.core.threads import Backoff
+from edge_sdk.outbox.event import Held, Losses
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.queue import Aside
+from edge_sdk.outbox.store import EventStore
+from edge_sdk.outbox.writer import Writer
+from edge_sdk.publishing.connection import Wakeup
+from edge_sdk.publishing.queues import MemoryOutbox, Queues
+from edge_sdk.publishing.retained import Board, Notices
+from edge_sdk.publishing.session import Flight, Refusals, Supply
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import FakeLink
 from tests.support.outboxes import TOPIC, WAIT_S, outbox_at, put, taken, until
 from tests.support.results import IDENTITY

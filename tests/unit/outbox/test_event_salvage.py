@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from edge_sdk.publishing import Backoff
-from edge_sdk.publishing.durable import EventOutbox, Held, Losses, OutboxSettings, recovery
-from edge_sdk.publishing.durable.age_clock import AgeClock
-from edge_sdk.publishing.durable.complaints import Complaints
-from edge_sdk.publishing.durable.disk import Disk
-from edge_sdk.publishing.durable.numbers import Numbers
-from edge_sdk.publishing.durable.recovery import open_store
-from edge_sdk.publishing.durable.shelf import Shelf
-from edge_sdk.publishing.durable.store import EventStore
-from edge_sdk.publishing.durable.writer import Writer
+from edge_sdk.core.threads import Backoff
+from edge_sdk.outbox import recovery
+from edge_sdk.outbox.event import Held, Losses
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.queue import Numbers, Shelf
+from edge_sdk.outbox.recovery import Disk, open_store
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.store import AgeClock, EventStore
+from edge_sdk.outbox.warnings import Complaints
+from edge_sdk.outbox.writer import Writer
 from tests.support.outboxes import (
     TOPIC,
     WAIT_S,

@@ -13,22 +13,17 @@ from typing import NoReturn
 
 import pytest
 
-from edge_sdk.publishing import (
-    Backoff,
-    EventOutbox,
-    Identity,
-    Incoming,
-    MemoryOutbox,
-    MqttPublisher,
-    MqttSettings,
-    OutboxSettings,
-    State,
-)
-from edge_sdk.publishing.durable import Losses
-from edge_sdk.publishing.durable.troubles import Troubles
-from edge_sdk.publishing.link import Kind
-from edge_sdk.publishing.outbox import Message
-from edge_sdk.publishing.poison import Poison
+from edge_sdk.core.threads import Backoff
+from edge_sdk.messages.schema import Identity, Message
+from edge_sdk.outbox.event import Losses
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.warnings import Troubles
+from edge_sdk.publishing.connection import Incoming, Kind
+from edge_sdk.publishing.publisher import MqttPublisher
+from edge_sdk.publishing.queues import MemoryOutbox
+from edge_sdk.publishing.session import Poison, State
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, FakeLink, door_over, has_connected, put, until
 from tests.support.outboxes import outbox_at, payload
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
@@ -102,7 +97,7 @@ def test_a_broker_that_stops_answering_is_left() -> None:
 
 
 def test_a_port_that_answers_and_is_no_broker_s_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk.publishing.delivery._ANSWER_S", 0.2)
+    monkeypatch.setattr("edge_sdk.publishing.session._ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         settings = MqttSettings(host="127.0.0.1", port=mute.getsockname()[1], device="pi")
         publisher = MqttPublisher(settings, Identity("pi"))

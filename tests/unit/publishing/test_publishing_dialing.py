@@ -6,9 +6,9 @@ import socket
 import time
 from contextlib import closing
 
-from edge_sdk.publishing.dialing import Dialing
+from edge_sdk.publishing.client import Dialing
+from edge_sdk.publishing.connection import Wakeup
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.publishing.wakeup import Wakeup
 
 
 def test_a_packet_that_is_absurdly_large_ends_the_connection_before_it_takes_memory() -> None:

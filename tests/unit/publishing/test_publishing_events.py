@@ -12,11 +12,13 @@ from typing import Any, NoReturn
 import msgspec
 import pytest
 
-from edge_sdk.errors import UsageError
-from edge_sdk.event import Event
-from edge_sdk.publishing import Channel, EventOutbox, MqttPublisher, MqttSettings
-from edge_sdk.publishing.mqtt_stream import MqttStream
-from edge_sdk.publishing.pace import Pace
+from edge_sdk.core.errors import UsageError
+from edge_sdk.core.protocols import Event
+from edge_sdk.core.threads import Pace
+from edge_sdk.messages.schema import Channel
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, Door, FakeLink, door_over, publisher_over, put, until
 from tests.support.outboxes import outbox_at, payload, taken
 from tests.support.results import IDENTITY, make_encoder

@@ -9,15 +9,15 @@ from datetime import datetime, timezone
 import msgspec
 import pytest
 
-from edge_sdk.commands import Inbox
-from edge_sdk.publishing import Incoming, Message, MqttPublisher, MqttSettings, SourceState, Topics
-from edge_sdk.publishing.backlog import Backlog, Heard
-from edge_sdk.publishing.board import Board
-from edge_sdk.publishing.link import NOT_AUTHORIZED, Answer
-from edge_sdk.publishing.notices import Notices
-from edge_sdk.publishing.post import Post
-from edge_sdk.publishing.refusals import Refusals
-from edge_sdk.publishing.seat import Seat
+from edge_sdk.messages.schema import Message, SourceState
+from edge_sdk.messages.topics import Topics
+from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming
+from edge_sdk.publishing.publisher import MqttPublisher, Seat
+from edge_sdk.publishing.retained import Board, Notices, Post
+from edge_sdk.publishing.session import Refusals
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.subscriber import Backlog, Heard
+from edge_sdk.service.commands import Inbox
 from tests.support.connections import FakeLink, door_over, put, until
 from tests.support.results import IDENTITY, MODEL, make_detections, make_encoder, make_frame
 

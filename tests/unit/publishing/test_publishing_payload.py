@@ -15,30 +15,28 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-import edge_sdk.publishing
-from edge_sdk.bundle import Bundle
-from edge_sdk.frame import Classification, Detections
-from edge_sdk.model_spec import ClassificationSpec
-from edge_sdk.publishing import (
+import edge_sdk.messages.schema
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_spec import ClassificationSpec
+from edge_sdk.core.frame import Classification, Detections
+from edge_sdk.messages.encoder import ResultEncoder, SeenMessage, message_schema
+from edge_sdk.messages.schema import (
     CameraHealth,
     ControlState,
     EventMessage,
     Identity,
-    MqttSettings,
-    ResultEncoder,
+    Message,
     ResultMessage,
     Running,
-    SeenMessage,
     SourceState,
     StateMessage,
     StatusMessage,
     TelemetryMessage,
-    message_schema,
+    read_boot_id,
 )
-from edge_sdk.publishing.board import Board
-from edge_sdk.publishing.identity import read_boot_id
-from edge_sdk.publishing.outbox import Message
-from edge_sdk.publishing.ways import answer_properties, ways_of
+from edge_sdk.publishing.client import answer_properties, ways_of
+from edge_sdk.publishing.retained import Board
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.bundles import make_manifest, write_bundle
 from tests.support.results import (
     IDENTITY,
@@ -301,7 +299,7 @@ MESSAGES: list[tuple[str, type, list[bytes]]] = [
 @pytest.mark.parametrize("stream", ["event", "result", "status", "state", "telemetry", "seen"])
 def test_schema_files_are_up_to_date(stream: str) -> None:
     assert (DOCS / f"{stream}.schema.json").read_bytes() == message_schema(stream), (
-        f"write it again: python -c 'import pathlib; from edge_sdk.publishing import message_schema; "
+        f"write it again: python -c 'import pathlib; from edge_sdk.messages.encoder import message_schema; "
         f'pathlib.Path("docs/{stream}.schema.json").write_bytes(message_schema("{stream}"))\''
     )
 
@@ -367,7 +365,7 @@ def test_the_schemas_refuse_other_messages() -> None:
 def test_every_field_is_explained() -> None:
     text = (DOCS / "payload.md").read_text()
     kinds = (EventMessage, StateMessage, StatusMessage, TelemetryMessage, SeenMessage, ControlState)
-    for kind in (*kinds, edge_sdk.publishing.CameraState, CameraHealth):
+    for kind in (*kinds, edge_sdk.messages.schema.CameraState, CameraHealth):
         for field in msgspec.structs.fields(kind):
             assert f"{field.encode_name}`" in text, f"{kind.__name__}.{field.encode_name}"
 

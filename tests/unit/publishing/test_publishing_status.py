@@ -9,12 +9,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from edge_sdk.publishing import ModelRef, Running, SourceState
-from edge_sdk.publishing.board import Board
-from edge_sdk.publishing.dialect import Dialect
-from edge_sdk.publishing.doubts import Doubts
-from edge_sdk.publishing.link import Kind
-from edge_sdk.publishing.outbox import Message
+from edge_sdk.messages.schema import Message, ModelRef, Running, SourceState
+from edge_sdk.publishing.connection import Dialect, Kind
+from edge_sdk.publishing.retained import Board
+from edge_sdk.publishing.session import Doubts
 from tests.support.connections import FakeLink, door_over, has_connected, publisher_over, put, until
 from tests.support.results import IDENTITY, make_encoder
 

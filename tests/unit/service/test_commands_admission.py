@@ -8,20 +8,10 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.commands import (
-    CLASSES,
-    Admission,
-    Inbox,
-    Pause,
-    Request,
-    Resume,
-    SetRate,
-    Snapshot,
-    Turned,
-    class_of,
-    command_schema,
-)
-from edge_sdk.publishing import Incoming, Topics
+from edge_sdk.messages.commands import CLASSES, Pause, Resume, SetRate, Snapshot, class_of, command_schema
+from edge_sdk.messages.topics import Topics
+from edge_sdk.publishing.connection import Incoming
+from edge_sdk.service.commands import Admission, Inbox, Request, Turned
 
 TOPICS = Topics("edge/v1", "yard", "pi")
 RES = TOPICS.response

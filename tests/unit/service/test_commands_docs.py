@@ -11,7 +11,15 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.commands import CLASSES, Code, Command, ResponseMessage, class_of, command_schema, response_schema
+from edge_sdk.messages.commands import (
+    CLASSES,
+    Code,
+    Command,
+    ResponseMessage,
+    class_of,
+    command_schema,
+    response_schema,
+)
 
 DOCS = Path(__file__).parents[3] / "docs"
 _TEXT = (DOCS / "commands.md").read_text(encoding="utf-8")

@@ -12,15 +12,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.daemon.feasible import Start, VariantTime, _worth_trying, choose_start, refusal, time_stages
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.daemon.steering import Steering
-from edge_sdk.errors import IncompatibleError
-from edge_sdk.frame import Inferred, Prepared
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.stages import Stages
+from edge_sdk.core.errors import IncompatibleError
+from edge_sdk.core.frame import Inferred, Prepared
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
+from edge_sdk.service.model_loader import Start, VariantTime, _worth_trying, choose_start, refusal, time_stages
+from edge_sdk.service.model_selector import Steering
+from edge_sdk.service.settings import PipelineSettings
 from tests.support.bundles import LARGE, SMALL, edit_manifest, open_variant, write_graded
 from tests.support.pictures import write_video
 

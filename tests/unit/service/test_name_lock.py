@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.errors import PublishError
-from edge_sdk.publishing import MqttSettings, NameLock
+from edge_sdk.core.errors import PublishError
+from edge_sdk.publishing.publisher import NameLock
+from edge_sdk.publishing.settings import MqttSettings
 
 _HOLDS_IT = """
 import sys

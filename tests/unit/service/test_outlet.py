@@ -14,10 +14,11 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from edge_sdk.daemon.outlet import Outlet
-from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-from edge_sdk.errors import StoppedError, UsageError
-from edge_sdk.publishing import LinesStats, PublisherStats, TelemetryMessage
+from edge_sdk.core.errors import StoppedError, UsageError
+from edge_sdk.messages.schema import TelemetryMessage
+from edge_sdk.publishing.publisher import LinesStats, PublisherStats
+from edge_sdk.service.output import Outlet
+from edge_sdk.service.settings import PipelineSettings, RunSettings
 from tests.support.connections import WAIT_S, FakeLink, until
 from tests.support.results import make_detections, make_encoder, make_frame
 from tests.support.service import Site

@@ -7,10 +7,9 @@ import threading
 
 import pytest
 
-from edge_sdk.daemon.machine_watch import MachineWatch
-from edge_sdk.daemon.shared import Gate, Shared
-from edge_sdk.daemon.turn import Turn
 from edge_sdk.loop import Loop, Tick
+from edge_sdk.service.monitors import MachineWatch
+from edge_sdk.service.shared import Gate, Shared, Turn
 from tests.support.connections import WAIT_S, until
 
 

@@ -12,22 +12,19 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from edge_sdk.budget import Budget
-from edge_sdk.bundle import Bundle
-from edge_sdk.camera import SourceStats, SourceStatus
-from edge_sdk.daemon import stepping as stepping_module
-from edge_sdk.daemon.announcing import Announcing
-from edge_sdk.daemon.held_back import HeldBack
-from edge_sdk.daemon.obeying import Obeying
-from edge_sdk.daemon.stepping import Stepping
-from edge_sdk.daemon.undecodable import Undecodable
-from edge_sdk.daemon.watched_source import WatchedSource
-from edge_sdk.errors import HungRunError, SessionError
-from edge_sdk.frame import Frame, Result
-from edge_sdk.health.progress import Progress
-from edge_sdk.loop import Loop, Supervisor, Tick
-from edge_sdk.publishing import PublisherStats, Running, SourceState
-from edge_sdk.stop import Stop
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import HungRunError, SessionError
+from edge_sdk.core.frame import Frame, Result
+from edge_sdk.core.threads import Stop
+from edge_sdk.loop import Budget, Loop, Supervisor, Tick
+from edge_sdk.messages.schema import Running, SourceState
+from edge_sdk.publishing.publisher import PublisherStats
+from edge_sdk.service import runner as stepping_module
+from edge_sdk.service.health import Progress
+from edge_sdk.service.model_selector import Announcing
+from edge_sdk.service.monitors import HeldBack, Undecodable, WatchedSource
+from edge_sdk.service.runner import Obeying, Stepping
+from edge_sdk.sources.slot import SourceStats, SourceStatus
 from tests.support.bundles import LARGE, open_variant
 from tests.support.connections import until
 from tests.support.loops import MS, Camera, Clock, Collector
@@ -188,7 +185,7 @@ def test_rates_are_counted_since_the_last_look(site: Site) -> None:
 def test_frames_that_come_too_old_for_the_budget_or_cannot_be_decoded_are_told(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_sdk.daemon.undecodable._EVERY_S", 0.05)
+    monkeypatch.setattr("edge_sdk.service.monitors._EVERY_S", 0.05)
     source = Source(3000)
     source.delay_ns, scene = 6_000_000_000, Scene(site, source)
 

@@ -11,18 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_sdk.daemon.outlet import Outlet
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.daemon.vitals import Vitals
-from edge_sdk.event import Event
-from edge_sdk.health.notify import Notifier
-from edge_sdk.health.progress import Beat, Progress
-from edge_sdk.health.readings import Readings
-from edge_sdk.health.start import Start
-from edge_sdk.health.watch import Tell
-from edge_sdk.publishing import CameraHealth, Channel, PublisherStats, TelemetryMessage
-from edge_sdk.publishing.durable import EventStats, Losses
-from edge_sdk.wall_clock import WallClock
+from edge_sdk.core.clock import WallClock
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.schema import CameraHealth, Channel, TelemetryMessage
+from edge_sdk.outbox.event import EventStats, Losses
+from edge_sdk.publishing.publisher import PublisherStats
+from edge_sdk.service.health import Beat, Progress, Readings, Start, Tell
+from edge_sdk.service.health_reporter import Vitals
+from edge_sdk.service.output import Outlet
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.service.systemd import Notifier
 from tests.support.connections import until
 from tests.support.service import Site
 

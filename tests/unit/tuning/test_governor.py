@@ -13,12 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from edge_sdk.budget import Budget
-from edge_sdk.frame import Classification, Frame, Result
-from edge_sdk.governor import Governor, Move
-from edge_sdk.ladder import Rung, with_steps
-from edge_sdk.loop import Loop, Tick
-from edge_sdk.peers import Peers
+from edge_sdk.core.frame import Classification, Frame, Result
+from edge_sdk.loop import Budget, Loop, Tick
+from edge_sdk.tuning.degradation import Governor, Move, Peers, Rung, with_steps
 from tests.support.loops import MS, Camera, Clock, Collector
 
 S = 1_000_000_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from edge_sdk.ladder import Rung, ladder_of
-from edge_sdk.manifest import Agreement, BoardEstimate, Manifest, Quality, Variant
+from edge_sdk.bundle.manifest import Agreement, BoardEstimate, Manifest, Quality, Variant
+from edge_sdk.tuning.degradation import Rung, ladder_of
 from tests.support.bundles import make_manifest, make_variant
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.daemon.steering import Steering
-from edge_sdk.errors import NoRoomError
-from edge_sdk.room import check_room
-from edge_sdk.session import SessionSettings
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import NoRoomError
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.service.model_selector import Steering
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.tuning.degradation import check_room
 from tests.support.bundles import LARGE, SMALL, write_graded, write_variants
 from tests.support.loops import Scene
 
