@@ -25,7 +25,7 @@ from edge_sdk.cli.root import unhurried
 from edge_sdk.cli.run_settings import config_file, rereading
 from edge_sdk.core.errors import EdgeError, PublishError
 from edge_sdk.core.machine import no_collection, share_one_heap
-from edge_sdk.core.threads import Ahead, Stop, ignore_signals, stopping_on_signals
+from edge_sdk.core.threads import BackgroundTask, Stop, ignore_signals, stopping_on_signals
 from edge_sdk.service.health import Progress, Start
 from edge_sdk.service.systemd import Notifier, is_journal, line_for_people
 
@@ -146,7 +146,7 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
             reread = None if config is None else rereading(config, status, duration_s)
             settings = None if reread is None else reread()
             verifying = _verifying_first(options, settings)
-            verified = None if verifying is None else stack.enter_context(Ahead(verifying, "edge-verify"))
+            verified = None if verifying is None else stack.enter_context(BackgroundTask(verifying, "edge-verify"))
             from edge_sdk.cli.run_settings import run_settings
             from edge_sdk.service.shared import Shared
             from edge_sdk.service.startup import begin_loading
@@ -161,14 +161,14 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
             stack.enter_context(loading)
         with no_collection():
             from edge_sdk.service.runner import RunSummary
-            from edge_sdk.service.service import Daemon
+            from edge_sdk.service.service import Service
 
         if stop.is_asked():
             nothing = [RunSummary.of_nothing(each.camera, "signal", each.latency_ms) for each in settings.pipelines]
             return nothing, None
         start.mark("modules")
         begin = _beginning(settings.pipelines[0], loading)
-        daemon = Daemon(settings, begin, shared, status, stop, notifier, start, reread)
+        daemon = Service(settings, begin, shared, status, stop, notifier, start, reread)
         return list(daemon.run().values()), daemon.left_out
 
 
@@ -201,7 +201,7 @@ def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
 
         if begun and settings == first:
             return begun.pop()
-        with Ahead(_verifying(settings.bundle, settings.trusted_keys), "edge-verify") as verified:
+        with BackgroundTask(_verifying(settings.bundle, settings.trusted_keys), "edge-verify") as verified:
             return begin_loading(settings, verified, say, stop, shared)
 
     return begin

@@ -30,7 +30,7 @@ from edge_sdk.fleet.messages import columns_of, fitted, padded
 if TYPE_CHECKING:
     from edge_sdk.fleet.coco import CocoWriter
     from edge_sdk.fleet.fleet import Fleet
-    from edge_sdk.publishing.subscriber import Heard, Listener
+    from edge_sdk.publishing.subscriber import Heard, Subscriber
 
 
 _DRAW_S = 0.25
@@ -58,7 +58,7 @@ def command(**options: object) -> None:
     from edge_sdk.fleet.coco import CocoWriter
     from edge_sdk.fleet.fleet import Fleet
     from edge_sdk.fleet.messages import filters
-    from edge_sdk.publishing.subscriber import Listener
+    from edge_sdk.publishing.subscriber import Subscriber
 
     quiet = bool(options["quiet"])
     warn: Callable[[str], None] = (lambda _line: None) if quiet else say
@@ -70,7 +70,7 @@ def command(**options: object) -> None:
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(stopping_on_signals())
         connection = _Connection(settings.address, None if is_live else warn)
-        listener = Listener(settings, topics, connection.changed)
+        listener = Subscriber(settings, topics, connection.changed)
         stack.callback(listener.close)
         coco = None if path is None else CocoWriter(path)
         if coco is not None:
@@ -95,7 +95,7 @@ def command(**options: object) -> None:
         raise PublishError(f"broker {settings.address}: {connection.words}")
 
 
-def _finish(coco: CocoWriter, listener: Listener) -> None:
+def _finish(coco: CocoWriter, listener: Subscriber) -> None:
     """Files of what was never heard are no result."""
     if listener.has_been_online:
         coco.close()
@@ -166,14 +166,14 @@ class _Watch:
         self._messages = 0
         self._lost_at = -_LOST_EVERY_S
 
-    def run(self, listener: Listener, stop: Stop, count: int | None, duration_s: float | None) -> None:
+    def run(self, listener: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
         """Until somebody, the count or the time ends it, or the broker refuses the first connection."""
         try:
             self._listen(listener, stop, count, duration_s)
         finally:
             self._look_at_losses(listener.lost, math.inf)
 
-    def _listen(self, listener: Listener, stop: Stop, count: int | None, duration_s: float | None) -> None:
+    def _listen(self, listener: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
         began, hint_at, drawn_at = time.monotonic(), 0.0, 0.0
         while not stop.is_asked():
             heard = listener.take(_DRAW_S)

@@ -95,7 +95,7 @@ _LOOK_S = 0.1  # how soon a request to stop is seen
 _PATIENCE_S = 0.5  # a model that loads, a camera that is silent: who is told to stop has two seconds for both
 
 
-class Ahead(Generic[T]):
+class BackgroundTask(Generic[T]):
     """One piece of work, begun at once; a context that waits for its end, half a second at most.
 
     Args:
@@ -114,7 +114,7 @@ class Ahead(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Ahead[T]:
+    def __enter__(self) -> BackgroundTask[T]:
         return self
 
     def __exit__(
@@ -313,7 +313,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-class Pace(Generic[_T, _R]):
+class RateLimiter(Generic[_T, _R]):
     """Filled by the cameras' threads, released by another one.
 
     Args:

@@ -28,12 +28,7 @@ from edge_sdk.bundle.golden import largest_difference
 from edge_sdk.core.errors import BundleError, HungRunError, IncompatibleError, OutputError, SessionError, first_line
 from edge_sdk.core.frame import Inferred, Prepared, Tensor
 from edge_sdk.inference.profile import Event
-from edge_sdk.inference.runtime import (
-    extension_libraries,
-    onnxruntime_version,
-    open_inference,
-    operator_libraries,
-)
+from edge_sdk.inference.runtime import extension_libraries, onnxruntime_version, open_inference, operator_libraries
 from edge_sdk.inference.settings import UNKNOWN_LIMIT_S, SessionSettings
 from edge_sdk.inference.watchdog import guarded
 

@@ -23,7 +23,7 @@ _ROW_BYTES = 96
 """What a row, its place in the index and the object in memory cost beside the payload and the topic, about."""
 
 
-class Held(Message, frozen=True, gc=False):
+class QueuedEvent(Message, frozen=True, gc=False):
     """One event; the outbox's own order is that of the ids.
 
     Attributes:

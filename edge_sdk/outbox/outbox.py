@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from edge_sdk.core.errors import of_descriptors
-from edge_sdk.core.threads import Backoff, Pace
-from edge_sdk.outbox.event import Encode, EventStats, Held
-from edge_sdk.outbox.queue import Numbers, Shelf
+from edge_sdk.core.threads import Backoff, RateLimiter
+from edge_sdk.outbox.event import Encode, EventStats, QueuedEvent
+from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, is_there, since_boot_s
-from edge_sdk.outbox.warnings import Complaints, Troubles
-from edge_sdk.outbox.writer import Alarm
+from edge_sdk.outbox.warnings import LossWarnings, OutboxWarnings
+from edge_sdk.outbox.writer import WriterSchedule
 
 if TYPE_CHECKING:
     from edge_sdk.outbox.recovery import Disk
@@ -41,7 +41,7 @@ _MOST_EARLY = 10_000  # events that wait for the file; of more the oldest are lo
 _Put: TypeAlias = tuple[str, str, Encode]
 
 
-class Entrance:
+class Admission:
     """Of one outbox; its methods may be called from any thread.
 
     Args:
@@ -51,7 +51,7 @@ class Entrance:
         is_open: whether there is no file whose numbers are to be known first.
     """
 
-    def __init__(self, shelf: Shelf, on_failure: Callable[[Exception | None], None], *, is_open: bool) -> None:
+    def __init__(self, shelf: OutboxQueue, on_failure: Callable[[Exception | None], None], *, is_open: bool) -> None:
         self._shelf, self._on_failure = shelf, on_failure
         self._early: deque[_Put] = deque()
         self._entering: deque[_Put] = deque()
@@ -60,11 +60,11 @@ class Entrance:
         self._is_open = threading.Event()
         if is_open:
             self._is_open.set()
-        self._pace: Pace[_Put, int | None] = Pace(None, self._enter)
+        self._pace: RateLimiter[_Put, int | None] = RateLimiter(None, self._enter)
 
     def limit(self, max_per_s: float | None) -> None:
         """Let so many of each camera in a second; before the first of them comes."""
-        self._pace = Pace(max_per_s, self._enter, go_late=lambda event: self._try(self._enter, event))
+        self._pace = RateLimiter(max_per_s, self._enter, go_late=lambda event: self._try(self._enter, event))
 
     def put(self, topic: str, camera: str, encode: Encode) -> int | None:
         """Let one in; its number, or None while it has none."""
@@ -163,20 +163,20 @@ class EventOutbox:
         after: EventOutbox | None = None,
     ) -> None:
         self._settings = settings
-        self._troubles = Troubles(on_trouble)
+        self._troubles = OutboxWarnings(on_trouble)
         self._path, self._retry = path, retry
         self._clock = AgeClock(boot_id, now_s)
-        self._shelf = Shelf(Numbers(wall_s), self._clock.seconds, settings.max_memory_bytes)
+        self._shelf = OutboxQueue(SequenceNumbers(wall_s), self._clock.seconds, settings.max_memory_bytes)
         self._before = after if after is not None and after.is_busy_with(path) else None
         # At once where there is one: it knows the numbers, and has what an earlier process could not send.
         has_file = path is not None and (self._before is not None or is_there(path))
-        self._entrance = Entrance(self._shelf, self._troubles.say_unencoded, is_open=not has_file)
-        self._complaints = Complaints(self._troubles.say)
+        self._entrance = Admission(self._shelf, self._troubles.say_unencoded, is_open=not has_file)
+        self._complaints = LossWarnings(self._troubles.say)
         self._was_durable: bool | None = None
         self._disk: Disk | None = None
         self._thread: threading.Thread | None = None
         self._on_ready: Callable[[], None] = lambda: None
-        self._alarm, self._closing = Alarm(), threading.Event()
+        self._alarm, self._closing = WriterSchedule(), threading.Event()
         self._is_hungry = False
         self._start_lock = threading.Lock()
         if has_file:
@@ -249,7 +249,7 @@ class EventOutbox:
         """Whether what is put goes to disk at present; after the end whether it did so to the last."""
         return (self._disk is not None and self._disk.takes) if self._was_durable is None else self._was_durable
 
-    def take(self) -> Held | None:
+    def take(self) -> QueuedEvent | None:
         """The next event; the caller settles it by one of the next three."""
         event = self._shelf.take()
         if self._shelf.is_low and not self._is_hungry:
@@ -257,19 +257,19 @@ class EventOutbox:
             self._alarm.ring()
         return event
 
-    def deliver(self, event: Held) -> None:
+    def deliver(self, event: QueuedEvent) -> None:
         """The broker has it."""
         self._shelf.deliver(event)
         self._complaints.delivered(event.topic)
         self._alarm.soon()
 
-    def refuse(self, event: Held, reason: str) -> None:
+    def refuse(self, event: QueuedEvent, reason: str) -> None:
         """The broker never takes it: it is put aside."""
         self._shelf.refuse(event, reason)
         self._complaints.refused(event.topic, reason)
         self._alarm.soon()
 
-    def give_back(self, event: Held, hold_s: float) -> None:
+    def give_back(self, event: QueuedEvent, hold_s: float) -> None:
         """It did not arrive, and is the next again; nothing is taken for `hold_s` seconds."""
         self._shelf.give_back(event, hold_s)
 

@@ -39,41 +39,41 @@ from typing import NamedTuple
 
 import msgspec
 
-from edge_sdk.outbox.event import Held, Losses, is_denial
+from edge_sdk.outbox.event import Losses, QueuedEvent, is_denial
 
 _MOST_READY = 512  # events
 _MOST_BYTES = 512_000
 
 
-class Ready:
+class Prefetch:
     """Of one shelf, under its lock."""
 
     def __init__(self) -> None:
-        self._events: deque[Held] = deque()
+        self._events: deque[QueuedEvent] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._events)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[QueuedEvent]:
         return iter(self._events)
 
     def room(self) -> tuple[int, int]:
         """Events and bytes that may be added."""
         return _MOST_READY - len(self._events), _MOST_BYTES - self._bytes
 
-    def take(self) -> Held:
+    def take(self) -> QueuedEvent:
         """The next one."""
         event = self._events.popleft()
         self._bytes -= event.cost
         return event
 
-    def add(self, events: Sequence[Held]) -> None:
+    def add(self, events: Sequence[QueuedEvent]) -> None:
         """Add some whose ids are above all others."""
         self._events.extend(events)
         self._bytes += sum(event.cost for event in events)
 
-    def put_first(self, events: Iterable[Held]) -> None:
+    def put_first(self, events: Iterable[QueuedEvent]) -> None:
         """Add some in the order of ids, in which all is sent, and written down as through."""
         self._set([*self._events, *events])
 
@@ -82,7 +82,7 @@ class Ready:
         if ids and self._events and self._events[0].id <= max(ids):
             self._set(event for event in self._events if event.id not in ids)
 
-    def _set(self, events: Iterable[Held]) -> None:
+    def _set(self, events: Iterable[QueuedEvent]) -> None:
         self._events = deque(sorted(events, key=lambda event: event.id))
         self._bytes = sum(event.cost for event in self._events)
 
@@ -91,15 +91,15 @@ _MOST_ANSWERED = 4096  # events; beyond that the oldest are believed
 _MOST_DOUBTS = 5  # of one event: a broker that crashed as often right after its answers has other troubles
 
 
-class Answered:
+class Unconfirmed:
     """Of one outbox; not for several threads at once."""
 
     def __init__(self) -> None:
-        self._events: deque[tuple[float, Held]] = deque()
+        self._events: deque[tuple[float, QueuedEvent]] = deque()
         self._lowest: deque[int] = deque()  # ids that no later answer is below: the lowest of all is the first
         self._doubts: dict[int, int] = {}
 
-    def add(self, event: Held) -> None:
+    def add(self, event: QueuedEvent) -> None:
         """The broker has just said that it has this one."""
         if self._doubts.get(event.id, 0) < _MOST_DOUBTS:
             self._events.append((time.monotonic(), event))
@@ -116,7 +116,7 @@ class Answered:
             self._believe()
         return len(self._events) < count
 
-    def recall(self) -> list[Held]:
+    def recall(self) -> list[QueuedEvent]:
         """All that are in doubt, which are to be sent again."""
         events = self.events()
         self._events.clear()
@@ -127,7 +127,7 @@ class Answered:
             del self._doubts[next(iter(self._doubts))]
         return events
 
-    def events(self) -> list[Held]:
+    def events(self) -> list[QueuedEvent]:
         """All that are in doubt."""
         return [event for _, event in self._events]
 
@@ -143,7 +143,7 @@ class Answered:
         self._doubts.pop(event.id, None)
 
 
-class Commits:
+class CommitTracker:
     """Of one outbox.
 
     Args:
@@ -164,7 +164,7 @@ class Commits:
         """The newest number that a commit has written down."""
         return self._newest.get(camera)
 
-    def keep(self, events: Sequence[Held], to: int) -> None:
+    def keep(self, events: Sequence[QueuedEvent], to: int) -> None:
         """A commit has written these down, and all up to an id are safe."""
         for event in events:  # an older number comes behind a newer one where it is offered again
             self._newest[event.camera] = max(event.seq, self._newest.get(event.camera, event.seq))
@@ -191,7 +191,7 @@ _REFUSED = 100  # events that wait to be put aside
 _EVERY_S = 60.0  # of one topic, at most: a broker may deny one event and take the next, whatever its ACL says
 
 
-class Aside:
+class Quarantine:
     """Of one outbox, for the holder of its lock.
 
     Args:
@@ -200,17 +200,17 @@ class Aside:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
-        self._refused: deque[tuple[Held, str]] = deque(maxlen=_REFUSED)
+        self._refused: deque[tuple[QueuedEvent, str]] = deque(maxlen=_REFUSED)
         self._denied: dict[str, float] = {}  # topics, and from when on their events may be offered again
         self._wanted: set[str] = set()
 
-    def refuse(self, event: Held, reason: str) -> None:
+    def refuse(self, event: QueuedEvent, reason: str) -> None:
         """The broker refused an event."""
         self._refused.append((event, reason))
         if is_denial(reason):
             self._denied.setdefault(event.topic, 0.0)
 
-    def refused(self) -> list[tuple[Held, str]]:
+    def refused(self) -> list[tuple[QueuedEvent, str]]:
         """What is not put aside yet."""
         return list(self._refused)
 
@@ -218,7 +218,7 @@ class Aside:
         """The largest id up to this one, of which and before which none waits here."""
         return min([number, *(event.id - 1 for event, _ in self._refused)])
 
-    def put_aside(self, refused: Sequence[tuple[Held, str]]) -> None:
+    def put_aside(self, refused: Sequence[tuple[QueuedEvent, str]]) -> None:
         """These are."""
         done = {event.id for event, _ in refused}
         self._refused = deque((one for one in self._refused if one[0].id not in done), maxlen=_REFUSED)
@@ -236,7 +236,7 @@ class Aside:
         return wanted
 
 
-class Tally:
+class Counters:
     """Of one outbox; not for several threads at once.
 
     Attributes:
@@ -304,7 +304,7 @@ class Tally:
 _AHEAD = 4096  # numbers; more than are ever put while one commit lasts
 
 
-class Numbers:
+class SequenceNumbers:
     """Of all cameras; not for several threads at once.
 
     Args:
@@ -373,7 +373,7 @@ class InMemory(NamedTuple):
         waiting: events that are not through, without those that were put since `take_new`.
     """
 
-    held: list[Held]
+    held: list[QueuedEvent]
     through: set[int]
     done_to: int
     waiting: int
@@ -389,7 +389,7 @@ class Counts(NamedTuple):
     waiting: int
 
 
-class Shelf:
+class OutboxQueue:
     """Of one outbox; its methods may be called from any thread.
 
     Args:
@@ -398,19 +398,19 @@ class Shelf:
         max_bytes: that may be newly put; of more the oldest are lost.
     """
 
-    def __init__(self, numbers: Numbers, age_s: Callable[[], float], max_bytes: int) -> None:
+    def __init__(self, numbers: SequenceNumbers, age_s: Callable[[], float], max_bytes: int) -> None:
         self._numbers, self._age_s, self._max_bytes = numbers, age_s, max_bytes
         self._lock = threading.Lock()
-        self._commits = Commits(self._lock)
+        self._commits = CommitTracker(self._lock)
         self._following = numbers.following
         self._new: deque[tuple[str, bytes, str, int, int]] = deque()
         self._new_bytes = 0
-        self._ready = Ready()
-        self._flying: dict[int, Held] = {}
-        self._answered = Answered()
-        self._aside = Aside()
+        self._ready = Prefetch()
+        self._flying: dict[int, QueuedEvent] = {}
+        self._answered = Unconfirmed()
+        self._aside = Quarantine()
         self._last_id = self._put_id = self._fed = 0
-        self._tally = Tally()
+        self._tally = Counters()
         self._hold_until = 0.0
         self._has_more = self._is_still = False
 
@@ -461,7 +461,7 @@ class Shelf:
         """Whether nothing is taken for a while."""
         return time.monotonic() < self._hold_until
 
-    def take(self) -> Held | None:
+    def take(self) -> QueuedEvent | None:
         """The next event, which is on its way from now on."""
         with self._lock:
             if not self.is_ready:
@@ -475,7 +475,7 @@ class Shelf:
         """Whether more should be read."""
         return self._has_more and len(self._ready) < _LOW
 
-    def deliver(self, event: Held) -> None:
+    def deliver(self, event: QueuedEvent) -> None:
         """The broker says that it has it; `recall` may doubt that for a while."""
         with self._lock:
             if self._flying.pop(event.id, None) is not None:
@@ -497,7 +497,7 @@ class Shelf:
             self._ready.put_first(msgspec.structs.replace(event, is_repeated=True) for event in again)
             self._flying.clear()
 
-    def refuse(self, event: Held, reason: str) -> None:
+    def refuse(self, event: QueuedEvent, reason: str) -> None:
         """The broker never takes it."""
         with self._lock:
             if self._flying.pop(event.id, None) is not None:
@@ -506,7 +506,7 @@ class Shelf:
                 if event.id > self._commits.safe_to:
                     self._commits.lose()
 
-    def give_back(self, event: Held, hold_s: float) -> None:
+    def give_back(self, event: QueuedEvent, hold_s: float) -> None:
         """It did not arrive, and is the next again; nothing is taken for so many seconds."""
         with self._lock:
             if self._flying.pop(event.id, None) is not None:
@@ -520,7 +520,7 @@ class Shelf:
         """Whether something was put that its thread has not seen."""
         return bool(self._new)
 
-    def take_new(self, again: Sequence[Held] = ()) -> list[Held]:
+    def take_new(self, again: Sequence[QueuedEvent] = ()) -> list[QueuedEvent]:
         """What was put since the last call, and behind it, with new ids, what is offered again."""
         with self._lock:
             new = list(self._new)
@@ -532,11 +532,12 @@ class Shelf:
             self._tally.offer_again(len(again))
         now_s = self._age_s()
         return [
-            Held(topic, payload, camera, seq=seq, id=number, put_s=now_s) for topic, payload, camera, seq, number in new
+            QueuedEvent(topic, payload, camera, seq=seq, id=number, put_s=now_s)
+            for topic, payload, camera, seq, number in new
         ]
 
     @contextmanager
-    def aside(self) -> Iterator[Aside]:
+    def aside(self) -> Iterator[Quarantine]:
         """What the broker refused; it refuses nothing meanwhile."""
         with self._lock:
             yield self._aside
@@ -550,7 +551,7 @@ class Shelf:
         """Events and bytes that may be given to the publisher's thread."""
         return self._ready.room()
 
-    def feed(self, events: Sequence[Held], to: int, *, has_more: bool) -> None:
+    def feed(self, events: Sequence[QueuedEvent], to: int, *, has_more: bool) -> None:
         """Give events to the publisher's thread.
 
         Args:
@@ -639,12 +640,12 @@ class Shelf:
             return by
 
     @contextmanager
-    def numbers(self) -> Iterator[Numbers]:
+    def numbers(self) -> Iterator[SequenceNumbers]:
         """Which numbers were given; none is meanwhile."""
         with self._lock:
             yield self._numbers
 
-    def keep(self, events: Sequence[Held], bounds: dict[str, int], to: int) -> None:
+    def keep(self, events: Sequence[QueuedEvent], bounds: dict[str, int], to: int) -> None:
         """A commit has written this down, and with it all up to an id is safe."""
         with self._lock:
             self._numbers.kept(bounds)

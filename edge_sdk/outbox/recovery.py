@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import of_descriptors
 from edge_sdk.core.threads import Backoff
-from edge_sdk.outbox.event import Held
+from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import (
     PAGE_BYTES,
@@ -269,7 +269,7 @@ def _fill(sql: sqlite3.Connection, pages: _Pages, record: CommitRecord, complain
     places = pages.leaves()
     state = _newest([pages.state_in(place) for place in places], record) or State(file="")
     known, bounds = state.last_id, dict(state.bounds)
-    asides: dict[tuple[str, int], tuple[Held, str]] = {}
+    asides: dict[tuple[str, int], tuple[QueuedEvent, str]] = {}
 
     def rows() -> Iterator[tuple[object, ...]]:
         for place in places:
@@ -607,9 +607,9 @@ class Disk:
             self.close()
         return trouble is None
 
-    def carry_over(self, store: EventStore, after: int) -> list[Held]:
+    def carry_over(self, store: EventStore, after: int) -> list[QueuedEvent]:
         """Copy what an astray file has after an id into the one that is open now; returns what was denied there."""
-        denied: list[Held] = []
+        denied: list[QueuedEvent] = []
         if self.astray is not None:
             carried = carry_over(self.astray, store, after)
             with contextlib.suppress(sqlite3.Error):  # on a disk that is gone

@@ -36,7 +36,7 @@ from typing import Any
 
 import msgspec
 
-from edge_sdk.outbox.event import Held, is_denial
+from edge_sdk.outbox.event import QueuedEvent, is_denial
 
 SALVAGED = ".salvaged"
 """Ends the name of a file that is complete and about to be put in the place of a damaged one."""
@@ -47,7 +47,7 @@ def is_there(path: Path) -> bool:
     return path.exists() or path.with_name(path.name + SALVAGED).exists()
 
 
-class Place:
+class FileIdentity:
     """Of one open file; taken when it and its log are there.
 
     Args:
@@ -312,34 +312,34 @@ class AstrayError(sqlite3.Error):
     """A file that is open is no longer at its path: it was removed, moved, or another disk was mounted there."""
 
 
-def row_of(event: Held, epoch: int) -> tuple[object, ...]:
+def row_of(event: QueuedEvent, epoch: int) -> tuple[object, ...]:
     """The row of an event, with its checksum."""
     head = f"{epoch}\0{event.id}\0{event.camera}\0{event.seq}\0{event.put_s!r}\0{event.topic}"
     crc = _checksum(head, event.payload)
     return (event.id, event.camera, event.seq, event.put_s, event.topic, event.payload, crc)
 
 
-def event_of(row: Sequence[Any], epoch: int) -> Held | None:
+def event_of(row: Sequence[Any], epoch: int) -> QueuedEvent | None:
     """The event of a row; None where the row is not what `row_of` made."""
     number, camera, seq, put_s, topic, payload, crc = row
     if not isinstance(payload, bytes) or not isinstance(put_s, float | int):
         return None
-    event = Held(topic, payload, camera, seq=seq, id=number, put_s=float(put_s))
+    event = QueuedEvent(topic, payload, camera, seq=seq, id=number, put_s=float(put_s))
     return event if row_of(event, epoch)[-1] == crc else None
 
 
-def aside_row_of(event: Held, reason: str) -> tuple[object, ...]:
+def aside_row_of(event: QueuedEvent, reason: str) -> tuple[object, ...]:
     """The row of an event that is put aside, without its id."""
     crc = _checksum(f"{event.camera}\0{event.seq}\0{event.topic}\0{reason}", event.payload)
     return (event.camera, event.seq, event.topic, event.payload, reason, crc)
 
 
-def aside_of(row: Sequence[Any]) -> tuple[Held, str] | None:
+def aside_of(row: Sequence[Any]) -> tuple[QueuedEvent, str] | None:
     """The event and the reason of a row with its id; None where it is not what `aside_row_of` made."""
     number, camera, seq, topic, payload, reason, crc = row
     if not isinstance(payload, bytes):
         return None
-    event = Held(topic, payload, camera, seq=seq, id=number)
+    event = QueuedEvent(topic, payload, camera, seq=seq, id=number)
     return (event, reason) if aside_row_of(event, reason)[-1] == crc else None
 
 
@@ -411,7 +411,7 @@ class EventStore:
     def __len__(self) -> int:
         return self.state.count
 
-    def commit(self, events: Sequence[Held], bounds: Mapping[str, int], done_to: int, mark: AgeMark) -> None:
+    def commit(self, events: Sequence[QueuedEvent], bounds: Mapping[str, int], done_to: int, mark: AgeMark) -> None:
         """Write all of this down, or nothing; it survives a power cut from when this returns.
 
         Args:
@@ -434,13 +434,13 @@ class EventStore:
         self._counts.subtract(gone.values())
         self._counts.update(event.camera for event in new)
 
-    def read_after(self, last_id: int, most: int, most_bytes: int) -> tuple[list[Held], int, int]:
+    def read_after(self, last_id: int, most: int, most_bytes: int) -> tuple[list[QueuedEvent], int, int]:
         """The next events.
 
         Returns:
             The events, by growing ids; the last id that was looked at; how many were damaged, and are left out.
         """
-        found: list[Held] = []
+        found: list[QueuedEvent] = []
         damaged = 0
         for row in self._sql.execute(f"{_READ} WHERE id > ? ORDER BY id LIMIT ?", (last_id, most)):
             event = event_of(row, self.state.epoch)
@@ -547,7 +547,7 @@ class EventStore:
                 self._sql.execute("PRAGMA wal_checkpoint")  # not before it is the file smaller
                 self._bound()
 
-    def quarantine(self, refused: Sequence[tuple[Held, str]]) -> None:
+    def quarantine(self, refused: Sequence[tuple[QueuedEvent, str]]) -> None:
         """Put events aside that the broker does not take, each with the reason; the newest are kept, bounded."""
         gone: dict[int, str] = {}
         with self._committing() as state:
@@ -559,7 +559,7 @@ class EventStore:
             self._sql.execute(_TRIM_QUARANTINE, (QUARANTINE_ROWS, most_bytes))
         self._counts.subtract(gone.values())
 
-    def denied(self, topics: Collection[str] | None) -> list[Held]:
+    def denied(self, topics: Collection[str] | None) -> list[QueuedEvent]:
         """Events that were put aside because a broker's ACL denied them; their ids are those of quarantine.
 
         Args:
@@ -633,7 +633,7 @@ class EventStore:
         self._sql.execute("PRAGMA journal_mode = WAL")
         with self._transaction():
             pass  # not before it is the log there
-        self._place = Place(self._path)
+        self._place = FileIdentity(self._path)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

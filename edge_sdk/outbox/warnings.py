@@ -27,7 +27,7 @@ _ADVICE = {
 }
 
 
-class Complaints:
+class LossWarnings:
     """Of one outbox.
 
     Args:
@@ -95,7 +95,7 @@ def lost_in_words(losses: Losses) -> str:
     return f"{losses.total} events are lost since the start: {parts}"
 
 
-class Troubles:
+class OutboxWarnings:
     """Of one outbox; said from any thread.
 
     Args:

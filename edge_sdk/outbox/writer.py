@@ -18,19 +18,19 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
-from edge_sdk.outbox.event import Held
-from edge_sdk.outbox.queue import Shelf
+from edge_sdk.outbox.event import QueuedEvent
+from edge_sdk.outbox.queue import OutboxQueue
 from edge_sdk.outbox.recovery import Disk
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, EventStore, State
-from edge_sdk.outbox.warnings import Complaints
+from edge_sdk.outbox.warnings import LossWarnings
 
 _MOST = 1000
 
 
-def slices(events: Iterable[Held], most_bytes: int) -> Iterator[list[Held]]:
+def slices(events: Iterable[QueuedEvent], most_bytes: int) -> Iterator[list[QueuedEvent]]:
     """Portions of at most a thousand events and so many bytes, or of one that is larger; no empty one."""
-    some: list[Held] = []
+    some: list[QueuedEvent] = []
     size = 0
     for event in events:
         if some and (len(some) >= _MOST or size + event.cost > most_bytes):
@@ -59,13 +59,13 @@ class Writer:
     """
 
     def __init__(
-        self, shelf: Shelf, disk: Disk, clock: AgeClock, settings: OutboxSettings, complaints: Complaints
+        self, shelf: OutboxQueue, disk: Disk, clock: AgeClock, settings: OutboxSettings, complaints: LossWarnings
     ) -> None:
         self._shelf, self._disk, self._clock, self._settings = shelf, disk, clock, settings
         self._complaints = complaints
         self._largest_bytes = min(settings.max_mb * 1e6 * _LARGEST_SHARE, settings.max_memory_bytes / 4)
         self._slice_bytes = int(settings.max_mb * 1e6 * _SLICE_SHARE)
-        self._unsaved: dict[int, Held] = {}  # by growing ids
+        self._unsaved: dict[int, QueuedEvent] = {}  # by growing ids
         self._unsaved_bytes = self._seen_to = self._done_to = 0  # the last is what the file knows of
         self._token = uuid.uuid4().hex
         self._salvage: State | None = None  # what came of one, until it is said
@@ -115,7 +115,7 @@ class Writer:
             shelf.count_lost("disk", shelf.waiting)
         self._complaints.lost(shelf.counts().lost, is_last=True)
 
-    def _see(self, new: Sequence[Held]) -> None:
+    def _see(self, new: Sequence[QueuedEvent]) -> None:
         for event in new:
             self._seen_to = event.id
             if event.cost > self._largest_bytes:
@@ -243,11 +243,11 @@ class Writer:
         self._see(self._shelf.take_new(denied))
         return [event.id for event in denied]
 
-    def _hand_over(self, store: EventStore, some: list[Held]) -> None:
+    def _hand_over(self, store: EventStore, some: list[QueuedEvent]) -> None:
         """Give what was just written to the publisher's thread as far as there is room: it need not be read again."""
         room, room_bytes = self._shelf.room()
         fed = self._shelf.fed
-        given: list[Held] = []
+        given: list[QueuedEvent] = []
         for event in some:
             room_bytes -= event.cost
             if event.id <= fed:
@@ -306,7 +306,7 @@ class Writer:
     def _feed_from_memory(self) -> None:
         shelf = self._shelf
         room, room_bytes = shelf.room()
-        given: list[Held] = []
+        given: list[QueuedEvent] = []
         later = (event for number, event in self._unsaved.items() if number > shelf.fed)
         for event in islice(later, max(0, room)):
             room_bytes -= event.cost
@@ -350,7 +350,7 @@ _IDLE_S = 60.0
 _SOON_S = 0.5  # the file learns so soon what the broker has; a kill before that sends it twice
 
 
-class Alarm:
+class WriterSchedule:
     """Of one outbox.
 
     Attributes:

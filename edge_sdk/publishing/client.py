@@ -43,10 +43,10 @@ from edge_sdk.publishing.connection import (
     NOT_AUTHORIZED,
     QUOTA_EXCEEDED,
     Answer,
-    Dialect,
     Incoming,
     Kind,
     Phase,
+    ProtocolFallback,
     Wakeup,
 )
 from edge_sdk.publishing.settings import MqttSettings
@@ -116,7 +116,7 @@ class _Client(mqtt.Client):
         return super()._sock_recv(bufsize)
 
 
-class Dialing:
+class Transport:
     """Of one connection, and never used again after it.
 
     Args:
@@ -248,7 +248,7 @@ class Dialing:
             self._tls.connection.close()
 
 
-def turned_away(reason: ReasonCode, dialect: Dialect) -> tuple[Phase, str]:
+def turned_away(reason: ReasonCode, dialect: ProtocolFallback) -> tuple[Phase, str]:
     """What a broker means that does not take a connection: whether another one may be tried soon, and why, for people.
 
     Args:
@@ -278,7 +278,7 @@ _REPEATED = b"\x26\x00\x08repeated\x00\x011"
 _MOST_INCOMING_BYTES = 65536  # of one packet; a broker that knows MQTT 5 keeps larger ones
 
 
-class Way(NamedTuple):
+class PublishOptions(NamedTuple):
     """How messages of one kind travel."""
 
     qos: int
@@ -313,11 +313,13 @@ class Numbered(Properties):
         return self
 
 
-def ways_of(settings: MqttSettings, *, is_v5: bool) -> dict[Kind, Way]:
+def publish_options_of(settings: MqttSettings, *, is_v5: bool) -> dict[Kind, PublishOptions]:
     """Of every kind, for this broker; those of MQTT 3.1.1 have no properties."""
 
-    def way(kind: Kind, qos: int, *, retain: bool = False, expiry_s: int | None = None) -> Way:
-        return Way(qos, retain, Numbered(_properties(PacketTypes.PUBLISH, kind, expiry_s)) if is_v5 else None)
+    def way(kind: Kind, qos: int, *, retain: bool = False, expiry_s: int | None = None) -> PublishOptions:
+        return PublishOptions(
+            qos, retain, Numbered(_properties(PacketTypes.PUBLISH, kind, expiry_s)) if is_v5 else None
+        )
 
     return {
         **{kind: way(kind, c.qos, expiry_s=c.expiry_s) for kind, c in settings.channels.items()},
@@ -396,7 +398,7 @@ _RIVAL = (
 )
 
 
-class MqttLink:
+class MqttConnection:
     """One connection to one broker; see `Link`.
 
     Args:
@@ -405,7 +407,7 @@ class MqttLink:
         dialect: what the broker was found to understand; by default what the settings say.
     """
 
-    def __init__(self, settings: MqttSettings, will: bytes, dialect: Dialect | None = None) -> None:
+    def __init__(self, settings: MqttSettings, will: bytes, dialect: ProtocolFallback | None = None) -> None:
         self.phase: Phase = "opening"
         self.detail = ""
         self.window = WINDOW
@@ -419,10 +421,10 @@ class MqttLink:
         self._has_old_mail = False
         self._subscribed: dict[int | None, tuple[str, ...]] = {}
         self._refusals: list[str] = []
-        self._dialect = dialect or Dialect(settings.protocol)
+        self._dialect = dialect or ProtocolFallback(settings.protocol)
         self._is_v5 = self._dialect.is_v5
-        self._ways = ways_of(settings, is_v5=self._is_v5)
-        self._dialing = Dialing(settings, settings.client_id, self._dialect.protocol)
+        self._ways = publish_options_of(settings, is_v5=self._is_v5)
+        self._dialing = Transport(settings, settings.client_id, self._dialect.protocol)
         self._client = self._dialing.client
         self._prepare(self._client, will)
 

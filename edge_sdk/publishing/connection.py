@@ -98,7 +98,7 @@ class Answer(NamedTuple):
     code: int = 0
 
 
-class Link(Protocol):
+class Connection(Protocol):
     """One connection, from CONNECT to its end, and never used again after that.
 
     A new connection begins with nothing left over from the old one: what did not arrive is offered again by the outbox.
@@ -220,7 +220,7 @@ class Receiving:
         receiver: takes what comes.
     """
 
-    def __init__(self, link: Link, topics: Sequence[str], receiver: Receiver) -> None:
+    def __init__(self, link: Connection, topics: Sequence[str], receiver: Receiver) -> None:
         self._link, self._topics, self._receiver = link, tuple(topics), receiver
         self._has_subscribed = False
 
@@ -306,7 +306,7 @@ _QOS_0_ONLY = (
 )
 
 
-class Dialect:
+class ProtocolFallback:
     """Of one broker.
 
     Args:

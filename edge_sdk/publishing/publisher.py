@@ -54,14 +54,14 @@ from edge_sdk.messages.topics import Topics, check_name
 from edge_sdk.outbox.event import Encode, EventStats
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
-from edge_sdk.publishing.connection import Dialect, Kind, Link, Receiver, Receiving
+from edge_sdk.publishing.connection import Connection, Kind, ProtocolFallback, Receiver, Receiving
 from edge_sdk.publishing.queues import MemoryOutbox, Queues
-from edge_sdk.publishing.retained import Board
-from edge_sdk.publishing.session import TURN_S, Callbacks, Delivery, State
+from edge_sdk.publishing.retained import DeviceState
+from edge_sdk.publishing.session import TURN_S, Callbacks, PublishSession, State
 from edge_sdk.publishing.settings import MqttSettings
 
 
-class Seat:
+class CameraSequence:
     """Of one camera, for as long as the program runs."""
 
     def __init__(self) -> None:
@@ -192,10 +192,10 @@ class MqttStream:
         camera: str,
         topics: Topics,
         encoder: ResultEncoder,
-        seat: Seat,
+        seat: CameraSequence,
         queues: Queues,
-        delivery: Delivery,
-        board: Board,
+        delivery: PublishSession,
+        board: DeviceState,
     ) -> None:
         self.camera = camera
         self._topic, self._event_topic = topics.result(camera), topics.event(camera)
@@ -291,17 +291,17 @@ class MqttStream:
             self._delivery.notice()
 
 
-class Seats:
+class CameraSequences:
     """By camera; one that comes back finds its own."""
 
     def __init__(self) -> None:
-        self._seats: dict[str, Seat] = {}
+        self._seats: dict[str, CameraSequence] = {}
         self._lock = threading.Lock()
 
-    def of(self, camera: str) -> Seat:
+    def of(self, camera: str) -> CameraSequence:
         """One camera's."""
         with self._lock:
-            return self._seats.setdefault(camera, Seat())
+            return self._seats.setdefault(camera, CameraSequence())
 
 
 _CLIENT = "edge_sdk.publishing.client"
@@ -346,24 +346,24 @@ class MqttPublisher:
         outbox: MemoryOutbox | None = None,
         events: EventOutbox | None = None,
         backoff: Backoff | None = None,
-        make_link: Callable[[], Link] | None = None,
-        seats: Seats | None = None,
+        make_link: Callable[[], Connection] | None = None,
+        seats: CameraSequences | None = None,
         listens_to: Sequence[str] = (),
         receiver: Receiver | None = None,
     ) -> None:
         if identity.device != settings.device:
             raise UsageError(f"results are of device {identity.device!r}, the MQTT topics of {settings.device!r}")
         self._identity, self.topics = identity, settings.topics
-        self._seats = Seats() if seats is None else seats
+        self._seats = CameraSequences() if seats is None else seats
         self._lock = threading.Lock()
         self._outbox = MemoryOutbox() if outbox is None else outbox
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
-        self._board = Board(identity, versions or {})
+        self._board = DeviceState(identity, versions or {})
         self._callbacks = callbacks = Callbacks(self._board, on_state, on_doubt, receiver)
         self._queues = Queues(self._outbox, self._events, settings.channels)
         make = make_link or _network(settings, self._board.offline("lost"))
         is_listening = receiver is not None and len(listens_to) > 0
-        self._delivery = Delivery(
+        self._delivery = PublishSession(
             self._queues,
             self._events,
             self._board,
@@ -478,13 +478,13 @@ def load_client() -> None:
         importlib.import_module(_CLIENT)
 
 
-def _network(settings: MqttSettings, will: bytes) -> Callable[[], Link]:
-    from edge_sdk.publishing.client import MqttLink  # a sixth of a start: only where there is a broker
+def _network(settings: MqttSettings, will: bytes) -> Callable[[], Connection]:
+    from edge_sdk.publishing.client import MqttConnection  # a sixth of a start: only where there is a broker
     from edge_sdk.publishing.tls import broker_tls
 
     with contextlib.suppress(OSError):  # a shortage, which may be over when it connects
         broker_tls(settings)  # each connection reads the files again; what is wrong with them now is said at once
-    return partial(MqttLink, settings, will, Dialect(settings.protocol))
+    return partial(MqttConnection, settings, will, ProtocolFallback(settings.protocol))
 
 
 class Stream(Protocol):

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from edge_sdk.core.threads import Pace
+from edge_sdk.core.threads import RateLimiter
 from edge_sdk.messages.schema import CameraKind, Channel, Message
 from edge_sdk.outbox.event import Encode
 from edge_sdk.outbox.outbox import EventOutbox
@@ -190,8 +190,8 @@ class Queues:
             "result": results,
             "snapshot": MemoryOutbox(_MOST_SNAPSHOTS, _SNAPSHOT_BYTES),
         }
-        self._paces: dict[CameraKind, Pace[Message, None]] = {
-            kind: Pace(channels[kind].max_per_s, outbox.put) for kind, outbox in self._outboxes.items()
+        self._paces: dict[CameraKind, RateLimiter[Message, None]] = {
+            kind: RateLimiter(channels[kind].max_per_s, outbox.put) for kind, outbox in self._outboxes.items()
         }
         self._latest: CameraKind = "snapshot"
         events.limit(channels["event"].max_per_s)

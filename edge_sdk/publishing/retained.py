@@ -41,7 +41,7 @@ from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Kind
 
 
-class Entry:
+class CameraEntry:
     """One stream's line on the board; another stream of that camera gets another."""
 
     __slots__ = ("camera", "is_leaving", "model", "state")
@@ -51,7 +51,7 @@ class Entry:
         self.is_leaving = False
 
 
-class Board:
+class DeviceState:
     """The cameras of one device; each is written to by its own thread, and all are read by the publisher's.
 
     Args:
@@ -65,24 +65,24 @@ class Board:
 
     def __init__(self, identity: Identity, versions: Mapping[str, str]) -> None:
         self._identity, self._versions = identity, dict(versions)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, CameraEntry] = {}
         self._warnings: dict[str, str] = {}
         self._lock = threading.Lock()
         self._has_leavers = False
         self.models = self.states = 0
 
-    def join(self, camera: str, model: ModelRef) -> Entry:
+    def join(self, camera: str, model: ModelRef) -> CameraEntry:
         """Add a camera, or have another model answer for it: of its state only where its source stands is kept."""
         with self._lock:
             before = self._entries.get(camera)
             kept = before.state if before is not None and not before.is_leaving else CameraState()
             state = CameraState(source=kept.source, trouble=kept.trouble, since=kept.since)
-            entry = self._entries[camera] = Entry(camera, model, state)
+            entry = self._entries[camera] = CameraEntry(camera, model, state)
             self.models += 1
             self.states += 1
             return entry
 
-    def leave(self, entry: Entry) -> None:
+    def leave(self, entry: CameraEntry) -> None:
         """The camera goes, as soon as `release` lets it."""
         with self._lock:
             entry.is_leaving = self._has_leavers = True
@@ -100,20 +100,20 @@ class Board:
                 self.models += 1
                 self.states += 1
 
-    def source(self, entry: Entry, source: SourceState) -> bool:
+    def source(self, entry: CameraEntry, source: SourceState) -> bool:
         """Say where a camera's source stands; True where that is news."""
         trouble = source.trouble or msgspec.UNSET
         return self._change(entry, source=source.status, trouble=trouble, since=source.since.astimezone(timezone.utc))
 
-    def running(self, entry: Entry, running: Running) -> bool:
+    def running(self, entry: CameraEntry, running: Running) -> bool:
         """Say what runs; True where that is news."""
         return self._change(entry, running=running)
 
-    def controls(self, entry: Entry, controls: ControlState) -> bool:
+    def controls(self, entry: CameraEntry, controls: ControlState) -> bool:
         """Say what commands have set; True where that is news."""
         return self._change(entry, controls=controls)
 
-    def warn(self, entry: Entry, name: str, line: str) -> bool:
+    def warn(self, entry: CameraEntry, name: str, line: str) -> bool:
         """Add a warning in place of an older one of that name, or take it back with an empty line; True for news."""
         before, line = entry.state.warnings or {}, one_line(line)
         warnings = {key: value for key, value in {**before, name: line}.items() if value}
@@ -158,7 +158,7 @@ class Board:
         identity = msgspec.structs.asdict(self._identity)
         return msgspec.json.encode(StateMessage(**identity, cameras=cameras, warnings=warnings))
 
-    def _change(self, entry: Entry, **changes: object) -> bool:
+    def _change(self, entry: CameraEntry, **changes: object) -> bool:
         with self._lock:
             state = msgspec.structs.replace(entry.state, **changes)
             if state == entry.state:
@@ -186,7 +186,7 @@ class _Kept:
         self.kind, self.payload, self.not_before = kind, payload, 0.0
 
 
-class Post:
+class OneOffMessages:
     """Written from any thread, taken from by the publisher's.
 
     Args:
@@ -298,7 +298,7 @@ class _Retained:
         return self._kind, Message(self.topic, self._encode())
 
 
-class Notices:
+class RetainedPublisher:
     """Of one device.
 
     Args:
@@ -310,14 +310,14 @@ class Notices:
         post: single messages, which come after status and state.
     """
 
-    def __init__(self, board: Board, topics: Topics, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, board: DeviceState, topics: Topics, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._board, self._clock_s = board, clock_s
         self._topic = topics.telemetry
         self._status = _Retained("status", topics.status, lambda: board.models, board.online)
         self._state = _Retained("state", topics.state, lambda: board.states, board.state)
         self._telemetry: deque[bytes] = deque(maxlen=1)
         self._is_ending = False
-        self.post = Post(clock_s)
+        self.post = OneOffMessages(clock_s)
 
     def put_telemetry(self, payload: bytes) -> None:
         """Have this published, in place of an older one that was not yet."""

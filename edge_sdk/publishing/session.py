@@ -47,17 +47,17 @@ from edge_sdk.core.errors import in_words
 from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.schema import CameraKind, Message
 from edge_sdk.messages.topics import Topics
-from edge_sdk.outbox.event import Held
+from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.client import UNSENT_BYTES
-from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming, Kind, Link, Receiver, Wakeup
+from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Connection, Incoming, Kind, Receiver, Wakeup
 from edge_sdk.publishing.queues import Queues
-from edge_sdk.publishing.retained import Board, Notices
+from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 
 State: TypeAlias = Literal["connecting", "online", "refused", "closed"]
 
 
-class Flight:
+class InFlight:
     """Of one connection after the other.
 
     Args:
@@ -75,7 +75,7 @@ class Flight:
     def __contains__(self, number: int) -> bool:
         return number in self._messages
 
-    def publish(self, link: Link, kind: Kind, message: Message) -> int:
+    def publish(self, link: Connection, kind: Kind, message: Message) -> int:
         """Put one on its way; the number tells it from the others of this connection."""
         if not self._messages:
             self._progress_at = time.monotonic()
@@ -83,7 +83,7 @@ class Flight:
         self._messages[number] = (kind, message)
         return number
 
-    def landed(self, link: Link) -> Iterator[tuple[Kind, Message, Answer]]:
+    def landed(self, link: Connection) -> Iterator[tuple[Kind, Message, Answer]]:
         """Those that left or were answered since the last call; they are on their way no more."""
         for answer in link.finished():
             self._progress_at = time.monotonic()
@@ -119,7 +119,7 @@ _SUSPICIOUS = 2  # connections in a row that the broker ended with something of 
 _SURE = 3
 
 
-class Poison:
+class PoisonDetection:
     """Of one broker, over its connections; for the publisher's thread."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class _Suspect:
         return self._times
 
 
-class Sent:
+class SentCounters:
     """Counts of one camera, or of all.
 
     Attributes:
@@ -234,7 +234,7 @@ class Sent:
         elif is_answer:
             self.acknowledged += 1
 
-    def add(self, other: Sent) -> None:
+    def add(self, other: SentCounters) -> None:
         """Count another's messages as well."""
         self.sent += other.sent
         self.acknowledged += other.acknowledged
@@ -245,7 +245,7 @@ class Sent:
 _NAME = "messages_refused"
 
 
-class Refusals:
+class Rejections:
     """Of one device; for the publisher's thread.
 
     Args:
@@ -254,7 +254,7 @@ class Refusals:
         notices: what is retained; it is sent again later where it was refused.
     """
 
-    def __init__(self, topics: Topics, board: Board, notices: Notices) -> None:
+    def __init__(self, topics: Topics, board: DeviceState, notices: RetainedPublisher) -> None:
         self._own, self._board, self._notices = topics.own, board, notices
         self._response = topics.response
         self._refused: dict[str, str] = {}  # lines by topic
@@ -324,7 +324,7 @@ _MOST_TRIES = 8  # of one event that the broker refuses without saying that it a
 _MOST_TRIED = 1000  # events whose tries are counted; a window of them comes again and again, not more
 
 
-class Supply:
+class Sender:
     """Used by the publisher's thread.
 
     Args:
@@ -339,11 +339,11 @@ class Supply:
     """
 
     def __init__(
-        self, queues: Queues, events: EventOutbox, flight: Flight, refusals: Refusals, hold: Backoff | None = None
+        self, queues: Queues, events: EventOutbox, flight: InFlight, refusals: Rejections, hold: Backoff | None = None
     ) -> None:
         self._queues, self._events, self._flight, self._refusals = queues, events, flight, refusals
-        self._counts: dict[tuple[str, CameraKind], Sent] = {}
-        self.poison = Poison()
+        self._counts: dict[tuple[str, CameraKind], SentCounters] = {}
+        self.poison = PoisonDetection()
         self._flying_events = 0
         self._hold = hold or Backoff()
         self._tries: dict[int, int] = {}  # by id, the latest last
@@ -351,13 +351,13 @@ class Supply:
         self._doubts: dict[str, str] = {}
         self._has_taken = self._holds_denied = False  # an event on this connection; because it was denied
 
-    def of_camera(self, camera: str, kind: CameraKind = "result") -> Sent:
+    def of_camera(self, camera: str, kind: CameraKind = "result") -> SentCounters:
         """The counts of one camera's results or pictures, which go on."""
-        return self._counts.get((camera, kind)) or self._counts.setdefault((camera, kind), Sent())
+        return self._counts.get((camera, kind)) or self._counts.setdefault((camera, kind), SentCounters())
 
-    def of_all(self, kind: CameraKind = "result") -> Sent:
+    def of_all(self, kind: CameraKind = "result") -> SentCounters:
         """The counts of all cameras' results, or pictures, together."""
-        total = Sent()
+        total = SentCounters()
         for (_, of_kind), counts in list(self._counts.items()):
             if of_kind == kind:
                 total.add(counts)
@@ -383,11 +383,11 @@ class Supply:
         """Whether nothing waits that could be sent."""
         return not len(self._queues) and (not self._events.waiting or self._events.is_held)
 
-    def has_next(self, link: Link) -> bool:
+    def has_next(self, link: Connection) -> bool:
         """Whether something can be put on its way now, where the window has room."""
         return bool(len(self._queues)) or (self._events.is_ready and self._may_send_event(link))
 
-    def send_next(self, link: Link) -> bool:
+    def send_next(self, link: Connection) -> bool:
         """Put one message on its way; False where there is none."""
         event = self._events.take() if self._may_send_event(link) else None
         if event is not None:
@@ -403,13 +403,13 @@ class Supply:
             self._doubts["too_large"] = f"a message ({message.kind}) of {len(message.payload)} bytes {TOO_LARGE}"
         return True
 
-    def settle(self, link: Link) -> None:
+    def settle(self, link: Connection) -> None:
         """Look what was answered."""
         if link.heard():
             self._events.hear()
         for kind, message, answer in self._flight.landed(link):
             if kind == "event":
-                self._settle_event(cast("Held", message), answer)
+                self._settle_event(cast("QueuedEvent", message), answer)
                 continue
             self._refusals.settle(message.topic, answer)
             if message.camera:
@@ -446,15 +446,15 @@ class Supply:
     def _give_up(self, kind: Kind, message: Message, what: str, template: str) -> None:
         why = template.format(len(message.payload))
         if kind == "event":
-            self._events.refuse(cast("Held", message), why)
+            self._events.refuse(cast("QueuedEvent", message), why)
             return
         self.of_camera(message.camera, message.kind).count(is_answer=True, complaint=why)
         self._doubts["too_large"] = what.format(kind) + why
 
-    def _may_send_event(self, link: Link) -> bool:
+    def _may_send_event(self, link: Connection) -> bool:
         return self._flying_events < max(1, link.window - _FOR_RESULTS)
 
-    def _send_event(self, link: Link, event: Held) -> None:
+    def _send_event(self, link: Connection, event: QueuedEvent) -> None:
         if not link.fits("event", event):
             self._events.refuse(event, f"its {len(event.payload)} bytes are above the broker's maximum packet size")
             self._doubts["too_large"] = f"a message (event) of {len(event.payload)} bytes {TOO_LARGE}"
@@ -462,7 +462,7 @@ class Supply:
         self._flying_events += 1
         self._flight.publish(link, "event", event)
 
-    def _settle_event(self, event: Held, answer: Answer) -> None:
+    def _settle_event(self, event: QueuedEvent, answer: Answer) -> None:
         self._flying_events -= 1
         if not answer.complaint:
             self._has_taken = True
@@ -481,11 +481,11 @@ class Supply:
             if answer.code == _DENIED_CODE and not self._holds_denied:
                 self._holds_denied, self._doubts["events_held"] = True, _HELD.format(event.topic, answer.complaint)
 
-    def _is_final(self, event: Held, code: int) -> bool:
+    def _is_final(self, event: QueuedEvent, code: int) -> bool:
         is_denied = code == _DENIED_CODE and self._has_taken
         return code in _FINAL_CODES or is_denied or self._has_been_tried_out(event, code)
 
-    def _has_been_tried_out(self, event: Held, code: int) -> bool:
+    def _has_been_tried_out(self, event: QueuedEvent, code: int) -> bool:
         """Count one more try; whether it was the last."""
         if code == _QUOTA_CODE:
             return False
@@ -501,7 +501,7 @@ class Supply:
 _DAY_S = 86400.0
 
 
-class Doubts:
+class PublishWarnings:
     """Of one device; said in its retained state, and once as a line.
 
     Args:
@@ -511,13 +511,13 @@ class Doubts:
     """
 
     def __init__(
-        self, board: Board, on_doubt: Callable[[str], None] | None, clock_s: Callable[[], float] = time.monotonic
+        self, board: DeviceState, on_doubt: Callable[[str], None] | None, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._board, self._on_doubt, self._clock_s = board, on_doubt, clock_s
         self._next = 0.0
         self._said: set[str] = set()
 
-    def look(self, link: Link) -> None:
+    def look(self, link: Connection) -> None:
         """Look at a connection now."""
         self._next = self._clock_s() + _DAY_S
         found = {**dict.fromkeys(self._said, ""), **link.doubts()}
@@ -535,7 +535,7 @@ class Doubts:
             self._said.add(name)
         self._tell(name, line)
 
-    def look_daily(self, link: Link) -> None:
+    def look_daily(self, link: Connection) -> None:
         """Look at one where the last look is a day ago."""
         if self._clock_s() >= self._next:
             self.look(link)
@@ -561,7 +561,7 @@ class Callbacks:
 
     def __init__(
         self,
-        board: Board,
+        board: DeviceState,
         on_state: Callable[[State, str], None] | None = None,
         on_doubt: Callable[[str], None] | None = None,
         receiver: Receiver | None = None,
@@ -638,7 +638,7 @@ _FLUSH_SHARE = 0.75  # of the time that closing has: results until here ...
 _FAREWELL_SHARE = 0.95  # ... the offline message until here, and the rest for the thread to end
 
 
-class Delivery:
+class PublishSession:
     """Takes messages from their queues to a broker until it is told to finish.
 
     Args:
@@ -657,9 +657,9 @@ class Delivery:
         self,
         queues: Queues,
         events: EventOutbox,
-        board: Board,
+        board: DeviceState,
         topics: Topics,
-        make_link: Callable[[], Link],
+        make_link: Callable[[], Connection],
         backoff: Backoff,
         *,
         callbacks: Callbacks,
@@ -668,17 +668,17 @@ class Delivery:
     ) -> None:
         self._queues = queues
         self._board = board
-        self._notices = Notices(board, topics)
+        self._notices = RetainedPublisher(board, topics)
         self.post, self._longest_turn_s = self._notices.post, turn_s
         self._status_topic = topics.status
         self._make_link = make_link
         self._backoff = backoff
         self._callbacks = callbacks
-        self._doubts = Doubts(board, callbacks.doubt)
+        self._doubts = PublishWarnings(board, callbacks.doubt)
         self._wakeup = Wakeup()
-        self._flight = Flight(stall_s)
-        self._refusals = Refusals(topics, board, self._notices)
-        self._supply = Supply(queues, events, self._flight, self._refusals)
+        self._flight = InFlight(stall_s)
+        self._refusals = Rejections(topics, board, self._notices)
+        self._supply = Sender(queues, events, self._flight, self._refusals)
         self._deadline: float | None = None
         self._farewell_at = 0.0
         self._farewell: int | None = None
@@ -707,11 +707,11 @@ class Delivery:
         self._notices.put_telemetry(payload)
         self._wakeup.wake()
 
-    def of_camera(self, camera: str) -> Sent:
+    def of_camera(self, camera: str) -> SentCounters:
         """The counts of one camera's results, which go on."""
         return self._supply.of_camera(camera)
 
-    def of_all(self, kind: CameraKind = "result") -> Sent:
+    def of_all(self, kind: CameraKind = "result") -> SentCounters:
         """The counts of all cameras' results, or pictures, together."""
         return self._supply.of_all(kind)
 
@@ -741,7 +741,7 @@ class Delivery:
         return is_hopeless or self._supply.is_over
 
     def _connect_once(self) -> None:
-        link: Link | None = None
+        link: Connection | None = None
         is_done = False
         end: End = ""
         try:
@@ -775,7 +775,7 @@ class Delivery:
         while self._deadline is None and (remaining := until - time.monotonic()) > 0:
             self._wakeup.wait(remaining)
 
-    def _serve(self, link: Link) -> bool:
+    def _serve(self, link: Connection) -> bool:
         """Use one connection to its end; True when all is done and it is time to say goodbye."""
         up_at: float | None = None
         opened_at = time.monotonic()
@@ -800,7 +800,7 @@ class Delivery:
             self._settle(link)
         return False
 
-    def _greet(self, link: Link) -> float:
+    def _greet(self, link: Connection) -> float:
         self.connects += 1
         self._brief += 1
         self._board.release(self._supply.is_sent)
@@ -811,12 +811,12 @@ class Delivery:
         self._doubts.look(link)
         return time.monotonic()
 
-    def _say(self, link: Link) -> None:
+    def _say(self, link: Connection) -> None:
         """Put on its way what the device has to say of itself."""
         while self._has_room(link) and self._say_next(link):
             pass
 
-    def _say_next(self, link: Link) -> bool:
+    def _say_next(self, link: Connection) -> bool:
         notice = self._notices.take()
         if notice is None:
             return False
@@ -827,7 +827,7 @@ class Delivery:
             self._doubts.say("too_large", f"a message ({kind}) of {len(message.payload)} bytes {TOO_LARGE}")
         return True
 
-    def _may_leave(self, link: Link, deadline: float) -> bool:
+    def _may_leave(self, link: Connection, deadline: float) -> bool:
         now = time.monotonic()
         if link.phase != "up":
             return now >= deadline or self._supply.is_over
@@ -839,17 +839,17 @@ class Delivery:
             self._farewell = self._flight.publish(link, "status", farewell)
         return now >= deadline or self._farewell not in self._flight
 
-    def _has_room(self, link: Link) -> bool:
+    def _has_room(self, link: Connection) -> bool:
         window = 1 if self._supply.poison.is_suspected else link.window
         return link.phase == "up" and len(self._flight) < window and self._farewell is None
 
-    def _fill(self, link: Link) -> None:
+    def _fill(self, link: Connection) -> None:
         """Put what is of a camera on its way, at most one window of it."""
         while self._has_room(link) and self._supply.send_next(link):
             pass
         self._look_at_errors()
 
-    def _settle(self, link: Link) -> None:
+    def _settle(self, link: Connection) -> None:
         self._supply.settle(link)
         if refusal := self._refusals.take_line():
             self._report(self.state, refusal)
@@ -861,7 +861,7 @@ class Delivery:
             self._doubts.say(name, line)
         self.last_error = error or doubts.get("too_large") or self.last_error
 
-    def _wait(self, link: Link) -> None:
+    def _wait(self, link: Connection) -> None:
         self._flight.check_stall()
         if self._flight or link.phase != "up":
             self._is_polling = self._has_room(link)
@@ -876,7 +876,7 @@ class Delivery:
         self._is_asleep = False
         link.turn(0.0, self._wakeup)
 
-    def _turn_s(self, link: Link) -> float:
+    def _turn_s(self, link: Connection) -> float:
         longest_s = self._longest_turn_s
         wait_s = longest_s
         if self._has_room(link):

@@ -25,8 +25,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.publishing.client import TRANSIENT_REASONS, Dialing, RefusedError, turned_away
-from edge_sdk.publishing.connection import NOT_AUTHORIZED, Dialect, Phase, Wakeup
+from edge_sdk.publishing.client import TRANSIENT_REASONS, RefusedError, Transport, turned_away
+from edge_sdk.publishing.connection import NOT_AUTHORIZED, Phase, ProtocolFallback, Wakeup
 from edge_sdk.publishing.session import State
 from edge_sdk.publishing.settings import MqttSettings
 
@@ -94,7 +94,7 @@ _LONGEST_S = 5.0  # somebody sits before it
 _END_S = 1.0
 
 
-class Listener:
+class Subscriber:
     """Listens from a thread of its own, which starts at once.
 
     Args:
@@ -122,7 +122,7 @@ class Listener:
         self.detail = ""
         self.has_been_online = False
         self._settings, self._topics, self._on_state = settings, tuple(topics), on_state
-        self._dialect = Dialect(settings.protocol)
+        self._dialect = ProtocolFallback(settings.protocol)
         self._backoff = Backoff(longest_s=_LONGEST_S)
         self._backlog = Backlog()
         self._wakeup = Wakeup()
@@ -162,9 +162,9 @@ class Listener:
 
     def _listen_once(self) -> None:
 
-        link: Listening | None = None
+        link: Subscription | None = None
         try:
-            link = Listening(self._settings, self._topics, self._backlog, self._dialect)
+            link = Subscription(self._settings, self._topics, self._backlog, self._dialect)
             link.open()
             self._serve(link)
         except OSError as cause:
@@ -178,7 +178,7 @@ class Listener:
             if link is not None:
                 link.close()
 
-    def _serve(self, link: Listening) -> None:
+    def _serve(self, link: Subscription) -> None:
         while link.phase in ("opening", "up") and not self._is_ending:
             link.turn(_TURN_S, self._wakeup)
             if link.phase == "up" and self.state != "online":
@@ -203,7 +203,7 @@ _QOS = 1
 _WINDOW = 20  # messages that a broker may send before the first is acknowledged; Mosquitto's own default
 
 
-class Listening:
+class Subscription:
     """One connection, and never used again after its end.
 
     Args:
@@ -217,12 +217,14 @@ class Listening:
         detail: why it was refused or lost, for people.
     """
 
-    def __init__(self, settings: MqttSettings, topics: Sequence[str], backlog: Backlog, dialect: Dialect) -> None:
+    def __init__(
+        self, settings: MqttSettings, topics: Sequence[str], backlog: Backlog, dialect: ProtocolFallback
+    ) -> None:
         self.phase: Phase = "opening"
         self.detail = ""
         self._settings, self._topics, self._backlog, self._dialect = settings, topics, backlog, dialect
         self._unanswered: dict[int, int] = {}  # QoS by number, of messages that are not acknowledged
-        self._dialing = Dialing(settings, "", dialect.protocol)
+        self._dialing = Transport(settings, "", dialect.protocol)
         client = self._dialing.client
         client.manual_ack_set(True)
         client.on_connect = self._on_connect

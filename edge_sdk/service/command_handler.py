@@ -35,11 +35,11 @@ from edge_sdk.messages.commands import (
 )
 from edge_sdk.messages.schema import Message
 from edge_sdk.publishing.connection import Incoming
-from edge_sdk.service.commands import Admission, Complaints, Inbox, Request, Turned
-from edge_sdk.service.home_assistant import Home
-from edge_sdk.service.output import Outlet
+from edge_sdk.service.commands import Admission, CommandInbox, RejectionLog, Request, Turned
+from edge_sdk.service.home_assistant import HomeAssistantReporter
+from edge_sdk.service.output import Output
 from edge_sdk.service.reload import Told
-from edge_sdk.service.runner import Control, Controls, Shot
+from edge_sdk.service.runner import CameraControls, Controls, Shot
 from edge_sdk.service.settings import RunSettings
 
 _PATIENCE_S = 5.0  # for a frame: a requester waits for an answer
@@ -50,7 +50,7 @@ _PAUSED = "this camera is paused: nothing of it is looked at; resume it and ask 
 Done: TypeAlias = "Picture | Exception"
 
 
-class Shooting:
+class SnapshotRequests:
     """Of all cameras; used from the daemon's main thread.
 
     Args:
@@ -62,7 +62,7 @@ class Shooting:
         self._controls, self._clock_s = controls, clock_s
         self._waiting: list[tuple[Request, Snapshot, float]] = []
 
-    def begin(self, request: Request, control: Control) -> None:
+    def begin(self, request: Request, control: CameraControls) -> None:
         """Ask for a picture.
 
         Raises:
@@ -80,7 +80,7 @@ class Shooting:
         control.wants_shot = control.shot is None  # otherwise one has just come, for both
         self._waiting.append((request, command, self._clock_s() + _PATIENCE_S))
 
-    def look(self, outlet: Outlet) -> Iterator[tuple[Request, Done]]:
+    def look(self, outlet: Output) -> Iterator[tuple[Request, Done]]:
         """Publish pictures that came; gives of each request that is done its picture, or why there is none."""
         waiting, self._waiting = self._waiting, []
         for request, command, until in waiting:
@@ -101,7 +101,7 @@ class Shooting:
             if command.camera not in awaited:
                 self._controls.of(command.camera).shot = None  # a picture may be large
 
-    def _publish(self, outlet: Outlet, command: Snapshot, shot: Shot) -> Done:
+    def _publish(self, outlet: Output, command: Snapshot, shot: Shot) -> Done:
         broker = outlet.broker
         if broker is None:
             return RefusedError("failed", "there is no broker any more")
@@ -119,7 +119,7 @@ _LONGEST_REASON = 500  # characters, of what an answer says of a configuration
 _FOLDERS = re.compile(r"(?<![\w/:])/(?:[^\s/:]+/)+")  # in front of a file's name; no part of a URL
 
 
-class Desk:
+class CommandHandler:
     """Of one process; `look` is called a few times a second.
 
     Args:
@@ -139,18 +139,18 @@ class Desk:
         settings: RunSettings,
         controls: Controls,
         say: Say,
-        outlet: Callable[[], Outlet],
+        outlet: Callable[[], Output],
         reload: Callable[[Told], None] | None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.inbox = Inbox()
+        self.inbox = CommandInbox()
         self._controls, self._say, self._outlet = controls, say, outlet
         self._reload, self._clock_s = reload, clock_s
         self._answers: deque[Message] = deque(maxlen=_MOST_ANSWERS)  # for as long as there is no broker to send them
-        self._complaints = Complaints(say, clock_s)
-        self._shooting = Shooting(controls, clock_s)
+        self._complaints = RejectionLog(say, clock_s)
+        self._shooting = SnapshotRequests(controls, clock_s)
         self._admission: Admission | None = None
-        self._home: Home | None = None
+        self._home: HomeAssistantReporter | None = None
         self._cameras = set[str]()
         self.change_to(settings)
 
@@ -169,7 +169,9 @@ class Desk:
         told, self._home = self._home, None
         if mqtt is not None and home is not None:
             pictured = [pipeline.camera for pipeline in settings.pipelines if pipeline.snapshots is not None]
-            self._home = Home(home, mqtt.topics, settings.commands, controls, pictured, self._clock_s, say=self._say)
+            self._home = HomeAssistantReporter(
+                home, mqtt.topics, settings.commands, controls, pictured, self._clock_s, say=self._say
+            )
             if told is not None:
                 self._home.go_on_from(told)
 
@@ -245,7 +247,7 @@ class Desk:
             self._set(self._control(command.camera), command)
         return None
 
-    def _set(self, control: Control, command: Pause | Resume | SetThreshold | SetRate) -> None:
+    def _set(self, control: CameraControls, command: Pause | Resume | SetThreshold | SetRate) -> None:
         known = control.known
         if isinstance(command, SetThreshold):
             if known is None:
@@ -260,7 +262,7 @@ class Desk:
         else:
             control.change(paused=isinstance(command, Pause))
 
-    def _control(self, camera: str) -> Control:
+    def _control(self, camera: str) -> CameraControls:
         if camera not in self._cameras:
             known = ", ".join(sorted(self._cameras))
             raise RefusedError("unknown_camera", f"no camera {shown(camera)} here, expected {known}")

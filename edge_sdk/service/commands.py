@@ -222,7 +222,7 @@ def _bounded(text: str) -> str:
 _MOST = 64
 
 
-class Inbox:
+class CommandInbox:
     """A `Receiver` that only keeps what comes until somebody takes it.
 
     Args:
@@ -270,7 +270,7 @@ _AT_ONCE = 5
 _SAY_EVERY_S = 10.0
 
 
-class Complaints:
+class RejectionLog:
     """Of one device; used from the daemon's main thread.
 
     Args:

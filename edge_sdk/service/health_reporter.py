@@ -21,7 +21,7 @@ from edge_sdk.messages.schema import CameraHealth, EventLosses, EventsHealth, Te
 from edge_sdk.outbox.warnings import EVENTS_LOST, lost_in_words
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats
 from edge_sdk.service.health import Gauges, HealthWatch, Progress, Readings, Start, Tell
-from edge_sdk.service.output import Outlet
+from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
 from edge_sdk.service.systemd import Notifier
 
@@ -29,7 +29,7 @@ _LOST_EVERY_S = 60.0
 _TURN_S = 330.0  # for one stream's start: a trial of its bundle (90 s) and the load of its model (240 s) at most
 
 
-class Vitals:
+class HealthReporter:
     """Of one process; used from its main thread.
 
     Args:
@@ -50,7 +50,7 @@ class Vitals:
         notifier: Notifier,
         start: Start,
         say: Say,
-        outlet: Outlet,
+        outlet: Output,
         progress: Progress,
         *,
         begin_watch: Callable[[Tell], HealthWatch] | None = None,
@@ -166,7 +166,7 @@ def _state_folder() -> Path | None:
         return None
 
 
-def _message(outlet: Outlet, readings: Readings, cameras: dict[str, CameraHealth]) -> TelemetryMessage:
+def _message(outlet: Output, readings: Readings, cameras: dict[str, CameraHealth]) -> TelemetryMessage:
     def known(value: float | None) -> float | msgspec.UnsetType:
         return UNSET if value is None else round(value, 3)
 

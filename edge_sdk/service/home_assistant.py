@@ -16,14 +16,14 @@ from edge_sdk.messages.commands import CommandClass
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.discovery import Camera, Discovery, HomeAssistantSettings, Machine
-from edge_sdk.service.output import Outlet
+from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import unknown_home_labels
 from edge_sdk.service.runner import Controls
 
 _LONGEST_PAUSE_S = 2.0  # a house full of devices must not answer a birth all at once
 
 
-class Home:
+class HomeAssistantReporter:
     """Of one device; used from the daemon's main thread.
 
     Args:
@@ -63,7 +63,7 @@ class Home:
         self._settings, self._say = settings, say
         self._unknown: list[str] = []
 
-    def go_on_from(self, before: Home) -> None:
+    def go_on_from(self, before: HomeAssistantReporter) -> None:
         """Take that away which another one told and is not there any more."""
         self._discovery.go_on_from(before._discovery)
 
@@ -75,7 +75,7 @@ class Home:
         elif incoming.payload == b"online" and not incoming.retain and self._repeat_at is None:
             self._repeat_at = self._clock_s() + self._uniform() * _LONGEST_PAUSE_S
 
-    def look(self, outlet: Outlet, cameras: Iterable[str]) -> None:
+    def look(self, outlet: Output, cameras: Iterable[str]) -> None:
         """Tell what is new, and once more what is not where that was asked for."""
         broker = outlet.broker
         if broker is None:

@@ -38,7 +38,7 @@ from edge_sdk.publishing.publisher import Stream
 from edge_sdk.service.model_loader import LIMIT_S, Loaded, Loader, choose_start, refusal
 from edge_sdk.service.monitors import CoreWatch
 from edge_sdk.service.settings import PipelineSettings
-from edge_sdk.service.shared import Shared, Turn
+from edge_sdk.service.shared import Shared, TuningLock
 from edge_sdk.sources.location import Kind, kind_of
 from edge_sdk.tuning.candidates import Limits, Tuned, thread_counts
 from edge_sdk.tuning.degradation import Governor, Move, Peers, Place, check_room, ladder_of
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _CLOSE_TIMEOUT_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
 
 
-class Governing:
+class DegradationController:
     """A supervisor that keeps a loop inside its budget as far as the bundle allows.
 
     Args:
@@ -429,7 +429,7 @@ def _why_again(before: Tuned | None) -> str:
     return f" again, because {before.doubt()}" if before.provisional else f", and not {before.fps:g}"
 
 
-class Announcing:
+class StateReporter:
     """A supervisor that renews the state when tuning is over, whatever came of it.
 
     Args:
@@ -457,7 +457,7 @@ class Announcing:
             self._publish(self._running)
 
 
-class Steering:
+class ModelSelector:
     """Of one stream.
 
     Args:
@@ -579,16 +579,16 @@ class Steering:
 
         self._tuning.go_live()
         live = self._tuning.supervisor(loop.stages, source, encoder.answers_by)
-        tuner = Turn(live, self._shared.tuning) if live is not None else None
+        tuner = TuningLock(live, self._shared.tuning) if live is not None else None
 
         def is_tuning() -> bool:
             return tuner is not None and not tuner.done
 
-        announcing = Announcing(encoder.answers_by, stream.announce, is_tuning)
+        announcing = StateReporter(encoder.answers_by, stream.announce, is_tuning)
         board, watch = stack.enter_context(self._shared.machine.watching())
         self._watch = watch
         self._usable = watch.cores.usable
-        governing = Governing(
+        governing = DegradationController(
             self._led.manifest,
             self._open_variant,
             limit_ns=budget.limit_ns,

@@ -37,7 +37,7 @@ from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
 _HANGS = 3  # in a row: nothing says that a fourth would do better, and a restart may
 
 
-class Troubles:
+class FrameFaults:
     """A supervisor that changes nothing.
 
     Args:
@@ -136,7 +136,7 @@ _LATE_IN_A_ROW = 10  # one pause of a camera is nothing
 _ON_TIME_IN_A_ROW = 100  # where the one and the other come in turn, that is not told each time
 
 
-class HeldBack:
+class LatencyMonitor:
     """A supervisor that changes nothing.
 
     Args:

@@ -20,16 +20,16 @@ from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Identity, Message, TelemetryMessage, new_run_id
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import Link, Receiver
+from edge_sdk.publishing.connection import Connection, Receiver
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.json_lines import JsonLinesPublisher
 from edge_sdk.publishing.publisher import (
     LAST_COMMIT_S,
+    CameraSequences,
     LinesStats,
     MqttPublisher,
     Publisher,
     PublisherStats,
-    Seats,
     Stream,
     load_client,
 )
@@ -42,7 +42,7 @@ _HEARD = ("connection lost", "the broker ", "there is no MQTT")  # what is said 
 _FILE_S = 0.5  # as long as a connection waits for the file of events, which takes milliseconds
 
 
-class Outlet:
+class Output:
     """Of one broker, or of standard output; its methods may be called from any thread.
 
     Args:
@@ -64,7 +64,7 @@ class Outlet:
         settings: RunSettings,
         say: Say,
         is_stopped: Callable[[], bool],
-        make_link: Callable[[], Link] | None = None,
+        make_link: Callable[[], Connection] | None = None,
         receiver: Receiver | None = None,
         run_id: str | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class Outlet:
         self._publisher: Publisher | None = None
         self._streams: dict[str, Stream] = {}
         self._warnings: dict[str, str] = {}
-        self._seats = Seats()
+        self._seats = CameraSequences()
         self._unsent: list[Message] = []  # by the outlet before
         self._events: EventOutbox | None = None  # until there is a publisher, those of the outlet before
         self._said_doubt = ""
@@ -143,14 +143,14 @@ class Outlet:
         """What happened to all results so far; None where no stream came so far."""
         return self._publisher.stats() if self._publisher is not None else None
 
-    def successor(self, settings: RunSettings) -> Outlet:
+    def successor(self, settings: RunSettings) -> Output:
         """One with other settings, once this one is closed.
 
         It knows what is wrong with the device, goes on with the cameras' numbers and so with the run's id, and sends
         what did not go out here where the topics are the same.
         """
         run_id = self.identity.run_id
-        other = Outlet(settings, self._say, self._is_stopped, self._make_link, self._receiver, run_id)
+        other = Output(settings, self._say, self._is_stopped, self._make_link, self._receiver, run_id)
         other.clock, other._seats, other.has_temperature = self.clock, self._seats, self.has_temperature
         old, new = self._settings.mqtt, settings.mqtt
         if isinstance(self._publisher, MqttPublisher) and old and new and old.topics == new.topics:

@@ -29,7 +29,7 @@ from edge_sdk.bundle.bundle import Bundle, digest_at
 from edge_sdk.core.errors import SessionError, StoppedError
 from edge_sdk.core.logs import Say
 from edge_sdk.core.protocols import Event, Sink
-from edge_sdk.core.threads import Ahead, Stop, join_or_leave
+from edge_sdk.core.threads import BackgroundTask, Stop, join_or_leave
 from edge_sdk.events.rules import EventWatch, labels_by_id, missing_labels, unwatched
 from edge_sdk.events.snapshots import Snapshots
 from edge_sdk.loop import Budget
@@ -37,10 +37,10 @@ from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream
-from edge_sdk.service.model_selector import Steering
+from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.monitors import WatchedSource
-from edge_sdk.service.output import Outlet
-from edge_sdk.service.runner import Obeying, RunSummary, Stepping
+from edge_sdk.service.output import Output
+from edge_sdk.service.runner import Obeying, PipelineRunner, RunSummary
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Gate, Shared
 from edge_sdk.service.startup import Loading
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from edge_sdk.events.video_file import AnnotatedVideo
 
 
-def source_ahead(settings: PipelineSettings, *, waits: bool) -> Ahead[OpenedSource]:
+def source_ahead(settings: PipelineSettings, *, waits: bool) -> BackgroundTask[OpenedSource]:
     """Begin to open it; who takes it closes it.
 
     Args:
@@ -72,7 +72,7 @@ def source_ahead(settings: PipelineSettings, *, waits: bool) -> Ahead[OpenedSour
             waits=waits,
         )
 
-    return Ahead(open_it, "edge-source", undo=lambda source: source.close())
+    return BackgroundTask(open_it, "edge-source", undo=lambda source: source.close())
 
 
 _LONGEST_LOAD_S = 240.0  # others wait for their turn; a service manager gives all of them five minutes
@@ -85,11 +85,11 @@ class Ready(NamedTuple):
     """A loaded bundle, what steers its model, and what opens its source, where that has begun."""
 
     loading: Loading
-    steering: Steering
-    opening: Ahead[OpenedSource] | None
+    steering: ModelSelector
+    opening: BackgroundTask[OpenedSource] | None
 
 
-class Readiness:
+class PipelineStartup:
     """Of one stream; all calls come from its thread.
 
     Args:
@@ -131,7 +131,9 @@ class Readiness:
         self._shared.start(lambda: ready.extend(self._make_ready(stack, prepare, inherits)), self._stop.is_asked)
         return ready.pop() if ready else None
 
-    def open_source(self, stack: contextlib.ExitStack, opening: Ahead[OpenedSource] | None) -> OpenedSource | None:
+    def open_source(
+        self, stack: contextlib.ExitStack, opening: BackgroundTask[OpenedSource] | None
+    ) -> OpenedSource | None:
         """Its source; None when told to stop first. Who gets it closes it.
 
         Args:
@@ -170,14 +172,14 @@ class Readiness:
         steering.settle(paced=self._settings.paced)
         return [Ready(loading, steering, opening)]
 
-    def _opening(self) -> Ahead[OpenedSource]:
+    def _opening(self) -> BackgroundTask[OpenedSource]:
         return source_ahead(self._settings, waits=self._waits)
 
 
 _LOOK_S = 0.05  # how soon the end of the process is seen
 
 
-class Handover:
+class SourceTransfer:
     """Of one pipeline's source; `give` is called by its own thread, the rest by others.
 
     Args:
@@ -350,7 +352,7 @@ class Pipeline:
         self,
         settings: PipelineSettings,
         begin: Begin,
-        outlet: Outlet,
+        outlet: Output,
         shared: Shared,
         say: Say,
         stop: Stop,
@@ -365,13 +367,13 @@ class Pipeline:
         self.failure: BaseException | None = None
         self._outlet, self._shared = outlet, shared
         self._say, self._stop, self._waits, self._gate = say, Stop(stop), waits, gate or Gate(0)
-        self._readiness = Readiness(settings, begin, shared, say, self._stop, waits=waits)
+        self._readiness = PipelineStartup(settings, begin, shared, say, self._stop, waits=waits)
         self._before, self._use_threads = before, use_threads
         self.forgone: Pipeline | None = None
-        self._stepping: Stepping | None = None
+        self._stepping: PipelineRunner | None = None
         self._stream: Stream | None = None
         self._title = ""
-        self.handover = Handover(stop.is_asked)
+        self.handover = SourceTransfer(stop.is_asked)
         self._lock = threading.Lock()
         self.has_place = False
         self._watched: WatchedSource | None = None  # by who had the source before
@@ -526,7 +528,7 @@ class Pipeline:
             )
             observers += observers_of_events(self.settings, loading.bundle, stream, stack, self._say)
             told = (self._say, obeying, observers, self._watched)
-            stepping = Stepping(self.settings, source, steering.take_stages(), stream, budget, *told)
+            stepping = PipelineRunner(self.settings, source, steering.take_stages(), stream, budget, *told)
             self._gate.arrive()
             self._gate.wait(self._stop.is_asked)
             self._title = f"{loading.bundle.manifest.name} runs on {redact(self.settings.source)}"
@@ -547,7 +549,9 @@ class Pipeline:
             self.has_place = not self._stop.is_asked()
             return self.has_place
 
-    def _take_source(self, stack: contextlib.ExitStack, opening: Ahead[OpenedSource] | None) -> OpenedSource | None:
+    def _take_source(
+        self, stack: contextlib.ExitStack, opening: BackgroundTask[OpenedSource] | None
+    ) -> OpenedSource | None:
         """That of the pipeline whose place this takes, where it is the same; or one that is opened."""
         before = self._before
         if before is not None:

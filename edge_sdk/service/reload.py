@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from edge_sdk.core.errors import CameraError, ConfigError, failure_line
 from edge_sdk.core.logs import Say
-from edge_sdk.core.threads import Ahead
+from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.service.settings import RunSettings
 from edge_sdk.service.supervisor import outlet_words
 
@@ -46,7 +46,7 @@ class Reloading:
         self._reread, self._take, self._refuse = reread, take, refuse
         self._say, self._clock_s = say, clock_s
         self._long_at_s = math.inf
-        self._reading: Ahead[RunSettings] | None = None
+        self._reading: BackgroundTask[RunSettings] | None = None
         self._wait_for_this = deque[Told](maxlen=_MOST_WAITING)
         self._wait_for_next = deque[Told](maxlen=_MOST_WAITING)
 
@@ -69,7 +69,7 @@ class Reloading:
         self._wait_for_next.clear()
         self._long_at_s = self._clock_s() + _LONG_S
         try:
-            self._reading = Ahead(lambda: _read(self._reread, now), "edge-reload")
+            self._reading = BackgroundTask(lambda: _read(self._reread, now), "edge-reload")
         except RuntimeError as cause:  # no thread is to be had
             self._give_up(failure_line(cause))
 

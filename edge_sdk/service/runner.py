@@ -32,7 +32,7 @@ from edge_sdk.messages.commands import SLOWEST_FPS, CommandClass
 from edge_sdk.messages.schema import CameraHealth, ControlState
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
 from edge_sdk.service.health import Progress
-from edge_sdk.service.monitors import HeldBack, Troubles, Undecodable, WatchedSource
+from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, WatchedSource
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
 from edge_sdk.tuning.measurement import Timed
@@ -63,7 +63,7 @@ class Shot(msgspec.Struct, frozen=True, eq=False):
     seq: int
 
 
-class Control:
+class CameraControls:
     """Of one camera.
 
     Attributes:
@@ -104,12 +104,12 @@ class Controls:
     """
 
     def __init__(self) -> None:
-        self._of: dict[str, Control] = {}
+        self._of: dict[str, CameraControls] = {}
         self.are_told = self.sees = False
 
-    def of(self, camera: str) -> Control:
+    def of(self, camera: str) -> CameraControls:
         """One camera's; made when it is asked for first."""
-        return self._of.setdefault(camera, Control())
+        return self._of.setdefault(camera, CameraControls())
 
     def keep_only(self, cameras: Collection[str], allowed: Collection[CommandClass]) -> None:
         """Forget what was set of other cameras, and by commands of other classes: nobody could set it back."""
@@ -139,7 +139,7 @@ class Obeying:
     ) -> None:
         self._controls, self._stream, self._is_paced = controls, stream, is_paced
         manifest = bundle.manifest
-        self._control: Control = controls.of(stream.camera)
+        self._control: CameraControls = controls.of(stream.camera)
         self._lowest = manifest.thresholds.confidence if manifest.task == "detection" else None
         self._control.known = Known(
             task=manifest.task,
@@ -175,7 +175,7 @@ class Obeying:
         if self._controls.sees:
             self._stream.see(result)
 
-    def _obey(self, loop: Loop, control: Control) -> None:
+    def _obey(self, loop: Loop, control: CameraControls) -> None:
         self._version = control.version
         loop.least_gap_ns = _gap_ns(control.max_fps) if self._is_paced else 0
         if self._controls.are_told:
@@ -282,7 +282,7 @@ _OFTEN_NS = 10_000_000_000
 _RARELY_NS = 600_000_000_000  # of a service, whose lines are kept for months
 
 
-class Stepping:
+class PipelineRunner:
     """A stream that runs.
 
     Args:
@@ -318,14 +318,14 @@ class Stepping:
         self._settings, self._source, self._stream = settings, source, stream
         self._budget, self._say = budget, say
         self._record = RunRecord()
-        self._troubles = Troubles(self._record, say, stream.warn)
+        self._troubles = FrameFaults(self._record, say, stream.warn)
         self.loop = Loop(source, stages, stream, budget, observers=[self._record, obeying, *observers])
         self._obeying = obeying
         self._supervisors: list[Supervisor] = [
             self._record,
             self._troubles,
             Undecodable(lambda: source.stats, say, stream.warn),
-            HeldBack(budget.limit_ns, say, stream.warn),
+            LatencyMonitor(budget.limit_ns, say, stream.warn),
         ]
         if watched is None:
             self.watched = WatchedSource(source, settings.source, stream, say)

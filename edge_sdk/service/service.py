@@ -15,16 +15,16 @@ from edge_sdk.core.errors import EdgeError
 from edge_sdk.core.logs import Say
 from edge_sdk.core.threads import Stop
 from edge_sdk.publishing.publisher import NameLock
-from edge_sdk.service.command_handler import Desk
+from edge_sdk.service.command_handler import CommandHandler
 from edge_sdk.service.health import Start
-from edge_sdk.service.health_reporter import Vitals
-from edge_sdk.service.output import Outlet
+from edge_sdk.service.health_reporter import HealthReporter
+from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Begin, Pipeline
 from edge_sdk.service.reload import Reloading, Told
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate, Shared
-from edge_sdk.service.supervisor import Streams, other_words, outlet_words
+from edge_sdk.service.supervisor import Supervisor, other_words, outlet_words
 from edge_sdk.service.systemd import Notifier
 
 _LOOK_S = 0.1  # how soon a signal is seen
@@ -36,7 +36,7 @@ _VIDEO_S = 125.0  # for the streams where one writes a video: cut off it would b
 _LONGER_S = 1.5  # for the results where nobody waits for the end
 
 
-class Daemon:
+class Service:
     """The streams of one process.
 
     Args:
@@ -67,10 +67,10 @@ class Daemon:
         self._settings, self._begin, self._shared = settings, begin, shared
         self._say, self._stop, self._reread = say, stop, reread
         ask_to_reload = None if reread is None else self._ask_to_reload
-        self._desk = Desk(settings, shared.controls, say, lambda: self._outlet, ask_to_reload)
-        self._outlet = Outlet(settings, say, stop.is_asked, receiver=self._desk.inbox)
-        self._vitals = Vitals(notifier, start, say, self._outlet, shared.progress)
-        self._streams = Streams(self._make, say, is_service=settings.waits)
+        self._desk = CommandHandler(settings, shared.controls, say, lambda: self._outlet, ask_to_reload)
+        self._outlet = Output(settings, say, stop.is_asked, receiver=self._desk.inbox)
+        self._vitals = HealthReporter(notifier, start, say, self._outlet, shared.progress)
+        self._streams = Supervisor(self._make, say, is_service=settings.waits)
         self._reloading = Reloading(self._read_again, self._take, self._refuse, say)
         self._names: dict[str, NameLock] = {}  # by key; while another name is taken, both
         self._threads: dict[str, int] = {}  # of models, by camera

@@ -107,7 +107,7 @@ class Shared:
         return True
 
 
-class Turn:
+class TuningLock:
     """A supervisor that lets a tuner look at its loop only while it is that stream's turn.
 
     Args:

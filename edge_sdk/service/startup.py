@@ -14,12 +14,12 @@ import msgspec
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.rollback import refuse_older, remember_version
 from edge_sdk.core.logs import Say
-from edge_sdk.core.threads import Ahead, Stop
+from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.trial import prove_here
 from edge_sdk.messages.topics import check_name
-from edge_sdk.service.model_selector import Steering
+from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared
 
@@ -56,13 +56,13 @@ class Loading:
     ) -> None:
         self.bundle = bundle
         self.budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
-        self.steering = Ahead(lambda: self._steer(settings, session, say, stop, shared), "edge-model")
+        self.steering = BackgroundTask(lambda: self._steer(settings, session, say, stop, shared), "edge-model")
 
     def _steer(
         self, settings: PipelineSettings, session: SessionSettings, say: Say, stop: Stop, shared: Shared | None
-    ) -> Steering:
+    ) -> ModelSelector:
         try:
-            return Steering(settings, self.bundle, session, self.budget_ms, say, stop.is_asked, shared)
+            return ModelSelector(settings, self.bundle, session, self.budget_ms, say, stop.is_asked, shared)
         finally:
             self.bundle.forget_kept()  # another variant may be the first to run
 
@@ -76,7 +76,7 @@ class Loading:
 
 
 def begin_loading(
-    settings: PipelineSettings, verified: Ahead[Bundle], say: Say, stop: Stop, shared: Shared | None = None
+    settings: PipelineSettings, verified: BackgroundTask[Bundle], say: Say, stop: Stop, shared: Shared | None = None
 ) -> Loading | None:
     """Check that a run can begin, try its bundle where it is new here, and begin to load its model.
 

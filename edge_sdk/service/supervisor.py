@@ -30,7 +30,7 @@ Make = Callable[[PipelineSettings, Gate | None, Pipeline | None], Pipeline]
 """Settings, the gate that its first frame waits for, whose place it takes -> a pipeline."""
 
 
-class Streams:
+class Supervisor:
     """The pipelines of a process.
 
     Args:

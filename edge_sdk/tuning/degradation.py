@@ -37,7 +37,7 @@ _EVERY = (1.5, 2, 3, 4, 6, 8)
 _GAIN = 0.9  # of the time above it: a rung that saves less is noise
 
 
-class Rung(msgspec.Struct, frozen=True):
+class Level(msgspec.Struct, frozen=True):
     """One way to run.
 
     Attributes:
@@ -57,7 +57,7 @@ class Rung(msgspec.Struct, frozen=True):
         return f"{self.variant}, " + (f"every {ordinal(of)} frame" if every == 1 else f"{every} of {of} frames")
 
 
-def ladder_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Rung, ...]:
+def ladder_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Level, ...]:
     """The rungs of a bundle, from the variant that stands in front downwards.
 
     Below it come its faster variants, the slower first, but none that another one beats in both time and quality; at
@@ -80,13 +80,13 @@ def ladder_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Rung, ...]:
         )
         if is_faster and not is_beaten:
             chosen.append(variant)
-    return tuple(with_steps([Rung(v.name, 1, costs[v.name]) for v in chosen]))
+    return tuple(with_steps([Level(v.name, 1, costs[v.name]) for v in chosen]))
 
 
-def with_steps(rungs: Sequence[Rung], steps: Sequence[float] = _EVERY) -> list[Rung]:
+def with_steps(rungs: Sequence[Level], steps: Sequence[float] = _EVERY) -> list[Level]:
     """Variants, at least one, and below them two of three, every second, third and further frame of the last."""
     last = rungs[-1]
-    return [*rungs, *(Rung(last.variant, every, last.cost) for every in steps)]
+    return [*rungs, *(Level(last.variant, every, last.cost) for every in steps)]
 
 
 def _costs(variants: tuple[Variant, ...]) -> dict[str, float]:
@@ -207,7 +207,7 @@ class Peers:
         return place
 
 
-class Stay:
+class DwellTime:
     """What runs take on a rung that was stepped up to: the best of its windows, since a load may come with any.
 
     Args:
@@ -257,7 +257,7 @@ class Move(msgspec.Struct, frozen=True):
         reason: with its numbers, for people.
     """
 
-    rung: Rung
+    rung: Level
     reason: str
 
 
@@ -277,7 +277,7 @@ class Governor:
 
     def __init__(
         self,
-        ladder: Sequence[Rung],
+        ladder: Sequence[Level],
         limit_ns: int,
         period_ns: int,
         now_ns: int,
@@ -290,7 +290,7 @@ class Governor:
         self._variants = [rung for rung in ladder if rung.every == 1]
         self._steps = [rung.every for rung in ladder if rung.every > 1]
         self._runs: list[int] = []
-        self._stay = Stay()
+        self._stay = DwellTime()
         self._ratios: dict[tuple[str, str], tuple[float, int]] = {}  # run above over run below, and until when it holds
         self._absent: dict[str, int] = {}  # until when, monotonic nanoseconds
         self._absence_ns: dict[str, int] = {}
@@ -312,7 +312,7 @@ class Governor:
         return self._index
 
     @property
-    def rung(self) -> Rung:
+    def rung(self) -> Level:
         """What runs."""
         return self.ladder[self._index]
 
@@ -382,7 +382,7 @@ class Governor:
         if ratio is not None:
             self._ratios[left.variant, arrived.variant] = ratio, now_ns + _BELIEF_NS
         is_up = self._target < self._index and arrived.variant != left.variant
-        self._stay = Stay(left.variant, self._quiet_run_ns) if is_up else Stay()
+        self._stay = DwellTime(left.variant, self._quiet_run_ns) if is_up else DwellTime()
         self._absence_ns.pop(arrived.variant, None)
         self._stand_on(arrived, now_ns)
 
@@ -403,13 +403,13 @@ class Governor:
         self._absence_ns[short], self._absent[short] = absence_ns, now_ns + absence_ns
         self._stand_on(self.rung, now_ns)
 
-    def _stand_on(self, here: Rung, now_ns: int) -> None:
+    def _stand_on(self, here: Level, now_ns: int) -> None:
         self.ladder = self._ladder_with(here)
         self._index, self._target = self.ladder.index(here), None
         self._place.stand(self._index)
         self._begin(now_ns)
 
-    def _ladder_with(self, here: Rung) -> list[Rung]:
+    def _ladder_with(self, here: Level) -> list[Level]:
         """The rungs that there are now; frames are left out of the last variant, and of this one if that runs."""
         ladder = with_steps([rung for rung in self._variants if rung.variant not in self._absent], self._steps)
         if here in ladder:

@@ -20,7 +20,7 @@ from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.messages.schema import Running
-from edge_sdk.service.model_selector import Governing
+from edge_sdk.service.model_selector import DegradationController
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
 from edge_sdk.tuning.measurement import Candidate
@@ -113,7 +113,7 @@ class Scene:
         self.is_held = False
         self.camera, self.camera_delay_ms = Camera(self.clock, 100, 10**9), 0.0
         self.loop = Loop(self, self.open(start), self, Budget(100), clock_ns=self.clock)
-        self.governing = Governing(
+        self.governing = DegradationController(
             Bundle.open(folder).manifest,
             open_stages or self.open,
             limit_ns=100 * MS,

@@ -22,7 +22,7 @@ import paho.mqtt.client as mqtt
 from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.client import MqttLink
+from edge_sdk.publishing.client import MqttConnection
 from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats, Stream
 from edge_sdk.publishing.queues import MemoryOutbox
 from edge_sdk.publishing.session import State
@@ -270,7 +270,7 @@ def publishing_to(
     on_doubt: Callable[[str], None] | None = None,
     outbox: MemoryOutbox | None = None,
     encoder: ResultEncoder | None = None,
-    links: list[MqttLink] | None = None,
+    links: list[MqttConnection] | None = None,
     event_outbox: EventOutbox | None = None,
     **changes: Any,
 ) -> Iterator[Door]:
@@ -279,9 +279,9 @@ def publishing_to(
     secret = None if password is None else Secret(password)
     settings = MqttSettings(device="pi", qos=qos, username=user or None, password=secret, **who)
 
-    def make_link() -> MqttLink:
+    def make_link() -> MqttConnection:
         assert links is not None
-        links.append(MqttLink(settings, b"{}"))
+        links.append(MqttConnection(settings, b"{}"))
         return links[-1]
 
     publisher = MqttPublisher(

@@ -17,7 +17,7 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import BundleError, IncompatibleError
-from edge_sdk.core.threads import Ahead, Stop
+from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.trial import TrialLimits, prove_here
 from edge_sdk.service.settings import PipelineSettings
@@ -172,7 +172,7 @@ def test_a_stream_that_starts_beside_others_tries_its_bundle_beside_them(
     with contextlib.ExitStack() as stack:
         if others_run:
             stack.enter_context(shared.progress.begin())
-        verified = stack.enter_context(Ahead(lambda: Bundle.open(path), "edge-verify"))
+        verified = stack.enter_context(BackgroundTask(lambda: Bundle.open(path), "edge-verify"))
         niceness = _niceness_during(lambda: begin_loading(settings, verified, print, stop, shared), stop, others_run)
     assert niceness == (min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0)) if others_run else 0)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.outbox.event import Held, Losses
+from edge_sdk.outbox.event import Losses, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.store import VERSION, EventStore
 from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, until
@@ -87,7 +87,7 @@ def test_damage_that_is_found_by_reading_lets_what_comes_meanwhile_wait_for_no_o
     read_after, is_damaged = EventStore.read_after, threading.Event()
     with outbox_at(tmp_path / "events.sqlite") as outbox:
 
-        def damaged_once(store: EventStore, *arguments: int) -> tuple[list[Held], int, int]:
+        def damaged_once(store: EventStore, *arguments: int) -> tuple[list[QueuedEvent], int, int]:
             if not is_damaged.is_set():
                 put(outbox, 20)
                 is_damaged.set()

@@ -14,7 +14,7 @@ import pytest
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.protocols import Event
-from edge_sdk.core.threads import Pace
+from edge_sdk.core.threads import RateLimiter
 from edge_sdk.messages.schema import Channel
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
@@ -207,7 +207,7 @@ class Clock:
         return self.now_s
 
 
-def _pace(max_per_s: float | None, clock: Clock) -> tuple[Pace[object, int], list[object]]:
+def _pace(max_per_s: float | None, clock: Clock) -> tuple[RateLimiter[object, int], list[object]]:
     """One, and what went."""
     gone: list[object] = []
 
@@ -215,7 +215,7 @@ def _pace(max_per_s: float | None, clock: Clock) -> tuple[Pace[object, int], lis
         gone.append(item)
         return len(gone)
 
-    return Pace(max_per_s, go, clock), gone
+    return RateLimiter(max_per_s, go, clock), gone
 
 
 def test_the_newest_is_held_until_its_time_and_the_others_are_counted() -> None:

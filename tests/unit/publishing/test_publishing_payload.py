@@ -34,8 +34,8 @@ from edge_sdk.messages.schema import (
     TelemetryMessage,
     read_boot_id,
 )
-from edge_sdk.publishing.client import answer_properties, ways_of
-from edge_sdk.publishing.retained import Board
+from edge_sdk.publishing.client import answer_properties, publish_options_of
+from edge_sdk.publishing.retained import DeviceState
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.bundles import make_manifest, write_bundle
 from tests.support.results import (
@@ -235,8 +235,8 @@ WHO = Identity("pi", "boot", "run")
 HEADER = {"schema": 1, "device": "pi", "boot_id": "boot", "run_id": "run"}
 
 
-def _board() -> Board:
-    board = Board(WHO, {"edge-sdk": "1.2"})
+def _board() -> DeviceState:
+    board = DeviceState(WHO, {"edge-sdk": "1.2"})
     door = board.join("door", MODEL)
     board.join("gate", MODEL)
     board.source(door, SourceState(status="lost", trouble="connection refused", since=NOW))
@@ -278,7 +278,7 @@ def _validator(name: str) -> jsonschema.Draft202012Validator:
 
 
 STATUSES = [_board().online(), _board().offline("lost"), _board().offline("shutdown"), *_examples("status")]
-STATES = [_board().state(), Board(WHO, {}).state(), *_examples("state")]
+STATES = [_board().state(), DeviceState(WHO, {}).state(), *_examples("state")]
 HEALTH = [
     msgspec.json.encode(_telemetry()),
     msgspec.json.encode(TelemetryMessage(**msgspec.structs.asdict(WHO), at=NOW)),
@@ -390,7 +390,7 @@ def _names(packed: bytes) -> set[str]:
 
 def test_a_message_bears_what_is_documented_and_no_topic_alias() -> None:
     """A broker that has restarted answers an alias that it does not know with an endless protocol error."""
-    ways = ways_of(_SETTINGS, is_v5=True)
+    ways = publish_options_of(_SETTINGS, is_v5=True)
     for kind, way in ways.items():
         assert way.properties is not None
         names = _names(way.properties.of(Message("topic", b"", seq=7)).pack())
@@ -402,11 +402,11 @@ def test_a_message_bears_what_is_documented_and_no_topic_alias() -> None:
 
 
 def test_a_message_of_the_older_protocol_bears_none() -> None:
-    assert {way.properties for way in ways_of(_SETTINGS, is_v5=False).values()} == {None}
+    assert {way.properties for way in publish_options_of(_SETTINGS, is_v5=False).values()} == {None}
 
 
 def test_a_message_that_a_broker_may_have_had_before_says_so_and_the_next_one_does_not() -> None:
-    way = ways_of(_SETTINGS, is_v5=True)["event"]
+    way = publish_options_of(_SETTINGS, is_v5=True)["event"]
     assert way.properties is not None
     found = []
     for message in (Message("topic", b"", seq=7, is_repeated=True), Message("topic", b"", seq=8)):

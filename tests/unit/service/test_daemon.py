@@ -28,7 +28,7 @@ from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.health import Progress, Start
 from edge_sdk.service.reload import Reloading
 from edge_sdk.service.runner import RunSummary
-from edge_sdk.service.service import Daemon
+from edge_sdk.service.service import Service
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Shared
 from edge_sdk.service.systemd import Notifier
@@ -58,7 +58,7 @@ class Process:
     def start(self, *streams: PipelineSettings, has_config: bool = True, **changes: Any) -> None:
         self._monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=self._stdout))
         self.config = self.settings(*streams, **changes)
-        self.daemon = Daemon(
+        self.daemon = Service(
             self.config,
             self.site.begin,
             Shared(Progress(math.inf), self.said.append),

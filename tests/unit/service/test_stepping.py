@@ -21,9 +21,9 @@ from edge_sdk.messages.schema import Running, SourceState
 from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service import runner as stepping_module
 from edge_sdk.service.health import Progress
-from edge_sdk.service.model_selector import Announcing
-from edge_sdk.service.monitors import HeldBack, Undecodable, WatchedSource
-from edge_sdk.service.runner import Obeying, Stepping
+from edge_sdk.service.model_selector import StateReporter
+from edge_sdk.service.monitors import LatencyMonitor, Undecodable, WatchedSource
+from edge_sdk.service.runner import Obeying, PipelineRunner
 from edge_sdk.sources.slot import SourceStats, SourceStatus
 from tests.support.bundles import LARGE, open_variant
 from tests.support.connections import until
@@ -81,7 +81,9 @@ class Scene:
         stages, stream, self.progress = open_variant(site.bundle, LARGE), site.stream(), Progress(1e-9)
         obeying = Obeying(site.shared.controls, stream, Bundle.open(site.bundle), is_paced=True)
         chosen, budget = site.settings(**settings), Budget(5000.0)
-        self.stepping = Stepping(chosen, source, stages, stream, budget, site.said.append, obeying, [self.observer])
+        self.stepping = PipelineRunner(
+            chosen, source, stages, stream, budget, site.said.append, obeying, [self.observer]
+        )
 
     def run(self, *supervisors: Supervisor, rare_lines: bool = False) -> None:
         self.stepping.run(self.stop, self.progress, lambda: [*supervisors], rare_lines=rare_lines)
@@ -215,7 +217,7 @@ def test_frames_that_come_too_old_for_the_budget_or_cannot_be_decoded_are_told(
 )
 def test_frames_are_told_to_be_old_when_that_lasts(spells: list[tuple[int, float, float]], told: list[str]) -> None:
     said, warned = list[str](), list[tuple[str, str]]()
-    supervisor = HeldBack(50 * MS, said.append, lambda name, line: warned.append((name, line)))
+    supervisor = LatencyMonitor(50 * MS, said.append, lambda name, line: warned.append((name, line)))
     for frames, delay_ms, work_ms in spells:
         clock = Clock()
 
@@ -274,7 +276,7 @@ CHOSEN = Running(variant="fp32", every=1, rung=0, rungs=7, reason="chosen by mea
 @pytest.mark.parametrize("chosen", [START, CHOSEN], ids=["the same", "another"])
 def test_the_state_says_once_that_tuning_is_over(chosen: Running) -> None:
     published, variants, is_tuning = list[Running](), list[str](), True
-    announcing = Announcing(variants.append, published.append, lambda: is_tuning)
+    announcing = StateReporter(variants.append, published.append, lambda: is_tuning)
     announcing.after(_idle_loop(), Tick.ON_TIME)
     announcing.tell(START)
     announcing.after(_idle_loop(), Tick.ON_TIME)
