@@ -297,7 +297,7 @@ _CommandClass = Annotated[CommandClass, Meta(extra={"advice": {"resume": "write 
 
 
 class CommandsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be asked of this device over MQTT; see `edge_sdk.commands`.
+    """What may be asked of this device over MQTT; see `edge_sdk.messages.commands`.
 
     Attributes:
         allow: classes of commands; `pause` stands for `resume` as well.
@@ -423,7 +423,7 @@ class PipelineConfig(Defaults, frozen=True, forbid_unknown_fields=True, kw_only=
 
     Attributes:
         name: of the camera in topics and messages; no other stream of this device has it.
-        source: see `edge_sdk.camera.open_source`; without a password.
+        source: see `edge_sdk.open_source`; without a password.
     """
 
     name: Annotated[Name, Meta(description="the camera's name in topics: 1 to 100 characters, none of / + # $")]

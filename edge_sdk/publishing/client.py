@@ -42,6 +42,7 @@ from edge_sdk.messages.schema import SCHEMA_VERSION, Message
 from edge_sdk.publishing.connection import (
     NOT_AUTHORIZED,
     QUOTA_EXCEEDED,
+    UNSENT_BYTES,
     Answer,
     Incoming,
     Kind,
@@ -60,9 +61,6 @@ from edge_sdk.publishing.tls import (
     explain,
     own_expiry,
 )
-
-UNSENT_BYTES = 16384
-"""That the kernel takes of what the network does not; what is on its way in the network comes on top."""
 
 
 def keep_in_sight(connection: Any) -> None:

@@ -80,6 +80,9 @@ Kind: TypeAlias = Literal[
 """Of a message; the last four are retained."""
 
 
+UNSENT_BYTES = 16384
+"""That the kernel takes of what the network does not; what is on its way in the network comes on top."""
+
 NOT_AUTHORIZED, QUOTA_EXCEEDED = 0x87, 0x97
 """MQTT's reason codes."""
 

@@ -49,8 +49,16 @@ from edge_sdk.messages.schema import CameraKind, Message
 from edge_sdk.messages.topics import Topics
 from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.client import UNSENT_BYTES
-from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Connection, Incoming, Kind, Receiver, Wakeup
+from edge_sdk.publishing.connection import (
+    NOT_AUTHORIZED,
+    UNSENT_BYTES,
+    Answer,
+    Connection,
+    Incoming,
+    Kind,
+    Receiver,
+    Wakeup,
+)
 from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 

@@ -35,7 +35,7 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         camera: the stream's name in topics and messages.
-        source: see `edge_sdk.camera.open_source`.
+        source: see `edge_sdk.open_source`.
         source_password: for a stream's user.
         source_options: what the source is asked for.
         bundle: a NAME.edge folder.

@@ -44,7 +44,7 @@ import os, sys
 import edge_sdk
 heavy = ("numpy", "cv2", "onnxruntime", "msgspec", "paho", "click", "cryptography")
 print([name for name in heavy if name in sys.modules], sorted(n for n in sys.modules if n.startswith("edge_sdk")))
-from edge_sdk import Budget, EdgeError, SourceOptions
+from edge_sdk import EdgeError, SourceOptions
 print([name for name in heavy if name in sys.modules])
 from edge_sdk import Model
 print(os.environ["ORT_DISABLE_TELEMETRY"], "onnxruntime" in sys.modules)

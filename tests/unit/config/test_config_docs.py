@@ -130,7 +130,7 @@ def test_documented_defaults_are_those_of_the_program() -> None:
 def test_the_schema_is_up_to_date() -> None:
     path = DOCS / "config.schema.json"
     assert msgspec.json.decode(path.read_bytes()) == msgspec.json.decode(config_schema()), (
-        "write it again: python -c 'import pathlib; from edge_sdk.config import config_schema; "
+        "write it again: python -c 'import pathlib; from edge_sdk.config.schema import config_schema; "
         'pathlib.Path("docs/config.schema.json").write_bytes(config_schema())\''
     )
 

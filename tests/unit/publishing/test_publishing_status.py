@@ -36,8 +36,7 @@ def _says(link: FakeLink, key: str, value: object, camera: str = "door") -> Call
 @pytest.fixture(autouse=True)
 def _what_a_device_says_goes_out_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long a burst is gathered, the tests of notices show by a manual clock."""
-    for module in ("notices", "post"):
-        monkeypatch.setattr(f"edge_sdk.publishing.{module}._EVERY_S", 0.05)
+    monkeypatch.setattr("edge_sdk.publishing.retained._EVERY_S", 0.05)
 
 
 def test_a_birth_names_the_cameras_and_their_models_and_a_goodbye_does_not() -> None:

@@ -35,7 +35,7 @@ def _rows(heading: str) -> list[list[str]]:
 @pytest.mark.parametrize(("name", "schema"), [("command", command_schema), ("response", response_schema)])
 def test_schema_files_are_up_to_date(name: str, schema: Callable[[], bytes]) -> None:
     assert (DOCS / f"{name}.schema.json").read_bytes() == schema(), (
-        f"write it again: python -c 'import pathlib; from edge_sdk.commands import {name}_schema; "
+        f"write it again: python -c 'import pathlib; from edge_sdk.messages.commands import {name}_schema; "
         f'pathlib.Path("docs/{name}.schema.json").write_bytes({name}_schema())\''
     )
     jsonschema.Draft202012Validator.check_schema(msgspec.json.decode(schema()))

@@ -84,7 +84,7 @@ _OPEN = """
 import sys
 import cv2  # first: it has read its limit before edge_sdk sets one
 from pathlib import Path
-from edge_sdk.camera import open_source
+from edge_sdk.sources.opening import open_source
 for location in sys.argv[1:]:
     try:
         open_source(location).close()
