@@ -24,7 +24,7 @@ from benchmarks import hot_path
 from benchmarks.bench_models import bench_models
 from benchmarks.figures import Figure, markdown
 from benchmarks.plot import write_plot
-from edge_sdk.cpu import Cpu
+from edge_sdk.core.machine import Cpu
 from edge_sdk_tools.demo.broker import running_broker
 from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
 from edge_sdk_tools.demo.media import Media, fetch_media

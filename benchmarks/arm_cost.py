@@ -20,8 +20,8 @@ import numpy as np
 import onnx
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-from edge_sdk.model_spec import InputSpec
-from edge_sdk.target import load_target
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.bundle.target import load_target
 from edge_sdk_tools.arm_cost import set_up
 from edge_sdk_tools.arm_cost.counts import Counts
 from edge_sdk_tools.arm_cost.estimate import estimate

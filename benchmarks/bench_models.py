@@ -18,8 +18,8 @@ import msgspec
 
 import edge_sdk
 import edge_sdk_tools
+from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.cli.root import run as edge_sdk_run
-from edge_sdk.model_spec import load_model_spec
 from edge_sdk_tools.demo.bundle import target_for
 from edge_sdk_tools.demo.frames import write_images
 from edge_sdk_tools.demo.media import Media, fetch_media

@@ -19,8 +19,8 @@ from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, 
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.tools.convert_onnx_models_to_ort import OptimizationStyle, convert_onnx_models_to_ort
 
-from edge_sdk.model_spec import ModelSpec, load_model_spec
-from edge_sdk.prepare import Prepare
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
+from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.dataset import find_images
 
 

@@ -21,9 +21,9 @@ import onnx
 from onnxruntime.quantization import CalibrationMethod, create_calibrator
 
 from benchmarks.by_hand import Reader
-from edge_sdk.errors import EdgeError
-from edge_sdk.model_spec import load_model_spec
-from edge_sdk.target import load_target
+from edge_sdk.bundle.model_spec import load_model_spec
+from edge_sdk.bundle.target import load_target
+from edge_sdk.core.errors import EdgeError
 from edge_sdk_tools.build import build
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.dataset import find_images

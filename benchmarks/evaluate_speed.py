@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 import onnxruntime as ort
 
-from edge_sdk.model_spec import InputSpec, load_model_spec
+from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
 from edge_sdk_tools.evaluate import evaluate
 
 ROUNDS = 5

@@ -26,11 +26,17 @@ from pathlib import Path
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from edge_sdk import Bundle, Model, Result, open_source
-from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings, State
-from edge_sdk.publishing.durable import EventOutbox, OutboxSettings
-from edge_sdk.publishing.mqtt import WINDOW
-from edge_sdk.publishing.mqtt_stream import MqttStream
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.frame import Result
+from edge_sdk.core.threads import Backoff
+from edge_sdk.model import Model
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.publishing.client import WINDOW
+from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
+from edge_sdk.publishing.session import State
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.sources.opening import open_source
 from tests.support.broker import Broker, wait_until
 from tests.support.bundles import build_cell_detector
 from tests.support.event_device import encoded

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import click
 
-from edge_sdk.cpu_time import CpuTime
+from edge_sdk.core.machine import CpuTime
 from tests.support.broker import Broker, TlsBroker, wait_until
 from tests.support.device import Held, held_by
 from tests.support.fleet import SimulatedFleet

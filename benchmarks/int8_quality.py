@@ -19,9 +19,9 @@ import msgspec
 
 from benchmarks.by_hand import ByHand
 from benchmarks.models import FLOAT, OURS, Models, open_models, ratios, spread, time_runs
-from edge_sdk.bundle import Bundle
-from edge_sdk.errors import DataError
-from edge_sdk.model_spec import ModelSpec, load_model_spec
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
+from edge_sdk.core.errors import DataError
 from edge_sdk_tools.build import build
 from edge_sdk_tools.dataset import ClassTruth, read_dataset
 

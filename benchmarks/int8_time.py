@@ -16,8 +16,8 @@ import msgspec
 
 from benchmarks.by_hand import ByHand
 from benchmarks.models import FLOAT, OURS, open_models, ratios, spread, time_runs
-from edge_sdk.bundle import Bundle
-from edge_sdk.model_spec import load_model_spec
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk_tools.build import build
 
 

@@ -17,12 +17,11 @@ import click
 import msgspec
 import numpy as np
 
-from edge_sdk.event import Event
-from edge_sdk.event_rule import EventRule
-from edge_sdk.event_watch import EventWatch
-from edge_sdk.frame import Detections, Frame
-from edge_sdk.publishing import EventEncoder, Identity, ModelRef, ResultEncoder
-from edge_sdk.publishing.payload import DetectionItem
+from edge_sdk.core.frame import Detections, Frame
+from edge_sdk.core.protocols import Event
+from edge_sdk.events.rules import EventRule, EventWatch
+from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
+from edge_sdk.messages.schema import DetectionItem, Identity, ModelRef
 
 _CALLS = 200
 _OBJECTS, _CLASSES = 20, 80

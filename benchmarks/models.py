@@ -11,10 +11,11 @@ from typing import TypeAlias
 import numpy as np
 
 from benchmarks.by_hand import ByHand, quantize_by_hand
-from edge_sdk.bundle import Bundle
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.check import check_model
 
 FLOAT, OURS = "FP32", "edge-sdk build"

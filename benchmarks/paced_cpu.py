@@ -25,7 +25,7 @@ from typing import Any
 import click
 import msgspec
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 
 _LIMIT = 1.1
 _WARM_UP_S = 3.0

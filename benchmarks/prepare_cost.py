@@ -22,10 +22,10 @@ import cv2
 import msgspec
 import numpy as np
 
-from edge_sdk.frame import Frame, Image
-from edge_sdk.manifest import InputTensor
-from edge_sdk.model_spec import InputSpec
-from edge_sdk.prepare import Prepare
+from edge_sdk.bundle.manifest import InputTensor
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.frame import Frame, Image
+from edge_sdk.inference.prepare import Prepare
 
 _Resize: TypeAlias = Literal["letterbox", "stretch"]
 _SCALE = 1 / 255

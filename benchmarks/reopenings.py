@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from edge_sdk.camera.opencv import open_stream
+from edge_sdk.sources.opencv import open_stream
 
 _PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
 

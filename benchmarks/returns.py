@@ -16,8 +16,9 @@ from functools import partial
 
 import click
 
-from edge_sdk.camera import OpenedSource, SourceStatus, open_source
-from edge_sdk.source_options import SourceOptions
+from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.opening import open_source
+from edge_sdk.sources.slot import OpenedSource, SourceStatus
 from tests.support.streams import StreamServer, http_server, rtsp_server, true_age_ms
 
 _PERIOD_MS = 40.0

@@ -23,7 +23,7 @@ import msgspec
 import paho.mqtt.client as mqtt
 
 from benchmarks.peak import peak_mb
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk_tools.demo.broker import running_broker
 
 RATIO_LIMIT = 1.15

@@ -1,7 +1,7 @@
 """edge-sdk on the device: run a verified bundle on the freshest camera frame and publish what it sees.
 
-What `__all__` names here, and the errors of `edge_sdk.errors`, is the library: it keeps working within a major version
-(docs/adr/0043). Everything else may change with any version. A name is loaded when it is first used.
+What `__all__` names here, and the errors of `edge_sdk.core.errors`, is the library: it keeps working within a major
+version (docs/adr/0043). Everything else may change with any version. A name is loaded when it is first used.
 """
 
 import os
@@ -19,20 +19,18 @@ TYPE_CHECKING = (
     False  # type checkers take it for True by its name; to import typing would take far longer than all of this
 )
 if TYPE_CHECKING:
-    from edge_sdk.budget import Budget
-    from edge_sdk.bundle import Bundle
-    from edge_sdk.camera import open_source
-    from edge_sdk.errors import EdgeError
-    from edge_sdk.event import Event
-    from edge_sdk.event_rule import EventRule
-    from edge_sdk.event_watch import EventWatch
-    from edge_sdk.frame import NO_CLASS, Classification, Detections, Frame, Image, Result, Segmentation
-    from edge_sdk.loop import Loop, Tick
+    from edge_sdk.bundle.bundle import Bundle
+    from edge_sdk.core.errors import EdgeError
+    from edge_sdk.core.frame import NO_CLASS, Classification, Detections, Frame, Image, Result, Segmentation
+    from edge_sdk.core.protocols import Event, EventSink, Sink, Source
+    from edge_sdk.events.rules import EventRule, EventWatch
+    from edge_sdk.inference.session import Session
+    from edge_sdk.inference.settings import SessionSettings
+    from edge_sdk.loop import Budget, Loop, Tick
     from edge_sdk.model import Model
-    from edge_sdk.protocols import EventSink, Sink, Source
     from edge_sdk.publisher import Publisher
-    from edge_sdk.session import Session, SessionSettings
-    from edge_sdk.source_options import SourceOptions
+    from edge_sdk.sources.location import SourceOptions
+    from edge_sdk.sources.opening import open_source
 
 __all__ = [
     "NO_CLASS",
@@ -63,20 +61,18 @@ __all__ = [
 ]
 
 _NAMES = {
-    "budget": ("Budget",),
-    "bundle": ("Bundle",),
-    "camera": ("open_source",),
-    "errors": ("EdgeError",),
-    "event": ("Event",),
-    "event_rule": ("EventRule",),
-    "event_watch": ("EventWatch",),
-    "frame": ("NO_CLASS", "Classification", "Detections", "Frame", "Image", "Result", "Segmentation"),
-    "loop": ("Loop", "Tick"),
+    "bundle.bundle": ("Bundle",),
+    "core.errors": ("EdgeError",),
+    "core.frame": ("NO_CLASS", "Classification", "Detections", "Frame", "Image", "Result", "Segmentation"),
+    "core.protocols": ("Event", "EventSink", "Sink", "Source"),
+    "events.rules": ("EventRule", "EventWatch"),
+    "inference.session": ("Session",),
+    "inference.settings": ("SessionSettings",),
+    "loop": ("Budget", "Loop", "Tick"),
     "model": ("Model",),
-    "protocols": ("EventSink", "Sink", "Source"),
     "publisher": ("Publisher",),
-    "session": ("Session", "SessionSettings"),
-    "source_options": ("SourceOptions",),
+    "sources.location": ("SourceOptions",),
+    "sources.opening": ("open_source",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

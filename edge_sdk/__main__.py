@@ -1,5 +1,5 @@
 """`python -m edge_sdk` is `edge-sdk`."""
 
-from edge_sdk.cli import main
+from edge_sdk.cli.root import main
 
 main()

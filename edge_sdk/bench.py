@@ -18,13 +18,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.frame import Frame, Image
-from edge_sdk.percentiles import Percentiles, percentiles_of
-from edge_sdk.publishing import Identity, MemoryOutbox, ResultEncoder
-from edge_sdk.publishing.outbox import Message
-from edge_sdk.session import Session, SessionSettings, onnxruntime_version
-from edge_sdk.stages import Stages
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.clock import Percentiles, percentiles_of
+from edge_sdk.core.frame import Frame, Image
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
+from edge_sdk.messages.encoder import ResultEncoder
+from edge_sdk.messages.schema import Identity, Message
+from edge_sdk.publishing.queues import MemoryOutbox
 
 STAGES = ("decode image", "prepare", "run", "decode outputs", "encode", "publish")
 """In the order of the loop; `publish` is what the loop pays for it: leaving the message in the outbox."""

@@ -2,19 +2,89 @@
 
 Owns the order of the stages and the counting; no thread, no clock, no I/O of its own. Nothing here blocks but the wait
 for a frame, and nothing grows.
+
+Deadline arithmetic: may this frame still make it?
+
+Owns the drop rule and no clock: every call brings the time. Capture to outbox, in monotonic nanoseconds.
+
+RunRecord: how a run goes, in buffers of fixed size: memory stays flat however long it runs.
 """
 
 from __future__ import annotations
 
 import enum
 import time
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from edge_sdk.budget import Budget
-from edge_sdk.errors import CameraError, HungRunError
-from edge_sdk.frame import Frame, Result
-from edge_sdk.protocols import Sink, Source, Stage
+import numpy as np
+
+from edge_sdk.core.clock import Percentiles, percentiles_of
+from edge_sdk.core.errors import CameraError, HungRunError
+from edge_sdk.core.frame import Frame, Result
+from edge_sdk.core.protocols import Sink, Source, Stage
+
+_WINDOW = 64  # recent steps that the estimate looks at: about two seconds of a camera
+_PROBE_INTERVAL_NS = 1_000_000_000  # one late frame a second always runs, else a slow spell could never be seen to end
+
+
+class Budget:
+    """Latency budget of one stream.
+
+    A frame is dropped when its age plus the 90th percentile of recent prepare + run + decode durations exceeds the
+    budget; one probe a second always runs, and one that was fast enough ends the spell.
+
+    Args:
+        latency_ms: capture to outbox, in milliseconds.
+        drops: False for images that come in turn: none is fresher, so none is dropped, however late.
+    """
+
+    def __init__(self, latency_ms: float, *, drops: bool = True) -> None:
+        self._drops = drops
+        self.limit_ns = int(latency_ms * 1e6)
+        self._recent: deque[int] = deque(maxlen=_WINDOW)
+        self._sorted: list[int] = []
+        self._last_run_ns: int | None = None
+        self._probe_age_ns: int | None = None
+
+    def expected_ns(self) -> int:
+        """The 90th percentile of recent durations in nanoseconds; 0 before the first."""
+        count = len(self._sorted)
+        return self._sorted[min(count - 1, count * 9 // 10)] if count else 0
+
+    def admits(self, captured_ns: int, now_ns: int) -> bool:
+        """Whether a frame captured at `captured_ns` shall run at `now_ns`; says yes once a second whatever its age."""
+        # A frame from the future, as a driver's clock may have it, has no time to spare for that.
+        age_ns = max(0, now_ns - captured_ns)
+        makes_it = not self._drops or age_ns + self.expected_ns() <= self.limit_ns
+        is_probe_due = self._last_run_ns is None or now_ns - self._last_run_ns >= _PROBE_INTERVAL_NS
+        if not (makes_it or is_probe_due):
+            return False
+        self._last_run_ns = now_ns
+        self._probe_age_ns = None if makes_it else age_ns
+        return True
+
+    def record(self, duration_ns: int) -> None:
+        """Remember how long prepare + run + decode of the frame took that was admitted last."""
+        if self._probe_age_ns is not None and self._probe_age_ns + duration_ns <= self.limit_ns:
+            # At one probe a second those of the slow spell would fill the window for a minute after it.
+            self.forget()
+        if len(self._recent) == _WINDOW:
+            del self._sorted[bisect_left(self._sorted, self._recent[0])]
+        self._recent.append(duration_ns)
+        insort(self._sorted, duration_ns)
+
+    def forget(self) -> None:
+        """Expect nothing: what runs from now on is another model, or another load."""
+        self._recent.clear()
+        self._sorted.clear()
+
+    def is_late(self, captured_ns: int, now_ns: int) -> bool:
+        """Whether a result delivered at `now_ns` missed its deadline."""
+        return now_ns - captured_ns > self.limit_ns
+
 
 _STEP_TIMEOUT_S = 0.2  # how soon `stop` is seen while no frame comes
 
@@ -171,3 +241,67 @@ class Loop:
         for observer in self._observers:
             observer.put(result)
         return (Tick.LATE if self._budget.is_late(frame.captured_ns, delivered_ns) else Tick.ON_TIME), result
+
+
+_RECENT = 4096  # results that the percentiles look at
+
+
+class RunRecord:
+    """A supervisor that notes ages and inference times of recent results, as the loop has them; a sink, too.
+
+    Attributes:
+        results: how many there were in all.
+        not_finite: of them, those of outputs that were no numbers.
+    """
+
+    def __init__(self) -> None:
+        self.results = self.not_finite = 0
+        self._ages_ns = np.zeros(_RECENT, np.int64)
+        self._serial_ns = np.zeros(_RECENT, np.int64)
+        self._inference_ns = np.zeros(_RECENT, np.int64)
+        self._first_ns = self._last_ns = 0
+
+    def put(self, result: Result) -> None:
+        """Count what is not finite, of which the loop knows nothing."""
+        if not result.is_finite:
+            self.not_finite += 1
+
+    def after(self, loop: Loop, tick: Tick) -> None:
+        """Note one step's result; see `Supervisor`."""
+        if tick is not Tick.ON_TIME and tick is not Tick.LATE:
+            return
+        slot = self.results % _RECENT
+        self._ages_ns[slot] = loop.last_age_ns
+        self._serial_ns[slot] = loop.last_serial_ns
+        self._inference_ns[slot] = loop.last_run_ns
+        self._last_ns = time.monotonic_ns()
+        self._first_ns = self._first_ns or self._last_ns
+        self.results += 1
+
+    def age(self) -> Percentiles | None:
+        """Capture to outbox."""
+        return percentiles_of(self._ages_ns[: min(self.results, _RECENT)])
+
+    def serial(self) -> Percentiles | None:
+        """From taking a frame to the outbox: age without waiting."""
+        return percentiles_of(self._serial_ns[: min(self.results, _RECENT)])
+
+    def inference(self) -> Percentiles | None:
+        """The bare run."""
+        return percentiles_of(self._inference_ns[: min(self.results, _RECENT)])
+
+    def fps(self) -> float:
+        """Results a second, from the first to the last."""
+        span_s = (self._last_ns - self._first_ns) / 1e9
+        return (self.results - 1) / span_s if self.results > 1 and span_s > 0 else 0.0
+
+    def line(self, loop: Loop) -> str:
+        """How it goes, for people."""
+        age, inference = self.age(), self.inference()
+        if age is None or inference is None:
+            return "no frame yet"
+        return (
+            f"{self.results} results, {self.fps():.1f} a second; age p50 {age.p50_ms:.1f} p99 {age.p99_ms:.1f} ms, "
+            f"inference p50 {inference.p50_ms:.1f} ms; {loop.counts[Tick.LATE]} late, {loop.counts[Tick.STALE]} stale"
+            + (f", {loop.counts[Tick.SKIPPED]} left out" if loop.counts[Tick.SKIPPED] else "")
+        )

@@ -12,14 +12,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edge_sdk.budget import Budget
-from edge_sdk.bundle import Bundle
-from edge_sdk.errors import UsageError
-from edge_sdk.frame import Frame, Result
-from edge_sdk.loop import Loop
-from edge_sdk.protocols import Sink, Source
-from edge_sdk.session import Session, SessionSettings, onnxruntime_version
-from edge_sdk.stages import Stages
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import UsageError
+from edge_sdk.core.frame import Frame, Result
+from edge_sdk.core.protocols import Sink, Source
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
+from edge_sdk.loop import Budget, Loop
 
 
 class Model:

@@ -14,26 +14,20 @@ from types import TracebackType
 from typing import Any, Literal
 
 import edge_sdk
-from edge_sdk.bundle import Bundle
-from edge_sdk.config import BrokerConfig, broker_config_of, mqtt_settings_of, outbox_settings_of, read_secret
-from edge_sdk.errors import OutputError, UsageError
-from edge_sdk.event import Event
-from edge_sdk.frame import Result
-from edge_sdk.publishing import (
-    EventEncoder,
-    EventOutbox,
-    ExpiredError,
-    Identity,
-    MqttPublisher,
-    MqttSettings,
-    NameLock,
-    OutboxSettings,
-    PublisherStats,
-    ResultEncoder,
-    check_credentials,
-    check_name,
-    want_of_folder,
-)
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.config.load import broker_config_of, mqtt_settings_of, outbox_settings_of
+from edge_sdk.config.schema import BrokerConfig, read_secret
+from edge_sdk.core.errors import OutputError, UsageError
+from edge_sdk.core.frame import Result
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
+from edge_sdk.messages.schema import Identity
+from edge_sdk.messages.topics import check_name
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings, want_of_folder
+from edge_sdk.publishing.publisher import MqttPublisher, NameLock, PublisherStats
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.tls import ExpiredError, check_credentials
 
 _OPENING_S = 60.0  # for the file of events, which is looked through; a small board reads a full one in many seconds
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import cv2
 import pytest
 
-from edge_sdk.errors import MissingDependencyError
+from edge_sdk.core.errors import MissingDependencyError
 from tests.support.broker import Broker
 from tests.support.cache import Cache, locked
 from tests.support.systemd import service, systemd_container

@@ -1,6 +1,6 @@
 """The command line: one file a verb; the only place that prints or sets exit codes."""
 
-from edge_sdk.cli.early import end_on_sigterm
+from edge_sdk.cli.run import end_on_sigterm
 
 end_on_sigterm()
 

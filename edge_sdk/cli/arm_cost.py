@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.measuring import folded
-from edge_sdk.cli.paths import PATH
-from edge_sdk.errors import MissingDependencyError, TargetError
-from edge_sdk.target import Target, load_target
+from edge_sdk.bundle.target import Target, load_target
+from edge_sdk.cli.options import PATH, echo_json, folded, host_tools
+from edge_sdk.core.errors import MissingDependencyError, TargetError
 
 if TYPE_CHECKING:
     from edge_sdk_tools.arm_cost import Counts, Estimate
@@ -102,8 +99,8 @@ def _model_file(model: Path, board: Target) -> Iterator[Path]:
     if not model.is_dir():
         yield model
         return
-    from edge_sdk.bundle import Bundle
-    from edge_sdk.session import onnxruntime_version
+    from edge_sdk.bundle.bundle import Bundle
+    from edge_sdk.inference.runtime import onnxruntime_version
 
     bundle = Bundle.open(model)
     bundle.check_device(board.machine, onnxruntime_version())

@@ -8,16 +8,15 @@ import click
 import msgspec
 
 from edge_sdk.bench import BenchReport, bench
-from edge_sdk.bundle import Bundle
-from edge_sdk.camera.picture_size import MOST_READ_PX, decode
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.paths import PATH
-from edge_sdk.errors import DataError
-from edge_sdk.frame import Image
-from edge_sdk.percentiles import Percentiles
-from edge_sdk.regular_file import read_regular
-from edge_sdk.session import SessionSettings
-from edge_sdk.signing import load_public_key
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.signing import load_public_key
+from edge_sdk.cli.options import PATH, echo_json
+from edge_sdk.core.clock import Percentiles
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.files import read_regular
+from edge_sdk.core.frame import Image
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.sources.opencv import MOST_READ_PX, decode
 
 _MOST_IMAGE_BYTES = 1 << 28  # 67,108,864 pixels without compression are 201 MB
 

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.measuring import folded, points, points_of, warn
-from edge_sdk.cli.paths import PATH
+from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, points, points_of, warn
 
 if TYPE_CHECKING:
     from edge_sdk_tools.build_report import BuildReport

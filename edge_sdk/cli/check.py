@@ -6,12 +6,10 @@ from pathlib import Path
 
 import click
 
-from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.paths import PATH
-from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.model_spec import load_model_spec
-from edge_sdk.target import load_target
+from edge_sdk.bundle.model_spec import load_model_spec
+from edge_sdk.bundle.target import load_target
+from edge_sdk.cli.options import PATH, echo_json, host_tools
+from edge_sdk.core.errors import ModelError, UsageError
 
 
 @click.command("check")

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import click
 
-from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.paths import PATH
+from edge_sdk.cli.options import PATH, echo_json, host_tools
 
 
 @click.command("demo")

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.measuring import folded, measuring_options, show_figures, show_images
-from edge_sdk.cli.paths import PATH
-from edge_sdk.errors import AccuracyGateError
-from edge_sdk.printable import printable
+from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, measuring_options, show_figures, show_images
+from edge_sdk.core.errors import AccuracyGateError, printable
 
 if TYPE_CHECKING:
     from edge_sdk_tools.distill_check import DistillReport

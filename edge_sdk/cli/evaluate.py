@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.measuring import measuring_options, show_figures, show_images
-from edge_sdk.cli.paths import PATH
+from edge_sdk.cli.options import PATH, echo_json, host_tools, measuring_options, show_figures, show_images
 
 if TYPE_CHECKING:
     from edge_sdk_tools.evaluate import Evaluation

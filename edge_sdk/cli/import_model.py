@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from edge_sdk.cli.host_tools import host_tools
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.measuring import show_skipped, warn
-from edge_sdk.cli.paths import PATH
-from edge_sdk.errors import UsageError
+from edge_sdk.cli.options import PATH, echo_json, host_tools, show_skipped, warn
+from edge_sdk.core.errors import UsageError
 
 if TYPE_CHECKING:
     from edge_sdk_tools.importing.import_report import ImportReport

@@ -8,18 +8,17 @@ from pathlib import Path
 
 import click
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.paths import PATH
-from edge_sdk.errors import EdgeError
-from edge_sdk.inspection import Inspection, ProfiledRun, inspect_bundle, profile_bundle, write_graph
-from edge_sdk.manifest import Variant
-from edge_sdk.printable import printable
-from edge_sdk.session import onnxruntime_version
-from edge_sdk.signing import load_public_key
-from edge_sdk.state_folder import state_folder
-from edge_sdk.trial import prove_here
-from edge_sdk.tuning import Machine, Record, Records, figures
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import Variant
+from edge_sdk.bundle.signing import load_public_key
+from edge_sdk.cli.options import PATH, echo_json
+from edge_sdk.core.errors import EdgeError, printable
+from edge_sdk.core.files import state_folder
+from edge_sdk.inference.inspection import Inspection, ProfiledRun, inspect_bundle, profile_bundle, write_graph
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.trial import prove_here
+from edge_sdk.tuning.candidates import figures
+from edge_sdk.tuning.records import Machine, Record, Records
 
 _TOP = 10
 _BAR = 24

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.paths import PATH
-from edge_sdk.signing import generate_key
+from edge_sdk.bundle.signing import generate_key
+from edge_sdk.cli.options import PATH, echo_json
 
 
 @click.command("keygen")

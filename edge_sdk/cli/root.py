@@ -1,6 +1,11 @@
 """The `edge-sdk` command: finds the verb, turns every error into one line and its exit code.
 
 Verbs are imported when they are called, so that `edge-sdk --help` does not pay for OpenCV and ONNX Runtime.
+
+Standard error of a program that runs for months: writing to it never waits, and libraries' noise stays out of it.
+
+Owns descriptor 2 while it lasts. A pipe takes its place, which a thread empties: what nobody reads fills the pipe, and
+is lost then, while cameras, the broker and a signal's request to stop go on.
 """
 
 from __future__ import annotations
@@ -8,21 +13,21 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import faulthandler
 import importlib
 import io
 import os
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
 import edge_sdk
-from edge_sdk.errors import EdgeError
-from edge_sdk.failure import failure_line
-from edge_sdk.garbage import no_collection
-from edge_sdk.left_behind import leave
-from edge_sdk.want_of_memory import is_want_of_memory
+from edge_sdk.core.errors import EdgeError, failure_line, is_want_of_memory
+from edge_sdk.core.machine import no_collection
+from edge_sdk.core.threads import leave
 
 _VERBS = {
     "import": "Bring in a model from PyTorch, TensorFlow, Darknet or an older ONNX.",
@@ -130,9 +135,64 @@ def _fail_for_memory(error: Exception) -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    from edge_sdk.health.journal import Priority, line_for_people
+    from edge_sdk.service.systemd import Priority, line_for_people
 
     with contextlib.suppress(OSError):  # the exit code says it all the same
         for line in message.split("\n"):
             click.echo(line_for_people(line, Priority.ERROR), err=True)
     return exit_code
+
+
+_NUMBER = 2
+_MOST_BYTES = 1 << 16  # of a line; who writes more than that without an end gets it in parts
+_PATIENCE_S = 0.3  # a reader that works has taken everything by then
+# libjpeg writes a line for each damaged picture, past OpenCV and its log levels; some cameras damage every one.
+_NOISE = (b"Corrupt JPEG data", b"Premature end of JPEG", b"Invalid SOS parameters", b"Warning: unknown JFIF revision")
+
+
+@contextlib.contextmanager
+def unhurried() -> Iterator[None]:
+    """Within, whoever writes to standard error waits for nobody; afterwards it is as it was."""
+    try:
+        real = os.dup(_NUMBER)
+    except OSError:  # it is closed, or there are no descriptors
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    os.dup2(writing, _NUMBER)
+    os.close(writing)
+    if faulthandler.is_enabled():
+        faulthandler.enable(real)  # who crashes does not empty a pipe any more
+    # A daemon thread: where nobody reads, it waits for ever.
+    carrier = threading.Thread(target=_carry, args=(reading, real), name="edge-stderr", daemon=True)
+    carrier.start()
+    try:
+        yield
+    finally:
+        os.dup2(real, _NUMBER)  # the pipe's last end for writing goes, but for those of children
+        if faulthandler.is_enabled():
+            faulthandler.enable(_NUMBER)
+        carrier.join(_PATIENCE_S)
+
+
+def _carry(reading: int, real: int) -> None:
+    """Bring whole lines from one to the other, until there are no more."""
+    rest = b""
+    with contextlib.suppress(OSError):
+        while taken := os.read(reading, _MOST_BYTES):
+            *lines, rest = (rest + taken).split(b"\n")
+            if len(rest) >= _MOST_BYTES:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                if not line.startswith(_NOISE):
+                    _write(real, line + b"\n")
+        _write(real, rest)
+    os.close(reading)
+    os.close(real)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # a full disk, or a reader that went: lost, as nobody could be told
+        while data:
+            data = data[os.write(descriptor, data) :]

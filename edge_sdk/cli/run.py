@@ -1,4 +1,10 @@
-"""`edge-sdk run`: a bundle on a source, results over MQTT or as lines of JSON."""
+"""`edge-sdk run`: a bundle on a source, results over MQTT or as lines of JSON.
+
+Early: SIGTERM in the first moments of a run, before anything is begun that would have to be ended.
+
+Imports nothing that takes time: until this stands, a service manager that changes its mind ends the program by the
+signal itself. From then on `stop` hears it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import contextlib
 import math
 import os
 import select
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,30 +20,24 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from edge_sdk.ahead import Ahead
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.mqtt_options import connection_options
-from edge_sdk.cli.numbers import POSITIVE, as_in_a_file, number
-from edge_sdk.cli.run_config import config_file, rereading
-from edge_sdk.cli.standard_error import unhurried
-from edge_sdk.errors import EdgeError, PublishError
-from edge_sdk.garbage import no_collection
-from edge_sdk.health.journal import is_journal, line_for_people
-from edge_sdk.health.notify import Notifier
-from edge_sdk.health.progress import Progress
-from edge_sdk.health.start import Start
-from edge_sdk.heap import share_one_heap
-from edge_sdk.left_behind import ignore_signals
-from edge_sdk.stop import Stop, stopping_on_signals
+from edge_sdk.cli.options import POSITIVE, as_in_a_file, connection_options, echo_json, number
+from edge_sdk.cli.root import unhurried
+from edge_sdk.cli.run_settings import config_file, rereading
+from edge_sdk.core.errors import EdgeError, PublishError
+from edge_sdk.core.machine import no_collection, share_one_heap
+from edge_sdk.core.threads import BackgroundTask, Stop, ignore_signals, stopping_on_signals
+from edge_sdk.service.health import Progress, Start
+from edge_sdk.service.systemd import Notifier, is_journal, line_for_people
 
 if TYPE_CHECKING:
-    from edge_sdk.bundle import Bundle
-    from edge_sdk.daemon.loading import Loading
-    from edge_sdk.daemon.readiness import Begin
-    from edge_sdk.daemon.say import Say
-    from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-    from edge_sdk.daemon.shared import Shared
-    from edge_sdk.daemon.summary import RunSummary
+    from edge_sdk.bundle.bundle import Bundle
+    from edge_sdk.core.logs import Say
+    from edge_sdk.service.pipeline import Begin
+    from edge_sdk.service.runner import RunSummary
+    from edge_sdk.service.settings import PipelineSettings, RunSettings
+    from edge_sdk.service.shared import Shared
+    from edge_sdk.service.startup import Loading
+
 
 _PATH = click.Path(path_type=Path)
 _READER_MS = 300  # a reader that works has taken something by then
@@ -145,10 +146,10 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
             reread = None if config is None else rereading(config, status, duration_s)
             settings = None if reread is None else reread()
             verifying = _verifying_first(options, settings)
-            verified = None if verifying is None else stack.enter_context(Ahead(verifying, "edge-verify"))
+            verified = None if verifying is None else stack.enter_context(BackgroundTask(verifying, "edge-verify"))
             from edge_sdk.cli.run_settings import run_settings
-            from edge_sdk.daemon.loading import begin_loading
-            from edge_sdk.daemon.shared import Shared
+            from edge_sdk.service.shared import Shared
+            from edge_sdk.service.startup import begin_loading
 
         if settings is None:
             settings = run_settings(options, status)
@@ -159,15 +160,15 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
         if loading is not None:
             stack.enter_context(loading)
         with no_collection():
-            from edge_sdk.daemon.daemon import Daemon
-            from edge_sdk.daemon.summary import RunSummary
+            from edge_sdk.service.runner import RunSummary
+            from edge_sdk.service.service import Service
 
         if stop.is_asked():
             nothing = [RunSummary.of_nothing(each.camera, "signal", each.latency_ms) for each in settings.pipelines]
             return nothing, None
         start.mark("modules")
         begin = _beginning(settings.pipelines[0], loading)
-        daemon = Daemon(settings, begin, shared, status, stop, notifier, start, reread)
+        daemon = Service(settings, begin, shared, status, stop, notifier, start, reread)
         return list(daemon.run().values()), daemon.left_out
 
 
@@ -180,8 +181,8 @@ def _verifying_first(options: dict[str, object], settings: RunSettings | None) -
 
 
 def _verifying(path: Path, key_files: tuple[Path, ...]) -> Callable[[], Bundle]:
-    from edge_sdk.bundle import Bundle
-    from edge_sdk.signing import load_public_key
+    from edge_sdk.bundle.bundle import Bundle
+    from edge_sdk.bundle.signing import load_public_key
 
     return lambda: Bundle.open(path, [load_public_key(key) for key in key_files], keeps_model=True)
 
@@ -196,11 +197,11 @@ def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
     begun = [] if loading is None else [loading]
 
     def begin(settings: PipelineSettings, say: Say, stop: Stop, shared: Shared) -> Loading | None:
-        from edge_sdk.daemon.loading import begin_loading
+        from edge_sdk.service.startup import begin_loading
 
         if begun and settings == first:
             return begun.pop()
-        with Ahead(_verifying(settings.bundle, settings.trusted_keys), "edge-verify") as verified:
+        with BackgroundTask(_verifying(settings.bundle, settings.trusted_keys), "edge-verify") as verified:
             return begin_loading(settings, verified, say, stop, shared)
 
     return begin
@@ -260,10 +261,16 @@ def _undelivered(summary: RunSummary) -> str | None:
 
 def _waiting(summary: RunSummary) -> str | None:
     """What of the events the broker did not get so far, or None; those in memory only are lost by now, and said so."""
-    from edge_sdk.daemon.say import counted
+    from edge_sdk.core.logs import counted
 
     events = summary.publisher.events if summary.publisher else None
     if events is None or not events.waiting or not events.is_durable:
         return None
     wait = "waits" if events.waiting == 1 else "wait"
     return f"{counted(events.waiting, 'event')} {wait} on disk for the next start"
+
+
+def end_on_sigterm() -> None:
+    """Until somebody else hears the signal, it ends a run at once, with 0; other verbs end by it, as programs do."""
+    if sys.argv[1:2] == ["run"] and "--check" not in sys.argv:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

@@ -10,11 +10,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.daemon.checked import Checked, CheckedPipeline, Problem
-from edge_sdk.daemon.say import counted
-from edge_sdk.errors import EdgeError
-from edge_sdk.printable import printable
+from edge_sdk.cli.options import echo_json
+from edge_sdk.core.errors import EdgeError, printable
+from edge_sdk.core.logs import counted
+from edge_sdk.service.check import Checked, CheckedPipeline, Problem
 
 _WIDEST = 100  # columns: longer lines are hard to read
 _LABEL = 11  # columns
@@ -71,7 +70,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 
 def _of_flags(options: dict[str, object]) -> Checked:
     from edge_sdk.cli.run_settings import run_settings
-    from edge_sdk.daemon.checking import check_run
+    from edge_sdk.service.check import check_run
 
     warnings: list[str] = []
     try:
@@ -82,9 +81,9 @@ def _of_flags(options: dict[str, object]) -> Checked:
 
 
 def _of_file(path: Path) -> Checked:
-    from edge_sdk.config import read_config
-    from edge_sdk.daemon.checking import check_run
-    from edge_sdk.daemon.configured import run_settings_of
+    from edge_sdk.config.load import read_config
+    from edge_sdk.service.check import check_run
+    from edge_sdk.service.settings import run_settings_of
 
     warnings: list[str] = []
     problems: list[EdgeError] = []

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import click
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.paths import PATH
-from edge_sdk.errors import OutputError
-from edge_sdk.manifest import SIGNATURE_FILE
-from edge_sdk.signing import load_private_key, sign
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import SIGNATURE_FILE
+from edge_sdk.bundle.signing import load_private_key, sign
+from edge_sdk.cli.options import PATH, echo_json
+from edge_sdk.core.errors import OutputError
 
 
 @click.command("sign")

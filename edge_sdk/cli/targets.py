@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.target import load_target, target_names
+from edge_sdk.bundle.target import load_target, target_names
+from edge_sdk.cli.options import echo_json
 
 
 @click.command("targets")

@@ -11,32 +11,25 @@ from pathlib import Path
 import click
 import cv2
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.camera import open_source, redact
-from edge_sdk.cli.json_output import echo_json
-from edge_sdk.cli.numbers import POSITIVE, as_in_a_file, number
-from edge_sdk.cli.paths import PATH
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.signing import load_public_key
+from edge_sdk.cli.options import PATH, POSITIVE, as_in_a_file, echo_json, number
 from edge_sdk.cli.run import say
-from edge_sdk.errors import LatencyGateError, StoppedError, UsageError
-from edge_sdk.protocols import Source
-from edge_sdk.publishing import check_name, read_password
-from edge_sdk.session import SessionSettings, Shortfalls, onnxruntime_version
-from edge_sdk.signing import load_public_key
-from edge_sdk.source_options import SourceOptions
-from edge_sdk.stages import Stages
-from edge_sdk.stop import Stop, stopping_on_signals
-from edge_sdk.trial import prove_here
-from edge_sdk.tuning import (
-    SECONDS,
-    Candidate,
-    Limits,
-    Machine,
-    Measurement,
-    Tuned,
-    Tuning,
-    figures,
-)
-from edge_sdk.tuning.tune import golden_camera, tune
+from edge_sdk.core.errors import LatencyGateError, StoppedError, UsageError
+from edge_sdk.core.protocols import Source
+from edge_sdk.core.threads import Stop, stopping_on_signals
+from edge_sdk.inference.runtime import Shortfalls, onnxruntime_version
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.trial import prove_here
+from edge_sdk.messages.topics import check_name
+from edge_sdk.publishing.settings import read_password
+from edge_sdk.sources.location import SourceOptions, redact
+from edge_sdk.sources.opening import open_source
+from edge_sdk.tuning.candidates import SECONDS, Limits, Tuned, figures
+from edge_sdk.tuning.measurement import Candidate, Measurement
+from edge_sdk.tuning.records import Machine
+from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
 
 _FPS = 30.0
 _SECONDS_HELP = f"For all of it, about.  [default: {SECONDS:g}, more where a slow camera needs it]"

@@ -1,6 +1,10 @@
 """Rules: what keys of a right type get wrong together, or in the words of a topic or a URL.
 
 Knows nothing of files: what is named need not be there. Of the machine it knows how many cores it has.
+
+Rates that no source can have: rules about a stream's `fps`.
+
+What tables about events and publishing get wrong together.
 """
 
 from __future__ import annotations
@@ -12,17 +16,134 @@ from functools import partial
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from edge_sdk.config.config import Config, Defaults, MqttConfig, PipelineConfig
-from edge_sdk.config.event_rules import broken_event_rules
-from edge_sdk.config.merging import TLS_KEYS, merged
-from edge_sdk.config.password import PASSWORD_KEYS, password_keys
-from edge_sdk.config.rate_rules import broken_rate_rules
-from edge_sdk.cores import configured
-from edge_sdk.errors import EdgeError
-from edge_sdk.location import is_encrypted, kind_of, names_user, without_slashes
-from edge_sdk.publishing import MqttSettings, Secret, check_name
-from edge_sdk.source_options import SourceOptions
-from edge_sdk.toml_file import entry_label, problems, shown
+from edge_sdk.config.schema import (
+    PASSWORD_KEYS,
+    TLS_KEYS,
+    Config,
+    Defaults,
+    MqttConfig,
+    PipelineConfig,
+    merged,
+    password_keys,
+)
+from edge_sdk.core.errors import CameraError, EdgeError
+from edge_sdk.core.machine import configured
+from edge_sdk.core.protocols import NAME_LIMIT, is_name
+from edge_sdk.core.toml import entry_label, nearest, problems, shown
+from edge_sdk.messages.topics import check_name
+from edge_sdk.publishing.settings import MqttSettings, Secret
+from edge_sdk.sources.location import (
+    AS_IT_COMES,
+    PATTERN_SLOWEST_FPS,
+    Kind,
+    SourceOptions,
+    device_timeout_s,
+    is_encrypted,
+    kind_of,
+    named_kind,
+    names_user,
+    pattern_of,
+    without_slashes,
+)
+
+
+def broken_rate_rules(stream: PipelineConfig) -> Iterator[str]:
+    """One line a rule that is broken.
+
+    Args:
+        stream: with what [defaults] say for it.
+    """
+    fps, kind = stream.fps, named_kind(stream.source)
+    if isinstance(fps, UnsetType):
+        return
+    if kind is Kind.PATTERN and fps < PATTERN_SLOWEST_FPS and _has_no_rate(stream.source):
+        yield f"fps is {fps:g}, expected {PATTERN_SLOWEST_FPS:g} or more: a pattern is no slower"
+    elif kind is Kind.DEVICE:
+        # OpenCV has one time-out for all V4L2 cameras, whatever read_timeout_s says.
+        yield from _too_slow(fps, device_timeout_s(), "a V4L2 camera")
+    elif kind is Kind.PICAMERA:
+        given = stream.read_timeout_s
+        timeout_s = AS_IT_COMES.read_timeout_s if isinstance(given, UnsetType) else given
+        advice = f", or a read_timeout_s above {1 / fps:.3g}"
+        yield from (line + advice for line in _too_slow(fps, timeout_s, "by read_timeout_s the camera"))
+
+
+def _too_slow(fps: float, timeout_s: float, what: str) -> Iterator[str]:
+    if 1 / fps > timeout_s:
+        yield (
+            f"fps is {fps:g}, one frame in {1 / fps:.3g} s, and {what} is lost after {timeout_s:g} s without one; "
+            f"expected {1 / timeout_s:.3g} or more"
+        )
+
+
+def _has_no_rate(pattern: str) -> bool:
+    try:
+        return pattern_of(pattern)[1] is None
+    except CameraError:  # which is said where patterns are looked at
+        return False
+
+
+def broken_event_rules(config: Config) -> Iterator[str]:
+    """One line a rule that is broken: the key, what is there, what is expected."""
+    yield from _cameras(config)
+    yield from _twice(config)
+    if not isinstance(config.publish, UnsetType):
+        if isinstance(config.mqtt, UnsetType):
+            yield "publish is of what goes to a broker, and none is named; expected [mqtt] beside it"
+        yield from _snapshots(config)
+
+
+def _cameras(config: Config) -> Iterator[str]:
+    names = [pipeline.name for pipeline in config.pipelines]
+    for index, event in enumerate(config.events):
+        for camera in event.cameras or ():
+            if camera not in names:
+                near = nearest(camera, names)
+                hint = f"did you mean {shown(near)}?" if near else f"there are {', '.join(map(shown, names))}"
+                yield f"events[{index}].cameras: {shown(camera)} is no pipeline's name; {hint}"
+
+
+def _twice(config: Config) -> Iterator[str]:
+    first: dict[tuple[str, str], int] = {}
+    told: set[tuple[int, int, str]] = set()
+    for index, event in enumerate(config.events):
+        for label in event.labels:
+            for pipeline in config.pipelines:
+                if event.cameras and pipeline.name not in event.cameras:
+                    continue
+                before = first.setdefault((pipeline.name, label), index)
+                if before == index or (before, index, label) in told:
+                    continue
+                told.add((before, index, label))
+                yield (
+                    f"events[{before}] and events[{index}] are both about {shown(label)} on {shown(pipeline.name)}, "
+                    "expected one of them: each event would be told twice"
+                )
+        for label in event.labels:
+            if not is_name(label):
+                yield (
+                    f"events[{index}].labels: {shown(label)} can be no event's, "
+                    f"expected 1 to {NAME_LIMIT} printable characters"
+                )
+        if len(set(event.labels)) < len(event.labels):
+            yield f"events[{index}].labels: one is there twice"
+
+
+def _snapshots(config: Config) -> Iterator[str]:
+    snapshots = config.publish.snapshots if not isinstance(config.publish, UnsetType) else UNSET
+    if isinstance(snapshots, UnsetType):
+        return
+    if snapshots.on == "interval":
+        if snapshots.interval_s is UNSET:
+            yield 'publish.snapshots.interval_s is missing, expected seconds, for on = "interval"'
+        if snapshots.max_per_s is not UNSET:
+            yield 'publish.snapshots.max_per_s is for on = "event"; expected interval_s alone'
+        return
+    if snapshots.interval_s is not UNSET:
+        yield 'publish.snapshots.interval_s is for on = "interval"; expected max_per_s, or nothing'
+    if not config.events:
+        yield 'publish.snapshots.on: "event", and there are no [[events]]; expected some, or on = "interval"'
+
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CREDENTIAL = re.compile(r"(?!\.{1,2}$)[^/\x00]{1,255}")

@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import msgspec
 
-from edge_sdk.errors import OutputError, UsageError
-from edge_sdk.fleet.address import Address
-from edge_sdk.publishing import DetectionMessage
+from edge_sdk.core.errors import OutputError, UsageError
+from edge_sdk.fleet.messages import Address
+from edge_sdk.messages.schema import DetectionMessage
 
 MOST_CATEGORIES = 10_000
 """Of labels and their numbers; all are kept until the end, and anybody may publish new ones for ever."""

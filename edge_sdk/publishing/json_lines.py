@@ -15,17 +15,14 @@ from collections.abc import Callable
 from io import RawIOBase
 from typing import BinaryIO
 
-from edge_sdk.errors import LinesError
-from edge_sdk.event import Event
-from edge_sdk.frame import Result
-from edge_sdk.publishing.encoder import ResultEncoder
-from edge_sdk.publishing.event_encoder import EventEncoder
-from edge_sdk.publishing.outbox import MemoryOutbox, Message
-from edge_sdk.publishing.payload import ControlState, Running, SourceState, TelemetryMessage
-from edge_sdk.publishing.seat import Seat
-from edge_sdk.publishing.seats import Seats
-from edge_sdk.publishing.stats import LinesStats, StreamStats
-from edge_sdk.publishing.topics import check_name
+from edge_sdk.core.errors import LinesError
+from edge_sdk.core.frame import Result
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
+from edge_sdk.messages.schema import ControlState, Message, Running, SourceState, TelemetryMessage
+from edge_sdk.messages.topics import check_name
+from edge_sdk.publishing.publisher import CameraSequence, CameraSequences, LinesStats, StreamStats
+from edge_sdk.publishing.queues import MemoryOutbox
 
 _LOOK_S = 0.05  # how often who waits looks whether it still should
 _RETRY_S = 0.01  # until a file that does not block is tried again
@@ -51,12 +48,12 @@ class JsonLinesPublisher:
         outbox: MemoryOutbox | None = None,
         keeps_all: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
-        seats: Seats | None = None,
+        seats: CameraSequences | None = None,
     ) -> None:
         self._file = file
         self._outbox = MemoryOutbox() if outbox is None else outbox
         self._keeps_all, self._is_stopped = keeps_all, is_stopped
-        self._seats = Seats() if seats is None else seats
+        self._seats = CameraSequences() if seats is None else seats
         self._news, self._closing = threading.Event(), False
         self._count = 0  # lines that were written
         self._written: dict[str, int] = {}  # of them, each camera's
@@ -191,7 +188,9 @@ class JsonLinesStream:
         seat: the camera's; taken here.
     """
 
-    def __init__(self, publisher: JsonLinesPublisher, camera: str, encoder: ResultEncoder, seat: Seat) -> None:
+    def __init__(
+        self, publisher: JsonLinesPublisher, camera: str, encoder: ResultEncoder, seat: CameraSequence
+    ) -> None:
         self.camera = camera
         self._publisher, self._encoder, self._seat = publisher, encoder, seat
         self._events = EventEncoder.beside(encoder, camera)

@@ -1,21 +1,193 @@
 """MqttSettings: which broker, who we are there, and how results are sent.
 
 Owns their ranges, and what goes with what. Files that are named here are looked at by `credentials`.
+
+BrokerUrl: where a broker is, as one URL says it.
+
+Owns the reading of it. No error here repeats the URL: whoever puts a password there writes it into nobody's log.
+
+Secret: a password on its way from where it is kept to the one place that sends it.
+
+A secret is in no repr, no message and no log.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from edge_sdk.errors import UsageError
-from edge_sdk.publishing.broker_url import EXPECTED, BrokerUrl
-from edge_sdk.publishing.channels import EVENTS, SNAPSHOTS, Channel
-from edge_sdk.publishing.outbox import CameraKind
-from edge_sdk.publishing.secret import Secret
-from edge_sdk.publishing.topics import Topics, default_device
+from edge_sdk.core.errors import UsageError
+from edge_sdk.core.files import read_regular
+from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, CameraKind, Channel
+from edge_sdk.messages.topics import Topics, default_device
+
+EXPECTED = "expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]"
+"""For people."""
+
+_UNESCAPED = (
+    "the URL goes on after the host, and has an @ there: in a user's name write / as %2F (the user SITE/DEVICE is "
+    "SITE%2FDEVICE@), ? as %3F, # as %23, @ as %40"
+)
+_WEBSOCKET_PATH = "/mqtt"  # where most brokers have it
+_PATH = re.compile(r"/[A-Za-z0-9._~/-]{0,200}")
+
+
+class _Scheme(NamedTuple):
+    port: int
+    tls: bool
+    websockets: bool
+
+
+_SCHEMES = {
+    "mqtt": _Scheme(1883, tls=False, websockets=False),
+    "mqtts": _Scheme(8883, tls=True, websockets=False),
+    "ws": _Scheme(80, tls=False, websockets=True),
+    "wss": _Scheme(443, tls=True, websockets=True),
+}
+
+
+class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """What a URL says.
+
+    Attributes:
+        host: name or address.
+        port: TCP port.
+        tls: whether the connection is encrypted.
+        websocket_path: where on an HTTP server MQTT is spoken over a websocket; None for MQTT on a port of its own.
+        username: None for an anonymous connection.
+    """
+
+    host: str
+    port: int
+    tls: bool
+    websocket_path: str | None
+    username: str | None
+
+    @classmethod
+    def parse(cls, url: str) -> BrokerUrl:
+        """Read `mqtt://`, `mqtts://`, `ws://` or `wss://`.
+
+        Raises:
+            UsageError: not such a URL, or with a password inside.
+        """
+        parts = _split(url)
+        scheme = _SCHEMES[parts.scheme]
+        return cls(
+            host=_host(parts),
+            port=_port(parts) or scheme.port,
+            tls=scheme.tls,
+            websocket_path=_path(parts) if scheme.websockets else None,
+            username=unquote(parts.username) if parts.username else None,
+        )
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise UsageError(f"--mqtt: the URL cannot be read; {EXPECTED}") from None
+    if parts.scheme not in _SCHEMES or not url.isprintable() or " " in url:
+        raise UsageError(f"--mqtt: the URL cannot be read; {EXPECTED}")
+    if parts.password is not None:
+        raise UsageError(
+            "--mqtt: the URL holds a password, which others on this machine can see; "
+            "leave it out, and give the name of a file that holds it with --mqtt-password-file"
+        )
+    # A password with / ? or # in it ends up here: nothing of the URL is repeated.
+    rest = parts.path + parts.query + parts.fragment
+    if "@" in rest:
+        raise UsageError(f"--mqtt: {_UNESCAPED}; {EXPECTED}")
+    if parts.query or parts.fragment or (parts.path not in ("", "/") and not _SCHEMES[parts.scheme].websockets):
+        raise UsageError(f"--mqtt: the URL goes on after the host, a topic is no part of it; {EXPECTED}")
+    return parts
+
+
+def _path(parts: SplitResult) -> str:
+    path = parts.path or _WEBSOCKET_PATH
+    if not _PATH.fullmatch(path):
+        raise UsageError(f"--mqtt: the URL's path has characters that it may not have; {EXPECTED}")
+    return path
+
+
+def _host(parts: SplitResult) -> str:
+    host = parts.hostname or ""
+    try:
+        host.encode("idna")  # the socket does the same, and its UnicodeError would come in another thread
+    except UnicodeError:
+        host = ""
+    if not host:
+        raise UsageError(f"--mqtt: the URL names no host that could exist; {EXPECTED}")
+    return host
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise UsageError(f"--mqtt: the URL's port is not a number from 1 to 65535; {EXPECTED}")
+    return port
+
+
+_PASSWORD_LIMIT = 65535  # bytes, MQTT's own
+
+
+class Secret:
+    """A text that does not show itself by accident.
+
+    Args:
+        text: the secret itself.
+        place: where it was found, for people.
+
+    Attributes:
+        place: as given; empty where nobody knows.
+    """
+
+    __slots__ = ("_text", "place")
+
+    def __init__(self, text: str, place: str = "") -> None:
+        self._text, self.place = text, place
+
+    def __repr__(self) -> str:
+        return "Secret(...)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def reveal(self) -> str:
+        """The text itself, for the one place that sends it."""
+        return self._text
+
+
+def read_password(path: Path, what: str = "the MQTT password") -> Secret:
+    """The first line of a file.
+
+    Args:
+        path: the file.
+        what: what to call its content in an error.
+
+    Raises:
+        UsageError: the file cannot be read, or its first line is no password.
+    """
+    try:
+        line = read_regular(path).partition(b"\n")[0].rstrip(b"\r")
+    except OSError as cause:
+        raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from cause
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: {what} is not UTF-8") from None
+    if not text or len(line) > _PASSWORD_LIMIT:
+        raise UsageError(f"{path}: {what} has {len(line)} bytes, expected 1 to {_PASSWORD_LIMIT} in the first line")
+    return Secret(text, str(path))
 
 
 class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):

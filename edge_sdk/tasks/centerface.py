@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edge_sdk.frame import Tensor
+from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.detection import NO_CANDIDATES, Candidates, corner_boxes, sizes_of
 
 STRIDE = 4

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Classification, Inferred
-from edge_sdk.model_spec import ClassificationSpec
+from edge_sdk.bundle.model_spec import ClassificationSpec
+from edge_sdk.core.frame import Classification, Inferred
 
 
 class Classify:

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Detections, Inferred, Tensor
-from edge_sdk.model_spec import Thresholds
-from edge_sdk.tasks.finite import Finite, are_finite
+from edge_sdk.bundle.model_spec import Thresholds
+from edge_sdk.core.frame import Detections, Inferred, Tensor
+from edge_sdk.tasks.arrays import Finite, are_finite
 
 MAX_CANDIDATES = 1000  # the strongest go on; a frame of noise must not cost a second of suppression
 _MAX_DETECTIONS = 300

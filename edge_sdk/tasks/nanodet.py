@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Tensor
+from edge_sdk.core.frame import Tensor
+from edge_sdk.tasks.arrays import cell_count, cells_of
 from edge_sdk.tasks.detection import NO_CANDIDATES, Candidates, rows_of
-from edge_sdk.tasks.grid import cell_count, cells_of
 
 STRIDES = (8, 16, 32)
 PLUS_STRIDES = (8, 16, 32, 64)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Tensor
-from edge_sdk.model_spec import DetectionSpec
+from edge_sdk.bundle.model_spec import DetectionSpec
+from edge_sdk.core.frame import Tensor
+from edge_sdk.tasks.arrays import cell_count, cells_of
 from edge_sdk.tasks.detection import NO_CANDIDATES, Candidates, corner_boxes, rows_of, sizes_of
-from edge_sdk.tasks.grid import cell_count, cells_of
 
 Floats = NDArray[np.float32]
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from edge_sdk.errors import ModelError
-from edge_sdk.frame import NO_CLASS, Inferred, Result
-from edge_sdk.manifest import Manifest
-from edge_sdk.model_spec import DECODERS, Decoder, ModelSpec
-from edge_sdk.model_spec import Task as TaskName
-from edge_sdk.protocols import Stage
+from edge_sdk.bundle.manifest import Manifest
+from edge_sdk.bundle.model_spec import DECODERS, Decoder, ModelSpec
+from edge_sdk.bundle.model_spec import Task as TaskName
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import NO_CLASS, Inferred, Result
+from edge_sdk.core.protocols import Stage
 from edge_sdk.tasks.centerface import CenterFace
 from edge_sdk.tasks.classification import Classify
 from edge_sdk.tasks.detection import Decode, Detect
-from edge_sdk.tasks.layout import Layout, arrange, is_plus, layouts_of, other_counts
 from edge_sdk.tasks.nanodet import NanoDet
-from edge_sdk.tasks.output import Output, Shape, outputs_of
+from edge_sdk.tasks.outputs import Layout, Output, Shape, arrange, is_plus, layouts_of, other_counts, outputs_of
 from edge_sdk.tasks.segmentation import ClassIds, HighestScore, Segment
 from edge_sdk.tasks.ssd import Ssd
 from edge_sdk.tasks.yolo import YoloV4, YoloV5, YoloV8

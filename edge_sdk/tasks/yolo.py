@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Tensor
+from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.detection import MAX_CANDIDATES, MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes, strongest
 
 Floats = NDArray[np.float32]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Tensor
+from edge_sdk.core.frame import Tensor
+from edge_sdk.tasks.arrays import cells_of
 from edge_sdk.tasks.detection import Candidates, corner_boxes, sizes_of
-from edge_sdk.tasks.grid import cells_of
 
 STRIDES = (8, 16, 32)
 

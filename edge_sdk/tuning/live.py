@@ -2,6 +2,8 @@
 
 Measured are the very frames that are published, at the camera's pace and under the real load; nothing runs twice.
 Models are loaded beside the loop, one at a time, never while another is measured, and two at most are there at once.
+
+Background: one job in a thread of its own, so that the loop never waits for a model or a disk.
 """
 
 from __future__ import annotations
@@ -9,21 +11,68 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from threading import Event, Thread
+from typing import Generic, TypeAlias, TypeVar
 
-from edge_sdk.cores import Cores
-from edge_sdk.cpu_time import CpuTime
-from edge_sdk.errors import EdgeError
-from edge_sdk.frame import Frame, Result
+from edge_sdk.bundle.manifest import UNRATED
+from edge_sdk.core.errors import EdgeError, StoppedError
+from edge_sdk.core.frame import Frame, Result
+from edge_sdk.core.machine import Cores, CpuTime
+from edge_sdk.core.protocols import Stage
+from edge_sdk.core.threads import join_or_leave
 from edge_sdk.loop import Loop, Tick
-from edge_sdk.protocols import Stage
-from edge_sdk.quality import UNRATED
-from edge_sdk.tuning.background import Background
-from edge_sdk.tuning.candidate import Candidate, Measurement
-from edge_sdk.tuning.plan import Plan
-from edge_sdk.tuning.timed import Timed
-from edge_sdk.tuning.tuned import Tuned
-from edge_sdk.tuning.window import Window
+from edge_sdk.tuning.candidates import Plan, Tuned
+from edge_sdk.tuning.measurement import Candidate, Measurement, Timed, Window
+
+Value = TypeVar("Value")
+
+
+class Background(Generic[Value]):
+    """A job that runs beside the loop.
+
+    Args:
+        work: what it does.
+        rubbish: what is given back there first: a session's memory takes milliseconds. The list is emptied.
+
+    Attributes:
+        value: what came out; None until it is finished, and where it failed.
+        error: why it failed, in one line.
+    """
+
+    def __init__(self, work: Callable[[], Value], rubbish: list[object]) -> None:
+        self.value: Value | None = None
+        self.error: str | None = None
+        self._work: Callable[[], Value] | None = work
+        self._rubbish = rubbish
+        self._finished = Event()
+        # A daemon thread: a model that hangs while it loads must not keep the process from ending.
+        self._thread = Thread(target=self._run, name="tuning", daemon=True)
+        self._thread.start()
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is; never where it was told to stop, because who waits for it is told the same."""
+        return self._finished.is_set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its end, at most so long; a job that hangs is left behind."""
+        join_or_leave(self._thread, timeout_s)
+
+    def _run(self) -> None:
+        self._rubbish.clear()
+        try:
+            if self._work is not None:
+                self.value = self._work()
+        except StoppedError:
+            return
+        except EdgeError as cause:
+            self.error = str(cause)
+        except Exception as cause:  # noqa: BLE001 - a thread can raise to nobody: whoever takes the value hears of it
+            self.error = f"{type(cause).__name__}: {cause}".splitlines()[0]
+        finally:
+            self._work = None
+        self._finished.set()
+
 
 _RESTARTS = 2  # cores that come and go all the time are not worth measuring
 LOAD_LIMIT_S = 120.0  # a trial of 60 s ends by itself after 90; the model that it found sound loads in far less

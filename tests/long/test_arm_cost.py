@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.errors import ModelError
-from edge_sdk.target import load_target
+from edge_sdk.bundle.target import load_target
+from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.arm_cost import BoardOutputs, Counter, estimate
 from edge_sdk_tools.arm_cost.counter import CPUS, Cpu
 from edge_sdk_tools.convert import convert

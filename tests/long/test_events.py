@@ -13,9 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.fleet import Address, Fleet
-from edge_sdk.fleet.reading import read
-from edge_sdk.publishing import Backoff, EventOutbox, MqttPublisher, MqttSettings, OutboxSettings, TelemetryMessage
+from edge_sdk.core.threads import Backoff
+from edge_sdk.fleet.fleet import Fleet
+from edge_sdk.fleet.messages import Address, read
+from edge_sdk.messages.schema import TelemetryMessage
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.publishing.publisher import MqttPublisher
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S, Broker, Subscriber, wait_until
 from tests.support.event_device import encoded
 from tests.support.fleet import SimulatedFleet

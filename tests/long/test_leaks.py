@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from edge_sdk.camera import OpenedSource, open_source
+from edge_sdk.sources.opening import open_source
+from edge_sdk.sources.slot import OpenedSource
 from tests.support.broker import Broker, Subscriber, wait_until
 from tests.support.configs import Table, config_text, write_config
 from tests.support.device import Device, count_results, wait_for_results

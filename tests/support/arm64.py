@@ -24,8 +24,8 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from edge_sdk.errors import MissingDependencyError
-from edge_sdk.target import load_target
+from edge_sdk.bundle.target import load_target
+from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk_tools.arm_cost import apt, core, system
 from edge_sdk_tools.arm_cost.core import CORES, Core
 from tests.support.absent import not_installed

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 import edge_sdk
-from edge_sdk.bundle import Bundle
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, onnxruntime_version
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.session import Session
 
 _AT_HWCAP = 16  # <linux/auxvec.h>
 _HWCAP_ASIMDDP = 1 << 20  # <asm/hwcap.h> of arm64

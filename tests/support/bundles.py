@@ -17,9 +17,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.frame import Tensor
-from edge_sdk.manifest import (
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import (
     Agreement,
     FileEntry,
     Golden,
@@ -30,10 +29,13 @@ from edge_sdk.manifest import (
     Variant,
     encode_manifest,
 )
-from edge_sdk.model_spec import ClassificationSpec, DetectionSpec, InputSpec, Thresholds
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings, onnxruntime_version
-from edge_sdk.stages import Stages
+from edge_sdk.bundle.model_spec import ClassificationSpec, DetectionSpec, InputSpec, Thresholds
+from edge_sdk.core.frame import Tensor
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
 from edge_sdk_tools.build import build
 from tests.support import models as tiny
 from tests.support.projects import write_detector

@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from edge_sdk.fleet import Address, Fleet
-from edge_sdk.fleet.reading import read
-from edge_sdk.publishing import Backoff, EventOutbox, MemoryOutbox, MqttPublisher, MqttSettings, State
-from edge_sdk.publishing.incoming import Incoming
-from edge_sdk.publishing.link import Answer, Kind, Phase
-from edge_sdk.publishing.mqtt_stream import MqttStream
-from edge_sdk.publishing.outbox import Message
-from edge_sdk.publishing.wakeup import Wakeup
+from edge_sdk.core.threads import Backoff
+from edge_sdk.fleet.fleet import Fleet
+from edge_sdk.fleet.messages import Address, read
+from edge_sdk.messages.schema import Message
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.publishing.connection import Answer, Incoming, Kind, Phase, Wakeup
+from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
+from edge_sdk.publishing.queues import MemoryOutbox
+from edge_sdk.publishing.session import State
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
 
 # A connection to a broker, made by hand: answers at once, or when told to.

@@ -12,9 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk import Event, Publisher
-from edge_sdk.publishing import Backoff, Identity, MqttPublisher, MqttSettings, State
-from edge_sdk.publishing.durable import EventOutbox, OutboxSettings
+from edge_sdk.core.protocols import Event
+from edge_sdk.core.threads import Backoff
+from edge_sdk.messages.schema import Identity
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.publisher import Publisher
+from edge_sdk.publishing.publisher import MqttPublisher
+from edge_sdk.publishing.session import State
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.results import make_encoder
 
 DEVICE, CAMERA = "pi", "door"

@@ -19,13 +19,17 @@ from typing import Literal
 
 import msgspec
 
-from edge_sdk.event import Event
-from edge_sdk.frame import Detections, Frame
-from edge_sdk.heap import share_one_heap
-from edge_sdk.publishing import EventEncoder, EventOutbox, Identity, MqttPublisher, MqttSettings, OutboxSettings
-from edge_sdk.publishing import TelemetryMessage as Telemetry
-from edge_sdk.publishing.mqtt_publisher import load_client
-from edge_sdk.stop import stopping_on_signals
+from edge_sdk.core.frame import Detections, Frame
+from edge_sdk.core.machine import share_one_heap
+from edge_sdk.core.protocols import Event
+from edge_sdk.core.threads import stopping_on_signals
+from edge_sdk.messages.encoder import EventEncoder
+from edge_sdk.messages.schema import Identity
+from edge_sdk.messages.schema import TelemetryMessage as Telemetry
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.publishing.publisher import MqttPublisher, load_client
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S
 from tests.support.device import Held, held_by
 from tests.support.results import make_detections, make_encoder

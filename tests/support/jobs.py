@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from distributed import LocalCluster
 
-from edge_sdk.errors import EdgeError
+from edge_sdk.core.errors import EdgeError
 from edge_sdk_tools.check.refusal import RefusedModelError
 
 

@@ -11,21 +11,19 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.budget import Budget
-from edge_sdk.bundle import Bundle
-from edge_sdk.cores import Cores
-from edge_sdk.cpu_time import CpuTime
-from edge_sdk.daemon.governing import Governing
-from edge_sdk.errors import EdgeError, OutputError
-from edge_sdk.frame import Frame, Result
-from edge_sdk.loop import Loop, Tick
-from edge_sdk.manifest import Quality
-from edge_sdk.publishing import Running
-from edge_sdk.session import SessionSettings
-from edge_sdk.stages import Stages
-from edge_sdk.tuning import Candidate, Limits, LiveTuner, Tuned
-from edge_sdk.tuning.live import LOAD_LIMIT_S
-from edge_sdk.tuning.plan import Plan
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import Quality
+from edge_sdk.core.errors import EdgeError, OutputError
+from edge_sdk.core.frame import Frame, Result
+from edge_sdk.core.machine import Cores, CpuTime
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
+from edge_sdk.loop import Budget, Loop, Tick
+from edge_sdk.messages.schema import Running
+from edge_sdk.service.model_selector import DegradationController
+from edge_sdk.tuning.candidates import Limits, Plan, Tuned
+from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
+from edge_sdk.tuning.measurement import Candidate
 from tests.support.bundles import LARGE, SMALL, open_variant, write_variants
 from tests.support.results import CPU, cores
 
@@ -115,7 +113,7 @@ class Scene:
         self.is_held = False
         self.camera, self.camera_delay_ms = Camera(self.clock, 100, 10**9), 0.0
         self.loop = Loop(self, self.open(start), self, Budget(100), clock_ns=self.clock)
-        self.governing = Governing(
+        self.governing = DegradationController(
             Bundle.open(folder).manifest,
             open_stages or self.open,
             limit_ns=100 * MS,

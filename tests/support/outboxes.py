@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.publishing.backoff import Backoff
-from edge_sdk.publishing.durable import EventOutbox, Held, OutboxSettings
-from edge_sdk.publishing.durable.store import EventStore
+from edge_sdk.core.threads import Backoff
+from edge_sdk.outbox.event import QueuedEvent
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.store import EventStore
 from tests.support.connections import WAIT_S, until
 
 TOPIC = "edge/v1/default/pi/event/"
@@ -80,9 +82,9 @@ def payload(seq: int, size: int = 20) -> bytes:
     return (b'{"seq":%d}' % seq).ljust(size)
 
 
-def taken(outbox: EventOutbox, count: int) -> list[Held]:
+def taken(outbox: EventOutbox, count: int) -> list[QueuedEvent]:
     """The next so many events, which are on their way from now on."""
-    events: list[Held] = []
+    events: list[QueuedEvent] = []
 
     def take() -> bool:
         while len(events) < count and (event := outbox.take()) is not None:
@@ -103,9 +105,9 @@ def delivered(outbox: EventOutbox, count: int) -> list[int]:
     return numbers
 
 
-def deliver_all(outbox: EventOutbox) -> list[Held]:
+def deliver_all(outbox: EventOutbox) -> list[QueuedEvent]:
     """Everything, also where damage is found while it is read."""
-    events: list[Held] = []
+    events: list[QueuedEvent] = []
 
     def is_done() -> bool:
         while (event := outbox.take()) is not None:

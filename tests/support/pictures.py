@@ -9,8 +9,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from edge_sdk.camera import OpenedSource
-from edge_sdk.frame import Frame, Image
+from edge_sdk.core.frame import Frame, Image
+from edge_sdk.sources.slot import OpenedSource
 
 # Pictures that carry a number as bars of brightness, readable after any lossy encoding.
 

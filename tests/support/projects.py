@@ -14,7 +14,7 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from edge_sdk.errors import EdgeError, ModelError
+from edge_sdk.core.errors import EdgeError, ModelError
 from edge_sdk_tools.importing.pytorch import import_pytorch
 from tests.support import models as tiny
 

@@ -16,9 +16,9 @@ import onnx
 import onnx.parser
 from onnx import helper
 
-from edge_sdk.manifest import Agreement, BoardEstimate
-from edge_sdk.model_spec import InputSpec
-from edge_sdk.target import load_target
+from edge_sdk.bundle.manifest import Agreement, BoardEstimate
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.bundle.target import load_target
 from edge_sdk_tools.chain import OutputChange, StepKind
 from edge_sdk_tools.check.examination import examine_model
 from edge_sdk_tools.check.job import Examined, Job, Runtime

@@ -12,13 +12,13 @@ import numpy as np
 from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
-from edge_sdk.cores import Cores
-from edge_sdk.frame import Classification, Detections, Frame, Geometry, Segmentation
-from edge_sdk.manifest import Difference, Quality
-from edge_sdk.publishing import Identity, ModelRef, ResultEncoder
-from edge_sdk.quality import Rating
-from edge_sdk.tuning.candidate import Candidate, Measurement
-from edge_sdk.wall_clock import WallClock
+from edge_sdk.bundle.manifest import Difference, Quality, Rating
+from edge_sdk.core.clock import WallClock
+from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Segmentation
+from edge_sdk.core.machine import Cores
+from edge_sdk.messages.encoder import ResultEncoder
+from edge_sdk.messages.schema import Identity, ModelRef
+from edge_sdk.tuning.measurement import Candidate, Measurement
 
 # Results for tests: any number of boxes, classes or segments from one black frame.
 

@@ -8,20 +8,21 @@ from typing import Any
 
 import msgspec
 
-from edge_sdk.ahead import Ahead
-from edge_sdk.bundle import Bundle
-from edge_sdk.commands import CLASSES
-from edge_sdk.daemon.control import Controls
-from edge_sdk.daemon.desk import Desk
-from edge_sdk.daemon.loading import Loading, begin_loading
-from edge_sdk.daemon.outlet import Outlet
-from edge_sdk.daemon.pipeline import Pipeline
-from edge_sdk.daemon.reloading import Told
-from edge_sdk.daemon.say import Say
-from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-from edge_sdk.daemon.shared import Gate, Shared
-from edge_sdk.publishing import Incoming, MqttSettings, Stream
-from edge_sdk.stop import Stop
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.logs import Say
+from edge_sdk.core.threads import BackgroundTask, Stop
+from edge_sdk.messages.commands import CLASSES
+from edge_sdk.publishing.connection import Incoming
+from edge_sdk.publishing.publisher import Stream
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.service.command_handler import CommandHandler
+from edge_sdk.service.output import Output
+from edge_sdk.service.pipeline import Pipeline
+from edge_sdk.service.reload import Told
+from edge_sdk.service.runner import Controls
+from edge_sdk.service.settings import PipelineSettings, RunSettings
+from edge_sdk.service.shared import Gate, Shared
+from edge_sdk.service.startup import Loading, begin_loading
 from tests.support.bundles import write_graded
 from tests.support.connections import WAIT_S, FakeLink, until
 from tests.support.results import make_encoder
@@ -38,7 +39,7 @@ class Site:
         self.said, self.threads = list[str](), list[int]()
         self.stop, self.link = Stop(), FakeLink()
         self.shared = Shared(say=self.said.append)
-        self.outlet = Outlet(self.run_settings("gate"), self.said.append, self.stop.is_asked, lambda: self.link)
+        self.outlet = Output(self.run_settings("gate"), self.said.append, self.stop.is_asked, lambda: self.link)
         self._pipelines: list[Pipeline] = []
 
     def run_settings(self, *cameras: str, device: str = "pi") -> RunSettings:
@@ -51,7 +52,7 @@ class Site:
 
     def begin(self, settings: PipelineSettings, say: Say, stop: Stop, shared: Shared) -> Loading | None:
         """As the program does it."""
-        with Ahead(lambda: Bundle.open(settings.bundle), "edge-verify") as verified:
+        with BackgroundTask(lambda: Bundle.open(settings.bundle), "edge-verify") as verified:
             return begin_loading(settings, verified, say, stop, shared)
 
     def pipeline(
@@ -121,11 +122,11 @@ class Office:
         self.said, self.link, self.controls = list[str](), FakeLink(), Controls()
         self.topics = mqtt.topics
         self.now_s = 0.0
-        self.outlet = Outlet(settings, self.said.append, lambda: False, lambda: self.link)
+        self.outlet = Output(settings, self.said.append, lambda: False, lambda: self.link)
         self.encoder = make_encoder(self.outlet.identity)
         self.outlet.stream("gate", self.encoder)
         self.why_not = ""  # a configuration is not taken
-        self.desk = Desk(
+        self.desk = CommandHandler(
             settings, self.controls, self.said.append, lambda: self.outlet, self._reload, lambda: self.now_s
         )
         until(lambda: any("online" in line for line in self.said))

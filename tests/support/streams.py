@@ -17,8 +17,8 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk.frame import Frame, Image
-from edge_sdk.source_options import device_timeout_s
+from edge_sdk.core.frame import Frame, Image
+from edge_sdk.sources.location import device_timeout_s
 from tests.support.absent import not_installed
 from tests.support.broker import free_port
 from tests.support.certificates import Issued

@@ -19,19 +19,14 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import paho.mqtt.client as mqtt
 
-from edge_sdk.publishing import (
-    Backoff,
-    EventOutbox,
-    MemoryOutbox,
-    MqttPublisher,
-    MqttSettings,
-    PublisherStats,
-    ResultEncoder,
-    Secret,
-    State,
-    Stream,
-)
-from edge_sdk.publishing.mqtt import MqttLink
+from edge_sdk.core.threads import Backoff
+from edge_sdk.messages.encoder import ResultEncoder
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.publishing.client import MqttConnection
+from edge_sdk.publishing.publisher import MqttPublisher, PublisherStats, Stream
+from edge_sdk.publishing.queues import MemoryOutbox
+from edge_sdk.publishing.session import State
+from edge_sdk.publishing.settings import MqttSettings, Secret
 from tests.support.broker import WAIT_S, Broker, PahoUser, Received, Subscriber, wait_until
 from tests.support.connections import Door
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
@@ -275,7 +270,7 @@ def publishing_to(
     on_doubt: Callable[[str], None] | None = None,
     outbox: MemoryOutbox | None = None,
     encoder: ResultEncoder | None = None,
-    links: list[MqttLink] | None = None,
+    links: list[MqttConnection] | None = None,
     event_outbox: EventOutbox | None = None,
     **changes: Any,
 ) -> Iterator[Door]:
@@ -284,9 +279,9 @@ def publishing_to(
     secret = None if password is None else Secret(password)
     settings = MqttSettings(device="pi", qos=qos, username=user or None, password=secret, **who)
 
-    def make_link() -> MqttLink:
+    def make_link() -> MqttConnection:
         assert links is not None
-        links.append(MqttLink(settings, b"{}"))
+        links.append(MqttConnection(settings, b"{}"))
         return links[-1]
 
     publisher = MqttPublisher(

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.camera import OpenedSource, SourceStatus, open_source
-from edge_sdk.camera.opencv import has_gstreamer
-from edge_sdk.errors import CameraError
-from edge_sdk.frame import Frame
-from edge_sdk.source_options import AS_IT_COMES, SourceOptions
+from edge_sdk.core.errors import CameraError
+from edge_sdk.core.frame import Frame
+from edge_sdk.sources.location import AS_IT_COMES, SourceOptions
+from edge_sdk.sources.opencv import has_gstreamer
+from edge_sdk.sources.opening import open_source
+from edge_sdk.sources.slot import OpenedSource, SourceStatus
 from tests.support.broker import free_port
 from tests.support.certificates import Authority
 from tests.support.pictures import number_in

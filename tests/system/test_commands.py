@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.commands import response_schema
-from edge_sdk.publishing.mqtt import WINDOW
+from edge_sdk.messages.commands import response_schema
+from edge_sdk.publishing.client import WINDOW
 from tests.support.broker import Broker, DeafBroker, Proxy, wait_until
 from tests.support.requester import ALL, DEVICE, Requester, running, write_config
 

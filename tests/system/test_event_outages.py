@@ -13,8 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.publishing import Backoff, EventOutbox, MqttPublisher, MqttSettings, OutboxSettings, State
-from edge_sdk.publishing.mqtt_stream import MqttStream
+from edge_sdk.core.threads import Backoff
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
+from edge_sdk.publishing.session import State
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import TRICKLE_BYTES, WAIT_S, Broker, Mode, Proxy, Received, Subscriber, wait_until
 from tests.support.configs import AT_EASE, Table, config_text, write_config
 from tests.support.device import BlinkingCamera, Device, WallClock, own_folders, write_blinking_config

@@ -17,10 +17,10 @@ from typing import Any
 import jinja2
 import pytest
 
+from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.cli.root import run
-from edge_sdk.config import read_config
-from edge_sdk.errors import MissingDependencyError
-from edge_sdk.model_spec import load_model_spec
+from edge_sdk.config.load import read_config
+from edge_sdk.core.errors import MissingDependencyError
 from edge_sdk_tools.build import build
 from edge_sdk_tools.demo.bundle import demo_bundle
 from edge_sdk_tools.demo.media import Media, fetch_media

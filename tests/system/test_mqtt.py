@@ -12,8 +12,9 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.event import Event
-from edge_sdk.publishing import Channel, Running, SourceState, TelemetryMessage, message_schema
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.encoder import message_schema
+from edge_sdk.messages.schema import Channel, Running, SourceState, TelemetryMessage
 from tests.support.broker import Broker, Subscriber
 from tests.support.results import IDENTITY
 from tests.support.subscribers import (
@@ -60,7 +61,9 @@ def test_results_arrive_as_documented(broker: Broker, qos: Literal[0, 1]) -> Non
 
 _VICTIM = """
 import sys, time
-from edge_sdk.publishing import Identity, MqttPublisher, MqttSettings
+from edge_sdk.messages.schema import Identity
+from edge_sdk.publishing.publisher import MqttPublisher
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.results import IDENTITY, make_encoder
 publisher = MqttPublisher(MqttSettings.parse(sys.argv[1], device="pi"), IDENTITY)
 for camera in ("door", "gate"):

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.event import Event
-from edge_sdk.publishing import Backoff, MqttPublisher, MqttSettings, State
-from edge_sdk.publishing.mqtt import MqttLink
+from edge_sdk.core.protocols import Event
+from edge_sdk.core.threads import Backoff
+from edge_sdk.publishing.client import MqttConnection
+from edge_sdk.publishing.publisher import MqttPublisher
+from edge_sdk.publishing.session import State
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.broker import WAIT_S, Broker, OldBroker, Subscriber, wait_until
 from tests.support.results import IDENTITY, make_encoder
 from tests.support.subscribers import STATE, documents, numbers, publishing_to, put, until
@@ -143,7 +146,7 @@ def test_a_broker_that_knows_no_mqtt_5_is_spoken_to_in_3_1_1(tmp_path: Path) -> 
 @pytest.mark.parametrize("delay_s", [0, 60])
 def test_a_will_waits_for_a_device_that_comes_back(broker: Broker, delay_s: int) -> None:
     """The device loses its connection for a moment: with a delay nobody hears that it is lost."""
-    links: list[MqttLink] = []
+    links: list[MqttConnection] = []
     with (
         Subscriber(broker) as subscriber,
         publishing_to(broker, links=links, will_delay_s=delay_s) as (publisher, door),

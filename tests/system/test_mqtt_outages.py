@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import pytest
 
-from edge_sdk.event import Event
-from edge_sdk.publishing import MemoryOutbox, Stream
-from edge_sdk.publishing.channels import Channel
-from edge_sdk.publishing.mqtt import WINDOW, MqttLink
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.schema import Channel
+from edge_sdk.publishing.client import WINDOW, MqttConnection
+from edge_sdk.publishing.publisher import Stream
+from edge_sdk.publishing.queues import MemoryOutbox
 from tests.support.broker import Broker, Proxy, Subscriber, TlsBroker, wait_until
 from tests.support.results import make_detections, make_encoder, make_frame
 from tests.support.subscribers import (
@@ -88,7 +89,7 @@ def test_a_broker_absent_at_start_costs_a_loud_camera_its_oldest_results_and_ano
 @pytest.mark.parametrize("qos", QOS)
 def test_a_frozen_broker_makes_nothing_grow(broker: Broker, qos: Literal[0, 1]) -> None:
     outbox = MemoryOutbox(max_messages=50, max_bytes=500_000)
-    links: list[MqttLink] = []
+    links: list[MqttConnection] = []
     with publishing_to(broker, qos=qos, outbox=outbox, links=links, keepalive_s=60) as (publisher, door):
         wait_online(publisher)
         broker.freeze()

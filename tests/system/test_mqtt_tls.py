@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_sdk.publishing import MqttPublisher, MqttSettings, Secret
+from edge_sdk.publishing.publisher import MqttPublisher
+from edge_sdk.publishing.settings import MqttSettings, Secret
 from tests.support.broker import WAIT_S, Broker, Subscriber, TlsBroker, wait_until
 from tests.support.certificates import HERE, Authority
 from tests.support.results import IDENTITY

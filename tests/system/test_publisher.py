@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk import Bundle, Event, Publisher
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.protocols import Event
+from edge_sdk.publisher import Publisher
 from tests.support.broker import Broker, Subscriber, TlsBroker, wait_until
 from tests.support.results import make_detections, make_frame
 from tests.support.subscribers import PERSISTENT, KillableDevice, Witness, documents, statuses

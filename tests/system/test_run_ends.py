@@ -128,7 +128,7 @@ def _trials(scratch: Path) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may have ended
-            is_trial = b"edge_sdk.trial" in (folder / "cmdline").read_bytes()
+            is_trial = b"edge_sdk.inference.trial" in (folder / "cmdline").read_bytes()
             if is_trial and str(scratch).encode() in (folder / "environ").read_bytes():
                 found.append(int(folder.name))
     return found

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.trial import prove_here
+from edge_sdk.inference.trial import prove_here
 from tests.support.broker import Broker, Subscriber, free_port
 from tests.support.bundles import edit_manifest, write_bundle
 from tests.support.configs import AT_EASE, Table, config_text, write_config

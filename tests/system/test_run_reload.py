@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.daemon.summary import RunSummary
-from edge_sdk.signing import generate_key
+from edge_sdk.bundle.signing import generate_key
+from edge_sdk.service.runner import RunSummary
 from tests.support.broker import Subscriber, wait_until
 from tests.support.bundles import copy_bundle, replace_bundle
 from tests.support.device import (

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.camera import open_source
-from edge_sdk.errors import CameraError
-from edge_sdk.tuning import Limits, Tuning
-from edge_sdk.tuning.tune import tune
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import CameraError
+from edge_sdk.sources.opening import open_source
+from edge_sdk.tuning.candidates import Limits
+from edge_sdk.tuning.tuning import Tuning, tune
 from tests.support.broker import Broker, Subscriber, wait_until
 from tests.support.bundles import LARGE, SMALL, edit_manifest, write_graded, write_variants
 from tests.support.configs import config_text, write_config

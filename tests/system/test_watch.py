@@ -19,7 +19,8 @@ import msgspec
 import pytest
 from pycocotools.coco import COCO
 
-from edge_sdk.publishing import Listener, MqttSettings
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.subscriber import Subscriber
 from tests.support.broker import WAIT_S, Broker, DeafBroker, TlsBroker, free_port, wait_until
 from tests.support.certificates import Authority
 from tests.support.program import edge_sdk
@@ -228,7 +229,7 @@ def test_a_broker_waits_for_a_reader_that_pauses() -> None:
     count, states, heard = 5000, [], []
     with DeafBroker(subscribes=[], sends=count) as broker:
         settings = MqttSettings(host="127.0.0.1", port=broker.port, device="pi", keepalive_s=3)
-        with closing(Listener(settings, ["edge/v1/#"], lambda state, _detail: states.append(state))) as listener:
+        with closing(Subscriber(settings, ["edge/v1/#"], lambda state, _detail: states.append(state))) as listener:
             # The one that makes it half full is not acknowledged, and a window begins with it.
             wait_until(lambda: broker.sent == 2019, "a listener that is half full")
             known = broker.pings

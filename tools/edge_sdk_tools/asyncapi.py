@@ -11,20 +11,20 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from edge_sdk.commands import Command, ResponseMessage
-from edge_sdk.publishing import (
+from edge_sdk.messages.commands import Command, ResponseMessage
+from edge_sdk.messages.encoder import SeenMessage
+from edge_sdk.messages.schema import (
+    SCHEMA_VERSION,
     CameraKind,
     EventMessage,
-    MqttSettings,
     ResultMessage,
-    SeenMessage,
     StateMessage,
     StatusMessage,
     TelemetryMessage,
-    Topics,
 )
-from edge_sdk.publishing.payload import SCHEMA_VERSION
-from edge_sdk.publishing.ways import ANSWER_EXPIRY_S
+from edge_sdk.messages.topics import Topics
+from edge_sdk.publishing.client import ANSWER_EXPIRY_S
+from edge_sdk.publishing.settings import MqttSettings
 
 _Json: TypeAlias = dict[str, Any]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import onnx
 
-from edge_sdk.errors import EdgeError, LatencyGateError, ModelError
-from edge_sdk.manifest import BoardEstimate
-from edge_sdk.target import Target
+from edge_sdk.bundle.manifest import BoardEstimate
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
 from edge_sdk_tools.arm_cost import Counter, estimate, find_counter
 from edge_sdk_tools.arm_cost.counter import CPUS
 from edge_sdk_tools.candidates import Workshop, key_of

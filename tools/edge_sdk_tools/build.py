@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.errors import UsageError
-from edge_sdk.manifest import Variant
-from edge_sdk.model_spec import ModelSpec, load_model_spec
-from edge_sdk.target import Target, load_target
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import Variant
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
+from edge_sdk.bundle.target import Target, load_target
+from edge_sdk.core.errors import UsageError
 from edge_sdk_tools.board import board_counter, check_latency, estimate_once
 from edge_sdk_tools.build_report import BuildReport, report_of
 from edge_sdk_tools.bundle_folder import BundleFolder, bundle_folder

@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from edge_sdk.manifest import Agreement, BoardEstimate, Distillation, Manifest
-from edge_sdk.model_spec import ModelSpec
+from edge_sdk.bundle.manifest import Agreement, BoardEstimate, Distillation, Manifest
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk_tools.bundle_folder import BundleFolder, Replaced
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.evaluate import Figure

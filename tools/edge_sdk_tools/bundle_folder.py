@@ -14,10 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from edge_sdk.errors import BundleError, OutputError, UsageError
-from edge_sdk.location import is_utf8
-from edge_sdk.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest, encode_manifest
-from edge_sdk.regular_file import LIST_BYTES, read_regular
+from edge_sdk.bundle.manifest import (
+    MANIFEST_FILE,
+    SIGNATURE_FILE,
+    FileEntry,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
+from edge_sdk.core.errors import BundleError, OutputError, UsageError
+from edge_sdk.core.files import LIST_BYTES, read_regular
+from edge_sdk.sources.location import is_utf8
 from edge_sdk_tools.disk import is_full
 from edge_sdk_tools.interruption import interrupted_by_sigterm
 from edge_sdk_tools.janitor import janitor

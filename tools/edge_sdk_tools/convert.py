@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 
-from edge_sdk.errors import ModelError
-from edge_sdk.failure import first_line
-from edge_sdk.session import extension_libraries
-from edge_sdk.target import Target
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.inference.runtime import extension_libraries
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.ort_format import OptimizationStyle, convert_onnx_models_to_ort, create_config_from_models
 from edge_sdk_tools.profiled import ProfiledSession

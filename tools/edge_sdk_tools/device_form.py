@@ -12,13 +12,14 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from edge_sdk.errors import ModelError, SessionError
-from edge_sdk.golden import NOISE_SHARE, energies_of, largest_difference, noise_of
-from edge_sdk.manifest import Golden
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.target import Target
+from edge_sdk.bundle.golden import NOISE_SHARE, energies_of, largest_difference, noise_of
+from edge_sdk.bundle.manifest import Golden
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import ModelError, SessionError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.convert import convert, integer_mac_share
 from edge_sdk_tools.quantize import core_form
 from edge_sdk_tools.search import Choice

@@ -10,7 +10,7 @@ import importlib.util
 import onnx
 import onnxruntime as ort
 
-from edge_sdk.session import EXTENSIONS_DOMAIN, extension_libraries
+from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, extension_libraries
 
 
 def has_extensions() -> bool:

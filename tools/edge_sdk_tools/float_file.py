@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 from onnx import helper
 
-from edge_sdk.target import Target
+from edge_sdk.bundle.target import Target
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.convert import Converted, convert
 

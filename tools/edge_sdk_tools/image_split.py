@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import DataError, UsageError
-from edge_sdk.model_spec import ModelSpec
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.core.errors import DataError, UsageError
 from edge_sdk_tools.dataset import ClassTruth, Dataset, ImageSet, find_images, read_dataset
 
 MAX_CALIBRATION_IMAGES = 300

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edge_sdk.errors import OutputError
-from edge_sdk.session import Event, Session, SessionSettings
+from edge_sdk.core.errors import OutputError
+from edge_sdk.inference.profile import Event
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.disk import raise_if_full
 
 

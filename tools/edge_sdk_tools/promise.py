@@ -11,17 +11,9 @@ import numpy as np
 import onnxruntime as ort
 
 import edge_sdk
-from edge_sdk.manifest import (
-    BoardEstimate,
-    Distillation,
-    FileEntry,
-    Manifest,
-    Provenance,
-    RuntimeRange,
-    Variant,
-)
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.target import Target
+from edge_sdk.bundle.manifest import BoardEstimate, Distillation, FileEntry, Manifest, Provenance, RuntimeRange, Variant
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.target import Target
 from edge_sdk_tools.chain import Chain
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.distill_check import Distilled

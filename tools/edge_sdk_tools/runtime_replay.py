@@ -14,10 +14,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.errors import EdgeError, IncompatibleError, MissingDependencyError
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, onnxruntime_version
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.session import Session
 from edge_sdk_tools.wheel import Fetch, cache_folder, pip_download
 
 _TIMEOUT_S = 300

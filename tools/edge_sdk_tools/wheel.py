@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from edge_sdk.errors import BundleError, MissingDependencyError, OutputError
+from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError
 
 Fetch: TypeAlias = Callable[[str, Path], None]
 """Downloads one requirement ("name==version") as a wheel into a folder, or raises RuntimeError saying why not."""

@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge_sdk.bundle.manifest import RuntimeRange
+from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
-from edge_sdk.errors import EdgeError, MissingDependencyError, ModelError, OutputError, UsageError
-from edge_sdk.manifest import RuntimeRange
-from edge_sdk.session import onnxruntime_version
-from edge_sdk.target import load_target
+from edge_sdk.core.errors import EdgeError, MissingDependencyError, ModelError, OutputError, UsageError
+from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk_tools.arm_cost import Counter, Counts, estimate, find_counter, installation, set_up
 from edge_sdk_tools.arm_cost.apt import Apt
 from edge_sdk_tools.arm_cost.core import CORES

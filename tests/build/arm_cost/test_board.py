@@ -13,11 +13,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import BoardEstimate
+from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
-from edge_sdk.errors import EdgeError, LatencyGateError, ModelError
-from edge_sdk.manifest import BoardEstimate
-from edge_sdk.target import load_target
+from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
 from edge_sdk_tools import board, prove
 from edge_sdk_tools.arm_cost import BoardOutputs, Counter, Counts
 from edge_sdk_tools.arm_cost.instructions import CLASSES

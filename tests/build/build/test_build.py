@@ -10,12 +10,12 @@ import msgspec
 import onnxruntime as ort
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.errors import DataError
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session
-from edge_sdk.tasks import make_task
+from edge_sdk.core.errors import DataError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.tasks.task import make_task
 from edge_sdk_tools.build import build
 from edge_sdk_tools.host_cpu import host_saturates
 from tests.support import models as tiny

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
-from edge_sdk.errors import ModelError
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.stages import Stages
-from edge_sdk.target import load_target
+from edge_sdk.core.errors import ModelError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
 from edge_sdk_tools.board import board_counter
 from edge_sdk_tools.build import build
 from edge_sdk_tools.variants import Request

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.errors import ModelError
-from edge_sdk.want_of_memory import is_want_of_memory
+from edge_sdk.core.errors import ModelError, is_want_of_memory
 from edge_sdk_tools.build import build
 from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.candidates import Workshop

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from distributed import LocalCluster
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import Provenance
 from edge_sdk.cli.root import run
-from edge_sdk.manifest import Provenance
 from edge_sdk_tools.build import build
 from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.candidates import Workshop

@@ -10,11 +10,12 @@ import numpy as np
 import onnx
 import pytest
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.errors import ModelError
-from edge_sdk.model_spec import load_model_spec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_spec import load_model_spec
+from edge_sdk.core.errors import ModelError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build import build
 from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.check import check_model

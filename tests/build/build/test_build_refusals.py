@@ -12,9 +12,17 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.errors import AccuracyGateError, DataError, EdgeError, ModelError, OutputError, SizeGateError, UsageError
+from edge_sdk.core.errors import (
+    AccuracyGateError,
+    DataError,
+    EdgeError,
+    ModelError,
+    OutputError,
+    SizeGateError,
+    UsageError,
+)
 from edge_sdk_tools.build import build
 from tests.support.projects import picture, write_detector, write_pictures, write_project
 

@@ -18,11 +18,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, external_data_helper, helper
 
+from edge_sdk.bundle.manifest import parse_version
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
+from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
-from edge_sdk.errors import DataError, ModelError
-from edge_sdk.manifest import parse_version
-from edge_sdk.model_spec import ModelSpec, load_model_spec
-from edge_sdk.target import load_target
+from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk_tools.build import build
 from edge_sdk_tools.check import (
     CheckedModel,

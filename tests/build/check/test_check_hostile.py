@@ -17,9 +17,9 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
+from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.cli.root import run
-from edge_sdk.errors import MissingDependencyError, ModelError
-from edge_sdk.model_spec import load_model_spec
+from edge_sdk.core.errors import MissingDependencyError, ModelError
 from edge_sdk_tools.check import CheckReport, examine
 from edge_sdk_tools.check.limited import Limits, run_limited
 from tests.support import models as tiny

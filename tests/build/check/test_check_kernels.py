@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from edge_sdk.target import load_target, target_names
+from edge_sdk.bundle.target import load_target, target_names
 from edge_sdk_tools.check.cpu_kernels import CpuKernels
 from edge_sdk_tools.check.installed_kernels import installed_table, write_table
 from edge_sdk_tools.check.kernel_table import Kernel, KernelTable, implements, kernel_table, table_versions

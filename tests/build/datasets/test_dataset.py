@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edge_sdk.errors import DataError
+from edge_sdk.core.errors import DataError
 from edge_sdk_tools.dataset import ClassTruth, Dataset, find_images, read_dataset
 from tests.support.projects import picture, write_pictures
 

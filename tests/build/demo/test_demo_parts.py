@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from rich.console import Console
 
-from edge_sdk.errors import DataError, IncompatibleError, OutputError
+from edge_sdk.core.errors import DataError, IncompatibleError, OutputError
 from edge_sdk_tools.demo.bundle import target_for
 from edge_sdk_tools.demo.frames import read_frames, write_images
 from edge_sdk_tools.demo.media import Media

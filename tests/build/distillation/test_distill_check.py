@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from scipy.stats import entropy
 
 from edge_sdk.cli.root import run
-from edge_sdk.errors import AccuracyGateError, EdgeError, ModelError, UsageError
+from edge_sdk.core.errors import AccuracyGateError, EdgeError, ModelError, UsageError
 from edge_sdk_tools.dataset import Dataset, find_images
 from edge_sdk_tools.distill_check import DistillReport, distill_check
 from edge_sdk_tools.evaluate import observe, open_subject, pair_up

@@ -14,10 +14,11 @@ import onnxruntime as ort
 import pytest
 from onnx import helper
 
+from edge_sdk.bundle.model_spec import Gates, load_model_spec
 from edge_sdk.cli.root import run
-from edge_sdk.errors import AccuracyGateError, DataError, EdgeError, ModelError, UsageError
-from edge_sdk.model_spec import Gates, load_model_spec
-from edge_sdk.session import Session, SessionSettings
+from edge_sdk.core.errors import AccuracyGateError, DataError, EdgeError, ModelError, UsageError
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build import build
 from edge_sdk_tools.distill_check import distill_check
 from edge_sdk_tools.distill_check.verdict import judge

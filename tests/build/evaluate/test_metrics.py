@@ -16,7 +16,7 @@ from scipy.stats import entropy
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import accuracy_score, jaccard_score, top_k_accuracy_score
 
-from edge_sdk.errors import ModelError
+from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.evaluate import evaluate
 from edge_sdk_tools.evaluate.agreement import match
 from edge_sdk_tools.evaluate.alignment import align_labels

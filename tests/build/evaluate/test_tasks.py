@@ -11,10 +11,10 @@ import pytest
 from onnx import numpy_helper
 from sklearn.metrics import jaccard_score
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.errors import AccuracyGateError
-from edge_sdk.frame import Segmentation
-from edge_sdk.model_spec import load_model_spec
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_spec import load_model_spec
+from edge_sdk.core.errors import AccuracyGateError
+from edge_sdk.core.frame import Segmentation
 from edge_sdk_tools.build import build
 from edge_sdk_tools.check import examine
 from edge_sdk_tools.dataset import Dataset, find_images

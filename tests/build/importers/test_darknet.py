@@ -15,8 +15,8 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from edge_sdk.errors import ModelError, OutputError
-from edge_sdk.model_spec import load_model_spec
+from edge_sdk.bundle.model_spec import load_model_spec
+from edge_sdk.core.errors import ModelError, OutputError
 from edge_sdk_tools.importing import import_darknet
 
 Array: TypeAlias = NDArray[np.float32]

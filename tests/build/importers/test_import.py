@@ -16,9 +16,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
 from edge_sdk.cli.root import run
-from edge_sdk.errors import EdgeError, ModelError, UsageError
-from edge_sdk.model_spec import InputSpec, load_model_spec
+from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.dataset import ImageSet, find_images
 from edge_sdk_tools.importing.comparison import OutputDifference, Runner, compare, compare_model, measure_difference
 from edge_sdk_tools.importing.global_pool import pool_means

@@ -17,7 +17,7 @@ pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch
 import torch
 
 from edge_sdk.cli.root import run as run_command
-from edge_sdk.errors import ModelError
+from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.build import build
 from edge_sdk_tools.importing.import_report import ImportReport
 from edge_sdk_tools.importing.pytorch import import_pytorch

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from edge_sdk.errors import EdgeError, ModelError
+from edge_sdk.core.errors import EdgeError, ModelError
 from edge_sdk_tools.importing.silence import silenced
 from edge_sdk_tools.importing.tensorflow import import_tensorflow
 from tests.support.projects import CLASSIFIER, write_project

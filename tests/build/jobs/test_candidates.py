@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.errors import EdgeError, ModelError, OutputError, UsageError
+from edge_sdk.core.errors import EdgeError, ModelError, OutputError, UsageError
 from edge_sdk_tools.candidates import Finished, Store, Workshop
 from edge_sdk_tools.candidates.outcome import decoded, encoded
 from tests.support import jobs

@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster
 
 import edge_sdk
 import edge_sdk_tools
-from edge_sdk.errors import EdgeError, ModelError, UsageError
+from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.candidates import Finished, Workshop
 from tests.support import jobs
 from tests.support.broker import free_port

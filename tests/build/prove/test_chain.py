@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from edge_sdk.frame import Tensor
-from edge_sdk.target import load_target
+from edge_sdk.bundle.target import load_target
+from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.chain import Chain
 from edge_sdk_tools.chain.output_change import Form, OutputChange, compare_forms
 from edge_sdk_tools.chain.output_parts import Parts

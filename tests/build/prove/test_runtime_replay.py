@@ -9,9 +9,9 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.errors import IncompatibleError, MissingDependencyError, UsageError
-from edge_sdk.manifest import parse_version
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import parse_version
+from edge_sdk.core.errors import IncompatibleError, MissingDependencyError, UsageError
 from edge_sdk_tools.build import build
 from edge_sdk_tools.runtime_replay import replay_in
 from edge_sdk_tools.wheel import Fetch

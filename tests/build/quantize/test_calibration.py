@@ -13,10 +13,10 @@ import onnx
 import pytest
 from onnxruntime.quantization import CalibrationMethod, create_calibrator
 
+from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.cli.root import run
-from edge_sdk.errors import DataError, ModelError
-from edge_sdk.model_spec import load_model_spec
-from edge_sdk.prepare import Prepare
+from edge_sdk.core.errors import DataError, ModelError
+from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.dataset import ImageSet, find_images
 from edge_sdk_tools.image_split import split_images
 from edge_sdk_tools.quantize import CALIBRATIONS, Activations, doubts_about_calibration, simplify, watch_activations

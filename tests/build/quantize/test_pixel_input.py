@@ -13,15 +13,15 @@ import pytest
 from onnx import helper
 
 from edge_sdk.bench import bench
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import InputTensor
+from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
+from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
-from edge_sdk.frame import Frame
-from edge_sdk.lookup import integer_tables
-from edge_sdk.manifest import InputTensor
-from edge_sdk.model_spec import InputSpec, load_model_spec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.target import load_target
+from edge_sdk.core.frame import Frame
+from edge_sdk.inference.prepare import Prepare, integer_tables
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build import build
 from edge_sdk_tools.convert import convert
 from edge_sdk_tools.dataset import find_images

@@ -16,11 +16,12 @@ import pytest
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-from edge_sdk.errors import ModelError
-from edge_sdk.model_spec import ModelSpec, load_model_spec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.target import load_target
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
+from edge_sdk.bundle.target import load_target
+from edge_sdk.core.errors import ModelError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.build import build
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.convert import convert, integer_mac_share

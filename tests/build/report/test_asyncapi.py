@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_sdk.commands import ResponseMessage
-from edge_sdk.event import Event
-from edge_sdk.home_assistant import Discovery, HomeAssistantSettings
-from edge_sdk.publishing import EventEncoder, TelemetryMessage, Topics
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.commands import ResponseMessage
+from edge_sdk.messages.encoder import EventEncoder
+from edge_sdk.messages.schema import TelemetryMessage
+from edge_sdk.messages.topics import Topics
+from edge_sdk.publishing.discovery import Discovery, HomeAssistantSettings
 from edge_sdk_tools.asyncapi import asyncapi_document
 from tests.support.results import (
     IDENTITY,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from edge_sdk.frame import Detections, Result
+from edge_sdk.core.frame import Detections, Result
 from edge_sdk_tools import prove
 from edge_sdk_tools.build import build
 from edge_sdk_tools.evaluate import Interval

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.manifest import BoardEstimate
+from edge_sdk.bundle.manifest import BoardEstimate
 from edge_sdk_tools.chain import OutputChange
 from edge_sdk_tools.evaluate import Interval
 from edge_sdk_tools.ledger import (

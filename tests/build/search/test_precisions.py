@@ -10,12 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
-from edge_sdk.errors import ModelError
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.target import load_target
+from edge_sdk.core.errors import ModelError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools import prove
 from edge_sdk_tools.build import build
 from edge_sdk_tools.convert import convert

@@ -9,13 +9,13 @@ import msgspec
 import onnx
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import Agreement
+from edge_sdk.bundle.model_spec import Gates, load_model_spec
+from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
-from edge_sdk.errors import AccuracyGateError
-from edge_sdk.manifest import Agreement
-from edge_sdk.model_spec import Gates, load_model_spec
-from edge_sdk.prepare import Prepare
-from edge_sdk.target import load_target
+from edge_sdk.core.errors import AccuracyGateError
+from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools import prove
 from edge_sdk_tools.build import build
 from edge_sdk_tools.build_report import BuildReport

@@ -11,15 +11,14 @@ import onnx
 import pytest
 from onnx import helper
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import Difference, Rating, ratings
+from edge_sdk.bundle.model_spec import load_model_spec
+from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
-from edge_sdk.errors import AccuracyGateError, SizeGateError, UsageError
-from edge_sdk.manifest import Difference
-from edge_sdk.model_spec import load_model_spec
-from edge_sdk.quality import Rating, ratings
-from edge_sdk.session import Session
-from edge_sdk.target import load_target
-from edge_sdk.tasks import make_task
+from edge_sdk.core.errors import AccuracyGateError, SizeGateError, UsageError
+from edge_sdk.inference.session import Session
+from edge_sdk.tasks.task import make_task
 from edge_sdk_tools import prove
 from edge_sdk_tools.build import build
 from edge_sdk_tools.check import check_model

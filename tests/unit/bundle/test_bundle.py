@@ -17,11 +17,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import decode_manifest, encode_manifest, manifest_schema
+from edge_sdk.bundle.signing import generate_key, is_signed_by_any, load_private_key, load_public_key, sign
 from edge_sdk.cli.root import run
-from edge_sdk.errors import BundleError, ConfigError, IncompatibleError, OutputError, UsageError
-from edge_sdk.manifest import decode_manifest, encode_manifest, manifest_schema
-from edge_sdk.signing import generate_key, is_signed_by_any, load_private_key, load_public_key, sign
+from edge_sdk.core.errors import BundleError, ConfigError, IncompatibleError, OutputError, UsageError
 from tests.support.bundles import FILES, edit_manifest, make_manifest, write_bundle
 
 
@@ -48,7 +48,7 @@ def _unordered(schema: object) -> object:
 def test_the_documented_schema_is_the_code_s_and_fits_a_manifest() -> None:
     path = Path(__file__).parents[3] / "docs" / "manifest.schema.json"
     assert _unordered(msgspec.json.decode(path.read_bytes())) == _unordered(msgspec.json.decode(manifest_schema())), (
-        "write it again: python -c 'import pathlib; from edge_sdk.manifest import manifest_schema; "
+        "write it again: python -c 'import pathlib; from edge_sdk.bundle.manifest import manifest_schema; "
         'pathlib.Path("docs/manifest.schema.json").write_bytes(manifest_schema())\''
     )
     validator = jsonschema.Draft202012Validator(msgspec.json.decode(manifest_schema()))
@@ -329,8 +329,8 @@ def test_a_key_needs_a_name() -> None:
 _FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from edge_sdk.errors import OutputError
-from edge_sdk.signing import generate_key
+from edge_sdk.core.errors import OutputError
+from edge_sdk.bundle.signing import generate_key
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
 try:

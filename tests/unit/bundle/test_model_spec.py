@@ -10,9 +10,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from edge_sdk.errors import ModelError, TargetError
-from edge_sdk.model_spec import DECODERS, InputSpec, ModelSpec, load_model_spec, read_labels
-from edge_sdk.target import load_target, target_names, targets_folder
+from edge_sdk.bundle.model_spec import DECODERS, InputSpec, ModelSpec, load_model_spec, read_labels
+from edge_sdk.bundle.target import load_target, target_names, targets_folder
+from edge_sdk.core.errors import ModelError, TargetError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -9,13 +9,22 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge_sdk.bundle.golden import judged_rows, largest_difference, row_count
+from edge_sdk.bundle.manifest import (
+    AGREEMENT,
+    Agreement,
+    Golden,
+    Manifest,
+    Quality,
+    Rating,
+    decode_manifest,
+    encode_manifest,
+    ratings,
+)
 from edge_sdk.cli.root import run
-from edge_sdk.errors import BundleError
-from edge_sdk.golden import judged_rows, largest_difference, row_count
-from edge_sdk.manifest import Agreement, Golden, Manifest, Quality, decode_manifest, encode_manifest
-from edge_sdk.quality import AGREEMENT, Rating, ratings
-from edge_sdk.tuning.candidate import Candidate
-from edge_sdk.tuning.choice import Limits, choose, is_within_noise
+from edge_sdk.core.errors import BundleError
+from edge_sdk.tuning.candidates import Limits, choose, is_within_noise
+from edge_sdk.tuning.measurement import Candidate
 from tests.support.bundles import make_manifest, make_variant, write_variants
 from tests.support.loops import Board
 from tests.support.results import candidate, measurement, quality, rated

@@ -11,16 +11,16 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk import rollback
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle import rollback
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.rollback import refuse_older, remember_version
+from edge_sdk.bundle.signing import generate_key, load_private_key, sign
 from edge_sdk.cli.root import run
-from edge_sdk.config import read_config
-from edge_sdk.daemon.checking import check_run
-from edge_sdk.daemon.configured import run_settings_of
-from edge_sdk.errors import BundleError
-from edge_sdk.rollback import refuse_older, remember_version
-from edge_sdk.signing import generate_key, load_private_key, sign
-from edge_sdk.state_folder import write_record
+from edge_sdk.config.load import read_config
+from edge_sdk.core.errors import BundleError
+from edge_sdk.core.files import write_record
+from edge_sdk.service.check import check_run
+from edge_sdk.service.settings import run_settings_of
 from tests.support.bundles import edit_manifest, write_bundle, write_graded
 from tests.support.configs import write_config
 

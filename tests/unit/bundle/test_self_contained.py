@@ -15,12 +15,20 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_file import (
+    DATA_LOCATION,
+    EXTERNAL_DATA,
+    PATHS,
+    Damaged,
+    fields,
+    length_field,
+    refuse_other_files,
+)
 from edge_sdk.cli.root import run
-from edge_sdk.errors import BundleError, SessionError
-from edge_sdk.self_contained import DATA_LOCATION, EXTERNAL_DATA, PATHS, refuse_other_files
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.wire import Damaged, fields, length_field
+from edge_sdk.core.errors import BundleError, SessionError
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from tests.support import models as tiny
 from tests.support.bundles import FILES, make_manifest, write_bundle
 

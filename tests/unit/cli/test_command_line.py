@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from edge_sdk.cli.root import cli, run
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.publishing import Secret
+from edge_sdk.publishing.settings import Secret
+from edge_sdk.service.settings import PipelineSettings
 
 
 def test_targets_as_table_and_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +164,7 @@ def test_threads_of_opencv_are_told_not_to_burn_cores_before_it_is_loaded() -> N
     assert done.stdout == "False 0\n"
 
 
-@pytest.mark.parametrize("module", ["edge_sdk.session", "edge_sdk_tools.build"])
+@pytest.mark.parametrize("module", ["edge_sdk.inference.session", "edge_sdk_tools.build"])
 def test_importing_leaves_no_telemetry_behind(tmp_path: Path, module: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     environment.update(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))

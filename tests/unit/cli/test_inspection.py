@@ -8,11 +8,11 @@ import msgspec
 import onnx
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import SIGNATURE_FILE
+from edge_sdk.bundle.signing import load_private_key, sign
 from edge_sdk.cli.root import run
-from edge_sdk.manifest import SIGNATURE_FILE
-from edge_sdk.session import Event, profile_of
-from edge_sdk.signing import load_private_key, sign
+from edge_sdk.inference.profile import Event, profile_of
 from tests.support import models as tiny
 from tests.support.bundles import edit_manifest, write_real_bundle
 

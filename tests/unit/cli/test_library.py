@@ -14,11 +14,15 @@ import numpy as np
 import pytest
 
 import edge_sdk
-from edge_sdk import Bundle, Classification, EdgeError, Frame, Image, Model, Result, SessionSettings, Tick
-from edge_sdk.errors import BundleError, CameraError, ConfigError, IncompatibleError, UsageError
-from edge_sdk.model_spec import InputSpec
-from edge_sdk.prepare import Prepare
-from edge_sdk.signing import generate_key
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.bundle.signing import generate_key
+from edge_sdk.core.errors import BundleError, CameraError, ConfigError, EdgeError, IncompatibleError, UsageError
+from edge_sdk.core.frame import Classification, Frame, Image, Result
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.loop import Tick
+from edge_sdk.model import Model
 from tests.support.bundles import edit_manifest, write_graded
 
 _PICTURE: Image = np.random.default_rng(3).integers(0, 256, (48, 80, 3), np.uint8)
@@ -40,7 +44,7 @@ import os, sys
 import edge_sdk
 heavy = ("numpy", "cv2", "onnxruntime", "msgspec", "paho", "click", "cryptography")
 print([name for name in heavy if name in sys.modules], sorted(n for n in sys.modules if n.startswith("edge_sdk")))
-from edge_sdk import Budget, EdgeError, SourceOptions
+from edge_sdk import EdgeError, SourceOptions
 print([name for name in heavy if name in sys.modules])
 from edge_sdk import Model
 print(os.environ["ORT_DISABLE_TELEMETRY"], "onnxruntime" in sys.modules)

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from edge_sdk.budget import Budget
-from edge_sdk.frame import Classification, Frame, Result
-from edge_sdk.loop import Loop, Tick
-from edge_sdk.percentiles import percentiles_of
-from edge_sdk.protocols import Sink, Stage
+from edge_sdk.core.clock import percentiles_of
+from edge_sdk.core.frame import Classification, Frame, Result
+from edge_sdk.core.protocols import Sink, Stage
+from edge_sdk.loop import Budget, Loop, Tick
 from tests.support.loops import MS, Camera, Clock, Collector
 
 

@@ -13,20 +13,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.ahead import Ahead
-from edge_sdk.bundle import Bundle
-from edge_sdk.camera import SourceStats
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli import run as run_module
 from edge_sdk.cli.root import run
 from edge_sdk.cli.run import _beginning, _closing, _undelivered, _waiting, say
-from edge_sdk.daemon.loading import begin_loading
-from edge_sdk.daemon.shared import Shared
-from edge_sdk.daemon.summary import RunSummary
-from edge_sdk.health.journal import is_journal
-from edge_sdk.percentiles import Percentiles
-from edge_sdk.publishing import PublisherStats, StreamStats
-from edge_sdk.publishing.durable import EventStats
-from edge_sdk.stop import Stop
+from edge_sdk.core.clock import Percentiles
+from edge_sdk.core.threads import BackgroundTask, Stop
+from edge_sdk.outbox.event import EventStats
+from edge_sdk.publishing.publisher import PublisherStats, StreamStats
+from edge_sdk.service.runner import RunSummary
+from edge_sdk.service.shared import Shared
+from edge_sdk.service.startup import begin_loading
+from edge_sdk.service.systemd import is_journal
+from edge_sdk.sources.slot import SourceStats
 from tests.support.broker import free_port
 from tests.support.bundles import write_graded
 from tests.support.configs import AT_EASE, Table, config_text, write_config
@@ -90,7 +89,7 @@ def test_a_model_that_was_loaded_ahead_is_for_the_stream_that_it_was_loaded_for(
     """A reload may bring another stream to its turn first."""
     site, shared, stop = Site(tmp_path), Shared(), Stop()
     gate, other = site.settings("gate"), site.settings("gate", latency_ms=4000.0)
-    with Ahead(lambda: Bundle.open(site.bundle), "edge-verify") as verified:
+    with BackgroundTask(lambda: Bundle.open(site.bundle), "edge-verify") as verified:
         loading = begin_loading(gate, verified, site.said.append, stop, shared)
     assert loading is not None
     with loading:

@@ -9,15 +9,16 @@ import msgspec
 import pytest
 
 from edge_sdk.cli.run import command
-from edge_sdk.cli.run_config import config_file, rereading
-from edge_sdk.config import PASSWORD_KEYS, Config, Defaults, PipelineConfig, read_config
-from edge_sdk.daemon.configured import run_settings_of
-from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-from edge_sdk.errors import ConfigError, UsageError
-from edge_sdk.event_rule import EventRule
-from edge_sdk.publishing import EVENTS, SNAPSHOTS, Channel, Secret, default_device
-from edge_sdk.snapshot_settings import SnapshotSettings
-from edge_sdk.source_options import SourceOptions
+from edge_sdk.cli.run_settings import config_file, rereading
+from edge_sdk.config.load import read_config
+from edge_sdk.config.schema import PASSWORD_KEYS, Config, Defaults, PipelineConfig
+from edge_sdk.core.errors import ConfigError, UsageError
+from edge_sdk.events.rules import EventRule, SnapshotSettings
+from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, Channel
+from edge_sdk.messages.topics import default_device
+from edge_sdk.publishing.settings import Secret
+from edge_sdk.service.settings import PipelineSettings, RunSettings, run_settings_of
+from edge_sdk.sources.location import SourceOptions
 from tests.support.certificates import Authority
 from tests.support.configs import STREAM, write_config
 

@@ -11,7 +11,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.config import (
+from edge_sdk.config.load import read_config
+from edge_sdk.config.schema import (
     CommandsConfig,
     Config,
     Defaults,
@@ -26,13 +27,12 @@ from edge_sdk.config import (
     SnapshotsConfig,
     TrustConfig,
     config_schema,
-    read_config,
 )
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.errors import ConfigError
-from edge_sdk.snapshot_settings import SnapshotSettings
-from edge_sdk.source_options import SourceOptions
-from edge_sdk.toml_file import read_document
+from edge_sdk.core.errors import ConfigError
+from edge_sdk.core.toml import read_document
+from edge_sdk.events.rules import SnapshotSettings
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.sources.location import SourceOptions
 
 DOCS = Path(__file__).parents[3] / "docs"
 _TEXT = (DOCS / "config.md").read_text(encoding="utf-8")
@@ -130,7 +130,7 @@ def test_documented_defaults_are_those_of_the_program() -> None:
 def test_the_schema_is_up_to_date() -> None:
     path = DOCS / "config.schema.json"
     assert msgspec.json.decode(path.read_bytes()) == msgspec.json.decode(config_schema()), (
-        "write it again: python -c 'import pathlib; from edge_sdk.config import config_schema; "
+        "write it again: python -c 'import pathlib; from edge_sdk.config.schema import config_schema; "
         'pathlib.Path("docs/config.schema.json").write_bytes(config_schema())\''
     )
 

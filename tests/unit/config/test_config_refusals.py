@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.cli.root import run
-from edge_sdk.config import read_config, reading, rules
-from edge_sdk.daemon.configured import run_settings_of
-from edge_sdk.errors import ConfigError
+from edge_sdk.config import load, rules
+from edge_sdk.config.load import read_config
+from edge_sdk.core.errors import ConfigError
+from edge_sdk.service.settings import run_settings_of
 from tests.support.certificates import Authority
 from tests.support.configs import STREAM, as_nobody, write_config
 
@@ -218,7 +219,7 @@ def test_the_usual_place_is_not_told_of_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     usual = tmp_path / "usual.toml"
-    monkeypatch.setattr(reading, "DEFAULT_PATH", usual)
+    monkeypatch.setattr(load, "DEFAULT_PATH", usual)
     assert run(["run", "--check", "--config", str(usual)]) == 2
     assert capsys.readouterr().err == f"edge-sdk: {usual}: no such file; write one, see docs/config.md\n"
 

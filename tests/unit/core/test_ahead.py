@@ -8,10 +8,8 @@ import threading
 
 import pytest
 
-from edge_sdk.ahead import Ahead
-from edge_sdk.errors import BundleError
-from edge_sdk.left_behind import is_any_left
-from edge_sdk.stop import Stop
+from edge_sdk.core.errors import BundleError
+from edge_sdk.core.threads import BackgroundTask, Stop, is_any_left
 
 
 def test_what_comes_of_it_is_taken_once() -> None:
@@ -21,7 +19,7 @@ def test_what_comes_of_it_is_taken_once() -> None:
         thread.append(threading.current_thread())
         return [1]
 
-    with Ahead(work, "edge-test") as ahead:
+    with BackgroundTask(work, "edge-test") as ahead:
         assert ahead.is_ready()
         assert ahead.take() == [1]
     assert thread[0] is not threading.current_thread()
@@ -32,7 +30,7 @@ def test_what_goes_wrong_goes_wrong_for_who_takes_it() -> None:
     def fail() -> None:
         raise BundleError("b.edge: altered")
 
-    with Ahead(fail, "edge-test") as ahead:
+    with BackgroundTask(fail, "edge-test") as ahead:
         assert ahead.is_ready()
         with pytest.raises(BundleError, match=r"^b\.edge: altered$"):
             ahead.take()
@@ -40,16 +38,16 @@ def test_what_goes_wrong_goes_wrong_for_who_takes_it() -> None:
 
 def test_what_nobody_took_is_undone() -> None:
     undone: list[int] = []
-    with Ahead(lambda: 1, "edge-test", undo=undone.append) as ahead:
+    with BackgroundTask(lambda: 1, "edge-test", undo=undone.append) as ahead:
         assert ahead.is_ready()
-    with Ahead(lambda: 2, "edge-test", undo=undone.append) as ahead:
+    with BackgroundTask(lambda: 2, "edge-test", undo=undone.append) as ahead:
         assert ahead.take() == 2
     assert undone == [1]
 
 
 def test_a_result_that_comes_after_the_close_is_undone() -> None:
     end, undone = threading.Event(), threading.Event()
-    with Ahead(end.wait, "edge-test", undo=lambda _: undone.set()) as ahead:
+    with BackgroundTask(end.wait, "edge-test", undo=lambda _: undone.set()) as ahead:
         ahead.close(0)
     assert not undone.is_set()
     end.set()
@@ -58,7 +56,7 @@ def test_a_result_that_comes_after_the_close_is_undone() -> None:
 
 def test_who_is_told_to_stop_does_not_wait() -> None:
     stop, end = Stop(), threading.Event()
-    with Ahead(end.wait, "edge-test") as ahead:
+    with BackgroundTask(end.wait, "edge-test") as ahead:
         stop.ask()
         stop.ask("another reason")
         assert not ahead.is_ready(stop.is_asked)
@@ -70,6 +68,6 @@ def test_who_is_told_to_stop_does_not_wait() -> None:
 
 def test_the_first_model_loads_before_opencv_and_what_speaks_mqtt() -> None:
     """Otherwise nothing is left to be loaded beside it."""
-    code = "import sys, edge_sdk.daemon.loading; print({'cv2', 'paho', 'onnxruntime'} & {*sys.modules})"
+    code = "import sys, edge_sdk.service.startup; print({'cv2', 'paho', 'onnxruntime'} & {*sys.modules})"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "{'onnxruntime'}"

@@ -11,11 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.errors import BundleError, ConfigError
-from edge_sdk.failure import failure_line
-from edge_sdk.printable import LONGEST_LINE
+from edge_sdk.core.errors import LONGEST_LINE, BundleError, ConfigError, failure_line
 from tests.support.bundles import edit_manifest, write_bundle
 
 NO_TEXT = os.fsdecode(b"\xff")

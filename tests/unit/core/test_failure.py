@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge_sdk.failure import failure_line, first_line
+from edge_sdk.core.errors import failure_line, first_line
 
 
 def _raised(cause: BaseException) -> BaseException:

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.cores import Cores
-from edge_sdk.cpu import Cpu
-from edge_sdk.cpu_time import CpuTime
-from edge_sdk.throttling import BoardState, BoardWatch, read_board
-from edge_sdk.tuning import Machine
+from edge_sdk.core.machine import Cores, Cpu, CpuTime
+from edge_sdk.core.throttling import BoardState, BoardWatch, read_board
+from edge_sdk.tuning.records import Machine
 from tests.support.connections import until
 
 

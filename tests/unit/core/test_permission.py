@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.camera import open_source
-from edge_sdk.daemon.checking import check_run
-from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-from edge_sdk.errors import CameraError
+from edge_sdk.core.errors import CameraError
+from edge_sdk.service.check import check_run
+from edge_sdk.service.settings import PipelineSettings, RunSettings
+from edge_sdk.sources.opening import open_source
 from tests.support.configs import as_nobody
 from tests.support.pictures import write_images, write_video
 

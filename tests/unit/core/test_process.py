@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from edge_sdk import left_behind
-from edge_sdk.garbage import no_collection
-from edge_sdk.publishing import load_client
-from edge_sdk.stop import Stop, stopping_on_signals
+from edge_sdk.core import threads
+from edge_sdk.core.machine import no_collection
+from edge_sdk.core.threads import Stop, stopping_on_signals
+from edge_sdk.publishing.publisher import load_client
 from tests.support import models as tiny
 
 
@@ -115,20 +115,20 @@ def test_a_part_ends_with_the_whole_and_the_whole_not_with_a_part() -> None:
 
 
 def test_a_thread_that_was_left_behind_is_forgotten_with_the_next_once_it_has_ended() -> None:
-    before, ends = [*left_behind._threads], [Event() for _ in range(3)]
-    threads = [Thread(target=end.wait, daemon=True) for end in ends]
-    for thread, end in zip(threads, ends, strict=True):
+    before, ends = [*threads._threads], [Event() for _ in range(3)]
+    running = [Thread(target=end.wait, daemon=True) for end in ends]
+    for thread, end in zip(running, ends, strict=True):
         thread.start()
-        left_behind.join_or_leave(thread, 0.0)
-        assert left_behind.is_any_left()
-        assert thread in left_behind._threads
+        threads.join_or_leave(thread, 0.0)
+        assert threads.is_any_left()
+        assert thread in threads._threads
         end.set()
         thread.join()
-    assert [thread for thread in left_behind._threads if thread not in before] == threads[-1:]
+    assert [thread for thread in threads._threads if thread not in before] == running[-1:]
     in_time = Thread(target=lambda: None)
     in_time.start()
-    left_behind.join_or_leave(in_time, 10.0)
-    assert in_time not in left_behind._threads
+    threads.join_or_leave(in_time, 10.0)
+    assert in_time not in threads._threads
 
 
 @pytest.fixture
@@ -174,8 +174,8 @@ def test_a_client_that_a_stream_loads_again_freezes_nothing() -> None:
 _LOAD = """
 import re, sys
 from pathlib import Path
-from edge_sdk.heap import give_back_freed
-from edge_sdk.session import Session, SessionSettings
+from edge_sdk.core.machine import give_back_freed
+from edge_sdk.inference.session import Session, SessionSettings
 
 def memory():
     return 1024 * int(re.search(r"RssAnon:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
@@ -188,7 +188,7 @@ print(memory() - before)
 
 _HEAPS = """
 import ctypes, sys, threading
-from edge_sdk.heap import share_one_heap
+from edge_sdk.core.machine import share_one_heap
 
 if sys.argv[1] == "one":
     share_one_heap()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.errors import ConfigError, EdgeError
-from edge_sdk.model_spec import load_model_spec, read_labels
-from edge_sdk.publishing import MqttSettings, check_credentials, read_password
-from edge_sdk.publishing.tls import broker_tls
-from edge_sdk.regular_file import read_regular
-from edge_sdk.signing import load_private_key, load_public_key
-from edge_sdk.target import load_target
-from edge_sdk.toml_file import read_document
+from edge_sdk.bundle.model_spec import load_model_spec, read_labels
+from edge_sdk.bundle.signing import load_private_key, load_public_key
+from edge_sdk.bundle.target import load_target
+from edge_sdk.core.errors import ConfigError, EdgeError
+from edge_sdk.core.files import read_regular
+from edge_sdk.core.toml import read_document
+from edge_sdk.publishing.settings import MqttSettings, read_password
+from edge_sdk.publishing.tls import broker_tls, check_credentials
 from tests.support.certificates import Authority
 
 MIB = 1 << 20

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.errors import OutputError
-from edge_sdk.state_folder import state_folder, write_record
+from edge_sdk.core.errors import OutputError
+from edge_sdk.core.files import state_folder, write_record
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from edge_sdk.errors import ConfigError
-from edge_sdk.toml_file import explain, problems, read_toml, shown
+from edge_sdk.core.errors import ConfigError
+from edge_sdk.core.toml import explain, problems, read_toml, shown
 
 
 class Camera(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,11 +11,10 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk.annotate import AnnotatedVideo, Annotator, VideoWriter
-from edge_sdk.annotate.annotator import class_colour
-from edge_sdk.annotate.video_writer import fit
-from edge_sdk.errors import EdgeError, OutputError, UsageError
-from edge_sdk.frame import NO_CLASS, Classification, Detections, Frame, Geometry, Image, Segmentation
+from edge_sdk.core.errors import EdgeError, OutputError, UsageError
+from edge_sdk.core.frame import NO_CLASS, Classification, Detections, Frame, Geometry, Image, Segmentation
+from edge_sdk.events.annotate import Annotator, class_colour
+from edge_sdk.events.video_file import AnnotatedVideo, VideoWriter, fit
 from tests.support.absent import not_installed
 from tests.support.pictures import number_in, numbered_image
 

@@ -15,15 +15,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.errors import UsageError
-from edge_sdk.event import Event
-from edge_sdk.event_rule import EventRule
-from edge_sdk.event_watch import EventWatch, labels_by_id, rules_by_label
-from edge_sdk.frame import Classification, Detections
-from edge_sdk.model_spec import ClassificationSpec
-from edge_sdk.publishing import EventEncoder, EventMessage, Identity
-from edge_sdk.wall_clock import WallClock
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_spec import ClassificationSpec
+from edge_sdk.core.clock import WallClock
+from edge_sdk.core.errors import UsageError
+from edge_sdk.core.frame import Classification, Detections
+from edge_sdk.core.protocols import Event
+from edge_sdk.events.rules import EventRule, EventWatch, labels_by_id, rules_by_label
+from edge_sdk.messages.encoder import EventEncoder
+from edge_sdk.messages.schema import EventMessage, Identity
 from tests.support.bundles import FILES, make_manifest, write_bundle
 from tests.support.results import (
     MODEL,

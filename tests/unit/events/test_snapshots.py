@@ -10,10 +10,10 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk.errors import UsageError
-from edge_sdk.frame import Detections, Frame, Image
-from edge_sdk.snapshot_settings import SnapshotSettings
-from edge_sdk.snapshots import MOST_BYTES, Jpeg, Snapshots, jpeg_of
+from edge_sdk.core.errors import UsageError
+from edge_sdk.core.frame import Detections, Frame, Image
+from edge_sdk.events.rules import SnapshotSettings
+from edge_sdk.events.snapshots import MOST_BYTES, Jpeg, Snapshots, jpeg_of
 from tests.support.connections import until
 
 MS = 1_000_000
@@ -165,7 +165,7 @@ def test_one_that_cannot_be_made_is_not_the_last(monkeypatch: pytest.MonkeyPatch
 
     with _snapshots(SnapshotSettings(on="interval", interval_s=0.1), album) as snapshots:
         with monkeypatch.context() as patch:
-            patch.setattr("edge_sdk.snapshots.jpeg_of", fail)
+            patch.setattr("edge_sdk.events.snapshots.jpeg_of", fail)
             snapshots.put(_result(0, _picture(0), 0))
             assert failed.wait(30.0)
         snapshots.put(_result(1, _picture(0), 200))

@@ -8,11 +8,9 @@ from datetime import datetime, timedelta, timezone
 import msgspec
 import pytest
 
-from edge_sdk.errors import UsageError
-from edge_sdk.fleet import Address, Fleet, filters, record_of
-from edge_sdk.fleet.device import MOST_CAMERAS
-from edge_sdk.fleet.fleet import MOST_DEVICES
-from edge_sdk.fleet.reading import LARGEST, Unread, read
+from edge_sdk.core.errors import UsageError
+from edge_sdk.fleet.fleet import MOST_CAMERAS, MOST_DEVICES, Fleet
+from edge_sdk.fleet.messages import LARGEST, Address, Unread, filters, read, record_of
 from tests.support.connections import MODEL, NOON, detections, hear, state, status
 
 

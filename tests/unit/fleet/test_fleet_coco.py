@@ -10,11 +10,10 @@ import msgspec
 import pytest
 from pycocotools.coco import COCO
 
-from edge_sdk.errors import OutputError, UsageError
-from edge_sdk.fleet import Address, CocoWriter
-from edge_sdk.fleet.coco import MOST_CATEGORIES
-from edge_sdk.fleet.reading import read
-from edge_sdk.publishing import DetectionMessage
+from edge_sdk.core.errors import OutputError, UsageError
+from edge_sdk.fleet.coco import MOST_CATEGORIES, CocoWriter
+from edge_sdk.fleet.messages import Address, read
+from edge_sdk.messages.schema import DetectionMessage
 from tests.support.connections import detections
 
 _GATE = Address("berlin", "pi", "result", "gate")

@@ -11,10 +11,9 @@ import click
 import msgspec
 import pytest
 
-from edge_sdk.cli.watch import _Connection, _Watch
-from edge_sdk.cli.watch_screen import view
-from edge_sdk.fleet import DeviceView, Fleet
-from edge_sdk.fleet.text import columns_of, fitted, padded, plain
+from edge_sdk.cli.watch import _Connection, _Watch, view
+from edge_sdk.fleet.fleet import DeviceView, Fleet
+from edge_sdk.fleet.messages import columns_of, fitted, padded, plain
 from tests.support.connections import MODEL, NOON, detections, hear, state, status
 
 _NASTY = "\x1b[31m\x1b]0;owned\x07\r\n\t\x9b2J\u202e\u2028\u200b\x00"

@@ -13,14 +13,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from onnx import helper
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import SIGNATURE_FILE
+from edge_sdk.bundle.signing import sign
 from edge_sdk.cli.root import run
-from edge_sdk.errors import BundleError, IncompatibleError, MissingDependencyError
-from edge_sdk.manifest import SIGNATURE_FILE
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session
-from edge_sdk.signing import sign
-from edge_sdk.stages import Stages
+from edge_sdk.core.errors import BundleError, IncompatibleError, MissingDependencyError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.stages import Stages
 from tests.support import models as tiny
 from tests.support.bundles import SIDE, write_real_bundle
 from tests.support.models import MIX, unmixing

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_sdk.errors import HungRunError
-from edge_sdk.frame import Frame, Image
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.session.watchdog import RunGuard, Watchdog, guarded
-from edge_sdk.stages import Stages
+from edge_sdk.core.errors import HungRunError
+from edge_sdk.core.frame import Frame, Image
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
+from edge_sdk.inference.watchdog import RunGuard, Watchdog, guarded
 from tests.support.bundles import endless, open_real_bundle, picture
 
 BRIGHT, DARK = picture(255), picture(50)

@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk.errors import ModelError
-from edge_sdk.frame import Frame
-from edge_sdk.manifest import InputTensor
-from edge_sdk.model_spec import InputSpec
-from edge_sdk.prepare import Prepare
+from edge_sdk.bundle.manifest import InputTensor
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import Frame
+from edge_sdk.inference.prepare import Prepare
 
 RESIZES: Any = ("letterbox", "stretch", "center_crop")
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)

@@ -11,9 +11,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from edge_sdk.provider_options import CudaOptions, ProviderOptions, TensorrtOptions
-from edge_sdk.session import Providers, Session, SessionSettings
-from edge_sdk.session.providers import not_started, options_of, standard_error_read
+from edge_sdk.bundle.target import CudaOptions, ProviderOptions, TensorrtOptions
+from edge_sdk.inference.runtime import Providers, not_started, options_of, standard_error_read
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from tests.support import models as tiny
 from tests.support.bundles import open_real_bundle
 from tests.support.connections import until

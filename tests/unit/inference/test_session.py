@@ -19,15 +19,16 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.errors import BundleError, IncompatibleError, OutputError, SessionError
-from edge_sdk.frame import Classification, Frame
-from edge_sdk.golden import largest_difference
-from edge_sdk.manifest import Golden
-from edge_sdk.model_spec import InputSpec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionCache, SessionSettings
-from edge_sdk.stages import Stages
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.golden import largest_difference
+from edge_sdk.bundle.manifest import Golden
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.errors import BundleError, IncompatibleError, OutputError, SessionError
+from edge_sdk.core.frame import Classification, Frame
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session, SessionCache
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
 from tests.support import models as tiny
 from tests.support.bundles import FILES, SIDE, edit_manifest, open_real_bundle, write_bundle, write_real_bundle
 

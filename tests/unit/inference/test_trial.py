@@ -14,16 +14,15 @@ from typing import TypeVar
 
 import pytest
 
-from edge_sdk.ahead import Ahead
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.daemon.loading import begin_loading
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.daemon.shared import Shared
-from edge_sdk.errors import BundleError, IncompatibleError
-from edge_sdk.session import SessionSettings
-from edge_sdk.stop import Stop
-from edge_sdk.trial import TrialLimits, prove_here
+from edge_sdk.core.errors import BundleError, IncompatibleError
+from edge_sdk.core.threads import BackgroundTask, Stop
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.trial import TrialLimits, prove_here
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.service.shared import Shared
+from edge_sdk.service.startup import begin_loading
 from tests.support.bundles import deep, edit_manifest, endless_of_hostile, sound, wants, write_hostile
 
 Found = TypeVar("Found")
@@ -145,7 +144,7 @@ def test_passwords_do_not_reach_it(state: Path, bundle: Bundle, monkeypatch: pyt
     finally:
         stopped.set()
         thread.join()
-    assert b"edge_sdk.trial" in shown
+    assert b"edge_sdk.inference.trial" in shown
     assert b"PATH=" in shown
     assert b"PYTHONPATH=" in shown
     assert b"/put-in-front-meanwhile" not in shown
@@ -173,7 +172,7 @@ def test_a_stream_that_starts_beside_others_tries_its_bundle_beside_them(
     with contextlib.ExitStack() as stack:
         if others_run:
             stack.enter_context(shared.progress.begin())
-        verified = stack.enter_context(Ahead(lambda: Bundle.open(path), "edge-verify"))
+        verified = stack.enter_context(BackgroundTask(lambda: Bundle.open(path), "edge-verify"))
         niceness = _niceness_during(lambda: begin_loading(settings, verified, print, stop, shared), stop, others_run)
     assert niceness == (min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0)) if others_run else 0)
 
@@ -198,7 +197,7 @@ def _the_trial() -> Path | None:
         with contextlib.suppress(FileNotFoundError):  # a thread that just ended
             for child in (task / "children").read_text().split():
                 folder = Path("/proc") / child
-                if b"edge_sdk.trial" in (folder / "cmdline").read_bytes():
+                if b"edge_sdk.inference.trial" in (folder / "cmdline").read_bytes():
                     return folder
     return None
 

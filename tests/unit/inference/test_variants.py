@@ -12,11 +12,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.errors import BundleError, UsageError
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
+from edge_sdk.core.errors import BundleError, UsageError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from tests.support.bundles import INPUT, SIDES, edit_manifest, variant_model, write_variants
 
 

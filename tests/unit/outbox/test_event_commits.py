@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.publishing.durable import EventOutbox, Held, Losses, OutboxSettings
-from edge_sdk.publishing.durable.store import EventStore
-from edge_sdk.publishing.durable.writer import Writer
+from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.store import EventStore
+from edge_sdk.outbox.writer import Writer
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, committed, delivered, outbox_at, payload, put, taken, until
 
 
@@ -239,7 +241,7 @@ def test_no_event_waits_for_its_commit_for_longer_than_the_settings_say(
     commit_s, log = 0.03, list[tuple[str, object]]()
     commit, turn = EventStore.commit, Writer.turn
 
-    def recorded(store: EventStore, events: Sequence[Held], *others: Any) -> None:
+    def recorded(store: EventStore, events: Sequence[QueuedEvent], *others: Any) -> None:
         seqs = [event.seq for event in events]
         log.append(("begin commit", seqs))
         time.sleep(pause_s)

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.publishing.durable import Losses, event_outbox
-from edge_sdk.publishing.durable.answered import Answered
-from edge_sdk.publishing.durable.held import Held
-from edge_sdk.publishing.link import Kind
-from edge_sdk.publishing.outbox import Message
+from edge_sdk.messages.schema import Message
+from edge_sdk.outbox import outbox
+from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.queue import Unconfirmed
+from edge_sdk.publishing.connection import Kind
 from tests.support.connections import Door, FakeLink, door_over, put, until
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, delivered, outbox_at, payload
 from tests.support.outboxes import put as put_events
@@ -95,7 +95,7 @@ def test_an_answer_is_believed_once_the_broker_has_said_something_later(
         numbers = [door.stream.put_event(payload) for _ in range(3)]
         until(lambda: door.publisher.stats().events.delivered == 3)
         links[0].answers = False
-        monkeypatch.setattr(event_outbox, "_DOUBT_S", 0.1)
+        monkeypatch.setattr(outbox, "_DOUBT_S", 0.1)
         time.sleep(0.3)
         links[0].is_heard = is_heard
         last = door.stream.put_event(payload)
@@ -214,11 +214,11 @@ _WINDOW = 20
     ("settled_share", "recalled_share"), [(0.02, 0.001), (0.0, 0.0)], ids=["links break", "as many as there may be"]
 )
 def test_the_lowest_in_doubt_is_known_without_a_look_at_each(settled_share: float, recalled_share: float) -> None:
-    numbers, answered, to_come, moments = random.Random(1), Answered(), list(range(6000)), [0.0]
+    numbers, answered, to_come, moments = random.Random(1), Unconfirmed(), list(range(6000)), [0.0]
     while to_come:
         moments.append(time.monotonic())
         number = to_come.pop(numbers.randrange(min(_WINDOW, len(to_come))))
-        answered.add(Held("topic", b"", "door", id=number))
+        answered.add(QueuedEvent("topic", b"", "door", id=number))
         if numbers.random() < settled_share:
             answered.settle(moments[-min(len(moments), numbers.randrange(1, 50))])
         if numbers.random() < recalled_share:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.publishing.durable import EventOutbox, Held, Losses
-from edge_sdk.publishing.durable.store import VERSION, EventStore
+from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.store import VERSION, EventStore
 from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, until
 
 
@@ -86,7 +87,7 @@ def test_damage_that_is_found_by_reading_lets_what_comes_meanwhile_wait_for_no_o
     read_after, is_damaged = EventStore.read_after, threading.Event()
     with outbox_at(tmp_path / "events.sqlite") as outbox:
 
-        def damaged_once(store: EventStore, *arguments: int) -> tuple[list[Held], int, int]:
+        def damaged_once(store: EventStore, *arguments: int) -> tuple[list[QueuedEvent], int, int]:
             if not is_damaged.is_set():
                 put(outbox, 20)
                 is_damaged.set()
@@ -190,7 +191,7 @@ def test_without_a_descriptor_left_events_wait_in_memory_until_there_is_one(tmp_
     said: list[tuple[str, str]] = []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with outbox_at(tmp_path / "events.sqlite", said=said) as outbox:
-        importlib.import_module("edge_sdk.publishing.durable.writer")  # while files can be opened
+        importlib.import_module("edge_sdk.outbox.writer")  # while files can be opened
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:

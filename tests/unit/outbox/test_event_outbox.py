@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.publishing.durable import EventOutbox, Held, Losses
-from edge_sdk.publishing.durable.complaints import Complaints
+from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.warnings import LossWarnings
 from tests.support.outboxes import TOPIC, WAIT_S, committed, delivered, outbox_at, payload, put, taken, until
 
 
@@ -167,7 +168,7 @@ def test_where_no_thread_can_be_started_events_wait_for_one(tmp_path: Path) -> N
 
 def _deliver_until(outbox: EventOutbox, is_over: threading.Event, through: list[int]) -> None:
     """As a publisher with a window of 18 does; a link that breaks now and then."""
-    flying: deque[Held] = deque()
+    flying: deque[QueuedEvent] = deque()
     while not is_over.is_set() or flying:
         event = None if is_over.is_set() else outbox.take()
         if event is not None:
@@ -301,7 +302,7 @@ _DAY_S = 86400
 
 def test_a_week_of_losses_is_a_handful_of_lines_and_a_later_loss_is_said_at_once() -> None:
     now_s, lines = 0.0, list[str]()
-    complaints = Complaints(lambda _, line: lines.append(line), lambda: now_s)
+    complaints = LossWarnings(lambda _, line: lines.append(line), lambda: now_s)
     for minute in range(7 * 24 * 60):
         now_s = minute * 60.0
         complaints.lost(Losses(overflow=1 + minute))

@@ -13,18 +13,17 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.publishing import Backoff, EventOutbox, MemoryOutbox, MqttSettings
-from edge_sdk.publishing.board import Board
-from edge_sdk.publishing.durable import Held, Losses
-from edge_sdk.publishing.durable.aside import Aside
-from edge_sdk.publishing.durable.store import EventStore
-from edge_sdk.publishing.durable.writer import Writer
-from edge_sdk.publishing.flight import Flight
-from edge_sdk.publishing.notices import Notices
-from edge_sdk.publishing.queues import Queues
-from edge_sdk.publishing.refusals import Refusals
-from edge_sdk.publishing.supply import Supply
-from edge_sdk.publishing.wakeup import Wakeup
+from edge_sdk.core.threads import Backoff
+from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.queue import Quarantine
+from edge_sdk.outbox.store import EventStore
+from edge_sdk.outbox.writer import Writer
+from edge_sdk.publishing.connection import Wakeup
+from edge_sdk.publishing.queues import MemoryOutbox, Queues
+from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
+from edge_sdk.publishing.session import InFlight, Rejections, Sender
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import FakeLink
 from tests.support.outboxes import TOPIC, WAIT_S, outbox_at, put, taken, until
 from tests.support.results import IDENTITY
@@ -34,19 +33,19 @@ POISON = b"poison"
 
 
 @contextmanager
-def _supply(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[Supply, EventOutbox]]:
+def _supply(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[Sender, EventOutbox]]:
     """With forty events of which some are poison."""
     with outbox_at(folder / "events.sqlite") as events:
         settings = MqttSettings(host="broker", port=1883, device="pi")
         queues = Queues(MemoryOutbox(), events, settings.channels)
-        board = Board(IDENTITY, {})
-        refusals = Refusals(settings.topics, board, Notices(board, settings.topics))
+        board = DeviceState(IDENTITY, {})
+        refusals = Rejections(settings.topics, board, RetainedPublisher(board, settings.topics))
         for number in range(40):
             payload = POISON if number in poisons else b"%d" % number
             events.put(TOPIC + "door", "door", lambda _, payload=payload: payload)
         assert events.wait_committed(WAIT_S)
         until(lambda: events.is_ready)
-        yield Supply(queues, events, Flight(60.0), refusals, hold), events
+        yield Sender(queues, events, InFlight(60.0), refusals, hold), events
 
 
 def _link(code: int) -> FakeLink:
@@ -57,7 +56,7 @@ def _link(code: int) -> FakeLink:
     return link
 
 
-def _round(supply: Supply, events: EventOutbox, link: FakeLink) -> None:
+def _round(supply: Sender, events: EventOutbox, link: FakeLink) -> None:
     """Send a window, as soon as events are sent at all, and settle it."""
     until(lambda: not events.is_held)
     while supply.send_next(link):
@@ -221,8 +220,8 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
 
 def test_a_broker_that_denies_some_and_takes_others_gets_them_once_a_minute() -> None:
     now_s = 100.0
-    aside = Aside(lambda: now_s)
-    event = Held(TOPIC + "door", b"1", "door", seq=1, id=1)
+    aside = Quarantine(lambda: now_s)
+    event = QueuedEvent(TOPIC + "door", b"1", "door", seq=1, id=1)
     found: list[bool] = []
     for _ in range(13):
         aside.refuse(event, DENIED)

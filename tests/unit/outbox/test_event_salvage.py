@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from edge_sdk.publishing import Backoff
-from edge_sdk.publishing.durable import EventOutbox, Held, Losses, OutboxSettings, recovery
-from edge_sdk.publishing.durable.age_clock import AgeClock
-from edge_sdk.publishing.durable.complaints import Complaints
-from edge_sdk.publishing.durable.disk import Disk
-from edge_sdk.publishing.durable.numbers import Numbers
-from edge_sdk.publishing.durable.recovery import open_store
-from edge_sdk.publishing.durable.shelf import Shelf
-from edge_sdk.publishing.durable.store import EventStore
-from edge_sdk.publishing.durable.writer import Writer
+from edge_sdk.core.threads import Backoff
+from edge_sdk.outbox import recovery
+from edge_sdk.outbox.event import Losses, QueuedEvent
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
+from edge_sdk.outbox.recovery import Disk, open_store
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.store import AgeClock, EventStore
+from edge_sdk.outbox.warnings import LossWarnings
+from edge_sdk.outbox.writer import Writer
 from tests.support.outboxes import (
     TOPIC,
     WAIT_S,
@@ -380,13 +380,13 @@ def test_of_what_a_salvage_does_not_find_only_what_is_nowhere_else_and_not_throu
 ) -> None:
     read_after, event_of, gone = EventStore.read_after, recovery.event_of, set[int]()
 
-    def damaged_once(store: EventStore, *arguments: int) -> tuple[list[Held], int, int]:
+    def damaged_once(store: EventStore, *arguments: int) -> tuple[list[QueuedEvent], int, int]:
         if not gone:
             gone.update(numbers[place] for place in (3, 100, 700, 701))  # delivered, in memory, and on disk alone
             raise sqlite3.DatabaseError("database disk image is malformed")
         return read_after(store, *arguments)
 
-    def found(row: Sequence[Any], epoch: int) -> Held | None:
+    def found(row: Sequence[Any], epoch: int) -> QueuedEvent | None:
         event = event_of(row, epoch)
         return None if event is not None and event.seq in gone else event
 
@@ -517,9 +517,9 @@ def test_what_only_memory_has_is_not_overtaken_by_what_was_put_behind_it_in_the_
     with outbox_at(path) as outbox:
         earlier = put(outbox, 5)
     settings, clock = OutboxSettings(), AgeClock("boot")
-    shelf = Shelf(Numbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
+    shelf = OutboxQueue(SequenceNumbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
     disk = Disk(path, settings, lambda *_: None, Backoff(0.001, 0.001))
-    writer = Writer(shelf, disk, clock, settings, Complaints(lambda *_: None))
+    writer = Writer(shelf, disk, clock, settings, LossWarnings(lambda *_: None))
     with monkeypatch.context() as patch:
         patch.setattr(EventStore, "_prepare", _raise)
         writer.open()
@@ -568,7 +568,7 @@ def test_a_file_that_is_ours_at_the_second_try_is_counted_once(
             assert outbox.waiting == 0
 
 
-def _take_all(shelf: Shelf) -> list[int]:
+def _take_all(shelf: OutboxQueue) -> list[int]:
     return [event.seq for event in iter(shelf.take, None)]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edge_sdk.publishing import Backoff, MemoryOutbox
-from edge_sdk.publishing.outbox import Message
+from edge_sdk.core.threads import Backoff
+from edge_sdk.messages.schema import Message
+from edge_sdk.publishing.queues import MemoryOutbox
 
 
 def _message(number: int, size: int = 10) -> Message:

@@ -8,10 +8,9 @@ from typing import Any
 import jinja2
 import msgspec
 
-from edge_sdk.commands import CLASSES, SetRate, SetThreshold
-from edge_sdk.home_assistant import Camera, Discovery, HomeAssistantSettings, Machine
-from edge_sdk.home_assistant.template import field, ordered_by
-from edge_sdk.publishing import Topics
+from edge_sdk.messages.commands import CLASSES, SetRate, SetThreshold
+from edge_sdk.messages.topics import Topics
+from edge_sdk.publishing.discovery import Camera, Discovery, HomeAssistantSettings, Machine, field, ordered_by
 
 GATE = Camera(name="gate", task="detection", labels=("person", "dog"), has_threshold=True)
 DOOR = Camera(name="door", task="classification", labels=("open", "shut"), is_paced=False)

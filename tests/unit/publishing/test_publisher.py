@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from edge_sdk import Bundle, EdgeError, Event, EventSink, Publisher, Sink
-from edge_sdk.errors import ConfigError, OutputError, PublishError, UsageError
-from edge_sdk.publishing import EventOutbox
-from edge_sdk.publishing.durable.store import EventStore
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import ConfigError, EdgeError, OutputError, PublishError, UsageError
+from edge_sdk.core.protocols import Event, EventSink, Sink
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.store import EventStore
+from edge_sdk.publisher import Publisher
 from tests.support.bundles import write_graded
 from tests.support.connections import WAIT_S
 from tests.support.results import make_classification, make_frame

@@ -13,22 +13,17 @@ from typing import NoReturn
 
 import pytest
 
-from edge_sdk.publishing import (
-    Backoff,
-    EventOutbox,
-    Identity,
-    Incoming,
-    MemoryOutbox,
-    MqttPublisher,
-    MqttSettings,
-    OutboxSettings,
-    State,
-)
-from edge_sdk.publishing.durable import Losses
-from edge_sdk.publishing.durable.troubles import Troubles
-from edge_sdk.publishing.link import Kind
-from edge_sdk.publishing.outbox import Message
-from edge_sdk.publishing.poison import Poison
+from edge_sdk.core.threads import Backoff
+from edge_sdk.messages.schema import Identity, Message
+from edge_sdk.outbox.event import Losses
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.warnings import OutboxWarnings
+from edge_sdk.publishing.connection import Incoming, Kind
+from edge_sdk.publishing.publisher import MqttPublisher
+from edge_sdk.publishing.queues import MemoryOutbox
+from edge_sdk.publishing.session import PoisonDetection, State
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, FakeLink, door_over, has_connected, put, until
 from tests.support.outboxes import outbox_at, payload
 from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
@@ -102,7 +97,7 @@ def test_a_broker_that_stops_answering_is_left() -> None:
 
 
 def test_a_port_that_answers_and_is_no_broker_s_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk.publishing.delivery._ANSWER_S", 0.2)
+    monkeypatch.setattr("edge_sdk.publishing.session._ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         settings = MqttSettings(host="127.0.0.1", port=mute.getsockname()[1], device="pi")
         publisher = MqttPublisher(settings, Identity("pi"))
@@ -274,7 +269,7 @@ class _Touchy(FakeLink):
 
 
 def test_a_broker_that_takes_nothing_costs_few_messages() -> None:
-    poison = Poison()
+    poison = PoisonDetection()
     blamed = [poison.ended([_event(0)]) is not None for _ in range(1000)]
     assert [number for number, is_blamed in enumerate(blamed, 1) if is_blamed] == [5, 13, 27, 53, 103, 201, 395, 781]
     poison.took()
@@ -283,7 +278,7 @@ def test_a_broker_that_takes_nothing_costs_few_messages() -> None:
 
 
 def test_bad_luck_is_no_guilt() -> None:
-    poison = Poison()
+    poison = PoisonDetection()
     for seq in range(100):  # each time another one
         assert poison.ended([_event(seq)]) is None
     poison.relax()
@@ -302,7 +297,7 @@ def _picture(seq: int, size: int = 20_000) -> tuple[Kind, Message]:
 
 
 def test_the_largest_message_is_to_blame_for_a_link_that_times_out_three_times() -> None:
-    poison = Poison()
+    poison = PoisonDetection()
     flying = [_STATUS, _event(1), _picture(1), _picture(2, 30_000), _event(2)]
     for _ in range(2):
         assert [poison.timed_out(flying), poison.timed_out(flying)] == [None, None]
@@ -432,7 +427,7 @@ def test_a_listener_that_works_again_is_said_to() -> None:
         if line:
             raise ValueError(line)
 
-    troubles = Troubles(fail)
+    troubles = OutboxWarnings(fail)
     troubles.listen(lambda name, line: told.append((name, bool(line))))
     for line in ("full", ""):
         troubles.say("outbox_disk", line)

@@ -6,14 +6,14 @@ import socket
 import time
 from contextlib import closing
 
-from edge_sdk.publishing.dialing import Dialing
+from edge_sdk.publishing.client import Transport
+from edge_sdk.publishing.connection import Wakeup
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.publishing.wakeup import Wakeup
 
 
 def test_a_packet_that_is_absurdly_large_ends_the_connection_before_it_takes_memory() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, closing(Wakeup()) as wakeup:
-        dialing = Dialing(MqttSettings(host="127.0.0.1", port=listener.getsockname()[1], device="pi"), "pi", "5")
+        dialing = Transport(MqttSettings(host="127.0.0.1", port=listener.getsockname()[1], device="pi"), "pi", "5")
         dialing.open()
         with listener.accept()[0] as broker:
             broker.sendall(b"\x20\x03\x00\x00\x00" + b"\x30\xff\xff\xff\x7f\x00\x01a\x00")

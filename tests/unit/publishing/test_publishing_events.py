@@ -12,11 +12,13 @@ from typing import Any, NoReturn
 import msgspec
 import pytest
 
-from edge_sdk.errors import UsageError
-from edge_sdk.event import Event
-from edge_sdk.publishing import Channel, EventOutbox, MqttPublisher, MqttSettings
-from edge_sdk.publishing.mqtt_stream import MqttStream
-from edge_sdk.publishing.pace import Pace
+from edge_sdk.core.errors import UsageError
+from edge_sdk.core.protocols import Event
+from edge_sdk.core.threads import RateLimiter
+from edge_sdk.messages.schema import Channel
+from edge_sdk.outbox.outbox import EventOutbox
+from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, Door, FakeLink, door_over, publisher_over, put, until
 from tests.support.outboxes import outbox_at, payload, taken
 from tests.support.results import IDENTITY, make_encoder
@@ -205,7 +207,7 @@ class Clock:
         return self.now_s
 
 
-def _pace(max_per_s: float | None, clock: Clock) -> tuple[Pace[object, int], list[object]]:
+def _pace(max_per_s: float | None, clock: Clock) -> tuple[RateLimiter[object, int], list[object]]:
     """One, and what went."""
     gone: list[object] = []
 
@@ -213,7 +215,7 @@ def _pace(max_per_s: float | None, clock: Clock) -> tuple[Pace[object, int], lis
         gone.append(item)
         return len(gone)
 
-    return Pace(max_per_s, go, clock), gone
+    return RateLimiter(max_per_s, go, clock), gone
 
 
 def test_the_newest_is_held_until_its_time_and_the_others_are_counted() -> None:

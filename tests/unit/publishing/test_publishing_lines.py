@@ -16,17 +16,12 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 import pytest
 
-from edge_sdk.errors import OutputError
-from edge_sdk.event import Event
-from edge_sdk.publishing import (
-    JsonLinesPublisher,
-    LinesStats,
-    MemoryOutbox,
-    Running,
-    SourceState,
-    TelemetryMessage,
-)
-from edge_sdk.publishing.json_lines import JsonLinesStream
+from edge_sdk.core.errors import OutputError
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.schema import Running, SourceState, TelemetryMessage
+from edge_sdk.publishing.json_lines import JsonLinesPublisher, JsonLinesStream
+from edge_sdk.publishing.publisher import LinesStats
+from edge_sdk.publishing.queues import MemoryOutbox
 from tests.support.connections import WAIT_S, until
 from tests.support.results import make_classification, make_detections, make_encoder, make_frame
 

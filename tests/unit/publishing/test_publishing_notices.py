@@ -9,15 +9,15 @@ from datetime import datetime, timezone
 import msgspec
 import pytest
 
-from edge_sdk.commands import Inbox
-from edge_sdk.publishing import Incoming, Message, MqttPublisher, MqttSettings, SourceState, Topics
-from edge_sdk.publishing.backlog import Backlog, Heard
-from edge_sdk.publishing.board import Board
-from edge_sdk.publishing.link import NOT_AUTHORIZED, Answer
-from edge_sdk.publishing.notices import Notices
-from edge_sdk.publishing.post import Post
-from edge_sdk.publishing.refusals import Refusals
-from edge_sdk.publishing.seat import Seat
+from edge_sdk.messages.schema import Message, SourceState
+from edge_sdk.messages.topics import Topics
+from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming
+from edge_sdk.publishing.publisher import CameraSequence, MqttPublisher
+from edge_sdk.publishing.retained import DeviceState, OneOffMessages, RetainedPublisher
+from edge_sdk.publishing.session import Rejections
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.subscriber import Backlog, Heard
+from edge_sdk.service.commands import CommandInbox
 from tests.support.connections import FakeLink, door_over, put, until
 from tests.support.results import IDENTITY, MODEL, make_detections, make_encoder, make_frame
 
@@ -30,9 +30,9 @@ class Desk:
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.board = Board(IDENTITY, {})
+        self.board = DeviceState(IDENTITY, {})
         self.door = self.board.join("door", MODEL)
-        self.notices = Notices(self.board, _TOPICS, lambda: self.now_s)
+        self.notices = RetainedPublisher(self.board, _TOPICS, lambda: self.now_s)
         self.notices.begin()
 
     def said(self) -> list[str]:
@@ -103,7 +103,7 @@ def test_a_full_outbox_does_not_keep_a_device_from_saying_how_it_does() -> None:
 
 
 def test_numbers_are_given_once_however_many_hold_the_seat_in_turn() -> None:
-    seat = Seat()
+    seat = CameraSequence()
     given: list[int] = []
 
     def use() -> None:
@@ -127,7 +127,7 @@ class Counter:
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.post = Post(lambda: self.now_s)
+        self.post = OneOffMessages(lambda: self.now_s)
 
     def said(self) -> list[tuple[str, bytes]]:
         found = iter(lambda: self.post.take(self.now_s), None)
@@ -173,13 +173,13 @@ def test_of_what_is_said_once_the_newest_wait() -> None:
     assert [payload for _, payload in counter.said()] == [b"%d" % number for number in range(8, 40)]
 
 
-def _listening(link: FakeLink, inbox: Inbox) -> MqttPublisher:
+def _listening(link: FakeLink, inbox: CommandInbox) -> MqttPublisher:
     settings = MqttSettings(host="broker", port=1883, device="pi")
     return MqttPublisher(settings, IDENTITY, make_link=lambda: link, listens_to=["x/cmd"], receiver=inbox)
 
 
 def test_what_comes_is_left_in_the_inbox_and_answered() -> None:
-    link, inbox = FakeLink(), Inbox()
+    link, inbox = FakeLink(), CommandInbox()
     publisher = _listening(link, inbox)
     until(lambda: link.subscribed == ["x/cmd"])
     link.incoming.append(Incoming("x/cmd", b"{}", correlation=b"7"))
@@ -194,7 +194,7 @@ def test_what_comes_is_left_in_the_inbox_and_answered() -> None:
 
 
 def test_an_answer_goes_out_before_the_goodbye() -> None:
-    link, inbox = FakeLink(), Inbox()
+    link, inbox = FakeLink(), CommandInbox()
     publisher = _listening(link, inbox)
     until(lambda: publisher.stats().connects == 1)
     link.answers = False
@@ -210,7 +210,7 @@ def test_an_answer_goes_out_before_the_goodbye() -> None:
 @pytest.mark.parametrize("is_finite", [True, False])
 def test_what_is_seen_is_said_when_it_changes(is_finite: bool) -> None:
     link = FakeLink()
-    publisher = _listening(link, Inbox())
+    publisher = _listening(link, CommandInbox())
     stream = publisher.stream("door", make_encoder())
     for number, count in enumerate((2, 2, 2, 0)):
         result = make_detections(count, make_frame(number))
@@ -234,10 +234,10 @@ class Refused:
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.board, topics = Board(IDENTITY, {}), Topics("edge/v1", "default", "pi")
-        self.notices = Notices(self.board, topics, lambda: self.now_s)
+        self.board, topics = DeviceState(IDENTITY, {}), Topics("edge/v1", "default", "pi")
+        self.notices = RetainedPublisher(self.board, topics, lambda: self.now_s)
         self.post = self.notices.post
-        self.refusals = Refusals(topics, self.board, self.notices)
+        self.refusals = Rejections(topics, self.board, self.notices)
 
     def said(self, topic: str, answer: Answer = _REFUSED) -> str:
         self.refusals.settle(topic, answer)

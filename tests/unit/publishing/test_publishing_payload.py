@@ -15,30 +15,28 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-import edge_sdk.publishing
-from edge_sdk.bundle import Bundle
-from edge_sdk.frame import Classification, Detections
-from edge_sdk.model_spec import ClassificationSpec
-from edge_sdk.publishing import (
+import edge_sdk.messages.schema
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_spec import ClassificationSpec
+from edge_sdk.core.frame import Classification, Detections
+from edge_sdk.messages.encoder import ResultEncoder, SeenMessage, message_schema
+from edge_sdk.messages.schema import (
     CameraHealth,
     ControlState,
     EventMessage,
     Identity,
-    MqttSettings,
-    ResultEncoder,
+    Message,
     ResultMessage,
     Running,
-    SeenMessage,
     SourceState,
     StateMessage,
     StatusMessage,
     TelemetryMessage,
-    message_schema,
+    read_boot_id,
 )
-from edge_sdk.publishing.board import Board
-from edge_sdk.publishing.identity import read_boot_id
-from edge_sdk.publishing.outbox import Message
-from edge_sdk.publishing.ways import answer_properties, ways_of
+from edge_sdk.publishing.client import answer_properties, publish_options_of
+from edge_sdk.publishing.retained import DeviceState
+from edge_sdk.publishing.settings import MqttSettings
 from tests.support.bundles import make_manifest, write_bundle
 from tests.support.results import (
     IDENTITY,
@@ -237,8 +235,8 @@ WHO = Identity("pi", "boot", "run")
 HEADER = {"schema": 1, "device": "pi", "boot_id": "boot", "run_id": "run"}
 
 
-def _board() -> Board:
-    board = Board(WHO, {"edge-sdk": "1.2"})
+def _board() -> DeviceState:
+    board = DeviceState(WHO, {"edge-sdk": "1.2"})
     door = board.join("door", MODEL)
     board.join("gate", MODEL)
     board.source(door, SourceState(status="lost", trouble="connection refused", since=NOW))
@@ -280,7 +278,7 @@ def _validator(name: str) -> jsonschema.Draft202012Validator:
 
 
 STATUSES = [_board().online(), _board().offline("lost"), _board().offline("shutdown"), *_examples("status")]
-STATES = [_board().state(), Board(WHO, {}).state(), *_examples("state")]
+STATES = [_board().state(), DeviceState(WHO, {}).state(), *_examples("state")]
 HEALTH = [
     msgspec.json.encode(_telemetry()),
     msgspec.json.encode(TelemetryMessage(**msgspec.structs.asdict(WHO), at=NOW)),
@@ -301,7 +299,7 @@ MESSAGES: list[tuple[str, type, list[bytes]]] = [
 @pytest.mark.parametrize("stream", ["event", "result", "status", "state", "telemetry", "seen"])
 def test_schema_files_are_up_to_date(stream: str) -> None:
     assert (DOCS / f"{stream}.schema.json").read_bytes() == message_schema(stream), (
-        f"write it again: python -c 'import pathlib; from edge_sdk.publishing import message_schema; "
+        f"write it again: python -c 'import pathlib; from edge_sdk.messages.encoder import message_schema; "
         f'pathlib.Path("docs/{stream}.schema.json").write_bytes(message_schema("{stream}"))\''
     )
 
@@ -367,7 +365,7 @@ def test_the_schemas_refuse_other_messages() -> None:
 def test_every_field_is_explained() -> None:
     text = (DOCS / "payload.md").read_text()
     kinds = (EventMessage, StateMessage, StatusMessage, TelemetryMessage, SeenMessage, ControlState)
-    for kind in (*kinds, edge_sdk.publishing.CameraState, CameraHealth):
+    for kind in (*kinds, edge_sdk.messages.schema.CameraState, CameraHealth):
         for field in msgspec.structs.fields(kind):
             assert f"{field.encode_name}`" in text, f"{kind.__name__}.{field.encode_name}"
 
@@ -392,7 +390,7 @@ def _names(packed: bytes) -> set[str]:
 
 def test_a_message_bears_what_is_documented_and_no_topic_alias() -> None:
     """A broker that has restarted answers an alias that it does not know with an endless protocol error."""
-    ways = ways_of(_SETTINGS, is_v5=True)
+    ways = publish_options_of(_SETTINGS, is_v5=True)
     for kind, way in ways.items():
         assert way.properties is not None
         names = _names(way.properties.of(Message("topic", b"", seq=7)).pack())
@@ -404,11 +402,11 @@ def test_a_message_bears_what_is_documented_and_no_topic_alias() -> None:
 
 
 def test_a_message_of_the_older_protocol_bears_none() -> None:
-    assert {way.properties for way in ways_of(_SETTINGS, is_v5=False).values()} == {None}
+    assert {way.properties for way in publish_options_of(_SETTINGS, is_v5=False).values()} == {None}
 
 
 def test_a_message_that_a_broker_may_have_had_before_says_so_and_the_next_one_does_not() -> None:
-    way = ways_of(_SETTINGS, is_v5=True)["event"]
+    way = publish_options_of(_SETTINGS, is_v5=True)["event"]
     assert way.properties is not None
     found = []
     for message in (Message("topic", b"", seq=7, is_repeated=True), Message("topic", b"", seq=8)):

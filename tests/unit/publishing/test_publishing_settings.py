@@ -9,23 +9,19 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from edge_sdk.errors import UsageError
-from edge_sdk.publishing import (
+from edge_sdk.core.errors import UsageError
+from edge_sdk.messages.schema import Identity
+from edge_sdk.messages.topics import Topics, as_name, check_name, default_device
+from edge_sdk.publishing.publisher import MqttPublisher
+from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
+from edge_sdk.publishing.tls import (
     ExpiredError,
-    Identity,
-    MqttPublisher,
-    MqttSettings,
-    Secret,
-    Topics,
-    as_name,
+    check_authorities,
     check_credentials,
-    check_name,
-    default_device,
-    read_password,
+    expiry_line,
+    own_expiry,
     valid_until,
 )
-from edge_sdk.publishing.credentials import expiry_line, own_expiry
-from edge_sdk.publishing.tls import check_authorities
 from tests.support.certificates import Authority
 from tests.support.connections import FakeLink, publisher_over
 from tests.support.results import IDENTITY, make_encoder

@@ -9,12 +9,10 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from edge_sdk.publishing import ModelRef, Running, SourceState
-from edge_sdk.publishing.board import Board
-from edge_sdk.publishing.dialect import Dialect
-from edge_sdk.publishing.doubts import Doubts
-from edge_sdk.publishing.link import Kind
-from edge_sdk.publishing.outbox import Message
+from edge_sdk.messages.schema import Message, ModelRef, Running, SourceState
+from edge_sdk.publishing.connection import Kind, ProtocolFallback
+from edge_sdk.publishing.retained import DeviceState
+from edge_sdk.publishing.session import PublishWarnings
 from tests.support.connections import FakeLink, door_over, has_connected, publisher_over, put, until
 from tests.support.results import IDENTITY, make_encoder
 
@@ -38,8 +36,7 @@ def _says(link: FakeLink, key: str, value: object, camera: str = "door") -> Call
 @pytest.fixture(autouse=True)
 def _what_a_device_says_goes_out_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long a burst is gathered, the tests of notices show by a manual clock."""
-    for module in ("notices", "post"):
-        monkeypatch.setattr(f"edge_sdk.publishing.{module}._EVERY_S", 0.05)
+    monkeypatch.setattr("edge_sdk.publishing.retained._EVERY_S", 0.05)
 
 
 def test_a_birth_names_the_cameras_and_their_models_and_a_goodbye_does_not() -> None:
@@ -220,15 +217,15 @@ def test_a_device_s_warnings_are_said_again_to_a_broker_that_came_back_and_outli
 _DAY_S = 24 * 60 * 60
 
 
-def _warnings(board: Board) -> dict[str, str]:
+def _warnings(board: DeviceState) -> dict[str, str]:
     found: dict[str, str] = msgspec.json.decode(board.state()).get("warnings", {})
     return found
 
 
 def test_a_connection_that_holds_is_looked_at_once_a_day() -> None:
     now, said = [1000.0], list[str]()
-    board, link = Board(IDENTITY, {}), FakeLink()
-    doubts = Doubts(board, said.append, lambda: now[0])
+    board, link = DeviceState(IDENTITY, {}), FakeLink()
+    doubts = PublishWarnings(board, said.append, lambda: now[0])
     doubts.look(link)
     link.doubtful = {"broker_certificate": "ends soon"}
     now[0] += _DAY_S - 1
@@ -255,13 +252,13 @@ def test_a_publisher_looks_at_each_connection() -> None:
 
 
 def test_a_broker_is_found_not_to_know_5_once() -> None:
-    dialect = Dialect("5")
+    dialect = ProtocolFallback("5")
     assert (dialect.is_v5, dialect.doubt) == (True, "")
     assert dialect.fall_back()
     assert not dialect.is_v5
     assert dialect.doubt.startswith("the broker knows no MQTT 5")
     assert not dialect.fall_back()
-    assert Dialect("3.1.1").doubt == ""  # it was asked for
+    assert ProtocolFallback("3.1.1").doubt == ""  # it was asked for
 
 
 class _Narrow(FakeLink):

@@ -8,15 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.daemon.checked import Checked, Problem
-from edge_sdk.daemon.checking import check_run
-from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-from edge_sdk.event_rule import EventRule
-from edge_sdk.home_assistant import HomeAssistantSettings
-from edge_sdk.publishing import MqttSettings, OutboxSettings, Secret
-from edge_sdk.session import onnxruntime_version
-from edge_sdk.snapshot_settings import SnapshotSettings
-from edge_sdk.source_options import SourceOptions
+from edge_sdk.events.rules import EventRule, SnapshotSettings
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.publishing.discovery import HomeAssistantSettings
+from edge_sdk.publishing.settings import MqttSettings, Secret
+from edge_sdk.service.check import Checked, Problem, check_run
+from edge_sdk.service.settings import PipelineSettings, RunSettings
+from edge_sdk.sources.location import SourceOptions
 from tests.support.bundles import make_manifest, write_bundle
 
 

@@ -8,20 +8,10 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.commands import (
-    CLASSES,
-    Admission,
-    Inbox,
-    Pause,
-    Request,
-    Resume,
-    SetRate,
-    Snapshot,
-    Turned,
-    class_of,
-    command_schema,
-)
-from edge_sdk.publishing import Incoming, Topics
+from edge_sdk.messages.commands import CLASSES, Pause, Resume, SetRate, Snapshot, class_of, command_schema
+from edge_sdk.messages.topics import Topics
+from edge_sdk.publishing.connection import Incoming
+from edge_sdk.service.commands import Admission, CommandInbox, Request, Turned
 
 TOPICS = Topics("edge/v1", "yard", "pi")
 RES = TOPICS.response
@@ -170,7 +160,7 @@ def test_no_bytes_at_all_do_more_than_be_refused() -> None:
 
 
 def test_the_inbox_is_bounded_and_counts_what_it_lost() -> None:
-    inbox = Inbox(most=3)
+    inbox = CommandInbox(most=3)
     for number in range(5):
         inbox.receive(_incoming(b"%d" % number))
     taken, lost = inbox.take()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edge_sdk.commands import CLASSES
-from edge_sdk.daemon.control import Controls
+from edge_sdk.messages.commands import CLASSES
+from edge_sdk.service.runner import Controls
 
 
 def test_a_reload_keeps_what_may_still_be_set() -> None:

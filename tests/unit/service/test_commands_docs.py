@@ -11,7 +11,15 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.commands import CLASSES, Code, Command, ResponseMessage, class_of, command_schema, response_schema
+from edge_sdk.messages.commands import (
+    CLASSES,
+    Code,
+    Command,
+    ResponseMessage,
+    class_of,
+    command_schema,
+    response_schema,
+)
 
 DOCS = Path(__file__).parents[3] / "docs"
 _TEXT = (DOCS / "commands.md").read_text(encoding="utf-8")
@@ -27,7 +35,7 @@ def _rows(heading: str) -> list[list[str]]:
 @pytest.mark.parametrize(("name", "schema"), [("command", command_schema), ("response", response_schema)])
 def test_schema_files_are_up_to_date(name: str, schema: Callable[[], bytes]) -> None:
     assert (DOCS / f"{name}.schema.json").read_bytes() == schema(), (
-        f"write it again: python -c 'import pathlib; from edge_sdk.commands import {name}_schema; "
+        f"write it again: python -c 'import pathlib; from edge_sdk.messages.commands import {name}_schema; "
         f'pathlib.Path("docs/{name}.schema.json").write_bytes({name}_schema())\''
     )
     jsonschema.Draft202012Validator.check_schema(msgspec.json.decode(schema()))

@@ -9,14 +9,14 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.budget import Budget
-from edge_sdk.commands import CLASSES, Admission, Command, Request, Turned, command_schema
-from edge_sdk.commands.command import example_of
-from edge_sdk.daemon.obeying import Obeying
-from edge_sdk.frame import Detections, Frame
-from edge_sdk.loop import Loop, Tick
-from edge_sdk.publishing import Incoming, Topics
-from edge_sdk.stages import Stages
+from edge_sdk.core.frame import Detections, Frame
+from edge_sdk.inference.stages import Stages
+from edge_sdk.loop import Budget, Loop, Tick
+from edge_sdk.messages.commands import CLASSES, Command, command_schema, example_of
+from edge_sdk.messages.topics import Topics
+from edge_sdk.publishing.connection import Incoming
+from edge_sdk.service.commands import Admission, Request, Turned
+from edge_sdk.service.runner import Obeying
 from tests.support.bundles import make_manifest
 from tests.support.connections import WAIT_S
 from tests.support.loops import Camera, Clock, Collector

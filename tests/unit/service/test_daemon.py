@@ -19,19 +19,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.daemon.daemon import Daemon
-from edge_sdk.daemon.reloading import Reloading
-from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-from edge_sdk.daemon.shared import Shared
-from edge_sdk.daemon.summary import RunSummary
-from edge_sdk.errors import CameraError, ConfigError, PublishError, UsageError
-from edge_sdk.event import Event
-from edge_sdk.health.notify import Notifier
-from edge_sdk.health.progress import Progress
-from edge_sdk.health.start import Start
-from edge_sdk.left_behind import is_any_left
-from edge_sdk.publishing import MqttSettings, NameLock, OutboxSettings, PublisherStats
-from edge_sdk.stop import Stop
+from edge_sdk.core.errors import CameraError, ConfigError, PublishError, UsageError
+from edge_sdk.core.protocols import Event
+from edge_sdk.core.threads import Stop, is_any_left
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.publishing.publisher import NameLock, PublisherStats
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.service.health import Progress, Start
+from edge_sdk.service.reload import Reloading
+from edge_sdk.service.runner import RunSummary
+from edge_sdk.service.service import Service
+from edge_sdk.service.settings import PipelineSettings, RunSettings
+from edge_sdk.service.shared import Shared
+from edge_sdk.service.systemd import Notifier
 from tests.support.bundles import write_graded
 from tests.support.connections import WAIT_S, until
 from tests.support.outboxes import SlowDisk
@@ -58,7 +58,7 @@ class Process:
     def start(self, *streams: PipelineSettings, has_config: bool = True, **changes: Any) -> None:
         self._monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=self._stdout))
         self.config = self.settings(*streams, **changes)
-        self.daemon = Daemon(
+        self.daemon = Service(
             self.config,
             self.site.begin,
             Shared(Progress(math.inf), self.said.append),

@@ -8,9 +8,10 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk.daemon.control import Shot
-from edge_sdk.publishing import Incoming, PublisherStats
-from edge_sdk.snapshots import Jpeg
+from edge_sdk.events.snapshots import Jpeg
+from edge_sdk.publishing.connection import Incoming
+from edge_sdk.publishing.publisher import PublisherStats
+from edge_sdk.service.runner import Shot
 from tests.support.connections import WAIT_S, FakeLink, until
 from tests.support.service import Office
 
@@ -103,7 +104,7 @@ def test_a_picture_that_cannot_be_made_is_answered_and_costs_nothing_else(
         raise cv2.error("/build/opencv/loadsave.cpp: error: (-4:Insufficient memory)")
 
     with monkeypatch.context() as patch:
-        patch.setattr("edge_sdk.daemon.shooting.jpeg_of", fail)
+        patch.setattr("edge_sdk.service.command_handler.jpeg_of", fail)
         _shoot(office, 1)
     _shoot(office, 2)
     failed, made = office.answers(2)

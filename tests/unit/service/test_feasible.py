@@ -12,15 +12,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.daemon.feasible import Start, VariantTime, _worth_trying, choose_start, refusal, time_stages
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.daemon.steering import Steering
-from edge_sdk.errors import IncompatibleError
-from edge_sdk.frame import Inferred, Prepared
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.stages import Stages
+from edge_sdk.core.errors import IncompatibleError
+from edge_sdk.core.frame import Inferred, Prepared
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
+from edge_sdk.service.model_loader import Start, VariantTime, _worth_trying, choose_start, refusal, time_stages
+from edge_sdk.service.model_selector import ModelSelector
+from edge_sdk.service.settings import PipelineSettings
 from tests.support.bundles import LARGE, SMALL, edit_manifest, open_variant, write_graded
 from tests.support.pictures import write_video
 
@@ -210,7 +211,7 @@ def test_a_run_says_with_which_threads_it_starts_and_keeps_them_unless_it_must_n
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     board, said = Board(tmp_path, {(LARGE, 1): 0.06}), list[str]()
     settings = PipelineSettings(bundle=board.folder, source="0", tune=tune)
-    steering = Steering(settings, Bundle.open(board.folder), SessionSettings(), 50.0, said.append, lambda: False)
+    steering = ModelSelector(settings, Bundle.open(board.folder), SessionSettings(), 50.0, said.append, lambda: False)
     steering._stages = [board.open(LARGE)]
     monkeypatch.setattr(steering._tuning, "open_variant", board.open)
     steering.settle(paced=True)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.cores import Cores
-from edge_sdk.daemon.core_watch import CoreWatch
-from edge_sdk.errors import NoRoomError
+from edge_sdk.core.errors import NoRoomError
+from edge_sdk.core.machine import Cores
+from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Tick
-from edge_sdk.publishing import Running
-from edge_sdk.stages import Stages
+from edge_sdk.messages.schema import Running
+from edge_sdk.service.monitors import CoreWatch
 from tests.support.bundles import LARGE, SMALL, write_graded
 from tests.support.connections import until
 from tests.support.loops import Scene

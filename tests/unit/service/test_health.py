@@ -12,12 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.health.alarms import Alarms
-from edge_sdk.health.notify import Notifier
-from edge_sdk.health.progress import Progress
-from edge_sdk.health.readings import Gauges, Readings
-from edge_sdk.health.start import process_age_s
-from edge_sdk.health.watch import HealthWatch
+from edge_sdk.service.health import Alarms, Gauges, HealthWatch, Progress, Readings, process_age_s
+from edge_sdk.service.systemd import Notifier
 
 # The service manager, over a real datagram socket.
 
@@ -198,7 +194,7 @@ def test_readings_are_what_the_files_say(tmp_path: Path) -> None:
 
 _TAKEN = """
 import resource
-from edge_sdk.health.readings import Gauges
+from edge_sdk.service.health import Gauges
 gauges = Gauges(None)
 gauges.read()
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 1000))
@@ -316,7 +312,7 @@ def test_the_age_of_a_process_is_read_whatever_its_name(tmp_path: Path) -> None:
 
 
 def test_a_real_process_is_as_old_as_its_parent_saw() -> None:
-    program = "import time; time.sleep(0.3); from edge_sdk.health.start import process_age_s; print(process_age_s())"
+    program = "import time; time.sleep(0.3); from edge_sdk.service.health import process_age_s; print(process_age_s())"
     before = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert 0.29 <= float(done.stdout) <= time.monotonic() - before + 1 / _TICKS
@@ -326,7 +322,7 @@ def test_a_real_process_is_as_old_as_its_parent_saw() -> None:
 
 _PROGRAM = """
 import sys
-from edge_sdk.health.journal import Priority, line_for_people
+from edge_sdk.service.systemd import Priority, line_for_people
 print(line_for_people("source 0 is open"), file=sys.stderr)
 print(line_for_people("warning: no key"), file=sys.stderr)
 print(line_for_people("no such\\n\\x1b[2Jbundle", Priority.ERROR), file=sys.stderr)

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge_sdk.daemon import loader as loader_module
-from edge_sdk.daemon.loader import Loader
-from edge_sdk.errors import IncompatibleError, StoppedError
+from edge_sdk.core.errors import IncompatibleError, StoppedError
+from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Tick
-from edge_sdk.stages import Stages
+from edge_sdk.service import model_loader as loader_module
+from edge_sdk.service.model_loader import Loader
 from tests.support.bundles import LARGE, SMALL, open_variant, write_graded
 from tests.support.loops import WAIT_S, Scene
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.errors import PublishError
-from edge_sdk.publishing import MqttSettings, NameLock
+from edge_sdk.core.errors import PublishError
+from edge_sdk.publishing.publisher import NameLock
+from edge_sdk.publishing.settings import MqttSettings
 
 _HOLDS_IT = """
 import sys
-from edge_sdk.publishing import MqttSettings, NameLock
+from edge_sdk.publishing.publisher import NameLock
+from edge_sdk.publishing.settings import MqttSettings
 lock = NameLock(MqttSettings(host="broker", port=1883, device="gate"))
 print("held", flush=True)
 sys.stdin.read()

@@ -14,10 +14,11 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from edge_sdk.daemon.outlet import Outlet
-from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-from edge_sdk.errors import StoppedError, UsageError
-from edge_sdk.publishing import LinesStats, PublisherStats, TelemetryMessage
+from edge_sdk.core.errors import StoppedError, UsageError
+from edge_sdk.messages.schema import TelemetryMessage
+from edge_sdk.publishing.publisher import LinesStats, PublisherStats
+from edge_sdk.service.output import Output
+from edge_sdk.service.settings import PipelineSettings, RunSettings
 from tests.support.connections import WAIT_S, FakeLink, until
 from tests.support.results import make_detections, make_encoder, make_frame
 from tests.support.service import Site
@@ -35,7 +36,7 @@ def _lines(*sources: str | Path) -> RunSettings:
     return RunSettings(device="pi", pipelines=tuple(streams))
 
 
-def _telemetry(outlet: Outlet) -> TelemetryMessage:
+def _telemetry(outlet: Output) -> TelemetryMessage:
     who = msgspec.structs.asdict(outlet.identity)
     return TelemetryMessage(**who, at=datetime.now(timezone.utc), throttled=[], cameras={})
 
@@ -120,7 +121,7 @@ def test_people_hear_of_the_broker_what_they_can_do_something_about(site: Site) 
 
 
 def test_without_a_broker_results_are_lines_of_standard_output(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    outlet = Outlet(_lines("pattern"), print, lambda: False)
+    outlet = Output(_lines("pattern"), print, lambda: False)
     outlet.prepare()
     stream = outlet.stream("0", make_encoder(outlet.identity))
     outlet.warn("hot", "81 degrees")
@@ -133,7 +134,7 @@ def test_without_a_broker_results_are_lines_of_standard_output(capsysbinary: pyt
 
 
 def test_without_standard_output_a_stream_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    outlet = Outlet(_lines("pattern"), print, lambda: False)
+    outlet = Output(_lines("pattern"), print, lambda: False)
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(UsageError, match="standard output is closed"):
         outlet.stream("0", make_encoder(outlet.identity))
@@ -151,7 +152,7 @@ def test_lines_are_kept_for_a_slow_reader_only_where_no_stream_has_a_pace(
         reading, writing = (stack.enter_context(os.fdopen(ends[i], mode, 0)) for i, mode in enumerate(("rb", "wb")))
         is_stopped, is_done = threading.Event(), threading.Event()
         monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=writing))
-        outlet = Outlet(settings, print, is_stopped.is_set)
+        outlet = Output(settings, print, is_stopped.is_set)
         stream = outlet.stream("0", make_encoder(outlet.identity))
 
         def put() -> None:

@@ -16,18 +16,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.ahead import Ahead
-from edge_sdk.camera import OpenedSource
-from edge_sdk.daemon import readiness
-from edge_sdk.daemon.handover import Handover
-from edge_sdk.daemon.loading import Loading, begin_loading
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.daemon.shared import Gate
-from edge_sdk.daemon.source_ahead import source_ahead
-from edge_sdk.daemon.steering import Steering
-from edge_sdk.errors import CameraError, SessionError, UsageError
-from edge_sdk.publishing import Secret
-from edge_sdk.source_options import SourceOptions
+from edge_sdk.core.errors import CameraError, SessionError, UsageError
+from edge_sdk.core.threads import BackgroundTask
+from edge_sdk.publishing.settings import Secret
+from edge_sdk.service import pipeline
+from edge_sdk.service.model_selector import ModelSelector
+from edge_sdk.service.pipeline import SourceTransfer, source_ahead
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.service.shared import Gate
+from edge_sdk.service.startup import Loading, begin_loading
+from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.slot import OpenedSource
 from tests.support.connections import WAIT_S, until
 from tests.support.loops import Camera, Clock
 from tests.support.service import Site, open_cameras
@@ -180,7 +179,7 @@ def test_a_successor_that_is_withdrawn_while_its_bundle_is_verified_leaves_what_
 
     def begin(_site: Site, settings: PipelineSettings, *given: Any) -> Loading | None:
         is_verifying.set()
-        with Ahead(lambda: may_go_on.wait(WAIT_S), "edge-verify") as verified:
+        with BackgroundTask(lambda: may_go_on.wait(WAIT_S), "edge-verify") as verified:
             return begin_loading(settings, verified, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Site, "begin", begin)
@@ -198,14 +197,14 @@ def test_a_source_that_takes_long_to_open_holds_up_no_other_stream(
 ) -> None:
     may_go_on = threading.Event()
 
-    def ahead(settings: PipelineSettings, *, waits: bool) -> Ahead[OpenedSource]:
+    def ahead(settings: PipelineSettings, *, waits: bool) -> BackgroundTask[OpenedSource]:
         def open_it() -> OpenedSource:
             assert settings.camera != "gate" or may_go_on.wait(WAIT_S)
             return source_ahead(settings, waits=waits).take()
 
-        return Ahead(open_it, "edge-source")
+        return BackgroundTask(open_it, "edge-source")
 
-    monkeypatch.setattr(readiness, "source_ahead", ahead)
+    monkeypatch.setattr(pipeline, "source_ahead", ahead)
     slow = site.pipeline(site.settings("gate", source=str(pictures)))
     until(lambda: slow.model_ns > 0)
     site.running(site.settings("yard"))
@@ -218,7 +217,7 @@ def test_a_source_that_takes_long_to_open_holds_up_no_other_stream(
 def test_a_model_that_does_not_load_is_given_up_and_its_turn_given_on(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "_LONGEST_LOAD_S", 0.1)
+    monkeypatch.setattr(pipeline, "_LONGEST_LOAD_S", 0.1)
     may_go_on, begin = threading.Event(), Site.begin
 
     def begin_slowly(self: Site, settings: PipelineSettings, *given: Any) -> Loading | None:
@@ -227,18 +226,18 @@ def test_a_model_that_does_not_load_is_given_up_and_its_turn_given_on(
         if settings.camera == "gate":
             model = loading.steering
 
-            def take_slowly() -> Steering:
+            def take_slowly() -> ModelSelector:
                 assert may_go_on.wait(WAIT_S)
                 return model.take()
 
-            loading.steering = Ahead(take_slowly, "edge-model")
+            loading.steering = BackgroundTask(take_slowly, "edge-model")
         return loading
 
     monkeypatch.setattr(Site, "begin", begin_slowly)
     slow = site.pipeline(site.settings("gate"))
     assert slow.join(WAIT_S)
     assert str(slow.failure) == "the model did not load within 0 s"
-    monkeypatch.setattr(readiness, "_LONGEST_LOAD_S", WAIT_S)
+    monkeypatch.setattr(pipeline, "_LONGEST_LOAD_S", WAIT_S)
     site.running(site.settings("yard"))
     may_go_on.set()
 
@@ -300,7 +299,7 @@ class _Source(Camera):
 
 def test_a_source_has_one_owner_whatever_the_order_of_wishes() -> None:
     for order in itertools.permutations(("want", "leave", "take", "close")):
-        handover, source, taken = Handover(lambda: False), _Source(), list[object]()
+        handover, source, taken = SourceTransfer(lambda: False), _Source(), list[object]()
         for step in order:
             if step == "want":
                 handover.want()

@@ -7,10 +7,9 @@ import threading
 
 import pytest
 
-from edge_sdk.daemon.machine_watch import MachineWatch
-from edge_sdk.daemon.shared import Gate, Shared
-from edge_sdk.daemon.turn import Turn
 from edge_sdk.loop import Loop, Tick
+from edge_sdk.service.monitors import MachineWatch
+from edge_sdk.service.shared import Gate, Shared, TuningLock
 from tests.support.connections import WAIT_S, until
 
 
@@ -118,12 +117,12 @@ class _Tuner:
         self.closed += 1
 
 
-def _turns(count: int = 2) -> tuple[list[_Tuner], list[Turn]]:
+def _turns(count: int = 2) -> tuple[list[_Tuner], list[TuningLock]]:
     lock, tuners = threading.Lock(), [_Tuner() for _ in range(count)]
-    return tuners, [Turn(tuner, lock) for tuner in tuners]  # type: ignore[arg-type]
+    return tuners, [TuningLock(tuner, lock) for tuner in tuners]  # type: ignore[arg-type]
 
 
-def _after(turn: Turn, tick: Tick = Tick.ON_TIME) -> None:
+def _after(turn: TuningLock, tick: Tick = Tick.ON_TIME) -> None:
     turn.after(None, tick)  # type: ignore[arg-type]
 
 

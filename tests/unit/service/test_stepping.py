@@ -12,22 +12,19 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from edge_sdk.budget import Budget
-from edge_sdk.bundle import Bundle
-from edge_sdk.camera import SourceStats, SourceStatus
-from edge_sdk.daemon import stepping as stepping_module
-from edge_sdk.daemon.announcing import Announcing
-from edge_sdk.daemon.held_back import HeldBack
-from edge_sdk.daemon.obeying import Obeying
-from edge_sdk.daemon.stepping import Stepping
-from edge_sdk.daemon.undecodable import Undecodable
-from edge_sdk.daemon.watched_source import WatchedSource
-from edge_sdk.errors import HungRunError, SessionError
-from edge_sdk.frame import Frame, Result
-from edge_sdk.health.progress import Progress
-from edge_sdk.loop import Loop, Supervisor, Tick
-from edge_sdk.publishing import PublisherStats, Running, SourceState
-from edge_sdk.stop import Stop
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import HungRunError, SessionError
+from edge_sdk.core.frame import Frame, Result
+from edge_sdk.core.threads import Stop
+from edge_sdk.loop import Budget, Loop, Supervisor, Tick
+from edge_sdk.messages.schema import Running, SourceState
+from edge_sdk.publishing.publisher import PublisherStats
+from edge_sdk.service import runner as stepping_module
+from edge_sdk.service.health import Progress
+from edge_sdk.service.model_selector import StateReporter
+from edge_sdk.service.monitors import LatencyMonitor, Undecodable, WatchedSource
+from edge_sdk.service.runner import Obeying, PipelineRunner
+from edge_sdk.sources.slot import SourceStats, SourceStatus
 from tests.support.bundles import LARGE, open_variant
 from tests.support.connections import until
 from tests.support.loops import MS, Camera, Clock, Collector
@@ -84,7 +81,9 @@ class Scene:
         stages, stream, self.progress = open_variant(site.bundle, LARGE), site.stream(), Progress(1e-9)
         obeying = Obeying(site.shared.controls, stream, Bundle.open(site.bundle), is_paced=True)
         chosen, budget = site.settings(**settings), Budget(5000.0)
-        self.stepping = Stepping(chosen, source, stages, stream, budget, site.said.append, obeying, [self.observer])
+        self.stepping = PipelineRunner(
+            chosen, source, stages, stream, budget, site.said.append, obeying, [self.observer]
+        )
 
     def run(self, *supervisors: Supervisor, rare_lines: bool = False) -> None:
         self.stepping.run(self.stop, self.progress, lambda: [*supervisors], rare_lines=rare_lines)
@@ -188,7 +187,7 @@ def test_rates_are_counted_since_the_last_look(site: Site) -> None:
 def test_frames_that_come_too_old_for_the_budget_or_cannot_be_decoded_are_told(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_sdk.daemon.undecodable._EVERY_S", 0.05)
+    monkeypatch.setattr("edge_sdk.service.monitors._EVERY_S", 0.05)
     source = Source(3000)
     source.delay_ns, scene = 6_000_000_000, Scene(site, source)
 
@@ -218,7 +217,7 @@ def test_frames_that_come_too_old_for_the_budget_or_cannot_be_decoded_are_told(
 )
 def test_frames_are_told_to_be_old_when_that_lasts(spells: list[tuple[int, float, float]], told: list[str]) -> None:
     said, warned = list[str](), list[tuple[str, str]]()
-    supervisor = HeldBack(50 * MS, said.append, lambda name, line: warned.append((name, line)))
+    supervisor = LatencyMonitor(50 * MS, said.append, lambda name, line: warned.append((name, line)))
     for frames, delay_ms, work_ms in spells:
         clock = Clock()
 
@@ -277,7 +276,7 @@ CHOSEN = Running(variant="fp32", every=1, rung=0, rungs=7, reason="chosen by mea
 @pytest.mark.parametrize("chosen", [START, CHOSEN], ids=["the same", "another"])
 def test_the_state_says_once_that_tuning_is_over(chosen: Running) -> None:
     published, variants, is_tuning = list[Running](), list[str](), True
-    announcing = Announcing(variants.append, published.append, lambda: is_tuning)
+    announcing = StateReporter(variants.append, published.append, lambda: is_tuning)
     announcing.after(_idle_loop(), Tick.ON_TIME)
     announcing.tell(START)
     announcing.after(_idle_loop(), Tick.ON_TIME)

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_sdk.daemon.differences import other_words, outlet_words
-from edge_sdk.daemon.settings import PipelineSettings, RunSettings
-from edge_sdk.daemon.shared import Gate
-from edge_sdk.daemon.streams import Streams
-from edge_sdk.errors import BundleError, CameraError, LinesError, UsageError
-from edge_sdk.home_assistant import HomeAssistantSettings
-from edge_sdk.publishing import MqttSettings, OutboxSettings
+from edge_sdk.core.errors import BundleError, CameraError, LinesError, UsageError
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.publishing.discovery import HomeAssistantSettings
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.service.settings import PipelineSettings, RunSettings
+from edge_sdk.service.shared import Gate
+from edge_sdk.service.supervisor import Supervisor, other_words, outlet_words
 
 
 class Double:
@@ -74,7 +74,7 @@ class Scene:
     def __init__(self, *cameras: str, is_service: bool = True, uniform: float = 1.0, idle: str = "") -> None:
         self.now_s = 1000.0
         self.said, self.made = list[str](), list[Double]()
-        self.streams = Streams(
+        self.streams = Supervisor(
             self._make,  # type: ignore[arg-type]
             self.said.append,
             is_service=is_service,

@@ -11,18 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_sdk.daemon.outlet import Outlet
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.daemon.vitals import Vitals
-from edge_sdk.event import Event
-from edge_sdk.health.notify import Notifier
-from edge_sdk.health.progress import Beat, Progress
-from edge_sdk.health.readings import Readings
-from edge_sdk.health.start import Start
-from edge_sdk.health.watch import Tell
-from edge_sdk.publishing import CameraHealth, Channel, PublisherStats, TelemetryMessage
-from edge_sdk.publishing.durable import EventStats, Losses
-from edge_sdk.wall_clock import WallClock
+from edge_sdk.core.clock import WallClock
+from edge_sdk.core.protocols import Event
+from edge_sdk.messages.schema import CameraHealth, Channel, TelemetryMessage
+from edge_sdk.outbox.event import EventStats, Losses
+from edge_sdk.publishing.publisher import PublisherStats
+from edge_sdk.service.health import Beat, Progress, Readings, Start, Tell
+from edge_sdk.service.health_reporter import HealthReporter
+from edge_sdk.service.output import Output
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.service.systemd import Notifier
 from tests.support.connections import until
 from tests.support.service import Site
 
@@ -62,7 +60,7 @@ class Scene:
         self.manager.setblocking(False)
         self.said, self.progress, self.start_ns = list[str](), Progress(15.0), 10 * 10**9
         self.watches: list[Watch] = []
-        self.vitals = Vitals(
+        self.vitals = HealthReporter(
             Notifier(str(folder / "notify"), watchdog_s=30.0),
             Start(age_s=0.5, clock_ns=lambda: self.start_ns),
             self.said.append,
@@ -191,7 +189,7 @@ def test_telemetry_says_what_became_of_events_and_what_their_rate_left_out(scene
     assert settings.mqtt is not None
     mqtt = msgspec.structs.replace(settings.mqtt, events=Channel(qos=1, max_per_s=0.001))
     settings = msgspec.structs.replace(settings, mqtt=mqtt)
-    scene.vitals.outlet = site.outlet = Outlet(settings, site.said.append, site.stop.is_asked, lambda: site.link)
+    scene.vitals.outlet = site.outlet = Output(settings, site.said.append, site.stop.is_asked, lambda: site.link)
     stream = site.stream()
     for kind in "abcd":
         stream.put(Event(kind=kind))
@@ -206,7 +204,7 @@ def test_telemetry_says_what_became_of_events_and_what_their_rate_left_out(scene
     until(told)
 
 
-class Losing(Outlet):
+class Losing(Output):
     """An outlet that lost as many events as a test says."""
 
     lost = 0
@@ -279,7 +277,7 @@ def test_it_is_said_once_how_far_a_time_server_put_the_clock_forward(scene: Scen
 
 def test_by_default_it_is_this_machine_that_is_read(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    vitals = Vitals(Notifier(), Start(0.0), site.said.append, site.outlet, Progress(1.0))
+    vitals = HealthReporter(Notifier(), Start(0.0), site.said.append, site.outlet, Progress(1.0))
     site.stream()
 
     def has_told() -> bool:

@@ -16,14 +16,13 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk.camera import OpenedSource, SourceOptions, SourceStats, SourceStatus, open_source
-from edge_sdk.camera.capture import OpenCvCapture
-from edge_sdk.camera.every_frame import EveryFrame
-from edge_sdk.camera.opencv import open_file
-from edge_sdk.camera.threaded import ThreadedSource
-from edge_sdk.camera.video import FrameTimes, VideoFeed, VideoFile
-from edge_sdk.errors import CameraError
-from edge_sdk.frame import Frame, Image
+from edge_sdk.core.errors import CameraError
+from edge_sdk.core.frame import Frame, Image
+from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.opencv import OpenCvCapture, open_file
+from edge_sdk.sources.opening import open_source
+from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus, ThreadedSource
+from edge_sdk.sources.video import EveryFrame, FrameTimes, VideoFeed, VideoFile
 from tests.support.pictures import drained, number_in, numbered_image, with_orientation, write_images, write_video
 
 

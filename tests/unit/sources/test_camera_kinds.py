@@ -13,15 +13,16 @@ import cv2
 import numpy as np
 import pytest
 
-from edge_sdk.camera import Kind, SourceOptions, SourceStatus, kind_of, open_source, opening
-from edge_sdk.camera.live import LiveFeed
-from edge_sdk.camera.opencv import has_gstreamer
-from edge_sdk.camera.pattern import Pattern
-from edge_sdk.camera.picamera import Picamera
-from edge_sdk.camera.stats import OpenedSource
-from edge_sdk.camera.threaded import ThreadedSource
-from edge_sdk.errors import CameraError, MissingDependencyError
-from edge_sdk.frame import Image
+from edge_sdk.core.errors import CameraError, MissingDependencyError
+from edge_sdk.core.frame import Image
+from edge_sdk.sources import opening
+from edge_sdk.sources.images import Pattern
+from edge_sdk.sources.live import LiveFeed
+from edge_sdk.sources.location import Kind, SourceOptions, kind_of
+from edge_sdk.sources.opencv import has_gstreamer
+from edge_sdk.sources.opening import open_source
+from edge_sdk.sources.picamera2 import Picamera
+from edge_sdk.sources.slot import OpenedSource, SourceStatus, ThreadedSource
 from tests.support.connections import until
 from tests.support.pictures import number_in, write_video
 from tests.support.streams import OTHER_SIZE_WH, SIZE_WH, Picamera2, Script, VideoCapture, put_in_place

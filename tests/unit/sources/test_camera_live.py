@@ -10,16 +10,13 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from edge_sdk.camera import SourceOptions, SourceStatus, open_source
-from edge_sdk.camera.backlog import Backlog
-from edge_sdk.camera.capture import Capture, plausible_fps
-from edge_sdk.camera.live import LiveFeed, backoff_s
-from edge_sdk.camera.rate import Rate
-from edge_sdk.camera.slot import Slot
-from edge_sdk.camera.stats import OpenedSource
-from edge_sdk.camera.threaded import ThreadedSource
-from edge_sdk.errors import CameraError, ConfigError
-from edge_sdk.frame import Image
+from edge_sdk.core.errors import CameraError, ConfigError
+from edge_sdk.core.frame import Image
+from edge_sdk.sources.live import Backlog, LiveFeed, Rate, backoff_s
+from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.opencv import Capture, plausible_fps
+from edge_sdk.sources.opening import open_source
+from edge_sdk.sources.slot import OpenedSource, Slot, SourceStatus, ThreadedSource
 from tests.support.connections import until
 
 MS = 1_000_000
@@ -347,7 +344,7 @@ def test_a_device_is_silent_for_as_long_as_opencv_waits(
         monkeypatch.setenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", users)
     cameras = iter([FakeCapture("aaa", silent)])
     monkeypatch.setattr(
-        "edge_sdk.camera.opening._open_device", lambda *_: next(cameras, None) or FakeCapture("", silent)
+        "edge_sdk.sources.opening._open_device", lambda *_: next(cameras, None) or FakeCapture("", silent)
     )
     with closing(open_source("0", options=SourceOptions(read_timeout_s=asked_s))) as source:
         source.latest(5)
@@ -356,7 +353,7 @@ def test_a_device_is_silent_for_as_long_as_opencv_waits(
 
 
 def test_a_device_nobody_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk.camera.trouble.os.access", lambda *_: False)  # root may open all
+    monkeypatch.setattr("edge_sdk.sources.trouble.os.access", lambda *_: False)  # root may open all
     with pytest.raises(CameraError, match="/dev/null: permission denied; add this user to the group video; see"):
         open_source("/dev/null")
 

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.camera import ffmpeg_options
-from edge_sdk.camera.ffmpeg_options import file_options, stream_options
-from edge_sdk.camera.opencv import open_file, open_stream
-from edge_sdk.errors import CameraError
-from edge_sdk.source_options import SourceOptions
+from edge_sdk.core.errors import CameraError
+from edge_sdk.sources import opencv
+from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.opencv import file_options, open_file, open_stream, stream_options
 from tests.support.pictures import write_video
 
 VARIABLE = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
@@ -45,9 +44,9 @@ def _url(silent: socket.socket) -> str:
 
 @pytest.fixture(autouse=True)
 def _the_variable_is_afterwards_as_it_was() -> Iterator[None]:
-    before = os.environ.get(VARIABLE, ffmpeg_options._AS_WITHOUT)
+    before = os.environ.get(VARIABLE, opencv._AS_WITHOUT)
     yield
-    assert os.environ.get(VARIABLE, ffmpeg_options._AS_WITHOUT) == before
+    assert os.environ.get(VARIABLE, opencv._AS_WITHOUT) == before
 
 
 def test_ffmpegs_options_are_afterwards_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.camera import OpenedSource, SourceOptions, SourceStatus, open_source, video
-from edge_sdk.camera.capture import OpenCvCapture
-from edge_sdk.errors import CameraError
+from edge_sdk.core.errors import CameraError
+from edge_sdk.sources import video
+from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.opencv import OpenCvCapture
+from edge_sdk.sources.opening import open_source
+from edge_sdk.sources.slot import OpenedSource, SourceStatus
 from tests.support.pictures import number_in, write_images, write_video
 
 _LENGTH = 20

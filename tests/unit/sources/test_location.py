@@ -10,10 +10,10 @@ import cv2
 import msgspec
 import pytest
 
-from edge_sdk.camera import open_source, opencv, redact
-from edge_sdk.errors import CameraError, ConfigError
-from edge_sdk.location import Kind, add_password, address_of, kind_of
-from edge_sdk.source_options import SourceOptions
+from edge_sdk.core.errors import CameraError, ConfigError
+from edge_sdk.sources import opencv
+from edge_sdk.sources.location import Kind, SourceOptions, add_password, address_of, kind_of, redact
+from edge_sdk.sources.opening import open_source
 from tests.support.pictures import write_video
 from tests.support.streams import VideoCapture, put_in_place
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edge_sdk.camera import open_source
-from edge_sdk.camera.picture_size import decode, picture_size
-from edge_sdk.errors import CameraError
+from edge_sdk.core.errors import CameraError
+from edge_sdk.sources.opencv import decode, picture_size
+from edge_sdk.sources.opening import open_source
 from tests.support.pictures import write_video
 
 PICTURE = np.random.default_rng(1).integers(0, 255, (37, 53, 3), np.uint8)
@@ -63,7 +63,7 @@ def test_what_begins_like_a_picture_and_ends_is_none() -> None:
 def test_a_stream_or_film_of_pictures_that_are_too_large_does_not_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_sdk.camera.capture.MOST_SENT_PX", 53 * 37 - 1)
+    monkeypatch.setattr("edge_sdk.sources.opencv.MOST_SENT_PX", 53 * 37 - 1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -84,7 +84,7 @@ _OPEN = """
 import sys
 import cv2  # first: it has read its limit before edge_sdk sets one
 from pathlib import Path
-from edge_sdk.camera import open_source
+from edge_sdk.sources.opening import open_source
 for location in sys.argv[1:]:
     try:
         open_source(location).close()

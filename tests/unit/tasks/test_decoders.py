@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
-from edge_sdk.model_spec import ClassificationSpec, DetectionSpec, InputSpec, ModelSpec, Thresholds
-from edge_sdk.tasks import make_task
+from edge_sdk.bundle.model_spec import ClassificationSpec, DetectionSpec, InputSpec, ModelSpec, Thresholds
+from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
+from edge_sdk.tasks.task import make_task
 
 SIZE = (96, 64)
 SPEC = ModelSpec(

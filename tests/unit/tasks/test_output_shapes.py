@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.errors import ModelError
-from edge_sdk.model_spec import ClassificationSpec, DetectionSpec, InputSpec, ModelSpec
-from edge_sdk.tasks import make_task
-from edge_sdk.tasks.task import WrongLabelsError
+from edge_sdk.bundle.model_spec import ClassificationSpec, DetectionSpec, InputSpec, ModelSpec
+from edge_sdk.core.errors import ModelError
+from edge_sdk.tasks.task import WrongLabelsError, make_task
 
 TWO_HEADS = DetectionSpec(anchors=(((10.0, 20.0), (30.0, 15.0)), ((40.0, 40.0),)))
 PRIORS = DetectionSpec(anchors=(((16.0, 16.0), (32.0, 32.0)), ((64.0, 64.0),)), strides=(8, 32))  # 2 * 96 + 6

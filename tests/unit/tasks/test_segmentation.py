@@ -13,14 +13,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edge_sdk.bundle.manifest import InputTensor
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.cli.root import run
-from edge_sdk.errors import ModelError
-from edge_sdk.frame import NO_CLASS, Frame, Geometry, Inferred, Prepared, Segmentation
-from edge_sdk.manifest import InputTensor
-from edge_sdk.model_spec import InputSpec, ModelSpec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.tasks import make_task
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import NO_CLASS, Frame, Geometry, Inferred, Prepared, Segmentation
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.tasks.task import make_task
 from tests.support import models as tiny
 from tests.support.bundles import FILES, edit_manifest, for_here, make_manifest, write_bundle
 

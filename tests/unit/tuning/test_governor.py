@@ -13,16 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from edge_sdk.budget import Budget
-from edge_sdk.frame import Classification, Frame, Result
-from edge_sdk.governor import Governor, Move
-from edge_sdk.ladder import Rung, with_steps
-from edge_sdk.loop import Loop, Tick
-from edge_sdk.peers import Peers
+from edge_sdk.core.frame import Classification, Frame, Result
+from edge_sdk.loop import Budget, Loop, Tick
+from edge_sdk.tuning.degradation import Governor, Level, Move, Peers, with_steps
 from tests.support.loops import MS, Camera, Clock, Collector
 
 S = 1_000_000_000
-LADDER = (Rung("large", 1, 40.0), Rung("small", 1, 15.0), Rung("small", 2, 15.0), Rung("small", 3, 15.0))
+LADDER = (Level("large", 1, 40.0), Level("small", 1, 15.0), Level("small", 2, 15.0), Level("small", 3, 15.0))
 """Milliseconds on a machine that does nothing else."""
 
 Load = Callable[[float], float]
@@ -48,7 +45,7 @@ class World:
         heat: Callable[[float], str] = lambda _s: "",
         budget_ms: float = 100,
         period_ms: float = 100,
-        ladder: tuple[Rung, ...] = LADDER,
+        ladder: tuple[Level, ...] = LADDER,
         broken: str = "",
         short: Callable[[float], str] = lambda _s: "",
         load_s: float = 0.5,
@@ -192,7 +189,7 @@ def test_heat_that_comes_back_with_the_larger_model_is_met_less_and_less_often()
 
 
 def test_a_variant_that_does_not_load_is_left_out() -> None:
-    ladder = (Rung("large", 1, 40.0), Rung("middle", 1, 30.0), Rung("small", 1, 15.0), Rung("small", 2, 15.0))
+    ladder = (Level("large", 1, 40.0), Level("middle", 1, 30.0), Level("small", 1, 15.0), Level("small", 2, 15.0))
     world = World(between(10, 40, 4.0), ladder=ladder, broken="middle").run(120)
     assert [rung.variant for rung in world.governor.ladder] == ["large", "small", "small"]
     assert world.path == [1, 0]
@@ -274,7 +271,7 @@ def test_steps_up_that_fail_become_rarer() -> None:
 
 # Memory for another model that is short for a while.
 
-THREE = (Rung("large", 1, 40.0), Rung("middle", 1, 25.0), Rung("small", 1, 15.0), Rung("small", 2, 15.0))
+THREE = (Level("large", 1, 40.0), Level("middle", 1, 25.0), Level("small", 1, 15.0), Level("small", 2, 15.0))
 
 
 def test_without_memory_frames_are_left_out_and_the_smaller_model_is_tried_less_and_less_often() -> None:
@@ -328,7 +325,7 @@ def test_several_that_come_back_at_once_are_tried_one_after_the_other() -> None:
 # Streams that share a machine.
 
 FPS, CORES = 30.0, 2
-STEPS = with_steps([Rung("int8", 1, 20.0)])
+STEPS = with_steps([Level("int8", 1, 20.0)])
 
 
 class Shares(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from edge_sdk.ladder import Rung, ladder_of
-from edge_sdk.manifest import Agreement, BoardEstimate, Manifest, Quality, Variant
+from edge_sdk.bundle.manifest import Agreement, BoardEstimate, Manifest, Quality, Variant
+from edge_sdk.tuning.degradation import Level, ladder_of
 from tests.support.bundles import make_manifest, make_variant
 
 
@@ -72,7 +72,7 @@ def test_variants_stand_by_time_and_none_is_beaten(variants: list[Variant], expe
 
 def test_frames_are_left_out_of_the_fastest_only() -> None:
     rungs = ladder_of(_manifest(_variant("int8", 10, 0.8), _variant("a", 3, 0.6)))
-    assert rungs[:3] == (Rung("int8", 1, 10), Rung("a", 1, 3), Rung("a", 1.5, 3))
+    assert rungs[:3] == (Level("int8", 1, 10), Level("a", 1, 3), Level("a", 1.5, 3))
     assert {rung.variant for rung in rungs[1:]} == {"a"}
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.daemon.steering import Steering
-from edge_sdk.errors import NoRoomError
-from edge_sdk.room import check_room
-from edge_sdk.session import SessionSettings
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import NoRoomError
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.service.model_selector import ModelSelector
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.tuning.degradation import check_room
 from tests.support.bundles import LARGE, SMALL, write_graded, write_variants
 from tests.support.loops import Scene
 
@@ -82,6 +82,6 @@ def test_a_run_looks_for_room_before_it_loads_another_model(tmp_path: Path) -> N
     files = [msgspec.structs.replace(f, size=huge.get(f.name, f.size)) for f in bundle.manifest.files]
     bundle.manifest = msgspec.structs.replace(bundle.manifest, files=tuple(files))
     settings = PipelineSettings(bundle=bundle.path, source="0", tune=False)
-    steering = Steering(settings, bundle, SessionSettings(), 100.0, pytest.fail, lambda: False)
+    steering = ModelSelector(settings, bundle, SessionSettings(), 100.0, pytest.fail, lambda: False)
     with pytest.raises(NoRoomError, match=f"{SMALL} needs about .* MiB of memory to be loaded"):
         steering._make_ready(SMALL)

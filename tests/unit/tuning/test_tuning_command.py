@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.tuning import Limits, Machine, Tuned
-from edge_sdk.tuning.record import Records, Request
+from edge_sdk.tuning.candidates import Limits, Tuned
+from edge_sdk.tuning.records import Machine, Records, Request
 from tests.support.bundles import write_variants
 from tests.support.pictures import write_video
 from tests.support.results import CPU, candidate, measurement

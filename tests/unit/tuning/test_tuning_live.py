@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_sdk.bundle import Bundle
-from edge_sdk.camera import open_source
-from edge_sdk.daemon.loader import LIMIT_S
-from edge_sdk.daemon.self_tuning import SelfTuning
-from edge_sdk.daemon.settings import PipelineSettings
-from edge_sdk.errors import SessionError, StoppedError
-from edge_sdk.frame import Classification, Frame
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import SessionError, StoppedError
+from edge_sdk.core.frame import Classification, Frame
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.loop import Tick
-from edge_sdk.session import SessionSettings
-from edge_sdk.tuning import Candidate, Limits, Tuning
-from edge_sdk.tuning.paced_image import PacedImage
-from edge_sdk.tuning.timed import Timed
-from edge_sdk.tuning.tune import golden_camera, tune
+from edge_sdk.service.model_loader import LIMIT_S
+from edge_sdk.service.model_selector import SelfTuning
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.sources.opening import open_source
+from edge_sdk.tuning.candidates import Limits
+from edge_sdk.tuning.measurement import Candidate, PacedImage, Timed
+from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
 from tests.support.bundles import write_variants
 from tests.support.loops import Board, Slowed
 from tests.support.pictures import write_video

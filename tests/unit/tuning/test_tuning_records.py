@@ -11,18 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_sdk.budget import Budget
-from edge_sdk.bundle import Bundle
+from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.cpu import Cpu
-from edge_sdk.errors import OutputError, SessionError
-from edge_sdk.loop import Loop, Tick
-from edge_sdk.session import available_providers
-from edge_sdk.stages import Stages
-from edge_sdk.state_folder import state_folder
-from edge_sdk.tuning import Candidate, Limits, LiveTuner, Machine, Tuned, Tuning
-from edge_sdk.tuning.record import Record, Records, Request
-from edge_sdk.tuning.tuning import open_candidate
+from edge_sdk.core.errors import OutputError, SessionError
+from edge_sdk.core.files import state_folder
+from edge_sdk.core.machine import Cpu
+from edge_sdk.inference.runtime import available_providers
+from edge_sdk.inference.stages import Stages
+from edge_sdk.loop import Budget, Loop, Tick
+from edge_sdk.tuning.candidates import Limits, Tuned
+from edge_sdk.tuning.live import LiveTuner
+from edge_sdk.tuning.measurement import Candidate
+from edge_sdk.tuning.records import Machine, Record, Records, Request
+from edge_sdk.tuning.tuning import Tuning, open_candidate
 from tests.support.bundles import edit_manifest, write_variants
 from tests.support.loops import Camera, Clock, Collector
 from tests.support.pictures import write_video

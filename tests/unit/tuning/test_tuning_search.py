@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from edge_sdk.quality import Rating
-from edge_sdk.tuning.candidate import Candidate, Measurement
-from edge_sdk.tuning.choice import Limits, choose
-from edge_sdk.tuning.search import Search, Space, chain_tails, thread_counts
-from edge_sdk.tuning.tuned import Tuned
+from edge_sdk.bundle.manifest import Rating
+from edge_sdk.tuning.candidates import Limits, Search, Space, Tuned, chain_tails, choose, thread_counts
+from edge_sdk.tuning.measurement import Candidate, Measurement
 from tests.support.results import CPU, candidate, cores, measurement, rated
 
 GPU = ("CUDAExecutionProvider", *CPU)

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_sdk.errors import MissingDependencyError
+from edge_sdk.core.errors import MissingDependencyError
 
 _PROGRAMS = ("apt-get", "dpkg-deb", "tar")
 _TIMEOUT_S = 300

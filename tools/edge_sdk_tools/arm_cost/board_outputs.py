@@ -13,8 +13,8 @@ from types import TracebackType
 
 import numpy as np
 
-from edge_sdk.errors import EdgeError
-from edge_sdk.frame import Tensor
+from edge_sdk.core.errors import EdgeError
+from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.arm_cost.counter import Counter, Cpu
 
 _GUEST = Path(__file__).with_name("guest_outputs.py")

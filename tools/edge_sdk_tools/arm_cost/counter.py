@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from edge_sdk.errors import EdgeError, ModelError, UsageError
+from edge_sdk.core.errors import EdgeError, ModelError, UsageError
 from edge_sdk_tools.arm_cost.counts import Counts, count_classes
 from edge_sdk_tools.arm_cost.recipe import Recipe, current_recipe
 from edge_sdk_tools.wheel import cache_folder

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edge_sdk.target import Target
+from edge_sdk.bundle.target import Target
 from edge_sdk_tools.arm_cost.counts import Counts
 from edge_sdk_tools.arm_cost.cycles import CYCLES, WORST_ERROR
 

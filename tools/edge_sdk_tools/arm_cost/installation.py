@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-from edge_sdk.errors import MissingDependencyError, OutputError
+from edge_sdk.core.errors import MissingDependencyError, OutputError
 from edge_sdk_tools.arm_cost.apt import Apt, require_apt
 from edge_sdk_tools.arm_cost.counter import Counter, counters_folder, find_counter, write_record
 from edge_sdk_tools.arm_cost.recipe import Recipe, current_recipe

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.session import onnxruntime_version
+from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk_tools.arm_cost.core import CORES, Core
 
 PLUGIN_SOURCE = Path(__file__).with_name("icount.c")

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from edge_sdk.errors import MissingDependencyError
+from edge_sdk.core.errors import MissingDependencyError
 
 _TIMEOUT_S = 1200
 _NEWEST_GLIBC, _OLDEST_GLIBC = 36, 17  # Debian 12 has 2.36; manylinux2014 is 2.17

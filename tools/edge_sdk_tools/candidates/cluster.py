@@ -31,8 +31,7 @@ import joblib
 from distributed import Client, Future, KilledWorker
 from distributed.security import Security
 
-from edge_sdk.errors import EdgeError, UsageError
-from edge_sdk.failure import typed_line
+from edge_sdk.core.errors import EdgeError, UsageError, typed_line
 from edge_sdk_tools.candidates.crew import Outcomes
 from edge_sdk_tools.candidates.environment import package_versions, source_digest
 from edge_sdk_tools.candidates.outcome import Outcome, outcome_of

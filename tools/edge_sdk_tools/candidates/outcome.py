@@ -16,9 +16,8 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-import edge_sdk.errors
-from edge_sdk.errors import EdgeError
-from edge_sdk.failure import typed_line
+import edge_sdk.core.errors
+from edge_sdk.core.errors import EdgeError, typed_line
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -107,6 +106,6 @@ def _packed(error: EdgeError) -> bytes:
         packed = pickle.dumps((type(error), error.args, attributes))
         pickle.loads(packed)  # noqa: S301 - what was just written: some classes only fail on the way back
     except Exception:  # noqa: BLE001 - pickling runs whatever the attributes define
-        family = next(kind for kind in type(error).__mro__ if kind.__module__ == edge_sdk.errors.__name__)
+        family = next(kind for kind in type(error).__mro__ if kind.__module__ == edge_sdk.core.errors.__name__)
         return pickle.dumps((family, (str(error),), {}))
     return packed

@@ -17,7 +17,7 @@ import numpy as np
 from joblib.externals.loky import get_reusable_executor
 from numpy.typing import NDArray
 
-from edge_sdk.errors import EdgeError
+from edge_sdk.core.errors import EdgeError
 from edge_sdk_tools.candidates.crew import Outcomes
 from edge_sdk_tools.candidates.outcome import Outcome, outcome_of
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import OutputError
+from edge_sdk.core.errors import OutputError
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _ABANDONED_S = 3600.0  # after which a temporary file belongs to nobody who still writes

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from edge_sdk.errors import EdgeError, MissingDependencyError, OutputError, UsageError
+from edge_sdk.core.errors import EdgeError, MissingDependencyError, OutputError, UsageError
 from edge_sdk_tools.candidates.crew import Alone, Crew
 from edge_sdk_tools.candidates.outcome import decoded, encoded
 from edge_sdk_tools.candidates.store import Store

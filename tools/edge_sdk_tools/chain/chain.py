@@ -12,13 +12,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from edge_sdk.frame import Tensor
-from edge_sdk.golden import NOISE_SHARE
-from edge_sdk.manifest import InputTensor
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.target import Target
+from edge_sdk.bundle.golden import NOISE_SHARE
+from edge_sdk.bundle.manifest import InputTensor
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.frame import Tensor
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.arm_cost import Counter
 from edge_sdk_tools.chain.emulated import begin_emulation, core_of, outputs_of
 from edge_sdk_tools.chain.output_change import Form, Inputs, OutputChange, compare_forms

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from edge_sdk.errors import EdgeError
-from edge_sdk.frame import Tensor
-from edge_sdk.target import Target
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import EdgeError
+from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.arm_cost import BoardOutputs, Counter
 from edge_sdk_tools.arm_cost.counter import CPUS, Cpu
 

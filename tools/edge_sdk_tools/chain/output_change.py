@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Tensor
+from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.chain.output_parts import Parts
 from edge_sdk_tools.chain.step_kind import StepKind
 

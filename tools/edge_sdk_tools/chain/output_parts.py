@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Tensor
-from edge_sdk.model_spec import Decoder, ModelSpec
+from edge_sdk.bundle.model_spec import Decoder, ModelSpec
+from edge_sdk.core.frame import Tensor
 
 _BOX_AXIS: dict[Decoder, int] = {"yolov5": -1, "yolov8": 1}
 """Of the axis on which four numbers of a box come before the scores."""

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 import onnx
 
-from edge_sdk.session import EXTENSIONS_DOMAIN
+from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN
 from edge_sdk_tools.check.function_body import function_body
 from edge_sdk_tools.check.kernel_table import Kernel, KernelTable
 from edge_sdk_tools.check.operator_schema import ONNX_DOMAINS, OperatorSchema, operator_schema

@@ -15,7 +15,7 @@ import onnx.checker
 import onnx.shape_inference
 import onnx.version_converter
 
-from edge_sdk.printable import one_line
+from edge_sdk.core.errors import one_line
 from edge_sdk_tools.check.constants import check_data, check_numbers
 from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses
 from edge_sdk_tools.check.cpu_kernels import CpuKernels

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_sdk.regular_file import open_regular
+from edge_sdk.core.files import open_regular
 from edge_sdk_tools.check.refusal import RefusedModelError
 
 if TYPE_CHECKING:

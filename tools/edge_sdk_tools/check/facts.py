@@ -10,7 +10,7 @@ from collections.abc import Collection
 import msgspec
 import onnx
 
-from edge_sdk.errors import ModelError
+from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.check.kernel_table import KernelTable
 from edge_sdk_tools.check.model_file import ModelFile
 from edge_sdk_tools.check.opset import opsets_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from itertools import islice
 
-from edge_sdk.wire import Damaged, Truncated, fields
+from edge_sdk.bundle.model_file import Damaged, Truncated, fields
 from edge_sdk_tools.check.refusal import RefusedModelError
 
 _AGAIN = "export or copy it again"

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import onnx
 import onnx.inliner
 
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import first_line
 from edge_sdk_tools.check.refusal import RefusedModelError
 
 DEEPEST = 100

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_sdk.errors import ModelError
-from edge_sdk.model_spec import ModelSpec, read_labels
-from edge_sdk.printable import one_line
-from edge_sdk.target import Target
+from edge_sdk.bundle.model_spec import ModelSpec, read_labels
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import ModelError, one_line
 from edge_sdk_tools.check.external_data import open_model
 from edge_sdk_tools.check.job import Examined, Job, Runtime
 from edge_sdk_tools.check.labels import check_labels

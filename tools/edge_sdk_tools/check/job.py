@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edge_sdk.model_spec import InputSpec
+from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk_tools.check.report import CheckReport
 from edge_sdk_tools.check.weight import Weight
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from edge_sdk.model_spec import ModelSpec
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.tasks.task import labels_hint
 from edge_sdk_tools.check.report import Finding, Severity
 

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import ModelError
-from edge_sdk.model_spec import ModelSpec, read_labels
-from edge_sdk.tasks import make_task
-from edge_sdk.tasks.layout import class_outputs, layouts_of
-from edge_sdk.tasks.output import Output, Shape, outputs_of
-from edge_sdk.tasks.task import WrongLabelsError
+from edge_sdk.bundle.model_spec import ModelSpec, read_labels
+from edge_sdk.core.errors import ModelError
+from edge_sdk.tasks.outputs import Output, Shape, class_outputs, layouts_of, outputs_of
+from edge_sdk.tasks.task import WrongLabelsError, make_task
 from edge_sdk_tools.check.label_lines import (
     Lines,
     Subject,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import MissingDependencyError
-from edge_sdk.free_memory import free_bytes
+from edge_sdk.core.errors import MissingDependencyError
+from edge_sdk.core.machine import free_bytes
 from edge_sdk_tools.check.refusal import RefusedModelError
 
 ENVIRONMENT = {

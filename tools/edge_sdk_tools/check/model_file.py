@@ -14,8 +14,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from edge_sdk.errors import ModelError
-from edge_sdk.wire import Damaged
+from edge_sdk.bundle.model_file import Damaged
+from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.check.external_data import MOST_BYTES, external_part, open_model, read_external, read_opened
 from edge_sdk_tools.check.foreign import no_model
 from edge_sdk_tools.check.functions import nodes_of

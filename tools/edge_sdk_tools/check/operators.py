@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from edge_sdk.session import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
+from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
 from edge_sdk_tools.check.cpu_kernels import CpuKernels, Verdict
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.check.operator_schema import ONNX_DOMAINS, operator_schema

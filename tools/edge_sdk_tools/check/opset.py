@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx
 
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import first_line
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import Finding
 

@@ -5,7 +5,7 @@ Owns the form of both: joined in the text of the error, apart in a finding.
 
 from __future__ import annotations
 
-from edge_sdk.errors import ModelError
+from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.check.report import Finding
 
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from edge_sdk.printable import one_line
+from edge_sdk.core.errors import one_line
 
 CPU = "CPUExecutionProvider"
 """The execution provider that takes what the others leave."""

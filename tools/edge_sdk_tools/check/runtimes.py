@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from edge_sdk.errors import UsageError
-from edge_sdk.manifest import RuntimeRange, parse_version
-from edge_sdk.target import Target
+from edge_sdk.bundle.manifest import RuntimeRange, parse_version
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import UsageError
 from edge_sdk_tools.check.kernel_table import kernel_table
 
 
@@ -65,7 +65,7 @@ def check_options(target: Target) -> str:
 
 
 def _builder() -> str:
-    from edge_sdk.session import onnxruntime_version  # a tenth of a second
+    from edge_sdk.inference.runtime import onnxruntime_version  # a tenth of a second
 
     return onnxruntime_version()
 

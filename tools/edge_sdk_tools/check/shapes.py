@@ -13,8 +13,8 @@ import msgspec
 import onnx
 from onnx import TensorProto
 
-from edge_sdk.failure import first_line
-from edge_sdk.model_spec import InputSpec
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.errors import first_line
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.report import Finding, show_shape

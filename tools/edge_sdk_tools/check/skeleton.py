@@ -12,7 +12,7 @@ import msgspec
 import onnx
 from onnx import TensorProto, helper
 
-from edge_sdk.wire import LENGTH, Damaged, Field, fields, length_field
+from edge_sdk.bundle.model_file import LENGTH, Damaged, Field, fields, length_field
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.weight import DTYPES, Weight
 

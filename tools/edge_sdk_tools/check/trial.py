@@ -17,7 +17,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import first_line
 from edge_sdk_tools.check.refusal import RefusedModelError
 from edge_sdk_tools.check.values import Value, Values
 from edge_sdk_tools.check.weight import DTYPES, Weight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edge_sdk.errors import DataError
+from edge_sdk.core.errors import DataError
 from edge_sdk_tools.dataset.dataset import Dataset
 from edge_sdk_tools.dataset.images import ImageFile, ImageSet
 from edge_sdk_tools.dataset.mask import MaskTruth

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from edge_sdk.errors import DataError
-from edge_sdk.toml_file.expectation import shown
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.toml import shown
 
 _SYNSET = re.compile(r"(n\d{8})\s+(.+)")  # ImageNet's lists may begin each line with the WordNet id, its folders' name
 _NAMED = 3

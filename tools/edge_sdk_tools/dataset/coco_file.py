@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import DataError
-from edge_sdk.regular_file import open_regular, read_regular
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk_tools.dataset.walk import is_folder
 
 _LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')

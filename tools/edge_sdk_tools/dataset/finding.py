@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from edge_sdk.errors import DataError
+from edge_sdk.core.errors import DataError
 from edge_sdk_tools.dataset.gathering import Found, gather
 from edge_sdk_tools.dataset.images import ImageSet, Skipped
 from edge_sdk_tools.dataset.inspection import SUFFIXES, is_candidate

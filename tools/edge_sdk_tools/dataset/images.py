@@ -12,10 +12,10 @@ import cv2
 import msgspec
 import numpy as np
 
-from edge_sdk.camera.capture import set_up_opencv
-from edge_sdk.errors import DataError
-from edge_sdk.frame import Image
-from edge_sdk.regular_file import read_regular
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.files import read_regular
+from edge_sdk.core.frame import Image
+from edge_sdk.sources.opencv import set_up_opencv
 
 MAX_BYTES = 1 << 30
 """Of one image file: 67 million pixels of 16 bits in four channels, and no compression, are 540 MB."""

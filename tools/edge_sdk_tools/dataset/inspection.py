@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from edge_sdk.regular_file import read_regular
+from edge_sdk.core.files import read_regular
 from edge_sdk_tools.dataset.header import MAX_PIXELS, read_size
 from edge_sdk_tools.dataset.images import MAX_BYTES, ImageFile, Skipped
 from edge_sdk_tools.dataset.images import decode as decode_image

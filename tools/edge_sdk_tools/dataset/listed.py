@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from edge_sdk.errors import DataError
-from edge_sdk.toml_file.expectation import shown
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.toml import shown
 from edge_sdk_tools.dataset.walk import is_file
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.PngImagePlugin import PngImageFile
 
-from edge_sdk.errors import DataError
-from edge_sdk.regular_file import open_regular, read_regular
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.files import open_regular, read_regular
 from edge_sdk_tools.dataset.header import MAX_PIXELS
 
 IGNORE = 255

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from edge_sdk.errors import DataError
+from edge_sdk.core.errors import DataError
 from edge_sdk_tools.dataset.class_names import ClassNames
 from edge_sdk_tools.dataset.gathering import Found, Labelled
 from edge_sdk_tools.dataset.images import Skipped

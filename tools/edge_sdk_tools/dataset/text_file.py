@@ -6,8 +6,8 @@ import math
 import re
 from pathlib import Path
 
-from edge_sdk.errors import DataError
-from edge_sdk.regular_file import read_regular
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.files import read_regular
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # float() takes nan and 1_0 too
 _MOST_BYTES = 1 << 30  # ten million images, a line of 100 bytes each

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from edge_sdk.errors import DataError
+from edge_sdk.core.errors import DataError
 
 
 def files_below(folder: Path) -> list[Path]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.errors import DataError
-from edge_sdk.toml_file.expectation import shown
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.toml import shown
 from edge_sdk_tools.dataset.class_names import ClassNames
 from edge_sdk_tools.dataset.gathering import Found, Labelled
 from edge_sdk_tools.dataset.images import Skipped

@@ -21,7 +21,7 @@ from typing import Literal
 
 import msgspec
 
-from edge_sdk.errors import MissingDependencyError, PublishError
+from edge_sdk.core.errors import MissingDependencyError, PublishError
 from edge_sdk_tools.demo.process import child, last_line
 
 Kind = Literal["mosquitto", "amqtt"]

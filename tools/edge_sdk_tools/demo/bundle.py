@@ -16,9 +16,9 @@ import msgspec
 
 import edge_sdk
 import edge_sdk_tools
-from edge_sdk.bundle import Bundle
-from edge_sdk.errors import EdgeError, IncompatibleError, OutputError
-from edge_sdk.target import load_target
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.target import load_target
+from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError
 from edge_sdk_tools.build import build
 from edge_sdk_tools.build_report import BuildReport
 from edge_sdk_tools.demo.frames import write_images

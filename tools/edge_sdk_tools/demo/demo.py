@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import EdgeError, PublishError
-from edge_sdk.model_spec import load_model_spec, read_labels
-from edge_sdk.percentiles import Percentiles
+from edge_sdk.bundle.model_spec import load_model_spec, read_labels
+from edge_sdk.core.clock import Percentiles
+from edge_sdk.core.errors import EdgeError, PublishError
 from edge_sdk_tools.demo.broker import Broker, Kind, running_broker
 from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
 from edge_sdk_tools.demo.listener import listening, wait_until_quiet

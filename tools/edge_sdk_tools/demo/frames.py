@@ -15,8 +15,8 @@ import cv2
 import msgspec
 import numpy as np
 
-from edge_sdk.errors import DataError, OutputError
-from edge_sdk.frame import Image
+from edge_sdk.core.errors import DataError, OutputError
+from edge_sdk.core.frame import Image
 from edge_sdk_tools.demo.media import Media
 
 CALIBRATION_FRAMES = 48

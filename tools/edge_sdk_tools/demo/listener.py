@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_sdk.errors import PublishError
+from edge_sdk.core.errors import PublishError
 from edge_sdk_tools.demo.process import child, last_line
 
 _QUIET_S = 0.5

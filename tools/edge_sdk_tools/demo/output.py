@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_sdk.errors import OutputError
+from edge_sdk.core.errors import OutputError
 
 PICTURE = "annotated.jpg"
 VIDEO = "annotated.mp4"

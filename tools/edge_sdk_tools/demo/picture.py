@@ -7,10 +7,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from edge_sdk.annotate import Annotator
-from edge_sdk.errors import OutputError
-from edge_sdk.frame import Detections, Frame, Image
-from edge_sdk.publishing.payload import DetectionMessage
+from edge_sdk.core.errors import OutputError
+from edge_sdk.core.frame import Detections, Frame, Image
+from edge_sdk.events.annotate import Annotator
+from edge_sdk.messages.schema import DetectionMessage
 from edge_sdk_tools.demo.frames import read_frames
 
 

@@ -10,8 +10,8 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from edge_sdk.percentiles import Percentiles, percentiles_of
-from edge_sdk.publishing.payload import DetectionMessage
+from edge_sdk.core.clock import Percentiles, percentiles_of
+from edge_sdk.messages.schema import DetectionMessage
 
 PERSON = "person"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import AccuracyGateError, UsageError
-from edge_sdk.model_spec import Gates, ModelSpec, TeacherSpec, load_model_spec
+from edge_sdk.bundle.model_spec import Gates, ModelSpec, TeacherSpec, load_model_spec
+from edge_sdk.core.errors import AccuracyGateError, UsageError
 from edge_sdk_tools.dataset import Dataset
 from edge_sdk_tools.distill_check.divergence import (
     TEMPERATURES,

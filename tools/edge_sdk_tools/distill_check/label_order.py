@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge_sdk.errors import ModelError
-from edge_sdk.model_spec import ModelSpec
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.evaluate import ENOUGH_IMAGES, Subject
 from edge_sdk_tools.evaluate.agreement import said
 from edge_sdk_tools.evaluate.observe import Observed

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import onnx
 
-from edge_sdk.errors import AccuracyGateError, DataError, ModelError
-from edge_sdk.manifest import Distillation, Manifest
-from edge_sdk.model_spec import Gates, ModelSpec
-from edge_sdk.regular_file import open_regular
+from edge_sdk.bundle.manifest import Distillation, Manifest
+from edge_sdk.bundle.model_spec import Gates, ModelSpec
+from edge_sdk.core.errors import AccuracyGateError, DataError, ModelError
+from edge_sdk.core.files import open_regular
 from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.check import CheckedModel
 from edge_sdk_tools.dataset import Dataset

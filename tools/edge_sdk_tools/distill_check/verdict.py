@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edge_sdk.model_spec import Gates
+from edge_sdk.bundle.model_spec import Gates
 from edge_sdk_tools.evaluate import ENOUGH_IMAGES, Evaluation, Figure, Interval
 
 _CLOSE_POINTS = 0.1  # so near the limit one digit would not show on which side

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.errors import AccuracyGateError
-from edge_sdk.frame import Detections, Result, Segmentation
+from edge_sdk.core.errors import AccuracyGateError
+from edge_sdk.core.frame import Detections, Result, Segmentation
 from edge_sdk_tools.evaluate.average_precision import Boxes, box_overlaps
 from edge_sdk_tools.evaluate.classification import divergences, restricted, top_columns
 from edge_sdk_tools.evaluate.observe import Observed

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.errors import ModelError
+from edge_sdk.core.errors import ModelError
 
 _NAMED = 3
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Tensor
-from edge_sdk.model_spec import Decoder
+from edge_sdk.bundle.model_spec import Decoder
+from edge_sdk.core.frame import Tensor
 
 Probabilities = NDArray[np.float64]
 """float64 (N, C), a row an image, 0-1, each row's sum is 1."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import UsageError
-from edge_sdk.model_spec import ModelSpec
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.core.errors import UsageError
 from edge_sdk_tools.dataset import Format, Skipped
 from edge_sdk_tools.evaluate.agreement import agreement_metrics
 from edge_sdk_tools.evaluate.doubts import doubts_about

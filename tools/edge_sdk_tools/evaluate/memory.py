@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edge_sdk.frame import Tensor
+from edge_sdk.core.frame import Tensor
 
 _LIMIT_MB = 500.0
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from edge_sdk.errors import ModelError
-from edge_sdk.frame import Tensor
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings, onnxruntime_version
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import Tensor
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 
 _TOLERANCE = 1e-3  # of the largest value: fused kernels round otherwise, and deep networks add that up
 _FLIPPED = 0.01  # share of whole numbers that may differ: of nearly equal scores the other one wins

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.errors import DataError, ModelError
-from edge_sdk.model_spec import ModelSpec
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk_tools.dataset import Dataset, ImageFile, ImageSet, find_images, read_dataset
 from edge_sdk_tools.dataset.walk import is_file, is_folder
 from edge_sdk_tools.evaluate.alignment import align_labels

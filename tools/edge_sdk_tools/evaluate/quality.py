@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.errors import DataError
+from edge_sdk.core.errors import DataError
 from edge_sdk_tools.dataset import BoxTruth, ClassTruth
 from edge_sdk_tools.evaluate.average_precision import (
     AveragePrecision,

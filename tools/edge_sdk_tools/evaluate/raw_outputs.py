@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from edge_sdk.frame import Tensor
+from edge_sdk.core.frame import Tensor
 
 _TINY = 1e-30
 

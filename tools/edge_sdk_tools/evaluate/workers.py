@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from edge_sdk.errors import DataError
-from edge_sdk.frame import Image
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.frame import Image
 from edge_sdk_tools.dataset import ImageFile, ImageSet, Skipped
 
 T = TypeVar("T")

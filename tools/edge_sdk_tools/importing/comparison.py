@@ -13,9 +13,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from edge_sdk.errors import ModelError
-from edge_sdk.failure import first_line
-from edge_sdk.frame import Tensor
+from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.importing.probe import Probe
 
 ABSOLUTE_TOLERANCE = 1e-4

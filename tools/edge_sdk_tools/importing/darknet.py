@@ -10,8 +10,8 @@ import os
 import re
 from pathlib import Path
 
-from edge_sdk.errors import ModelError, OutputError
-from edge_sdk.model_spec import load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import load_model_spec, read_labels
+from edge_sdk.core.errors import ModelError, OutputError
 from edge_sdk_tools.importing.darknet_cfg import Section, read_cfg
 from edge_sdk_tools.importing.darknet_graph import INPUT_NAME, Graph, Value
 from edge_sdk_tools.importing.darknet_layers import add_layer

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import ModelError
-from edge_sdk.regular_file import read_regular
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.files import read_regular
 
 _INT_MAX = 2**31 - 1  # Darknet's own limit: C's int
 

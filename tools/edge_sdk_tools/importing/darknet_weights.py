@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.errors import ModelError
-from edge_sdk.regular_file import open_regular
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.files import open_regular
 
 # Added to the variance before the root, as AlexeyAB's fuse_conv_batchnorm and cuDNN (CUDNN_BN_MIN_EPSILON) do it.
 _EPSILON = 1e-5

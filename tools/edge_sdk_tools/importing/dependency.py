@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from edge_sdk.errors import MissingDependencyError
+from edge_sdk.core.errors import MissingDependencyError
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import first_line
 
 
 def describe_fault(cause: BaseException, folder: Path) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.target import Target, load_target
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.target import Target, load_target
 from edge_sdk_tools.dataset import Skipped
 from edge_sdk_tools.importing.comparison import OutputDifference
 from edge_sdk_tools.importing.import_record import Origin, embed_record

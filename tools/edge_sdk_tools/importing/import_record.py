@@ -17,7 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from msgspec import Meta
 
-from edge_sdk.regular_file import read_regular
+from edge_sdk.core.files import read_regular
 from edge_sdk_tools.importing.comparison import OutputDifference
 
 Origin: TypeAlias = Literal["PyTorch", "TensorFlow", "ONNX"]

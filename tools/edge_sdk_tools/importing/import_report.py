@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 import onnx
 
-from edge_sdk.model_spec import ModelSpec
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk_tools.dataset import Skipped
 from edge_sdk_tools.importing.comparison import OutputDifference
 from edge_sdk_tools.importing.probe import Probe

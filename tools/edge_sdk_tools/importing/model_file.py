@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from edge_sdk.errors import ModelError, OutputError, UsageError
-from edge_sdk.model_spec import ModelSpec, load_model_spec, read_labels
-from edge_sdk.target import Target
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec, read_labels
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import ModelError, OutputError, UsageError
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.dataset.walk import is_folder
 from edge_sdk_tools.importing.output_folder import check_writable

@@ -11,8 +11,8 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from edge_sdk.errors import ModelError
-from edge_sdk.frame import Tensor
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.importing.comparison import measure_difference
 from edge_sdk_tools.importing.probe import Probe
 

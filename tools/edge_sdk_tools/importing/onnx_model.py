@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.location import is_utf8
+from edge_sdk.core.errors import ModelError, UsageError
+from edge_sdk.sources.location import is_utf8
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.importing.comparison import Runner, compare_model
 from edge_sdk_tools.importing.global_pool import pool_means

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from edge_sdk.errors import OutputError
+from edge_sdk.core.errors import OutputError
 
 
 def check_writable(folder: Path, output: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from edge_sdk.frame import Image, Tensor
-from edge_sdk.model_spec import InputSpec, ModelSpec
-from edge_sdk.prepare import Prepare
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
+from edge_sdk.core.frame import Image, Tensor
+from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.dataset import ImageFile, ImageSet, find_images
 from edge_sdk_tools.dataset.walk import is_folder
 

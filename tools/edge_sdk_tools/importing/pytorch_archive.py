@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-from edge_sdk.errors import ModelError
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import ModelError, first_line
 
 # Named by torch.export.pt2_archive.constants; these are unpickled without any limit when loaded.
 _OBJECTS = ("custom_obj_", "opaque_obj_")

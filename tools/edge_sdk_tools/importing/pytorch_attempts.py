@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from edge_sdk.errors import ModelError
+from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.importing.comparison import Comparison, compare_model
 from edge_sdk_tools.importing.observation import Observation
 from edge_sdk_tools.importing.probe import Probe

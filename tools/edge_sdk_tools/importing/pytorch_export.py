@@ -15,8 +15,8 @@ import onnx
 import onnxscript  # noqa: F401 - torch asks for it in the middle of an export
 import torch
 
-from edge_sdk.failure import first_line
-from edge_sdk.frame import Tensor
+from edge_sdk.core.errors import first_line
+from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.importing.fault import place_in, place_outside, root_cause
 from edge_sdk_tools.importing.global_pool import pool_means
 from edge_sdk_tools.importing.pytorch_model import TorchModel

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import torch
 
-from edge_sdk.errors import ModelError
+from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.importing.fault import describe_fault
 
 _NAMED = 8

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from edge_sdk.errors import ModelError
-from edge_sdk.frame import Tensor
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.importing.fault import describe_fault
 from edge_sdk_tools.importing.pytorch_archive import load_program, load_script
 from edge_sdk_tools.importing.pytorch_function import call_function

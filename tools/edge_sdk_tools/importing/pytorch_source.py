@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from edge_sdk.errors import UsageError
-from edge_sdk.regular_file import LIST_BYTES
+from edge_sdk.core.errors import UsageError
+from edge_sdk.core.files import LIST_BYTES
 from edge_sdk_tools.importing.source_file import check_source
 
 Form: TypeAlias = Literal["module", "program", "script"]

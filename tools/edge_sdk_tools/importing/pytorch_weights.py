@@ -13,8 +13,7 @@ from pathlib import Path
 
 import torch
 
-from edge_sdk.errors import ModelError
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.importing.pytorch_checkpoint import PREFIX, Part, find_parts, is_prefixed, kind_of
 
 MAX_BYTES = 2**31 - 1

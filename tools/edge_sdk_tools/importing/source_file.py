@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from edge_sdk.errors import ModelError
-from edge_sdk.regular_file import open_regular
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.files import open_regular
 from edge_sdk_tools.dataset.walk import is_folder
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import onnx
 
-from edge_sdk.errors import ModelError
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.importing.comparison import compare_model
 from edge_sdk_tools.importing.import_plan import plan_import
 from edge_sdk_tools.importing.import_report import ImportReport, OnProgress

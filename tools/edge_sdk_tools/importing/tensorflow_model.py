@@ -15,10 +15,9 @@ import msgspec
 import numpy as np
 import onnx
 
-from edge_sdk.errors import ModelError
-from edge_sdk.failure import first_line
-from edge_sdk.frame import Tensor
-from edge_sdk.model_spec import InputSpec
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.importing.dependency import needed_by
 from edge_sdk_tools.importing.source_file import check_source
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from edge_sdk.manifest import BoardEstimate
+from edge_sdk.bundle.manifest import BoardEstimate
 from edge_sdk_tools.chain import STEP_ORDER
 from edge_sdk_tools.evaluate import Interval
 from edge_sdk_tools.ledger.layer import LayerNoise, LayerSensitivity

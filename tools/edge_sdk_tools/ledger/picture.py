@@ -11,8 +11,8 @@ import cv2
 import msgspec
 import numpy as np
 
-from edge_sdk.annotate import Annotator
-from edge_sdk.frame import Detections, Geometry, Image, Result, Segmentation
+from edge_sdk.core.frame import Detections, Geometry, Image, Result, Segmentation
+from edge_sdk.events.annotate import Annotator
 
 PANEL_PX = 480
 """The longer side of each half: texts stay readable, and a dozen pictures are about a megabyte."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edge_sdk.manifest import BoardEstimate, Precision
+from edge_sdk.bundle.manifest import BoardEstimate, Precision
 from edge_sdk_tools.evaluate import Interval
 from edge_sdk_tools.ledger.sound import settle
 

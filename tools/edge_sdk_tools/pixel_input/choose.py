@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 import onnx
 
-from edge_sdk.frame import Image
-from edge_sdk.manifest import InputTensor, InputType, TensorColor
-from edge_sdk.model_spec import InputSpec
-from edge_sdk.prepare import Prepare
-from edge_sdk.target import Target
+from edge_sdk.bundle.manifest import InputTensor, InputType, TensorColor
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.frame import Image
+from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.pixel_input.kernels import KernelClock
 from edge_sdk_tools.pixel_input.level_graph import LevelGraph, level_graphs, with_fourth_channel

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.frame import Tensor
-from edge_sdk.session import Event
+from edge_sdk.core.frame import Tensor
+from edge_sdk.inference.profile import Event
 from edge_sdk_tools.profiled import ProfiledSession
 
 _RUN = "model_run"

@@ -15,11 +15,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.lookup import integer_tables
-from edge_sdk.manifest import InputTensor, TensorColor
-from edge_sdk.model_spec import InputSpec
-from edge_sdk.prepare import Prepare
-from edge_sdk.session import Session, SessionSettings
+from edge_sdk.bundle.manifest import InputTensor, TensorColor
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.inference.prepare import Prepare, integer_tables
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.quantize import TO_PLANES, Entrance, entrance
 
 _LEVELS = 256

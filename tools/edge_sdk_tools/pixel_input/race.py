@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Frame, Image
-from edge_sdk.prepare import Prepare
+from edge_sdk.core.frame import Frame, Image
+from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.pixel_input.kernels import KernelClock, KernelRun
 
 _LEAST_ROUNDS = 3

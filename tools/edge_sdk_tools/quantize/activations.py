@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from edge_sdk.errors import DataError, ModelError
-from edge_sdk.frame import Image
-from edge_sdk.model_spec import InputSpec
-from edge_sdk.prepare import Prepare
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.errors import DataError, ModelError
+from edge_sdk.core.frame import Image
+from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.dataset import ImageSet, Skipped
 from edge_sdk_tools.evaluate.workers import look_at
 from edge_sdk_tools.extensions import register_extensions

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from edge_sdk.model_spec import InputSpec
+from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.dataset import ImageSet, Skipped
 from edge_sdk_tools.quantize.activations import Activations, watch_activations

@@ -6,7 +6,7 @@ level of 0-255 has an integer of its own, and quantizing the normalised picture 
 
 from __future__ import annotations
 
-from edge_sdk.model_spec import InputSpec
+from edge_sdk.bundle.model_spec import InputSpec
 
 _HIGHEST = 255
 

@@ -18,8 +18,7 @@ from onnxruntime.quantization import CalibrationMethod, QuantType
 from onnxruntime.quantization.calibrate import TensorsData
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
-from edge_sdk.errors import ModelError
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.quantize.offset_weights import wide_weights
 from edge_sdk_tools.quantize.recipe import Recipe

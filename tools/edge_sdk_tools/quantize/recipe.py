@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from edge_sdk.target import IntegerType, Target
+from edge_sdk.bundle.target import IntegerType, Target
 from edge_sdk_tools.quantize.core_form import offsets_weights
 from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration
 

@@ -12,8 +12,7 @@ import onnxruntime as ort
 from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from edge_sdk.errors import ModelError
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.extensions import extension_nodes, register_extensions

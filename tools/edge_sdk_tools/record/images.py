@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from edge_sdk.regular_file import read_regular
-from edge_sdk.session import Session, SessionSettings
+from edge_sdk.core.files import read_regular
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.dataset.images import MAX_BYTES, decode
 from edge_sdk_tools.distill_check import WorstImage as Worst
 from edge_sdk_tools.evaluate import Subject, from_checked

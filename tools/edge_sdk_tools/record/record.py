@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx
 
-from edge_sdk.cpu import Cpu
+from edge_sdk.core.machine import Cpu
 from edge_sdk_tools.evaluate import Figure
 from edge_sdk_tools.ledger import Candidate, LayerNoise, LayerSensitivity, Ledger, Verdict, operator_sizes
 from edge_sdk_tools.promise import Steps

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from edge_sdk.errors import OutputError
+from edge_sdk.core.errors import OutputError
 from edge_sdk_tools.candidates import key_of
 from edge_sdk_tools.convert import Converted, convert
 from edge_sdk_tools.disk import is_full

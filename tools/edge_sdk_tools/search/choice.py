@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from edge_sdk.errors import AccuracyGateError, SizeGateError
-from edge_sdk.manifest import InputTensor
-from edge_sdk.model_spec import Gates
+from edge_sdk.bundle.manifest import InputTensor
+from edge_sdk.bundle.model_spec import Gates
+from edge_sdk.core.errors import AccuracyGateError, SizeGateError
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.convert import Converted
 from edge_sdk_tools.evaluate import ENOUGH_IMAGES

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from edge_sdk.frame import Tensor
-from edge_sdk.prepare import Prepare
+from edge_sdk.core.frame import Tensor
+from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.candidates import Workshop
 from edge_sdk_tools.image_split import ImageSplit
 from edge_sdk_tools.prove import prove

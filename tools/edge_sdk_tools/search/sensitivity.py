@@ -13,8 +13,8 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from edge_sdk.frame import Tensor
-from edge_sdk.golden import judged_rows
+from edge_sdk.bundle.golden import judged_rows
+from edge_sdk.core.frame import Tensor
 from edge_sdk_tools.candidates import Workshop, key_of
 from edge_sdk_tools.evaluate import OnProgress
 from edge_sdk_tools.extensions import register_extensions

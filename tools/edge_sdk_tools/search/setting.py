@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from edge_sdk.errors import UsageError
-from edge_sdk.manifest import BoardEstimate
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.session import Session, SessionSettings
-from edge_sdk.target import Target
+from edge_sdk.bundle.manifest import BoardEstimate
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import UsageError
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.candidates import key_of
 from edge_sdk_tools.dataset import Dataset, carried
 from edge_sdk_tools.evaluate import OnProgress, OutputMemory, Subject

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from edge_sdk.model_spec import Gates
+from edge_sdk.bundle.model_spec import Gates
 from edge_sdk_tools.prove import NOUNS, Proof
 from edge_sdk_tools.quantize import Quantized
 

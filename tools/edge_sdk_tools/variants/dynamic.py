@@ -12,8 +12,7 @@ import msgspec
 import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import ModelError, UsageError, first_line
 from edge_sdk_tools.check.costs import node_macs
 from edge_sdk_tools.check.values import graph_values
 from edge_sdk_tools.disk import raise_if_full

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_sdk.manifest import Variant
-from edge_sdk.prepare import Prepare
+from edge_sdk.bundle.manifest import Variant
+from edge_sdk.inference.prepare import Prepare
 from edge_sdk_tools.bundle_folder import BundleFolder
 from edge_sdk_tools.convert import operators_config
 from edge_sdk_tools.prove import Reference, make_golden

@@ -13,8 +13,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_sdk.errors import ModelError
-from edge_sdk.failure import first_line
+from edge_sdk.core.errors import ModelError, first_line
 from edge_sdk_tools.convert import Converted, operators_config, operators_of
 from edge_sdk_tools.disk import raise_if_full
 from edge_sdk_tools.extensions import register_extensions

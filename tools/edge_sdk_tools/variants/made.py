@@ -6,9 +6,18 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.manifest import Agreement, BoardEstimate, Difference, Golden, InputTensor, Precision, Quality, Variant
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.session import Session
+from edge_sdk.bundle.manifest import (
+    Agreement,
+    BoardEstimate,
+    Difference,
+    Golden,
+    InputTensor,
+    Precision,
+    Quality,
+    Variant,
+)
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.inference.session import Session
 from edge_sdk_tools.convert import Converted
 from edge_sdk_tools.evaluate import Evaluation, Figure
 from edge_sdk_tools.prove import Proof

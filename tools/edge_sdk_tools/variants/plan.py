@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.target import Target
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.target import Target
 from edge_sdk_tools.check import check_model
 from edge_sdk_tools.evaluate import OnProgress
 from edge_sdk_tools.quantize import simplify

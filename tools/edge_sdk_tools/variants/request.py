@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from edge_sdk.errors import UsageError
+from edge_sdk.core.errors import UsageError
 
 _SMALLEST, _LARGEST = 8, 8192  # sides that model.toml takes
 

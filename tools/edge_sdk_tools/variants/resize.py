@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import onnx
 
-from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.target import Target
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import ModelError, UsageError
 from edge_sdk_tools.check import CheckedModel, check_model, examine
 from edge_sdk_tools.check.values import graph_values
 from edge_sdk_tools.variants.request import size_text

@@ -15,10 +15,11 @@ import msgspec
 import numpy as np
 import onnx
 
-from edge_sdk.errors import AccuracyGateError, LatencyGateError, SizeGateError
-from edge_sdk.manifest import Precision
-from edge_sdk.model_spec import ModelSpec
-from edge_sdk.session import Session, SessionSettings
+from edge_sdk.bundle.manifest import Precision
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.core.errors import AccuracyGateError, LatencyGateError, SizeGateError
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
 from edge_sdk_tools.arm_cost import Counter
 from edge_sdk_tools.board import board_counter, check_latency, estimate_once
 from edge_sdk_tools.candidates import Workshop

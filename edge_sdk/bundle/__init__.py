@@ -1,0 +1,1 @@
+"""Bundles: open and verify one, read its manifest, its model description, its target and its golden inputs."""

@@ -1,0 +1,295 @@
+"""Bundle: a NAME.edge folder that is verified or refused, never half-valid.
+
+Owns the order of checks: signature over the manifest's bytes, then the manifest, then every file's name, size and hash.
+Knows nothing of models; `Bundle.read` hands out bytes that were hashed as they were read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.bundle.golden import output_keys, row_count
+from edge_sdk.bundle.manifest import MANIFEST_FILE, SIGNATURE_FILE, FileEntry, Manifest, decode_manifest
+from edge_sdk.bundle.signing import SIGNATURE_BYTES, is_signed_by_any, public_keys
+from edge_sdk.core.errors import BundleError, IncompatibleError, UsageError
+from edge_sdk.core.files import open_regular
+from edge_sdk.core.frame import Tensor
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+_MANIFEST_LIMIT = 4 * 1024 * 1024  # bytes; a real one has about 5 kB
+_PIECE = 1024 * 1024  # bytes that are hashed at once, while other threads run
+# What numpy and zipfile raise for bytes that are no archive of arrays. Their documentation does not list it; most of
+# these come up when golden files are damaged at random. Caught around that one reading, they hide no other fault.
+_NOT_AN_ARCHIVE = (
+    AttributeError,  # a single array, with Python 3.10
+    TypeError,  # the same, with later ones
+    EOFError,  # nothing, or the end is missing
+    KeyError,  # an array is missing
+    MemoryError,  # a shape that no memory holds
+    OSError,  # an offset outside the file
+    RuntimeError,  # an entry with a password, or compressed in a way that zipfile does not know
+    ValueError,  # a header that is none, or pickled objects
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+GoldenImage: TypeAlias = tuple[NDArray[np.uint8], tuple[Tensor, ...]]
+"""A golden input, uint8 (H, W, 3) after resizing, and the outputs it must give."""
+
+
+class Bundle:
+    """An opened and verified bundle.
+
+    Attributes:
+        path: its folder.
+        manifest: what it promises, the variant that runs in front.
+        manifest_bytes: manifest.json as it was read and verified: what a signature is made over.
+        digest: SHA-256 of it in hex; it names every file's hash and so the whole bundle.
+        signed: whether a trusted key's signature was verified.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, manifest_bytes: bytes, *, signed: bool) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.manifest_bytes = manifest_bytes
+        self.digest = hashlib.sha256(manifest_bytes).hexdigest()
+        self.signed = signed
+        self._kept: dict[str, bytes] = {}
+
+    @classmethod
+    def open(
+        cls, path: Path | str, trusted_keys: Sequence[Ed25519PublicKey | Path | str] = (), *, keeps_model: bool = False
+    ) -> Bundle:
+        """Open a bundle and verify all of it.
+
+        Args:
+            path: the NAME.edge folder.
+            trusted_keys: public keys, or files of `edge-sdk keygen`; when there are any, a signature by one of them is
+                demanded before anything is parsed.
+            keeps_model: keep the first variant's file in memory until it is read or `forget_kept` is called, so that
+                it is not read and hashed twice.
+
+        Raises:
+            UsageError: there is no folder of that name.
+            ConfigError: a key's file is missing, or none.
+            BundleError: unsigned, wrongly signed, altered, incomplete, or with a file that the manifest does not name.
+        """
+        path, keys = Path(path), public_keys(trusted_keys)
+        check_place(path)
+        data = _read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)
+        if keys:
+            _check_signature(path, data, keys)
+        manifest = decode_manifest(data, str(path / MANIFEST_FILE))
+        bundle = cls(path, manifest, data, signed=bool(keys))
+        bundle._check_folder()
+        first = manifest.variants[0].file if keeps_model else None
+        for entry in manifest.files:
+            if entry.name == first:
+                bundle._kept[first] = bundle.read(first)
+            else:
+                bundle._verify(entry)
+        return bundle
+
+    def led_by(self, variant: str) -> Bundle:
+        """The same bundle, of which another variant runs: its file, its input size, its golden inputs.
+
+        Args:
+            variant: its name, such as `int8.320x320`, or its file.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        try:
+            manifest = self.manifest.led_by(variant)
+        except UsageError as cause:
+            raise UsageError(f"{self.path}: {cause}") from cause
+        other = Bundle(self.path, manifest, self.manifest_bytes, signed=self.signed)
+        other._kept = self._kept
+        return other
+
+    def forget_kept(self) -> None:
+        """Keep no file in memory any more; in none of the bundles that came of this one by `led_by`."""
+        self._kept.clear()
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file, hashed again as they are read, so that what was verified is what is used.
+
+        Raises:
+            BundleError: when the manifest does not name it, or size or hash differ.
+        """
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            return kept
+        entry = self.manifest.entry(name)
+        if entry is None:
+            raise BundleError(f"{self.path}: the manifest names no file {name!r}")
+        data = _read_regular(self.path / name, limit=entry.size)
+        self._check_file(entry, len(data), hashlib.sha256(data).hexdigest())
+        return data
+
+    def _verify(self, entry: FileEntry) -> None:
+        """As `read` does, in pieces: of what nobody asked for nothing stays in memory."""
+        digest, size, piece = hashlib.sha256(), 0, memoryview(bytearray(min(_PIECE, entry.size + 1)))
+        with _opened(self.path / entry.name) as file:
+            while size <= entry.size and (count := file.readinto(piece[: entry.size + 1 - size])):
+                digest.update(piece[:count])
+                size += count
+        self._check_file(entry, size, digest.hexdigest())
+
+    def _check_file(self, entry: FileEntry, size: int, sha256: str) -> None:
+        path = self.path / entry.name
+        if size != entry.size:
+            raise BundleError(f"{path}: has {size} bytes, the manifest promises {entry.size}; copy the bundle again")
+        if sha256 != entry.sha256:
+            raise BundleError(f"{path}: altered; sha256 is {sha256[:12]}…, the manifest promises {entry.sha256[:12]}…")
+
+    def labels(self) -> tuple[str, ...]:
+        """Labels in output order.
+
+        Raises:
+            BundleError: when the file is not UTF-8.
+        """
+        try:
+            return tuple(self.read(self.manifest.labels).decode("utf-8").splitlines())
+        except UnicodeDecodeError as cause:
+            raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
+
+    def golden(self, most: int | None = None) -> list[GoldenImage]:
+        """Golden inputs of the variant that runs, uint8 (H, W, 3) after resizing, each with the outputs it must give.
+
+        Args:
+            most: how many of them, from the first; all by default.
+
+        Raises:
+            BundleError: when the file does not hold what the manifest promises.
+        """
+        return self.golden_and_noise(most)[0]
+
+    def golden_and_noise(self, most: int | None = None) -> tuple[list[GoldenImage], tuple[Tensor, ...]]:
+        """What `golden` returns, and what quantization costs in every row of every output: both from one reading.
+
+        Returns:
+            The images, and float32 (R,) of each output; nothing of a float model.
+
+        Raises:
+            BundleError: when the file does not hold what the manifest promises.
+        """
+        promise = self.manifest.variants[0].golden
+        with self._golden_arrays() as arrays:
+            images = [
+                (arrays[f"image_{i}"], tuple(arrays[k] for k in output_keys(arrays.files, i)))
+                for i in range(promise.count if most is None else min(most, promise.count))
+            ]
+            count = len(images[0][1]) if promise.noise_share else 0
+            noise = tuple(arrays[f"noise_{number}"] for number in range(count))
+        where, (width, height) = self.path / promise.file, self.manifest.input.size_wh
+        for image, _ in images:
+            if image.dtype != np.uint8 or image.shape != (height, width, 3):
+                raise BundleError(
+                    f"{where}: a golden image is {image.dtype} {image.shape}, expected uint8 {(height, width, 3)}"
+                )
+        for number, (cost, output) in enumerate(zip(noise, images[0][1], strict=False)):
+            if cost.dtype != np.float32 or cost.shape != (row_count(output),) or not np.isfinite(cost).all():
+                raise BundleError(f"{where}: noise_{number} is not one finite float32 a row of output {number}")
+        return images, noise
+
+    @contextlib.contextmanager
+    def _golden_arrays(self) -> Iterator[np.lib.npyio.NpzFile]:
+        """What is taken out of it is read then."""
+        file = self.manifest.variants[0].golden.file
+        try:
+            with np.load(io.BytesIO(self.read(file)), allow_pickle=False) as arrays:
+                yield arrays
+        except _NOT_AN_ARCHIVE as cause:
+            raise BundleError(
+                f"{self.path / file}: not the promised golden file ({type(cause).__name__}: {cause})"
+            ) from cause
+
+    def check_device(self, machine: str, onnxruntime_version: str) -> None:
+        """Refuse a device that cannot keep the bundle's promise.
+
+        Args:
+            machine: `platform.machine()` here.
+            onnxruntime_version: installed here.
+
+        Raises:
+            IncompatibleError: another machine, or an ONNX Runtime outside the promised range.
+        """
+        promise = self.manifest
+        if machine != promise.machine:
+            raise IncompatibleError(
+                f"{self.path}: built for {promise.machine} (target {promise.target}), this machine is {machine}; "
+                f"build it with a target for {machine}, see `edge-sdk targets`"
+            )
+        if not promise.onnxruntime.admits(onnxruntime_version):
+            span = f"{promise.onnxruntime.minimum} to {promise.onnxruntime.maximum}"
+            raise IncompatibleError(
+                f"{self.path}: proved with ONNX Runtime {span}, found {onnxruntime_version}; "
+                f"install one of those, or build it with --prove-runtime {onnxruntime_version}"
+            )
+
+    def _check_folder(self) -> None:
+        expected = {entry.name for entry in self.manifest.files} | {MANIFEST_FILE}
+        found = {item.name for item in os.scandir(self.path)} - {SIGNATURE_FILE}
+        missing, extra = sorted(expected - found), sorted(found - expected)
+        if missing:
+            raise BundleError(f"{self.path}: {missing[0]} is missing; copy the bundle again")
+        if extra:
+            raise BundleError(f"{self.path}: {extra[0]} is not named by the manifest; a bundle holds nothing else")
+
+
+def check_place(path: Path) -> None:
+    """Look whether a bundle could be there, reading nothing of it; raises UsageError where none can."""
+    is_folder = path.is_dir()
+    if not is_folder or (path.suffix != ".edge" and not (path / MANIFEST_FILE).exists()):
+        what = "not a bundle" if is_folder or path.exists() else "no such bundle"
+        raise UsageError(f"{path}: {what}, expected a NAME.edge folder that `edge-sdk build` wrote")
+
+
+def _check_signature(path: Path, manifest: bytes, trusted_keys: Sequence[Ed25519PublicKey]) -> None:
+    if not (path / SIGNATURE_FILE).exists():
+        raise BundleError(f"{path}: not signed, expected a signature by a trusted key; sign it with `edge-sdk sign`")
+    signature = _read_regular(path / SIGNATURE_FILE, limit=SIGNATURE_BYTES)
+    if len(signature) != SIGNATURE_BYTES or not is_signed_by_any(manifest, signature, trusted_keys):
+        raise BundleError(f"{path}: the signature is not by a trusted key, or the manifest was altered after signing")
+
+
+def _read_regular(path: Path, limit: int) -> bytes:
+    """Read at most `limit` + 1 bytes of a regular file."""
+    with _opened(path) as file:
+        # Never as many bytes as a manifest likes to promise, nor as a file that grows likes to give.
+        return file.read(min(limit, os.fstat(file.fileno()).st_size) + 1)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a regular file and read it; links, folders, pipes and devices are refused."""
+    try:
+        with open_regular(path, follow_links=False) as file:
+            yield file
+    except FileNotFoundError:
+        raise BundleError(f"{path}: missing; copy the bundle again") from None
+    except OSError as cause:
+        raise BundleError(f"{path}: cannot be read: {cause.strerror}") from cause
+
+
+def digest_at(path: Path) -> str | None:
+    """The digest that the bundle in a folder has now, verified or not; None where there is none."""
+    try:
+        return hashlib.sha256(_read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)).hexdigest()
+    except BundleError:
+        return None

@@ -1,0 +1,118 @@
+"""Golden: how near a device's outputs must come to those of the machine that built the bundle.
+
+Owns the comparison. Float models agree to a few of the last digits. INT8 models nearly always agree to the last bit,
+but not always: CPUs add two tensors of integers in floating point, and where a sum lies half-way between two integers
+they round to different sides (docs/adr/0024). What grows from that stays below what quantization itself costs, and what
+a CPU that saturates or a wrong kernel does is larger; so that cost is the measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.bundle.manifest import Golden
+from edge_sdk.core.frame import Tensor
+
+NOISE_SHARE = 1.0
+"""Of what quantization costs: more of a difference is no rounding. docs/adr/0024 has what was measured."""
+
+_BLOCK = 65_536  # values that are compared at once: an output of a detector takes megabytes, and float64 twice as many
+
+
+def output_keys(names: list[str], image: int) -> list[str]:
+    """Of a golden file's arrays, the outputs of one image, in their order.
+
+    Raises:
+        KeyError: there are none.
+    """
+    prefix = f"output_{image}_"
+    keys = sorted((n for n in names if n.startswith(prefix)), key=lambda n: int(n.removeprefix(prefix)))
+    if not keys:
+        raise KeyError(prefix)
+    return keys
+
+
+def row_count(output: Tensor) -> int:
+    """How many rows `judged_rows` makes."""
+    values = _of_one(output)
+    return 1 if values.ndim < 2 else int(min(values.shape))
+
+
+def judged_rows(output: Tensor) -> NDArray[np.float64]:
+    """Float64 (R, N): what must be judged apart, as boxes in pixels and scores of 0-1 are, on the shortest axis."""
+    values = _of_one(output)
+    if values.ndim < 2:
+        return values.reshape(1, -1).astype(np.float64)
+    shortest = int(np.argmin(values.shape))
+    return np.moveaxis(values, shortest, 0).reshape(values.shape[shortest], -1).astype(np.float64)
+
+
+def _of_one(output: Tensor) -> Tensor:
+    """Without the axis of a batch of one."""
+    return output.reshape(output.shape[1:]) if output.ndim > 1 and output.shape[0] == 1 else output
+
+
+def energies_of(got: Tensor, expected: Tensor) -> NDArray[np.float64]:
+    """Mean square of the difference in every row, float64 (R,); both have the same shape."""
+    return np.asarray(((judged_rows(got) - judged_rows(expected)) ** 2).mean(axis=1))
+
+
+def noise_of(energies: Sequence[Sequence[NDArray[np.float64]]]) -> list[NDArray[np.float32]]:
+    """Of each output the root mean square in every row over several images, float32 (R,).
+
+    Args:
+        energies: one list an image, of `energies_of` its outputs.
+    """
+    columns = zip(*energies, strict=True)
+    return [np.sqrt(np.mean(column, axis=0)).astype(np.float32) for column in columns]
+
+
+def largest_difference(
+    got: Sequence[Tensor], expected: Sequence[Tensor], golden: Golden, noise: Sequence[Tensor]
+) -> float | str:
+    """Compare the outputs of one golden image.
+
+    Args:
+        got: here.
+        expected: by the bundle.
+        golden: how much may differ.
+        noise: of each output the root mean square in every row, (R,), that quantization costs; empty for float.
+
+    Returns:
+        The largest absolute difference, or what is wrong.
+    """
+    if len(got) != len(expected):
+        return f"{len(got)} outputs, expected {len(expected)}"
+    worst = 0.0
+    for index, (a, b) in enumerate(zip(got, expected, strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {index} is {a.dtype} {a.shape}, expected {b.dtype} {b.shape}"
+        largest, bad = _beyond(a, b, golden)
+        if bad and not (noise and _is_rounding(a, b, golden, noise[index])):
+            return f"output {index} is off by up to {largest:.3g} in {bad / a.size:.1%} of its values"
+        worst = max(worst, largest)
+    return worst
+
+
+def _beyond(got: Tensor, expected: Tensor, golden: Golden) -> tuple[float, int]:
+    """The largest absolute difference, and how many values differ by more than they may."""
+    if np.array_equal(got, expected):
+        return 0.0, 0
+    largest, bad = 0.0, 0
+    a, b = got.reshape(-1), expected.reshape(-1)
+    for start in range(0, a.size, _BLOCK):
+        x, y = (values[start : start + _BLOCK].astype(np.float64) for values in (a, b))
+        difference = np.abs(x - y)
+        # Written so that NaN counts as wrong, and is the largest of all.
+        bad += int(np.count_nonzero(~(difference <= golden.absolute + golden.relative * np.abs(y))))
+        largest = float(np.maximum(largest, difference.max()))
+    return largest, bad
+
+
+def _is_rounding(got: Tensor, expected: Tensor, golden: Golden, noise: Tensor) -> bool:
+    """Whether every row is off by no more than integers that were rounded to the other side may do."""
+    allowed = golden.absolute + golden.noise_share * noise.astype(np.float64)
+    return bool((energies_of(got, expected) <= allowed**2).all())

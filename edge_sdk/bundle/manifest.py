@@ -1,0 +1,567 @@
+"""What a bundle promises.
+
+Manifest: what a bundle promises.
+
+Owns the schema, and does no I/O. Unknown keys are errors.
+
+InputTensor: in which form a model file takes its picture, where that is not the form of model.toml.
+
+Measured: figures that a manifest promises, each with what it was measured on.
+
+manifest.json: parsed and checked, encoded, and its JSON Schema.
+
+Variant: one model file of a bundle, and all that a device needs to choose it.
+
+ONNX Runtime versions, and which of them may run a bundle.
+
+Quality: by which one figure the variants of a bundle are compared, and which differences of it are noise.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from edge_sdk.bundle.model_spec import (
+    ClassificationSpec,
+    Decoder,
+    DetectionSpec,
+    InputSpec,
+    SizeWh,
+    Task,
+    Thresholds,
+    check_decoder,
+)
+from edge_sdk.bundle.target import ProviderOptions
+from edge_sdk.core.errors import BundleError, UsageError
+
+InputType: TypeAlias = Literal["float32", "uint8"]
+TensorColor: TypeAlias = Literal["RGB", "BGR", "GRAY", "RGBA", "BGRA"]
+
+_CHANNELS = {"GRAY": 1, "RGB": 3, "BGR": 3, "RGBA": 4, "BGRA": 4}
+
+
+class InputTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a device gives a model file instead of what `input` says.
+
+    Attributes:
+        dtype: `float32`: levels less mean, by std; `uint8`: integers.
+        layout: order of the tensor's axes.
+        color: order of its channels; of a fourth, A, the values do not matter.
+        scale: of integers: by it, rounded to even and with `zero_point` added, the normalised value is an integer of
+            0-255. None where the integers are the resized picture's levels themselves.
+        zero_point: as `scale`; 0 without one.
+    """
+
+    dtype: InputType
+    layout: Literal["NCHW", "NHWC"]
+    color: TensorColor
+    scale: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    zero_point: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype == "float32" and (self.scale is not None or self.channels == 4):
+            raise ValueError("float32 has neither a scale nor a fourth channel")
+        if self.layout == "NCHW" and self.channels == 4:
+            raise ValueError(f"{self.color} lies in planes, expected layout NHWC")
+
+    @property
+    def channels(self) -> int:
+        """1, 3 or 4."""
+        return _CHANNELS[self.color]
+
+    def shape(self, size_wh: tuple[int, int]) -> tuple[int, int, int, int]:
+        """Of a tensor with this width and height in pixels, batch 1."""
+        width, height = size_wh
+        return (1, self.channels, height, width) if self.layout == "NCHW" else (1, height, width, self.channels)
+
+
+def floats_of(spec: InputSpec) -> InputTensor:
+    """What `input` says: normalised float32 in the model's own layout and colour order."""
+    return InputTensor(dtype="float32", layout=spec.layout, color=spec.color)
+
+
+_Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+_Unit = Annotated[float, Meta(ge=0, le=1)]
+_NonNegative = Annotated[float, Meta(ge=0)]
+_Change = Annotated[float, Meta(ge=-1, le=1)]
+
+
+class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a variant agrees with FP32 on images that calibration never saw.
+
+    Attributes:
+        metric: `top1_agreement` (share of equal top-1 classes), `detection_f1` (same class, matched at IoU .5) or
+            `mean_iou` of class maps.
+        value: 0-1.
+        low, high: its 95 % interval over resampled images.
+        images: how many were compared.
+        reference_count: FP32's top-1 classes, detections or class maps.
+    """
+
+    metric: Literal["top1_agreement", "detection_f1", "mean_iou"]
+    value: _Unit
+    low: _Unit
+    high: _Unit
+    images: Annotated[int, Meta(ge=1)]
+    reference_count: Annotated[int, Meta(ge=1)]
+
+
+class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much better a variant is than another model on the same images.
+
+    Attributes:
+        reference: the other one's name, as a variant has it, whether or not the bundle carries it: `fp32` is the float
+            model at model.toml's own input size.
+        value: the variant's figure less the reference's, -1 to 1; below 0 where the variant is worse.
+        low, high: its 95 % interval over resampled images, paired: each sample is drawn for both models.
+    """
+
+    reference: str
+    value: _Change
+    low: _Change
+    high: _Change
+
+    @property
+    def may_be_noise(self) -> bool:
+        """Whether the images do not tell the two apart: the interval holds zero."""
+        return self.low <= 0 <= self.high
+
+
+class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How good a variant is by the labels of images that calibration never saw.
+
+    Attributes:
+        metric: `top-1`, `mAP50-95` or `mIoU`.
+        value: 0-1.
+        low, high: its 95 % interval over resampled images.
+        fp32: the float model's at model.toml's own input size, on the same images.
+        images: how many were measured on.
+        difference: to the float model, in pairs; None where the bundle was built before that was carried.
+    """
+
+    metric: str
+    value: _Unit
+    low: _Unit
+    high: _Unit
+    fp32: _Unit
+    images: Annotated[int, Meta(ge=1)]
+    difference: Difference | None = None
+
+
+class BoardEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one inference is expected to take on the target, whose instructions were counted under emulation.
+
+    Attributes:
+        core: in qemu's spelling.
+        million_instructions: of one inference on one thread.
+        latency_ms: the estimate, on one thread, without preparation and decoding.
+        low_ms, high_ms: the estimate divided and multiplied by the worst error that such estimates were seen to have.
+    """
+
+    core: str
+    million_instructions: _NonNegative
+    latency_ms: _NonNegative
+    low_ms: _NonNegative
+    high_ms: _NonNegative
+
+
+class Distillation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the float model compares with the teacher that it was distilled from, on images that calibration never saw.
+
+    Attributes:
+        teacher: its name.
+        teacher_sha256: of its ONNX model, or of its bundle's manifest.
+        metric: `top-1`, `mAP50-95` or `mIoU` against labels; without labels agreement with the teacher.
+        student: the model's figure.
+        teacher_value: the teacher's; None where agreement is the figure.
+        low, high: 95 % interval of student less teacher, -1 to 1, or of the agreement, 0-1.
+        images: how many were compared.
+        limit: the gate that it passed: least student less teacher, or least agreement.
+        within_noise: whether the interval of the difference holds zero; None where agreement is the figure.
+        line: all of it, for people.
+    """
+
+    teacher: str
+    teacher_sha256: _Sha256
+    metric: str
+    student: float
+    teacher_value: float | None
+    low: float
+    high: float
+    images: Annotated[int, Meta(ge=1)]
+    limit: Annotated[float, Meta(ge=-1, le=1)]
+    within_noise: bool | None
+    line: str
+
+
+Precision: TypeAlias = Literal["int8", "fp32", "fp16", "int8_dynamic"]
+"""What a variant holds: INT8 by calibrated ranges; float; float of which the weights are stored in half; INT8 weights
+with ranges of activations that are taken from each frame."""
+
+
+class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Inputs and the outputs they must give.
+
+    Attributes:
+        file: an .npz: `image_I` uint8 (H, W, C) as they are after resizing, `output_I_J` the J-th output for image I,
+            and for INT8 `noise_J` float32 (R,): root mean square of what quantization costs in every row of output J,
+            whose rows stand along its shortest axis.
+        count: number of images.
+        absolute: allowed |got - expected|, in the outputs' own unit ...
+        relative: ... plus this share of |expected|; or
+        noise_share: in every row this share of its `noise_J`, as root mean square.
+    """
+
+    file: str
+    count: Annotated[int, Meta(ge=1, le=16)]
+    absolute: _NonNegative
+    relative: _NonNegative
+    noise_share: _Unit = 0.0
+
+
+class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model file that the bundle can run.
+
+    Attributes:
+        file: its name in the bundle: `model.NAME.ort`, or `.onnx` for a float model on x86_64.
+        precision: of what it computes with.
+        size_wh: of its input, in pixels; everything else about the input is the manifest's.
+        golden: what is replayed before its first frame.
+        operators: `domain:name` of each of its operators, sorted.
+        host_latency_ms: median of one run on the machine that built it, one thread; not the device's. Those of one
+            bundle were taken in turn, so that their ratios mean something. Where there is one model only, and it takes
+            levels, less the operators that it runs no more.
+        quality: by labels; None where the images have none.
+        agreement: with FP32 at the manifest's own input size; None for that model itself.
+        integer_mac_share: share of the multiply-accumulates that should run in integer kernels and did, read from a
+            profile of this very file; None for float. Of convolutions outside the float tail; for `int8_dynamic` of
+            products with weights.
+        estimate: of its time on the target; None where nothing counted it.
+        tensor: what it takes; None where that is what `input` says, in float32.
+    """
+
+    file: str
+    precision: Precision
+    size_wh: SizeWh
+    golden: Golden
+    operators: tuple[str, ...]
+    host_latency_ms: _NonNegative
+    quality: Quality | None = None
+    agreement: Agreement | None = None
+    integer_mac_share: _Unit | None = None
+    estimate: BoardEstimate | None = None
+    tensor: InputTensor | None = None
+
+    @property
+    def name(self) -> str:
+        """The part of the file's name that differs, such as `int8` or `int8.320x320`."""
+        return self.file.removeprefix("model.").removesuffix(".ort").removesuffix(".onnx")
+
+
+_Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$")]
+
+
+class RuntimeRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """ONNX Runtime versions in which golden was replayed, from `minimum` to `maximum`'s minor release."""
+
+    minimum: _Version
+    maximum: _Version
+
+    def admits(self, version: str) -> bool:
+        """Whether `version` ("1.31.1", suffixes ignored) lies in the range."""
+        found = parse_version(version)
+        return parse_version(self.minimum) <= found and found[:2] <= parse_version(self.maximum)[:2]
+
+
+def parse_version(text: str) -> tuple[int, int, int]:
+    """`1.31.1`, `1.31` or `1.31.1+cu12` as three numbers, for comparing."""
+    numbers = [int(n) for n in re.findall(r"\d+", text.split("+")[0])[:3]]
+    padded = [*numbers, 0, 0, 0]
+    return padded[0], padded[1], padded[2]
+
+
+SCHEMA_VERSION = 1
+
+
+class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the bundle: a plain name, its size in bytes and its SHA-256 in lower-case hex."""
+
+    name: str
+    size: Annotated[int, Meta(ge=0)]
+    sha256: _Sha256
+
+
+class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the bundle came from.
+
+    Attributes:
+        edge_sdk: version of the builder.
+        libraries: versions of onnx, onnxruntime, numpy and OpenCV that built it, and of onnxruntime-extensions where
+            the model has operators of it.
+        source_sha256: of the ONNX model.
+        recipe: quantization settings by name.
+        float_nodes: names of the nodes that were left float on purpose.
+        calibration_digests: the first 16 hex digits of the SHA-256 of every calibration image, so that none of them
+            ever measures this bundle.
+    """
+
+    edge_sdk: str
+    libraries: dict[str, str]
+    source_sha256: _Sha256
+    recipe: dict[str, str | int | bool]
+    float_nodes: tuple[str, ...]
+    calibration_digests: tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")], ...]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything a device needs to know before it opens a model file.
+
+    Attributes:
+        schema_version: of this schema; a newer one is refused.
+        name: the bundle's.
+        version: grows with every build of the same name.
+        created_at: RFC 3339, UTC.
+        target: name of the target it was built for.
+        machine: `platform.machine()` it runs on.
+        providers: execution providers in order of preference.
+        provider_options: what some of them are told; the place of what they keep is the device's.
+        intra_op_num_threads: threads inside one operator.
+        allow_spinning: whether waiting threads spin.
+        memory_mb: memory that the target has, in MiB.
+        task, decoder, input, thresholds, classification, detection: as in model.toml.
+        labels: name of the labels file.
+        variants: the first one runs unless another is chosen; its input is `input`, theirs differ in size alone.
+        opset: ai.onnx opset of the quantized model.
+        onnxruntime: versions that may run it.
+        operators: `domain:name` of every operator in any variant.
+        libraries: files of the bundle with custom operators, for its machine: all that it needs. They are loaded only
+            when a trusted key's signature was verified. Without any, operators of the domain `ai.onnx.contrib` come
+            from the onnxruntime-extensions package.
+        fallback_reason: why the bundle carries FP32; None when it carries INT8.
+        distillation: how it compares with its teacher; None when that was not checked.
+        latency_budget_ms: capture to outbox.
+        provenance: where it came from.
+        files: every file but the manifest and its signature.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    version: Annotated[int, Meta(ge=1)]
+    created_at: str
+    target: str
+    machine: Literal["x86_64", "aarch64"]
+    providers: tuple[str, ...]
+    provider_options: ProviderOptions = ProviderOptions()
+    intra_op_num_threads: Annotated[int, Meta(ge=1, le=256)]
+    allow_spinning: bool
+    memory_mb: Annotated[int, Meta(ge=64)]
+    task: Task
+    decoder: Decoder
+    input: InputSpec
+    thresholds: Thresholds
+    classification: ClassificationSpec
+    detection: DetectionSpec
+    labels: str
+    variants: Annotated[tuple[Variant, ...], Meta(min_length=1)]
+    opset: Annotated[int, Meta(ge=1)]
+    onnxruntime: RuntimeRange
+    operators: tuple[str, ...]
+    libraries: tuple[str, ...] = ()
+    fallback_reason: str | None = None
+    distillation: Distillation | None = None
+    latency_budget_ms: Annotated[float, Meta(gt=0)]
+    provenance: Provenance
+    files: tuple[FileEntry, ...]
+
+    def __post_init__(self) -> None:
+        check_decoder(self.task, self.decoder, self.detection)
+
+    @property
+    def taken(self) -> InputTensor:
+        """What the first variant's file takes."""
+        return self.variants[0].tensor or floats_of(self.input)
+
+    def entry(self, name: str) -> FileEntry | None:
+        """The entry of one file, or None when the manifest does not name it."""
+        return next((f for f in self.files if f.name == name), None)
+
+    def led_by(self, variant: str) -> Manifest:
+        """The same promise with one variant in front, so that it is the one that runs, and the input in its size.
+
+        Args:
+            variant: its name, such as `int8.320x320`, or its file.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        chosen = next((v for v in self.variants if variant in (v.name, v.file)), None)
+        if chosen is None:
+            names = ", ".join(v.name for v in self.variants)
+            raise UsageError(f"{self.name} has no variant {variant!r}, expected one of: {names}")
+        others = tuple(v for v in self.variants if v is not chosen)
+        sized = msgspec.structs.replace(self.input, size_wh=chosen.size_wh)
+        return msgspec.structs.replace(self, variants=(chosen, *others), input=sized)
+
+
+MANIFEST_FILE = "manifest.json"
+SIGNATURE_FILE = "manifest.sig"
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """Parse and check a manifest.
+
+    Args:
+        data: the bytes of manifest.json, already verified where keys are trusted.
+        where: what to call it in errors.
+
+    Raises:
+        BundleError: when it is not JSON, of a newer schema, or promises something impossible.
+    """
+    try:
+        loose = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as cause:
+        raise BundleError(f"{where}: not valid JSON: {cause}") from cause
+    _check_schema_version(loose, where)
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.ValidationError as cause:
+        raise BundleError(f"{where}: {cause}") from cause
+    _check_names(manifest, where)
+    _check_variants(manifest, where)
+    _check_tensors(manifest, where)
+    return manifest
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest as indented JSON, ending in a line feed."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+
+
+def manifest_schema() -> bytes:
+    """The JSON Schema of manifest.json, as docs/manifest.schema.json holds it."""
+    import inspect  # nobody needs it on a device
+
+    schema = msgspec.json.schema(Manifest)
+    for definition in schema["$defs"].values():
+        # Docstrings are indented before Python 3.13, and not from there on.
+        definition["description"] = inspect.cleandoc(definition["description"])
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
+
+
+def _check_schema_version(loose: Any, where: str) -> None:
+    version = loose.get("schema_version") if isinstance(loose, dict) else None
+    if not isinstance(version, int):
+        raise BundleError(f"{where}: schema_version is missing, expected {SCHEMA_VERSION}")
+    if version != SCHEMA_VERSION:
+        raise BundleError(
+            f"{where}: schema_version is {version}, expected {SCHEMA_VERSION}; "
+            + ("update edge-sdk on this device" if version > SCHEMA_VERSION else "build the bundle again")
+        )
+
+
+def _check_tensors(manifest: Manifest, where: str) -> None:
+    """Gray pictures have one channel and coloured ones three, whatever a variant likes."""
+    color = manifest.input.color
+    for variant in manifest.variants:
+        tensor = variant.tensor
+        if tensor is not None and (tensor.color == "GRAY") != (color == "GRAY"):
+            raise BundleError(f"{where}: {variant.file!r} takes {tensor.color} pictures and input.color is {color}")
+
+
+def _check_names(manifest: Manifest, where: str) -> None:
+    names = [f.name for f in manifest.files]
+    for name in names:
+        if not _PLAIN_NAME.fullmatch(name) or name in (MANIFEST_FILE, SIGNATURE_FILE):
+            raise BundleError(f"{where}: file name {name!r} is not allowed, expected a plain name without folders")
+    if len(set(names)) != len(names):
+        raise BundleError(f"{where}: a file is named twice")
+    promised = (name for v in manifest.variants for name in (v.file, v.golden.file))
+    for wanted in (manifest.labels, *manifest.libraries, *promised):
+        if wanted not in names:
+            raise BundleError(f"{where}: {wanted!r} is promised but not among the files")
+
+
+def _check_variants(manifest: Manifest, where: str) -> None:
+    files = [v.file for v in manifest.variants]
+    if len(set(files)) != len(files):
+        raise BundleError(f"{where}: a variant is there twice")
+    first = manifest.variants[0]
+    if first.size_wh != manifest.input.size_wh:
+        raise BundleError(
+            f"{where}: {first.file} has the size {_size(first.size_wh)}, expected input.size_wh, "
+            f"{_size(manifest.input.size_wh)}"
+        )
+    for name in {name for v in manifest.variants for name in v.operators} - {*manifest.operators}:
+        raise BundleError(f"{where}: a variant has the operator {name!r}, which operators does not name")
+
+
+def _size(size_wh: tuple[int, int]) -> str:
+    return f"{size_wh[0]}x{size_wh[1]}"
+
+
+AGREEMENT = "agreement with FP32"
+
+# That some images do not tell two models apart proves them equal only where there are many: of 30 images a loss of ten
+# points may be noise, and may be one. As far below may a distilled student lie by default.
+_MOST_BELOW = 0.02
+_ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has it
+
+
+class Rating(msgspec.Struct, frozen=True):
+    """What the bundle says of one variant.
+
+    Attributes:
+        value: 0-1; None where nobody measured it.
+        like_reference: whether labels do not tell it apart from the reference, on the same images as all others of
+            which that is said.
+    """
+
+    value: float | None
+    like_reference: bool = False
+
+    @property
+    def rank(self) -> float:
+        """The value, or less than any where there is none."""
+        return -1.0 if self.value is None else self.value
+
+    def is_as_good_as(self, best: Rating) -> bool:
+        """Whether it is equal to the best, or lies below it by no more than noise."""
+        if self.rank >= best.rank:
+            return True
+        below = best.rank - self.rank
+        return self.like_reference and best.like_reference and below <= _MOST_BELOW + _ROUNDING
+
+
+UNRATED = Rating(None)
+
+
+def ratings(manifest: Manifest) -> tuple[str, dict[str, Rating]]:
+    """The metric, and what is said of each variant by name.
+
+    It is quality by labels where every variant has it, in one metric; else agreement with FP32, whose own is 1. Nothing
+    below that 1 is noise: one image with another answer shows that the two are not the same. Of any other variant
+    without a figure nothing is known, and it ranks last: nothing that was measured may give way to a guess.
+    """
+    by_labels = {v.name: v.quality for v in manifest.variants if v.quality is not None}
+    metrics = {q.metric for q in by_labels.values()}
+    if len(by_labels) < len(manifest.variants) or len(metrics) != 1:
+        return AGREEMENT, {v.name: Rating(_agreement(v)) for v in manifest.variants}
+    compared = [(q.difference.reference, q.fp32, q.images) for q in by_labels.values() if q.difference is not None]
+    is_one_comparison = len(set(compared)) == 1
+    return metrics.pop(), {
+        name: Rating(q.value, is_one_comparison and q.difference is not None and q.difference.may_be_noise)
+        for name, q in by_labels.items()
+    }
+
+
+def _agreement(variant: Variant) -> float | None:
+    if variant.agreement is not None:
+        return variant.agreement.value
+    return 1.0 if variant.precision == "fp32" else None

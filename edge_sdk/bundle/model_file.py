@@ -1,0 +1,180 @@
+"""Self-contained: whether a model is all in its own bytes, found out before anything loads it.
+
+Owns the rule that a model chooses no files of the device. ONNX Runtime looks for weights that an ONNX model says to be
+elsewhere in the working directory, of which no signature knows; no option of it forbids that.
+
+Protobuf's wire format, as far as it takes to find the fields of a message without parsing it.
+
+Owns no message: field numbers come from the caller. https://protobuf.dev/programming-guides/encoding/ is the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from edge_sdk.core.errors import BundleError, SessionError
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10
+_LARGEST_TAG = 0xFFFF_FFFF  # a parser in C++ drops the bits above, and so finds another field there
+
+
+class Damaged(Exception):  # noqa: N818 - says what the bytes are
+    """Bytes that are no protobuf message."""
+
+
+class Truncated(Damaged):
+    """Bytes that end within a field.
+
+    Args:
+        number: of that field in its message.
+        missing: bytes of it that are not there.
+    """
+
+    def __init__(self, number: int, missing: int) -> None:
+        super().__init__(number, missing)
+        self.number = number
+        self.missing = missing
+
+
+class Field(msgspec.Struct, frozen=True, gc=False):
+    """Where one field lies.
+
+    Attributes:
+        number: of the field in its message.
+        wire_type: how it is written; `LENGTH` for strings, messages and packed numbers.
+        start: of its tag.
+        value: where its content begins, behind tag and length.
+        end: behind it.
+    """
+
+    number: int
+    wire_type: int
+    start: int
+    value: int
+    end: int
+
+
+def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
+    """Find the fields of the message in `data[start:end]`, in order.
+
+    Raises:
+        Truncated: a field that does not end within the message.
+        Damaged: one of a kind that ONNX does not use, or whose tag or length is no number.
+    """
+    position = start
+    while position < end:
+        tag, value = _varint(data, position, end)
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == LENGTH:
+            length, value = _varint(data, value, end)
+            after = value + length
+        elif wire_type == VARINT:
+            _, after = _varint(data, value, end)
+        elif wire_type in (FIXED32, FIXED64):
+            after = value + (4 if wire_type == FIXED32 else 8)
+        else:
+            raise Damaged
+        if not number or tag > _LARGEST_TAG:
+            raise Damaged
+        if after > end:
+            raise Truncated(number, after - end)
+        yield Field(number, wire_type, position, value, after)
+        position = after
+
+
+def length_field(number: int, content: bytes) -> bytes:
+    """Write a field of wire type `LENGTH`."""
+    return _written(number << 3 | LENGTH) + _written(len(content)) + content
+
+
+def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """A number and the position behind it."""
+    result = 0
+    for index in range(_LONGEST_VARINT):
+        if position + index >= end:
+            break
+        byte = data[position + index]
+        result |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return result, position + index + 1
+    raise Damaged
+
+
+def _written(number: int) -> bytes:
+    written = bytearray()
+    while number >= 0x80:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+_ORT_FORMAT = b"ORTM"  # a flatbuffer's identifier, at byte 4: by it ONNX Runtime tells the formats apart
+_TENSOR = "TensorProto"
+PATHS = {
+    "ModelProto": {7: "GraphProto", 20: "TrainingInfoProto", 25: "FunctionProto"},
+    "TrainingInfoProto": {1: "GraphProto", 2: "GraphProto"},
+    "FunctionProto": {7: "NodeProto", 11: "AttributeProto"},
+    "GraphProto": {1: "NodeProto", 5: _TENSOR, 15: "SparseTensorProto"},
+    "NodeProto": {5: "AttributeProto"},
+    "AttributeProto": {
+        5: _TENSOR,
+        6: "GraphProto",
+        10: _TENSOR,
+        11: "GraphProto",
+        22: "SparseTensorProto",
+        23: "SparseTensorProto",
+    },
+    "SparseTensorProto": {1: _TENSOR, 2: _TENSOR},
+}
+"""Of ONNX's messages the fields that lead to a tensor, by number."""
+EXTERNAL_DATA, DATA_LOCATION = 13, 14
+"""Of `TensorProto`: where else its data is, and whether it is elsewhere."""
+
+
+def refuse_other_files(model: bytes, where: str) -> None:
+    """Refuse a model that names other files.
+
+    Args:
+        model: the bytes of a model; ORT format has no place for the name of a file.
+        where: what to call it in errors.
+
+    Raises:
+        BundleError: it does.
+        SessionError: it is no message that could be looked through.
+    """
+    if model[4:8] == _ORT_FORMAT:
+        return
+    try:
+        names_others = _names_others(model)
+    except Damaged as cause:
+        raise SessionError(f"{where}: cannot load it: neither in ORT format nor ONNX; build it again") from cause
+    if names_others:
+        raise BundleError(
+            f"{where}: takes weights from another file, which no manifest names; a bundle's model holds its own: build "
+            "the bundle again"
+        )
+
+
+def _names_others(model: bytes) -> bool:
+    # Not by recursion: a model chooses how deep its graphs lie in each other.
+    open_messages = [("ModelProto", 0, len(model))]
+    while open_messages:
+        message, start, end = open_messages.pop()
+        inner = PATHS.get(message, {})
+        for field in fields(model, start, end):
+            if message == _TENSOR:
+                if _is_elsewhere(model, field):
+                    return True
+            elif field.wire_type == LENGTH and field.number in inner:
+                open_messages.append((inner[field.number], field.value, field.end))
+    return False
+
+
+def _is_elsewhere(model: bytes, field: Field) -> bool:
+    if field.number == DATA_LOCATION:
+        return field.wire_type != VARINT or model[field.value : field.end].strip(b"\x80\x00") != b""
+    return field.number == EXTERNAL_DATA

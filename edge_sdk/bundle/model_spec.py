@@ -1,0 +1,294 @@
+"""ModelSpec: one model.toml, which describes a model once for every verb.
+
+Owns the fields, their limits and the reading. Paths come out relative to the file's folder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.files import LIST_BYTES, read_regular
+
+Task = Literal["classification", "detection", "segmentation"]
+Decoder = Literal["logits", "softmax", "argmax", "yolov4", "yolov5", "yolov8", "yolox", "nanodet", "centerface", "ssd"]
+DECODERS: dict[Task, tuple[Decoder, ...]] = {
+    "classification": ("logits", "softmax"),
+    "detection": ("yolov4", "yolox", "yolov5", "yolov8", "nanodet", "centerface", "ssd"),
+    "segmentation": ("logits", "argmax"),
+}
+"""Decoders by task, in the order in which outputs are compared with them. YOLO11 heads have YOLOv8's layout."""
+
+_FLOAT32_MAX = 3.4028234663852886e38
+
+_Side = Annotated[int, Meta(ge=8, le=8192)]
+_Unit = Annotated[float, Meta(ge=0, le=1)]
+_Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        description="letters, digits, dot, underscore and hyphen, at most 100, the first a letter or digit",
+    ),
+]
+_ModelFile = Annotated[str, Meta(description="the ONNX file, relative to model.toml")]
+_LabelsFile = Annotated[
+    str, Meta(description="a text file with one label a line, in output order, relative to model.toml")
+]
+_ImageFolder = Annotated[str, Meta(description="a folder of images, relative to model.toml")]
+SizeWh = Annotated[tuple[_Side, _Side], Meta(examples=[[416, 416]])]
+_Stride = Annotated[int, Meta(ge=1, le=8192)]
+_Anchors = Annotated[tuple[tuple[tuple[float, float], ...], ...], Meta(examples=[[[[81, 82], [135, 169]]]])]
+
+
+def _check_finite(key: str, values: Iterable[float], *, positive: bool = False) -> None:
+    """Refuse what TOML can write and no model can use: inf, nan, and where it must be positive 0 and less."""
+    for value in values:
+        if not math.isfinite(value) or (positive and value <= 0):
+            raise ValueError(f"{key} holds {value}, expected {'positive' if positive else 'finite'} numbers")
+
+
+class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=False):
+    """What the model's one input wants.
+
+    Attributes:
+        size_wh: width and height in pixels.
+        resize: `letterbox` keeps the aspect ratio and pads, `stretch` does not keep it, `center_crop` cuts it out.
+        crop_fraction: for `center_crop`: which part of the largest centred cut is taken (ImageNet's usual .875).
+        pad_value: 0-255, for `letterbox`.
+        pad_anchor: where the picture lies in its padding.
+        color: channel order of the model.
+        mean: in the model's channel order, on 0-255 values: (x - mean) / std.
+        std: as `mean`; never 0.
+        layout: order of the tensor's axes.
+    """
+
+    size_wh: SizeWh
+    resize: Literal["letterbox", "stretch", "center_crop"] = "letterbox"
+    crop_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    pad_value: Annotated[int, Meta(ge=0, le=255)] = 114
+    pad_anchor: Literal["center", "top_left"] = "center"
+    color: Literal["RGB", "BGR", "GRAY"] = "RGB"
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    layout: Literal["NCHW", "NHWC"] = "NCHW"
+
+    @property
+    def channels(self) -> int:
+        """1 for GRAY, else 3."""
+        return 1 if self.color == "GRAY" else 3
+
+    @property
+    def tensor_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the input tensor, batch 1."""
+        width, height = self.size_wh
+        return (1, self.channels, height, width) if self.layout == "NCHW" else (1, height, width, self.channels)
+
+    def __post_init__(self) -> None:
+        for key, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (self.channels, 3):
+                raise ValueError(
+                    f"{key} has {len(values)} values, expected {self.channels}, one a channel of {self.color}"
+                )
+            _check_finite(key, values)
+        if 0.0 in self.std:
+            raise ValueError("std holds 0, expected numbers other than 0")
+        farthest, narrowest = max(map(abs, self.mean)), min(map(abs, self.std))
+        if max(farthest, *map(abs, self.std), (255 + farthest) / narrowest) > _FLOAT32_MAX:
+            raise ValueError("mean and std make values of the picture that float32 does not hold")
+
+
+class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Attributes: confidence and iou, 0-1: weaker detections are dropped, stronger overlaps suppressed."""
+
+    confidence: _Unit = 0.25
+    iou: _Unit = 0.45
+
+
+class ClassificationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How classes are read.
+
+    Attributes:
+        background_class: output 0 is "background"; class_id everywhere is the output's index - 1.
+        top_k: how many classes a result holds.
+    """
+
+    background_class: bool = False
+    top_k: Annotated[int, Meta(ge=1, le=1000)] = 5
+
+
+class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How raw heads are read.
+
+    Attributes:
+        anchors: for `yolov4`: one list an output, of (width, height) in input pixels. For `ssd`: one list a level, the
+            sizes of its priors; empty where the model decodes its boxes itself.
+        scale_xy: for `yolov4`: Darknet's `scale_x_y`, one an output.
+        strides: for `ssd`: one a list of anchors, in input pixels.
+        variances: for `ssd` with anchors: what offsets and logarithms of sizes were divided by.
+        box_order: for `ssd`: x or y first.
+        box_unit: for `ssd` without anchors: parts of the input's width and height, or its pixels.
+        background_class: for `ssd`: the first score is the background's, which no label names.
+        scores: for `ssd`: whether they lie between 0 and 1 already.
+        reg_max: for `nanodet`: the largest distance of a box's side, in strides.
+    """
+
+    anchors: _Anchors = ()
+    scale_xy: tuple[float, ...] = ()
+    strides: tuple[_Stride, ...] = ()
+    variances: tuple[float, float] = (0.1, 0.2)
+    box_order: Literal["xyxy", "yxyx"] = "xyxy"
+    box_unit: Literal["fraction", "pixel"] = "fraction"
+    background_class: bool = True
+    scores: Literal["probabilities", "logits"] = "probabilities"
+    reg_max: Annotated[int, Meta(ge=1, le=64)] = 7
+
+    def __post_init__(self) -> None:
+        _check_finite("anchors", [side for head in self.anchors for anchor in head for side in anchor], positive=True)
+        _check_finite("scale_xy", self.scale_xy, positive=True)
+        _check_finite("variances", self.variances, positive=True)
+        if len(self.strides) not in (0, len(self.anchors)):
+            raise ValueError("strides: expected as many numbers as anchors has lists")
+
+
+class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where images are, relative to model.toml."""
+
+    calibration: _ImageFolder | None = None
+    evaluation: _ImageFolder | None = None
+
+
+class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the model was distilled from.
+
+    Attributes:
+        model: the teacher's own model.toml, or a bundle.
+        labels: this model's label -> the teacher's, where their texts differ in more than case.
+    """
+
+    model: Annotated[str, Meta(description="the teacher's model.toml, relative to this one")]
+    labels: dict[str, str] = {}
+
+
+class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a build may lose.
+
+    Attributes:
+        int8_max_drop_relative: on labelled images, the largest share of FP32's quality that INT8 may lose, 0-1.
+        int8_min_agreement: lowest agreement of INT8 with FP32 on the evaluation images: the share of top-1 classes that
+            are equal, or the F1 score of detections matched at IoU .5.
+        distill_max_drop_points: on labelled images, how many points (hundredths) of its metric a student may lie below
+            its teacher.
+        distill_min_agreement: on images without labels, lowest agreement of a student with its teacher.
+        max_size_mb: largest model file in the bundle, in MB of 1e6 bytes.
+    """
+
+    int8_max_drop_relative: _Unit = 0.01
+    int8_min_agreement: _Unit = 0.80
+    distill_max_drop_points: Annotated[float, Meta(ge=0, le=100)] = 2.0
+    distill_min_agreement: _Unit = 0.90
+    max_size_mb: Annotated[float, Meta(gt=0)] | None = None
+
+
+class BudgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Attributes: latency_ms, capture to outbox, overrides the target's."""
+
+    latency_ms: Annotated[float, Meta(gt=0)] | None = None
+
+    def __post_init__(self) -> None:
+        _check_finite("latency_ms", [self.latency_ms] if self.latency_ms is not None else [])
+
+
+class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One model.toml; docs/model-toml.md is its reference, the attributes' own classes hold the sections.
+
+    Attributes:
+        model: the ONNX file.
+        name: of the bundle.
+        task: what the model does.
+        decoder: how its outputs are read; `DECODERS` says which belong to the task.
+        labels: the labels file, one label a line, in output order.
+    """
+
+    model: _ModelFile
+    name: _Name
+    task: Task
+    decoder: Decoder
+    labels: _LabelsFile
+    input: InputSpec
+    thresholds: Thresholds = Thresholds()
+    classification: ClassificationSpec = ClassificationSpec()
+    detection: DetectionSpec = DetectionSpec()
+    data: DataSpec = DataSpec()
+    teacher: TeacherSpec | None = None
+    gates: Gates = Gates()
+    budget: BudgetSpec = BudgetSpec()
+
+    def __post_init__(self) -> None:
+        check_decoder(self.task, self.decoder, self.detection)
+
+
+def check_decoder(task: Task, decoder: Decoder, detection: DetectionSpec) -> None:
+    """Check that a decoder is one of its task and has what it needs, whoever says so: a model.toml or a manifest.
+
+    Raises:
+        ValueError: it names the key.
+    """
+    if decoder not in DECODERS[task]:
+        raise ValueError(f"decoder: {decoder!r} is not for {task}; expected {' or '.join(DECODERS[task])}")
+    if decoder == "yolov4":
+        if not detection.anchors:
+            raise ValueError("detection.anchors is missing, expected one list of [width, height] an output for yolov4")
+        if len(detection.scale_xy) not in (0, len(detection.anchors)):
+            raise ValueError("detection.scale_xy: expected as many numbers as detection.anchors has lists")
+    if decoder == "ssd" and detection.anchors and not detection.strides:
+        raise ValueError("detection.strides is missing, expected one number a list of detection.anchors for ssd")
+
+
+def load_model_spec(path: Path) -> ModelSpec:
+    """Read one model.toml; paths in it become relative to the working folder.
+
+    Raises:
+        ModelError: when it is missing or wrong; it names file and key.
+    """
+    from edge_sdk.core.toml import read_toml  # a device reads manifests only
+
+    spec = read_toml(path, ModelSpec, ModelError)
+    folder = path.parent
+    return msgspec.structs.replace(
+        spec,
+        model=str(folder / spec.model),
+        labels=str(folder / spec.labels),
+        data=DataSpec(
+            calibration=str(folder / spec.data.calibration) if spec.data.calibration else None,
+            evaluation=str(folder / spec.data.evaluation) if spec.data.evaluation else None,
+        ),
+        teacher=TeacherSpec(str(folder / spec.teacher.model), spec.teacher.labels) if spec.teacher else None,
+    )
+
+
+def read_labels(path: Path) -> tuple[str, ...]:
+    """Labels, one a line, in output order.
+
+    Raises:
+        ModelError: when the file is missing, empty or not UTF-8.
+    """
+    try:
+        text = read_regular(path, LIST_BYTES).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such labels file") from None
+    except UnicodeDecodeError as cause:
+        raise ModelError(f"{path}: labels cannot be read: {cause}") from cause
+    except OSError as cause:
+        raise ModelError(f"{path}: labels cannot be read: {cause.strerror}") from cause
+    labels = tuple(line.strip() for line in text.splitlines())
+    while labels and not labels[-1]:
+        labels = labels[:-1]
+    if not labels:
+        raise ModelError(f"{path}: no labels in it, expected one a line in output order")
+    return labels

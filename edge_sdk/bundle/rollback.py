@@ -1,0 +1,102 @@
+"""Rollback protection: a signed bundle that is older than one that ran here before is refused.
+
+A signature stays good for ever, so that whoever can write to a device's disk could put an old bundle with a known fault
+back. The state folder keeps, by the name of the bundle, the newest version that loaded and replayed its golden inputs
+here. Only bundles whose signature a trusted key verified count: in others anybody can write any version. A state folder
+that cannot be read or written never stops a device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import BundleError, OutputError
+from edge_sdk.core.files import read_regular, state_folder, write_record
+
+_remembering = threading.Lock()  # two streams may prove two versions of one bundle at the same time
+
+
+class _Newest(msgspec.Struct, frozen=True):
+    """A record: the newest version of one bundle that was proved here."""
+
+    version: int
+
+
+def refuse_older(bundle: Bundle, *, allow_older: bool) -> str:
+    """Refuse a signed bundle of which a newer version ran here.
+
+    Args:
+        bundle: verified.
+        allow_older: accept it all the same.
+
+    Returns:
+        A line for people where an older one is accepted; otherwise empty.
+
+    Raises:
+        BundleError: it is older, and that is not allowed.
+    """
+    version, name = bundle.manifest.version, bundle.manifest.name
+    try:
+        newest = _newest(bundle) if bundle.signed else 0
+    except OutputError:  # which `remember_version` says
+        newest = 0
+    if version >= newest:
+        return ""
+    if allow_older:
+        return (
+            f"{bundle.path}: version {version} of {name} is older than {newest}, which ran here; it is allowed to run"
+        )
+    raise BundleError(
+        f"{bundle.path}: version {version} of {name}, expected {newest} or newer: {newest} ran here before; build it "
+        "again, or allow older ones with --allow-older ([trust] allow_older = true)"
+    )
+
+
+def remember_version(bundle: Bundle, say: Callable[[str], None]) -> None:
+    """Remember the version of a signed bundle that was proved here, where it is the newest.
+
+    Args:
+        bundle: verified, and proved.
+        say: takes a line for people where that cannot be.
+    """
+    if not bundle.signed:
+        return
+    version, problem = bundle.manifest.version, ""
+    with _remembering:
+        try:
+            newest = _newest(bundle)
+        except OutputError as cause:
+            newest, problem = 0, str(cause)
+        if version > newest:
+            try:
+                write_record(_path(bundle), msgspec.json.encode(_Newest(version)))
+            except OutputError as cause:
+                problem = problem or str(cause)
+    if problem:
+        say(f"warning: which version of {bundle.manifest.name} is the newest is not known, so that any runs: {problem}")
+
+
+def _newest(bundle: Bundle) -> int:
+    """The newest version that was proved here; 0: none.
+
+    Raises:
+        OutputError: nobody knows.
+    """
+    path = _path(bundle)
+    try:
+        return msgspec.json.decode(read_regular(path), type=_Newest).version
+    except FileNotFoundError:
+        return 0
+    except OSError as cause:
+        raise OutputError(f"{path}: cannot be read: {cause.strerror}") from cause
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as cause:
+        raise OutputError(f"{path}: damaged") from cause
+
+
+def _path(bundle: Bundle) -> Path:
+    return state_folder() / "versions" / f"{bundle.manifest.name}.json"

@@ -1,0 +1,237 @@
+"""Target: what a device is and how it likes its models, as one flat TOML in targets/.
+
+Owns the fields, their limits and where target files are found. Knows nothing of models.
+
+Options of execution providers, by ONNX Runtime's own names.
+
+Owns which of them a target and a bundle may give. None of them is a path or a library: a bundle must not say where a
+device writes, nor what code it loads.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from edge_sdk.core.errors import TargetError
+from edge_sdk.core.toml import read_toml
+
+_Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Bytes = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+_Device = Annotated[int, Meta(ge=0, le=255)]
+
+
+class TensorrtOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Those of TensorrtExecutionProvider; what is not given is as ONNX Runtime has it.
+
+    Attributes:
+        device_id: which GPU.
+        trt_max_workspace_size: memory that TensorRT may take while it runs, in bytes.
+        trt_max_partition_iterations: how often the graph is cut again for the parts that TensorRT takes.
+        trt_min_subgraph_size: nodes that a part must have, at least.
+        trt_fp16_enable: half precision, where it is faster.
+        trt_int8_enable: integers, where the model says their scales.
+        trt_dla_enable, trt_dla_core: the deep learning accelerator of a Jetson, and which one.
+        trt_force_sequential_engine_build: engines for several GPUs are built in turn.
+        trt_context_memory_sharing_enable: parts of the graph share their memory.
+        trt_layer_norm_fp32_fallback: LayerNorm stays in single precision.
+        trt_build_heuristics_enable: engines are built sooner, and may run slower.
+        trt_builder_optimization_level: 0 to 5; the higher, the longer an engine takes to build.
+        trt_sparsity_enable: weights of which two of four are zero are used as such.
+        trt_auxiliary_streams: streams beside the main one; -1 leaves it to TensorRT.
+        trt_cuda_graph_enable: all kernels are started at once.
+    """
+
+    device_id: _Device | None = None
+    trt_max_workspace_size: _Bytes | None = None
+    trt_max_partition_iterations: _Count | None = None
+    trt_min_subgraph_size: _Count | None = None
+    trt_fp16_enable: bool | None = None
+    trt_int8_enable: bool | None = None
+    trt_dla_enable: bool | None = None
+    trt_dla_core: _Device | None = None
+    trt_force_sequential_engine_build: bool | None = None
+    trt_context_memory_sharing_enable: bool | None = None
+    trt_layer_norm_fp32_fallback: bool | None = None
+    trt_build_heuristics_enable: bool | None = None
+    trt_builder_optimization_level: Annotated[int, Meta(ge=0, le=5)] | None = None
+    trt_sparsity_enable: bool | None = None
+    trt_auxiliary_streams: Annotated[int, Meta(ge=-1, le=64)] | None = None
+    trt_cuda_graph_enable: bool | None = None
+
+
+class CudaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Those of CUDAExecutionProvider; what is not given is as ONNX Runtime has it.
+
+    Attributes:
+        device_id: which GPU.
+        gpu_mem_limit: of the arena, in bytes; other memory comes on top.
+        arena_extend_strategy: by how much the arena grows. ONNX Runtime's own doubles it, which on a Jetson takes the
+            memory from the CPU.
+        cudnn_conv_algo_search: how algorithms of convolutions are found. ONNX Runtime's own tries every one at the
+            first run, which takes longer than a camera waits.
+        cudnn_conv_use_max_workspace: algorithms may take as much memory as they like.
+        do_copy_in_default_stream: copies wait for kernels.
+        use_tf32: products of floats have ten bits of mantissa.
+        prefer_nhwc: convolutions in NHWC.
+    """
+
+    device_id: _Device | None = None
+    gpu_mem_limit: _Bytes | None = None
+    arena_extend_strategy: Literal["kNextPowerOfTwo", "kSameAsRequested"] = "kSameAsRequested"
+    cudnn_conv_algo_search: Literal["EXHAUSTIVE", "HEURISTIC", "DEFAULT"] = "HEURISTIC"
+    cudnn_conv_use_max_workspace: bool | None = None
+    do_copy_in_default_stream: bool | None = None
+    use_tf32: bool | None = None
+    prefer_nhwc: bool | None = None
+
+
+class ProviderOptions(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    rename={"tensorrt": "TensorrtExecutionProvider", "cuda": "CUDAExecutionProvider"},
+):
+    """Options by execution provider; the CPU provider has none of interest.
+
+    Attributes:
+        tensorrt: of TensorrtExecutionProvider.
+        cuda: of CUDAExecutionProvider.
+    """
+
+    tensorrt: TensorrtOptions = TensorrtOptions()
+    cuda: CudaOptions = CudaOptions()
+
+    def of(self, provider: str) -> dict[str, str]:
+        """What ONNX Runtime is given for a provider, by name: text, with 1 and 0 for true and false."""
+        name = next((f.name for f in msgspec.structs.fields(self) if f.encode_name == provider), None)
+        given = msgspec.structs.asdict(getattr(self, name)) if name else {}
+        return {
+            key: str(int(value)) if isinstance(value, bool) else str(value)
+            for key, value in given.items()
+            if value is not None
+        }
+
+    def given(self) -> list[str]:
+        """The providers for which there is anything that is not a default."""
+        return [f.encode_name for f in msgspec.structs.fields(self) if getattr(self, f.name) != f.default]
+
+
+IntegerType = Literal["QUInt8", "QInt8"]
+PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
+"""Execution providers that a target may ask for, by ONNX Runtime's own names."""
+
+_Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$", description="a version such as 1.20.1")]
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One device, as data.
+
+    Attributes:
+        name: equals the file's name without `.toml`.
+        description: one line for `edge-sdk targets`.
+        machine: `platform.machine()` there.
+        cpu: the core, in qemu's spelling (`cortex-a72`); empty when the target is a family of cores.
+        providers: execution providers in order of preference; the CPU provider comes last, always.
+        provider_options: what some of them are told, in tables such as [provider_options.CUDAExecutionProvider].
+        intra_op_num_threads: threads inside one operator, 1 or more.
+        allow_spinning: whether threads spin while they wait for each other within a run.
+        activation_type: integer type of activations after quantization.
+        weight_type: integer type of weights after quantization.
+        per_channel: one weight scale an output channel instead of one a tensor.
+        reduce_range: 7-bit weights, for CPUs whose U8S8 product saturates (x86 before VNNI).
+        max_opset: the highest ai.onnx opset that `min_onnxruntime` runs.
+        min_onnxruntime: the lowest ONNX Runtime there.
+        max_onnxruntime: the highest ONNX Runtime that can be had there; empty where there is no such limit.
+        python: the Python minor version there.
+        wheel_platform: pip's platform tag for its wheels.
+        memory_mb: memory of the board, in MiB.
+        clock_mhz: the core's highest clock, in MHz, which estimates of latency go by; 0 when it is not known.
+        latency_budget_ms: capture to outbox, in milliseconds, unless model.toml says otherwise.
+    """
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9_]+$", description="lower-case letters, digits and underscore")]
+    description: str
+    machine: Literal["x86_64", "aarch64"]
+    cpu: str
+    providers: Annotated[list[str], Meta(min_length=1)]
+    intra_op_num_threads: Annotated[int, Meta(ge=1, le=256)]
+    allow_spinning: bool
+    activation_type: IntegerType
+    weight_type: IntegerType
+    per_channel: bool
+    reduce_range: bool
+    max_opset: Annotated[int, Meta(ge=13, le=30)]
+    min_onnxruntime: _Version
+    max_onnxruntime: Annotated[str, Meta(pattern=r"^(\d+\.\d+\.\d+)?$", description="a version, or empty")]
+    python: _Version
+    wheel_platform: str
+    memory_mb: Annotated[int, Meta(ge=64)]
+    latency_budget_ms: Annotated[float, Meta(gt=0)]
+    clock_mhz: Annotated[int, Meta(ge=0, le=10000)] = 0
+    provider_options: ProviderOptions = ProviderOptions()
+
+    def __post_init__(self) -> None:
+        unknown = [p for p in self.providers if p not in PROVIDERS]
+        if unknown:
+            raise ValueError(f"providers: {unknown[0]!r} is not an execution provider; expected {', '.join(PROVIDERS)}")
+        if self.providers[-1] != "CPUExecutionProvider":
+            raise ValueError("providers: expected CPUExecutionProvider last, the one that runs everywhere")
+        if len(set(self.providers)) != len(self.providers):
+            raise ValueError("providers: expected each execution provider once")
+        idle = [p for p in self.provider_options.given() if p not in self.providers]
+        if idle:
+            raise ValueError(
+                f"provider_options.{idle[0]}: it is not among providers, which are {', '.join(self.providers)}"
+            )
+        if not math.isfinite(self.latency_budget_ms):
+            raise ValueError(f"latency_budget_ms is {self.latency_budget_ms}, expected a finite number")
+        if self.weight_type == "QUInt8" and self.activation_type == "QInt8":
+            raise ValueError("weight_type: QUInt8 weights need QUInt8 activations; S8U8 has no kernels")
+
+
+def load_target(name_or_path: str) -> Target:
+    """Find and read one target.
+
+    Args:
+        name_or_path: a path that ends in `.toml`, or the name of a target that edge-sdk brings.
+
+    Raises:
+        TargetError: when there is none of that name, or the file is wrong; it names file and key.
+    """
+    if name_or_path.endswith(".toml"):
+        return _read(Path(name_or_path))
+    folder = targets_folder()
+    path = folder / f"{name_or_path}.toml"
+    if name_or_path not in target_names():
+        near = difflib.get_close_matches(name_or_path, target_names(), n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise TargetError(
+            f"unknown target {name_or_path!r}; {hint}expected a path to a .toml or one of: {', '.join(target_names())}"
+        )
+    return _read(path)
+
+
+def target_names() -> list[str]:
+    """Names of the targets that edge-sdk brings, sorted."""
+    return sorted(p.stem for p in targets_folder().glob("*.toml"))
+
+
+def targets_folder() -> Path:
+    """The folder of the target files: inside the installed package, or the checkout's `targets/`."""
+    package = Path(__file__).parents[1]
+    installed = package / "_targets"
+    return installed if installed.is_dir() else package.parent / "targets"
+
+
+def _read(path: Path) -> Target:
+    target = read_toml(path, Target, TargetError)
+    if target.name != path.stem:
+        raise TargetError(f"{path}: name is {target.name!r}, expected {path.stem!r}, the file's own name")
+    return target

@@ -1,0 +1,129 @@
+"""Regular files: what somebody else wrote is read without waiting for anybody and in bounded memory.
+
+Small files from outside (keys, certificates, passwords, labels, TOML, records) are read by `read_regular`; a bundle's
+files, which may be large, are opened by `open_regular`. A folder, a pipe, a socket or a device in place of the file is
+refused before anything of it is read. What is refused is an OSError whose `strerror` is written for people: the caller
+puts the path in front of it and chooses the family of the error.
+
+The state folder: where a device keeps what it found out about itself, and how a record gets there whole.
+
+Owns the place and the way of writing. What a record holds is its owner's; nothing in it is needed to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+from io import BufferedReader
+from pathlib import Path
+
+from edge_sdk.core.errors import OutputError
+
+SMALL_BYTES = 1 << 20
+"""Enough for a key, a password or a chain of certificates: real ones have a few kB."""
+LIST_BYTES = 1 << 24
+"""Enough for a list with a line for each class, or for each authority."""
+
+_LEAST_BYTES = 1 << 16  # are asked for, whatever the size: files of /proc, and of some network disks, claim to be empty
+_EXPECTED = "expected a regular file"
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def open_regular(path: Path, *, follow_links: bool = True) -> BufferedReader:
+    """Open a regular file for reading; never waits, as opening a pipe would.
+
+    Args:
+        path: the file.
+        follow_links: whether a symbolic link stands for the file that it leads to; otherwise it is refused.
+
+    Raises:
+        OSError: there is no such file, it cannot be opened, or it is no regular file.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except ValueError as cause:
+        raise OSError(errno.EINVAL, "there is a NUL character in its name") from cause
+    except OSError as cause:
+        if cause.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, f"it is a socket, or a device that is not there, {_EXPECTED}") from cause
+        raise
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, {_EXPECTED}")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
+    """Read a whole regular file.
+
+    Args:
+        path: the file; a symbolic link is followed.
+        limit: the most bytes that it may have, a whole number of MiB.
+
+    Raises:
+        OSError: as of `open_regular`; it has more bytes than `limit`, it grows while it is read, or cannot be read.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        most = min(limit, max(size, _LEAST_BYTES))
+        data = file.read(most + 1) if size <= limit else b""
+    if size > limit or len(data) > limit:
+        raise OSError(errno.EFBIG, f"more than {limit >> 20} MiB, expected a smaller file")
+    if len(data) > most:
+        raise OSError(errno.EBUSY, "it grows while it is read")
+    return data
+
+
+def state_folder() -> Path:
+    """The folder, which need not exist yet.
+
+    systemd's $STATE_DIRECTORY (the first, where there are several), else `edge-sdk` in $XDG_STATE_HOME, else
+    ~/.local/state/edge-sdk. A relative $XDG_STATE_HOME is passed over, as its specification demands.
+
+    Raises:
+        OutputError: none of the variables is set and this user has no home.
+    """
+    by_systemd = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if by_systemd:
+        return Path(by_systemd)
+    by_user = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if by_user.is_absolute():
+        return by_user / "edge-sdk"
+    try:
+        return Path.home() / ".local" / "state" / "edge-sdk"
+    except RuntimeError as cause:
+        raise OutputError(
+            "this user has no home folder; set $XDG_STATE_HOME to a folder that can be written"
+        ) from cause
+
+
+def write_record(path: Path, data: bytes) -> None:
+    """Put a record where others read it: the old one or the new one is there, never a half, whoever else writes.
+
+    Args:
+        path: of the record; its folder is made where it is missing.
+        data: all of it.
+
+    Raises:
+        OutputError: it cannot be written; what was there before still is.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())  # without it a power cut leaves an empty file under the final name
+            Path(partial).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(partial).unlink()
+            raise
+    except OSError as cause:
+        raise OutputError(f"{path}: cannot be written: {cause.strerror or cause}") from cause

@@ -1,0 +1,312 @@
+"""The values that flow through the loop: Frame -> Prepared -> Inferred -> Detections, Classification or Segmentation.
+
+Owns their shapes and units, and no behaviour but arithmetic on them. Each value keeps what the next stage needs.
+
+What a picture is, and the words for what is none.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import lru_cache
+from typing import Any, TypeAlias, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import CameraError, UsageError
+
+Image: TypeAlias = NDArray[np.uint8]
+"""uint8 (H, W, 3), BGR, 0-255: what cameras and OpenCV deliver."""
+
+_EXPECTED = "expected a numpy array of uint8 (height, width, 3), BGR, of one pixel at least"
+
+
+def check_image(image: object) -> None:
+    """Refuse what is no picture, whoever's source it comes from. Strides may be any: OpenCV copies what it must.
+
+    Raises:
+        CameraError: it is none.
+    """
+    found = _misfit_of(image)
+    if found is not None:
+        raise CameraError(f"the source gave a frame whose image is {found}, {_EXPECTED}; convert it in the source")
+
+
+def as_picture(image: NDArray[Any] | None) -> Image:
+    """What a program gave for a picture, itself; of what is none it says how it becomes one.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = _misfit_of(image)
+    if found is not None:
+        raise UsageError(f"the picture is {found}, {_EXPECTED}; {_way_of(image)}")
+    return cast("Image", image)
+
+
+def _misfit_of(image: object) -> str | None:
+    if not isinstance(image, np.ndarray):
+        return type(image).__name__
+    is_picture = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size
+    return None if is_picture else f"{image.dtype} {image.shape}"
+
+
+def _way_of(image: object) -> str:
+    """From what was given to a picture."""
+    if image is None:
+        return "cv2.imread gives None where there is no file that it can read"
+    if not isinstance(image, np.ndarray):
+        return "cv2.imread(path) reads one from a file, numpy.asarray makes an array of what can be one"
+    if not image.size:
+        return "it has no pixels"
+    if image.dtype != np.uint8:
+        return "bring it to 0-255, then .astype(numpy.uint8)"
+    if image.ndim == 2 or image.shape[2:] == (1,):
+        return "cv2.cvtColor(image, cv2.COLOR_GRAY2BGR) makes three channels of one"
+    if image.shape[2:] == (4,):
+        return "cv2.cvtColor(image, cv2.COLOR_BGRA2BGR) leaves the fourth channel out; of RGBA COLOR_RGBA2BGR does"
+    return "one picture at a time, its channels last"
+
+
+Tensor: TypeAlias = NDArray[Any]
+"""An input or output of a model; dtype and shape are the model's own."""
+
+
+class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """One picture from one camera.
+
+    Attributes:
+        image: uint8 (H, W, 3), BGR. Belongs to the source, which overwrites it after the next `latest()`: copy to keep.
+        captured_ns: monotonic nanoseconds at which it arrived, or the sensor took it; for files when it was due.
+        captured_at: seconds since the epoch, wall clock, at the same moment.
+        seq: 0 and up; counts every frame of the source, those nobody took included. For files the frame's index.
+        camera: the stream's name.
+        delay_ns: nanoseconds of its age that each frame of this source has when it comes; FFmpeg returns H.264 late.
+    """
+
+    image: Image
+    captured_ns: int
+    captured_at: float
+    seq: int
+    camera: str
+    delay_ns: int = 0
+
+    @classmethod
+    def of(cls, image: NDArray[Any] | None, *, seq: int = 0, camera: str = "camera") -> Frame:
+        """A frame of a picture of one's own, captured now: to be called right after the grab.
+
+        Args:
+            image: uint8 (H, W, 3), BGR; kept, not copied. Other arrays are refused, and None, which OpenCV gives for
+                what it cannot read.
+            seq: the frame's number, 0 and up; counts every frame of the source.
+            camera: the stream's name.
+
+        Raises:
+            UsageError: it is no such array.
+        """
+        return cls(as_picture(image), time.monotonic_ns(), time.time(), seq, camera)
+
+    def __repr__(self) -> str:
+        """Without the pixels, of which results would be full otherwise."""
+        shape = getattr(self.image, "shape", None)
+        return f"Frame(shape={shape}, seq={self.seq}, camera={self.camera!r}, captured_at={self.captured_at})"
+
+    @property
+    def size_wh(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return self.image.shape[1], self.image.shape[0]
+
+
+@lru_cache(maxsize=16)  # frames rarely change their size; making the arrays anew costs as much as using them
+def _corner_arrays(
+    offset_x: float, offset_y: float, scale_x: float, scale_y: float, size_wh: tuple[int, int]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Offset, scale and frame size as float32 (2,), for both corners of a box."""
+    return (
+        np.array((offset_x, offset_y), np.float32),
+        np.array((scale_x, scale_y), np.float32),
+        np.array(size_wh, np.float32),
+    )
+
+
+class Geometry(msgspec.Struct, frozen=True, gc=False):
+    """How the frame was laid into the model's input: input_px = frame_px * scale + offset.
+
+    Attributes:
+        scale_x: input pixels a frame pixel, horizontally.
+        scale_y: the same, vertically.
+        offset_x: input pixels left of the picture (negative where it was cropped).
+        offset_y: input pixels above the picture (negative where it was cropped).
+    """
+
+    scale_x: float
+    scale_y: float
+    offset_x: float
+    offset_y: float
+
+    def boxes_to_frame(self, boxes_xyxy: NDArray[np.float32], size_wh: tuple[int, int]) -> NDArray[np.float32]:
+        """Map boxes from the model's input to the frame, in place, clipped to the picture.
+
+        Args:
+            boxes_xyxy: float32 (N, 4), C-contiguous, pixels of the model's input.
+            size_wh: the frame's width and height in pixels.
+
+        Returns:
+            The same array, in pixels of the frame.
+        """
+        offset, scale, limit = _corner_arrays(self.offset_x, self.offset_y, self.scale_x, self.scale_y, size_wh)
+        corners = boxes_xyxy.reshape(-1, 2, 2)
+        corners -= offset
+        corners /= scale
+        np.maximum(corners, 0, out=corners)
+        np.minimum(corners, limit, out=corners)
+        return boxes_xyxy
+
+    def cells_of_picture(self, frame_wh: tuple[int, int], cells_wh: tuple[int, int]) -> tuple[slice, slice]:
+        """Columns and rows of the input's cells, or pixels, whose centre lies in the picture and not in its padding.
+
+        Of a picture that is thinner than a cell it is the cell in its middle.
+
+        Args:
+            frame_wh: the frame's width and height in pixels.
+            cells_wh: columns and rows of the input.
+        """
+        return (
+            _cells_between(self.offset_x, self.offset_x + frame_wh[0] * self.scale_x, cells_wh[0]),
+            _cells_between(self.offset_y, self.offset_y + frame_wh[1] * self.scale_y, cells_wh[1]),
+        )
+
+
+def _cells_between(start: float, end: float, count: int) -> slice:
+    first, last = max(0, math.ceil(start - 0.5)), min(count, math.ceil(end - 0.5))
+    if first < last:
+        return slice(first, last)
+    middle = min(count - 1, max(0, int((start + end) / 2)))
+    return slice(middle, middle + 1)
+
+
+class Prepared(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A frame as the model wants it.
+
+    Attributes:
+        tensor: the model's input, batch 1. Belongs to the prepare step and is overwritten by the next frame.
+        geometry: how the frame lies in it.
+        frame: where it came from.
+    """
+
+    tensor: Tensor
+    geometry: Geometry
+    frame: Frame
+
+
+class Inferred(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """What the model answered.
+
+    Attributes:
+        outputs: in the order of the model's outputs. They belong to the session and are overwritten by the next run.
+        inference_ns: duration of the bare run.
+        prepared: what was asked.
+    """
+
+    outputs: tuple[Tensor, ...]
+    inference_ns: int
+    prepared: Prepared
+
+
+class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Objects found in one frame, most confident first.
+
+    Attributes:
+        frame: where they were found.
+        inference_ns: duration of the bare run.
+        boxes_xyxy: float32 (N, 4), clipped, in pixels of the original frame.
+        confidences: float32 (N,), 0-1.
+        class_ids: int64 (N,), lines of labels.txt from 0.
+        is_finite: whether the model's outputs were numbers, as far as they were looked at. Where not, what is not among
+            these objects is not known.
+    """
+
+    frame: Frame
+    inference_ns: int
+    boxes_xyxy: NDArray[np.float32]
+    confidences: NDArray[np.float32]
+    class_ids: NDArray[np.int64]
+    is_finite: bool = True
+
+
+class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The most likely classes of one frame, most likely first.
+
+    Attributes:
+        frame: what was classified.
+        inference_ns: duration of the bare run.
+        confidences: float32 (K,), 0-1, of all classes that sum to 1.
+        class_ids: int64 (K,). With a background class: output index - 1, and -1 is the background itself.
+        is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
+    """
+
+    frame: Frame
+    inference_ns: int
+    confidences: NDArray[np.float32]
+    class_ids: NDArray[np.int64]
+    is_finite: bool = True
+
+
+NO_CLASS = 255
+"""In a class map: no class is known there. The classes themselves are 0 to 254."""
+
+
+class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The class of every place in one frame.
+
+    Attributes:
+        frame: what was segmented.
+        inference_ns: duration of the bare run.
+        class_map: uint8 (H, W), lines of labels.txt from 0, or `NO_CLASS`. Of the output's own resolution, over the
+            model's whole input, its padding included.
+        geometry: how the frame lies in `class_map`: map_px = frame_px * scale + offset.
+        shares: float32 (C,), 0-1, one a class: its share of the picture's cells, padding left out. They sum to 1, or to
+            less where cells have no class.
+        is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
+    """
+
+    frame: Frame
+    inference_ns: int
+    class_map: NDArray[np.uint8]
+    geometry: Geometry
+    shares: NDArray[np.float32]
+    is_finite: bool = True
+
+    def to_frame(self) -> NDArray[np.uint8]:
+        """The class of every pixel of the original frame: of the nearest cell that is no padding.
+
+        Returns:
+            uint8 (frame height, frame width), a new array; `NO_CLASS` where the frame was cropped away.
+        """
+        geometry, (height, width) = self.geometry, self.class_map.shape
+        frame_wh = self.frame.size_wh
+        picture_x, picture_y = geometry.cells_of_picture(frame_wh, (width, height))
+        seen_x, columns = _cells_along(frame_wh[0], geometry.scale_x, geometry.offset_x, width, picture_x)
+        seen_y, rows = _cells_along(frame_wh[1], geometry.scale_y, geometry.offset_y, height, picture_y)
+        # Columns first: whole rows can then be copied. Six times as fast as one index with both.
+        seen = self.class_map.take(columns, axis=1).take(rows, axis=0)
+        if seen.shape == self.frame.image.shape[:2]:
+            return seen
+        pixels = np.full(self.frame.image.shape[:2], NO_CLASS, np.uint8)
+        pixels[seen_y, seen_x] = seen
+        return pixels
+
+
+def _cells_along(
+    length_px: int, scale: float, offset: float, count: int, picture: slice
+) -> tuple[slice, NDArray[np.intp]]:
+    """Along one side of the frame: which pixels lie on cells 0 to `count` - 1, and the cell of `picture` for each."""
+    cells = np.floor((np.arange(length_px) + 0.5) * scale + offset)
+    first, end = np.searchsorted(cells, (0, count)).tolist()
+    return slice(first, end), np.clip(cells[first:end], picture.start, picture.stop - 1).astype(np.intp)
+
+
+Result: TypeAlias = Detections | Classification | Segmentation

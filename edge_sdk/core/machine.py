@@ -1,0 +1,349 @@
+"""Cores: how many this machine has, and how many of them this process may use.
+
+Owns the reading of Linux's own files; where they are missing or say nothing, it answers what Python counts.
+
+Cpu: what this machine computes with: a name for people, and a digest that tells it from others.
+
+Owns the reading of Linux's own files. What no file says is left out; nothing here fails.
+
+CpuTime: what the processors did, of which this program's own work can be told from all other.
+
+Owns the reading of /proc/stat. What a container does not show is not known, and then nothing is said.
+
+Free memory: what this process may still take, of the machine or of its control group.
+
+Heap: one for all threads, and memory that was freed goes back to the system.
+
+Garbage: when Python looks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import hashlib
+import os
+import platform
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+_CPUS = "sys/devices/system/cpu"
+_CGROUPS = "sys/fs/cgroup"
+_SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # the second is what kernels before 5.3 call the first
+
+
+class Cores(msgspec.Struct, frozen=True):
+    """The processors of a machine, as one process sees them.
+
+    Attributes:
+        logical: those that are online; a core with two hyperthreads counts twice.
+        physical: the cores that they are.
+        allowed: logical ones that this process may keep busy: its affinity mask, and its control group's quota rounded
+            down, 1 at least.
+        usable: the same, in physical cores: more threads than that stand in each other's way.
+    """
+
+    logical: int
+    physical: int
+    allowed: int
+    usable: int
+
+    @property
+    def for_model(self) -> int:
+        """How many a model's threads may keep busy: of more than two usable ones one is left to camera and broker."""
+        return self.usable if self.usable <= 2 else self.usable - 1
+
+    @classmethod
+    def read(cls, root: Path = Path("/")) -> Cores:
+        """Read them.
+
+        Args:
+            root: the folder that holds `proc` and `sys`; another one in tests.
+        """
+        cpus = root / _CPUS
+        online = _listed(_text(cpus / "online")) or set(range(os.cpu_count() or 1))
+        mask = _mask(root) & online or online
+        quota = _quota(root)
+        return cls(
+            logical=len(online),
+            physical=_physical(cpus, online),
+            allowed=max(1, min(len(mask), quota)),
+            usable=max(1, min(_physical(cpus, mask), quota)),
+        )
+
+
+def configured() -> int | None:
+    """How many logical ones the machine can have online, which does not change while it runs; None: not known."""
+    try:
+        count = os.sysconf("SC_NPROCESSORS_CONF")
+    except (OSError, ValueError):
+        return None
+    return count if count > 0 else None
+
+
+def _physical(cpus: Path, of: set[int]) -> int:
+    """Cores that these logical ones are; each is one where nothing is known of its siblings."""
+    return len({_siblings(cpus / f"cpu{number}" / "topology") or str(number) for number in of})
+
+
+def _siblings(topology: Path) -> str:
+    return next((text for name in _SIBLINGS if (text := _text(topology / name))), "")
+
+
+def _mask(root: Path) -> set[int]:
+    """The logical ones that the scheduler may put this process on; empty where that is not known."""
+    for line in _text(root / "proc/self/status").splitlines():
+        key, _, value = line.partition(":")
+        if key == "Cpus_allowed_list":
+            return _listed(value.strip())
+    return set()
+
+
+def _quota(root: Path) -> int:
+    """Whole processors' worth of time that the control group and all above it leave; very many without a limit."""
+    lines = _text(root / "proc/self/cgroup").splitlines()
+    group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    folder = root / _CGROUPS
+    least = float(1 << 16)
+    for part in ("", *Path(group).parts):
+        folder = folder / part
+        limit, _, period = _text(folder / "cpu.max").partition(" ")
+        if limit.isdigit() and period.isdigit() and int(period):
+            least = min(least, int(limit) / int(period))
+    return int(least)
+
+
+def _listed(text: str) -> set[int]:
+    """The numbers of a list such as `0-2,5`; empty when it is none."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            return set()
+        found.update(range(int(first), int(last if dash else first) + 1))
+    return found
+
+
+def _text(path: Path) -> str:
+    """What the file says, without the line feed; nothing when it cannot be read."""
+    try:
+        return path.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+# x86 and ARM spell them differently. What changes by itself (clock, microcode) or is of one piece (serial) is left out.
+_KEYS = frozenset(
+    {
+        "vendor_id",
+        "cpu family",
+        "model",
+        "model name",
+        "stepping",
+        "flags",
+        "CPU implementer",
+        "CPU architecture",
+        "CPU variant",
+        "CPU part",
+        "CPU revision",
+        "Features",
+    }
+)
+
+
+class Cpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The processor of a machine.
+
+    Attributes:
+        name: the board's or the processor's, as Linux has it; maker and part by number where ARM has no name; else the
+            architecture.
+        digest: SHA-256 in hex of the board's name and of each kind of core: its make, and its instructions.
+    """
+
+    name: str
+    digest: str
+
+    @classmethod
+    def read(cls, root: Path = Path("/")) -> Cpu:
+        """Read it.
+
+        Args:
+            root: the folder that holds `proc`; another one in tests.
+        """
+        board = _cpu_text(root / "proc/device-tree/model").strip("\0").strip()
+        kinds = _kinds(_cpu_text(root / "proc/cpuinfo"))
+        said = msgspec.json.encode((board, platform.machine(), kinds))
+        return cls(board or _name(kinds), hashlib.sha256(said).hexdigest())
+
+
+_Kind = tuple[tuple[str, str], ...]
+
+
+def _kinds(cpuinfo: str) -> list[_Kind]:
+    """Each kind of core once, in an order of their own: cores that are switched off and on again change places."""
+    kinds: set[_Kind] = set()
+    for block in cpuinfo.split("\n\n"):
+        pairs = (line.partition(":") for line in block.splitlines())
+        known = tuple(sorted((key.strip(), value.strip()) for key, _, value in pairs if key.strip() in _KEYS))
+        kinds.update([known] if known else [])
+    return sorted(kinds)
+
+
+def _name(kinds: list[_Kind]) -> str:
+    for kind in map(dict, kinds):
+        if "model name" in kind:
+            return kind["model name"]
+    numbered = [kind for kind in map(dict, kinds) if {"CPU implementer", "CPU part"} <= {*kind}]
+    parts = [f"{kind['CPU implementer']}/{kind['CPU part']}" for kind in numbered]
+    return f"{platform.machine()} {' + '.join(parts)}" if parts else platform.machine()
+
+
+def _cpu_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+_IDLE, _WAITING = 3, 4  # columns of /proc/stat (proc_stat(5)): idle, and waiting for a disk
+_COLUMNS = 8  # user, nice, system, idle, iowait, irq, softirq, steal; guests that follow are in the first two already
+
+
+class CpuTime(msgspec.Struct, frozen=True):
+    """Times since the machine started, in seconds, of the processors that this process may use.
+
+    Attributes:
+        total_s: that passed, of all of them together; 0 where it is not known.
+        busy_s: that somebody worked, in this system or, for a virtual machine, beside it (steal).
+        own_s: that this process worked, and those that it started and that have ended.
+    """
+
+    total_s: float
+    busy_s: float
+    own_s: float
+
+    @classmethod
+    def read(cls, root: Path = Path("/"), cpus: Collection[int] | None = None) -> CpuTime:
+        """Read them.
+
+        Args:
+            root: the folder that holds `proc`; another one in tests.
+            cpus: numbers of the processors; those of this process's affinity mask by default.
+        """
+        names = {f"cpu{number}" for number in (os.sched_getaffinity(0) if cpus is None else cpus)}
+        hertz = os.sysconf("SC_CLK_TCK")
+        rows = [
+            [int(value) / hertz for value in times[:_COLUMNS]]
+            for name, *times in map(str.split, _lines(root / "proc/stat"))
+            if name in names
+        ]
+        total_s = sum(map(sum, rows))
+        idle_s = sum(times[_IDLE] + times[_WAITING] for times in rows)
+        spent = os.times()
+        own_s = spent.user + spent.system + spent.children_user + spent.children_system
+        return cls(total_s, total_s - idle_s, own_s)
+
+    def others_since(self, before: CpuTime) -> float | None:
+        """The share of these processors' time that others took since `before`, 0-1; None where that is not known."""
+        total_s = self.total_s - before.total_s
+        if total_s <= 0:
+            return None
+        others_s = self.busy_s - before.busy_s - (self.own_s - before.own_s)
+        return min(1.0, max(0.0, others_s / total_s))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line for line in path.read_text("ascii").splitlines() if line]
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+_NO_LIMIT = 2**62
+_GIVEN_BACK = ("inactive_file", "slab_reclaimable")
+"""Of a group's memory: what the kernel takes back before it kills anybody. Files that were read are most of it."""
+
+
+def free_bytes(root: Path = Path("/")) -> int | None:
+    """Memory that is free for this process: the machine's, or its control group's where that is less.
+
+    Args:
+        root: the folder that holds `proc` and `sys`; another one in tests.
+
+    Returns:
+        Bytes; None where the machine does not say it.
+    """
+    free = _available(root)
+    if free is None:
+        return None
+    groups = root / "sys/fs/cgroup"
+    with contextlib.suppress(OSError, ValueError):
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        group = groups / next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), "")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(groups):
+                free = min(free, _room_of(folder))
+    return max(0, free)
+
+
+def _available(root: Path) -> int | None:
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return None
+    words = next((line.split() for line in lines if line.startswith("MemAvailable:")), [])
+    return int(words[1]) * 1024 if len(words) > 1 and words[1].isdigit() else None
+
+
+def _room_of(group: Path) -> int:
+    """What a control group leaves, in bytes; very much where it has no limit."""
+    highest = group / "memory.max"
+    limit = highest.read_text(encoding="ascii").strip() if highest.exists() else "max"
+    if limit == "max":
+        return _NO_LIMIT
+    words = [line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines()]
+    given_back = sum(int(word[1]) for word in words if word[0] in _GIVEN_BACK)
+    return int(limit) - int((group / "memory.current").read_text(encoding="ascii")) + given_back
+
+
+_M_ARENA_MAX = -8  # of glibc's malloc.h
+
+
+def share_one_heap() -> None:
+    """Let all threads that are started from now on share one heap, where the C library can; elsewhere nothing happens.
+
+    glibc gives each its own: what the thread that loads a model has freed there, the others cannot use.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_ARENA_MAX, 1)
+
+
+def give_back_freed() -> None:
+    """Give freed memory back, where the C library can; elsewhere nothing happens.
+
+    glibc keeps what is freed below memory that is still in use: after an ONNX model was read, several times its size.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Look for no garbage inside, and never in what there is at its end.
+
+    For modules, which are none: to look for some while they load is a tenth of a start. Only for the start: whatever
+    there is at its end stays for ever, once it is garbage too.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,176 @@
+"""What a camera, a stage and a publisher must be able to do; bring your own by having these methods.
+
+Event: something happened on a camera, at one moment; results say what every frame shows.
+
+Owns what may stand in one. Who finds events is `event_watch`, or a program of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+from typing import Annotated, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from edge_sdk.core.errors import UsageError
+from edge_sdk.core.frame import Frame, Result
+
+Detail: TypeAlias = dict[str, str | int | float | bool]
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+_NUMBERS = ("class_id", "confidence", "box_xyxy", "frame_wh", "frame_seq")
+NAME_LIMIT = 100
+"""Characters that a kind, or a label, may have."""
+
+_DETAIL_LIMIT = 8192  # bytes of its JSON: an event must fit into what any broker takes
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened; only `kind` is needed. Numbers may be numpy's, as results have them.
+
+    Attributes:
+        kind: `appeared`, `disappeared`, or a name of your own: 1 to 100 printable characters.
+        camera: where; what a stream publishes bears the stream's name.
+        at: when, with a time zone; by default now.
+        label: of the class that it is about.
+        class_id: of that class, as in results.
+        confidence: 0-1.
+        box_xyxy: left, top, right, bottom in pixels of the frame.
+        frame_wh: the frame's width and height in pixels.
+        frame_seq: the frame's number.
+        detail: whatever else there is to say: words, numbers, true and false by name; 8192 bytes of JSON at most.
+
+    Raises:
+        UsageError: one of these is something else.
+    """
+
+    kind: str
+    camera: str = "camera"
+    at: datetime = msgspec.field(default_factory=_now)
+    label: str | None = None
+    class_id: int | None = None
+    confidence: float | None = None
+    box_xyxy: tuple[float, float, float, float] | None = None
+    frame_wh: tuple[int, int] | None = None
+    frame_seq: int | None = None
+    detail: Detail | None = None
+
+    def __post_init__(self) -> None:
+        for name in _NUMBERS:  # those of a result are numpy's
+            value = getattr(self, name)
+            if hasattr(value, "tolist"):
+                plain = value.tolist()
+                msgspec.structs.force_setattr(self, name, tuple(plain) if isinstance(plain, list) else plain)
+        try:
+            msgspec.convert(msgspec.structs.asdict(self), _Types)
+        except msgspec.ValidationError as cause:
+            raise UsageError(f"event: {_said(cause)}") from None
+        _check_name("kind", self.kind)
+        if self.label is not None:
+            _check_name("label", self.label)
+        if self.at.tzinfo is None:
+            raise UsageError("event: at has no time zone; datetime.now(timezone.utc) has one")
+        try:
+            self.at.astimezone(timezone.utc)
+        except OverflowError:
+            raise UsageError(f"event: at is {self.at}, expected a year of UTC from 1 to 9999") from None
+        if self.confidence is not None and not 0 <= self.confidence <= 1:
+            raise UsageError(f"event: confidence is {self.confidence}, expected 0 to 1")
+        if self.box_xyxy is not None and not all(map(math.isfinite, self.box_xyxy)):
+            raise UsageError(f"event: box_xyxy is {self.box_xyxy}, expected four finite numbers")
+        if self.detail is not None:
+            _check_detail(self.detail)
+
+
+class _Types(msgspec.Struct):
+    """What the fields of an event must be; a struct that is made in Python is not looked at by itself."""
+
+    kind: str
+    camera: str
+    at: datetime
+    label: str | None
+    class_id: int | None
+    confidence: float | None
+    box_xyxy: tuple[float, float, float, float] | None
+    frame_wh: tuple[_Count, _Count] | None
+    frame_seq: _Count | None
+    detail: Detail | None
+
+
+def _said(cause: msgspec.ValidationError) -> str:
+    """Of msgspec's line, with the name of the field in front."""
+    what, _, where = str(cause).rpartition(" - at `$.")
+    return f"{where.rstrip('`')}: {what[:1].lower()}{what[1:]}" if what else str(cause)
+
+
+def is_name(name: str) -> bool:
+    """Whether it may be a kind or a label."""
+    return 1 <= len(name) <= NAME_LIMIT and name.isprintable()
+
+
+def _check_name(what: str, name: str) -> None:
+    if not is_name(name):
+        raise UsageError(f"event: {what} is {name[:NAME_LIMIT]!r}, expected 1 to {NAME_LIMIT} printable characters")
+
+
+def _check_detail(detail: Detail) -> None:
+    odd = [key for key, value in detail.items() if isinstance(value, float) and not math.isfinite(value)]
+    if odd:
+        raise UsageError(f"event: detail[{odd[0]!r}] is {detail[odd[0]]}, expected a finite number")
+    try:
+        size = len(msgspec.json.encode(detail))
+    except UnicodeEncodeError as cause:
+        raise UsageError(f"event: detail has {cause.object!r}, expected text that can be written as UTF-8") from None
+    if size > _DETAIL_LIMIT:
+        raise UsageError(f"event: detail has {size} bytes of JSON, expected {_DETAIL_LIMIT} at most")
+
+
+Value = TypeVar("Value", contravariant=True)
+NextValue = TypeVar("NextValue", covariant=True)
+
+
+class Source(Protocol):
+    """Delivers the freshest frame."""
+
+    @property
+    def ended(self) -> bool:
+        """True once no frame will come any more (end of a file). A camera never ends."""
+        ...
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back; may be called twice."""
+        ...
+
+
+class Stage(Protocol[Value, NextValue]):
+    """One step of the loop: prepare, session, task."""
+
+    def __call__(self, value: Value, /) -> NextValue:
+        """Turn one value into the next."""
+        ...
+
+
+class Sink(Protocol):
+    """Takes results."""
+
+    def put(self, result: Result, /) -> None:
+        """Take one result. Never blocks, never raises for a network's sake."""
+        ...
+
+
+class EventSink(Protocol):
+    """Takes events; what takes results too is a `Sink` as well."""
+
+    def put(self, event: Event, /) -> None:
+        """Take one event. Never blocks, never raises for a network's sake."""
+        ...

@@ -1,0 +1,184 @@
+"""Throttling: whether the board slows itself down, because it is hot or short of power, as Linux tells it in /sys.
+
+Owns the files' names and their meaning, and the thread that reads them: a read of /sys asks a driver and may take its
+time. What is missing, cannot be read or makes no sense is unknown, and never an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from edge_sdk.core.threads import Periodic
+
+_ROOT = Path("/sys")
+_INTERVAL_S = 1.0
+_FIRMWARE = "soc*/soc*:firmware/get_throttled"  # of a Raspberry Pi, in hex; a 5 has an address in both names
+# What is so at present; bits 16 to 19 say what has ever been since the start, and never go away.
+_FIRMWARE_BITS = {
+    0: "under-voltage",
+    1: "the firmware caps the CPU's frequency",
+    2: "the firmware throttles",
+    3: "the soft temperature limit is reached",
+}
+_UNDER_VOLTAGE = 0  # the bit
+_VOLTAGE_DRIVER = "rpi_volt"  # what mainline kernels have of a Raspberry Pi's power, beside the temperatures
+_FULL_SPEED = 0.8  # of the highest frequency; where the governor is `performance`, less is not its choice
+_LONGEST_NUMBER = 20  # digits, as 64 bits have
+_SENSIBLE_C = (1.0, 200.0)  # zones without a trip point state 0, or the lowest number there is
+
+
+class BoardState(msgspec.Struct, frozen=True):
+    """What the board says of itself.
+
+    Attributes:
+        throttled: why it slows itself down now, for people; empty when it does not, or does not say.
+        temperature_c: of its hottest zone, degrees Celsius; None: unknown.
+        speed: lowest frequency of a core now over the highest that it has, 0-1; None: unknown. A core that has
+            little to do is slow by choice.
+        under_voltage: whether its power supply is too weak now; None: unknown.
+    """
+
+    throttled: str = ""
+    temperature_c: float | None = None
+    speed: float | None = None
+    under_voltage: bool | None = None
+
+
+def read_board(root: Path = _ROOT) -> BoardState:
+    """What the files say now.
+
+    Args:
+        root: where /sys is.
+    """
+    zones = list(_zones(root))
+    voltages = list(_voltages(root))
+    low = [_FIRMWARE_BITS[_UNDER_VOLTAGE]] if any(voltages) else []
+    reasons = [*low, *_firmware(root), *_hot(zones), *_cooling(root), *_held_back(root)]
+    speeds = [speed for speed, _ in _cores(root)]
+    return BoardState(
+        throttled=", ".join(dict.fromkeys(reasons)),
+        temperature_c=max((temperature for temperature, _ in zones), default=None),
+        speed=min(speeds, default=None),
+        under_voltage=any(voltages) if voltages else None,
+    )
+
+
+class BoardWatch:
+    """Reads the board's state once a second, in a thread of its own.
+
+    Args:
+        root: where /sys is.
+
+    Attributes:
+        state: the latest; reading it costs nothing.
+    """
+
+    def __init__(self, root: Path = _ROOT) -> None:
+        self.state = BoardState()
+        self._root = root
+        self._reading = Periodic(self._read, _INTERVAL_S, "edge-board")
+
+    def close(self) -> None:
+        """Stop reading; does not wait for a driver that hangs."""
+        self._reading.close()
+
+    def _read(self) -> None:
+        self.state = read_board(self._root)
+
+
+def _firmware(root: Path) -> Iterator[str]:
+    for file in _found(root / "devices/platform", _FIRMWARE):
+        bits = _number(file, base=16) or 0
+        yield from (text for bit, text in _FIRMWARE_BITS.items() if bits >> bit & 1)
+
+
+def _voltages(root: Path) -> Iterator[bool]:
+    """Whether the power is too low, by each who watches it."""
+    for file in _found(root / "devices/platform", _FIRMWARE):
+        bits = _number(file, base=16)
+        if bits is not None:
+            yield bool(bits >> _UNDER_VOLTAGE & 1)
+    for name in _found(root / "class/hwmon", "hwmon*/name"):
+        alarm = _number(name.with_name("in0_lcrit_alarm")) if _text(name) == _VOLTAGE_DRIVER else None
+        if alarm is not None:
+            yield alarm > 0
+
+
+def _zones(root: Path) -> Iterator[tuple[float, float | None]]:
+    """Of each thermal zone its temperature, and the lowest at which it has something slowed down; degrees Celsius."""
+    for zone in _found(root / "class/thermal", "thermal_zone*"):
+        temperature = _celsius(zone / "temp")
+        if temperature is not None:
+            trips = [_celsius(_beside(kind, "temp")) for kind in _slowing_trips(zone)]
+            yield temperature, min((t for t in trips if t is not None), default=None)
+
+
+def _slowing_trips(zone: Path) -> Iterator[Path]:
+    return (kind for kind in _found(zone, "trip_point_*_type") if _text(kind) in ("passive", "hot", "critical"))
+
+
+def _beside(kind: Path, what: str) -> Path:
+    return kind.with_name(kind.name.removesuffix("type") + what)
+
+
+def _hot(zones: list[tuple[float, float | None]]) -> Iterator[str]:
+    return (
+        f"{temperature:.0f} degrees, slowed down from {limit:.0f} on"
+        for temperature, limit in zones
+        if limit is not None and temperature >= limit
+    )
+
+
+def _cooling(root: Path) -> Iterator[str]:
+    """A fan that turns slows nothing down; a processor that is a cooling device does."""
+    for device in _found(root / "class/thermal", "cooling_device*"):
+        kind, state = _text(device / "type") or "", _number(device / "cur_state") or 0
+        if state > 0 and ("cpu" in kind.lower() or kind in ("Processor", "intel_powerclamp")):
+            yield f"the CPU is cooled by slowing it down ({kind} {state})"
+
+
+def _cores(root: Path) -> Iterator[tuple[float, str]]:
+    """Of each core its frequency over its highest, 0-1, and the governor's name."""
+    for policy in _found(root / "devices/system/cpu", "cpu[0-9]*/cpufreq"):
+        current, highest = _number(policy / "scaling_cur_freq"), _number(policy / "cpuinfo_max_freq")
+        if current and highest and current > 0 and highest > 0:
+            yield min(1.0, current / highest), _text(policy / "scaling_governor") or ""
+
+
+def _held_back(root: Path) -> Iterator[str]:
+    """Cores that are slow although they are told to be fast."""
+    slow = [speed for speed, governor in _cores(root) if governor == "performance" and speed < _FULL_SPEED]
+    return (f"a core runs at {speed:.0%} of its speed" for speed in sorted(slow)[:1])
+
+
+def _found(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+
+
+def _number(path: Path, base: int = 10) -> int | None:
+    text = _text(path) or ""
+    try:
+        return int(text, base) if len(text) <= _LONGEST_NUMBER else None
+    except ValueError:
+        return None
+
+
+def _celsius(path: Path) -> float | None:
+    """/sys has thousandths of a degree."""
+    number = _number(path)
+    if number is None or not _SENSIBLE_C[0] <= number / 1000 <= _SENSIBLE_C[1]:
+        return None
+    return number / 1000

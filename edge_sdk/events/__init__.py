@@ -1,0 +1,1 @@
+"""Events: rules that make events of results, the pictures that go with them, and annotated video."""

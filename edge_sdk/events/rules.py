@@ -1,0 +1,391 @@
+"""EventRule: when a class counts as there, and when as gone.
+
+Owns the numbers and their ranges; `event_watch` goes by them.
+
+EventWatch: tells when a class appears on a camera and when it disappears, as an observer of its loop.
+
+Owns what counts as having been looked at: a result whose outputs were no numbers says nothing of what is missing in it,
+and time without results is no time in which something was gone. `presence` has the rules of one class.
+
+Presence: whether one class is there, of a camera that is looked at again and again.
+
+Owns the debouncing both ways and the pause between two appearances; knows no results and tells nobody.
+
+SnapshotSettings: when pictures of a camera are made, and how large; without OpenCV, which makes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import UsageError
+from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
+from edge_sdk.core.protocols import NAME_LIMIT, Event, EventSink, is_name
+from edge_sdk.core.toml import nearest, shown
+
+MOST_FRAMES = 1000
+LONGEST_DWELL_S = 86400.0
+
+
+class EventRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Of some classes, each for itself.
+
+    Attributes:
+        labels: of the classes; one or more, each of 1 to 100 printable characters, as an event's is.
+        confidence: 0-1; what is less confident is not seen. Of a segmentation it is the class's share of the picture.
+        appear_frames: in how many results in a row a class is seen before it has appeared; 1 to 1000.
+        appear_s: and for how many seconds, up to a day.
+        disappear_frames: in how many results in a row it is not seen before it has disappeared.
+        disappear_s: and for how many seconds.
+        cooldown_s: seconds after an appearance was told in which no other one of that class is.
+
+    Raises:
+        UsageError: no label, the same twice, one that no event can bear, or a number outside its range.
+    """
+
+    labels: tuple[str, ...]
+    confidence: float = 0.5
+    appear_frames: int = 2
+    appear_s: float = 0.0
+    disappear_frames: int = 2
+    disappear_s: float = 2.0
+    cooldown_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        labels: object = self.labels  # "person" alone would be six of them
+        if not isinstance(labels, tuple) or not labels or len(set(labels)) != len(labels):
+            raise UsageError(f"event rule: labels is {self.labels!r}, expected a tuple of one or more, each once")
+        odd = [label for label in self.labels if not is_name(label)]
+        if odd:
+            raise UsageError(
+                f"event rule: a label is {odd[0][:NAME_LIMIT]!r}, expected 1 to {NAME_LIMIT} printable characters"
+            )
+        _check("confidence", self.confidence, 0, 1)
+        for name in ("appear_frames", "disappear_frames"):
+            _check(name, getattr(self, name), 1, MOST_FRAMES)
+        for name in ("appear_s", "disappear_s", "cooldown_s"):
+            _check(name, getattr(self, name), 0, LONGEST_DWELL_S)
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise UsageError(f"event rule: {name} is {value}, expected {low:g} to {high:g}")
+
+
+Turn: TypeAlias = Literal["appeared", "disappeared"]
+
+
+class Presence:
+    """Of one class; a class is not there before it was seen.
+
+    Args:
+        class_id: of the class.
+        label: of the class.
+        rule: when it counts as there.
+
+    Attributes:
+        class_id, label: as given.
+        least: the confidence below which it is not seen.
+        is_seen: whether it is in the result at hand.
+        confidence, boxes_xyxy, index: of its latest sighting; the box is a row of that result's.
+        frames: how many results in a row speak against what it is held to be.
+        watched_ns: how long they do.
+        since_ns, last_ns: its first and latest sighting of this presence, monotonic nanoseconds.
+    """
+
+    __slots__ = (
+        "_is_there",
+        "_is_told",
+        "_rule",
+        "_told_ns",
+        "boxes_xyxy",
+        "class_id",
+        "confidence",
+        "frames",
+        "index",
+        "is_seen",
+        "label",
+        "last_ns",
+        "least",
+        "since_ns",
+        "watched_ns",
+    )
+
+    def __init__(self, class_id: int, label: str, rule: EventRule) -> None:
+        self.class_id, self.label, self._rule = class_id, label, rule
+        self.least = rule.confidence
+        self.is_seen = self._is_there = self._is_told = False
+        self.confidence, self.index = 0.0, 0
+        self.boxes_xyxy: NDArray[np.float32] | None = None
+        self.frames = self.watched_ns = self.since_ns = self.last_ns = 0
+        self._told_ns: int | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is not there, and nothing speaks for it: a step without a sighting would change nothing."""
+        return not self._is_there and self.frames == 0
+
+    def see(self, confidence: float, boxes_xyxy: NDArray[np.float32] | None = None, index: int = 0) -> None:
+        """It is in the result at hand, most confidently so.
+
+        Args:
+            confidence: 0-1.
+            boxes_xyxy: float32 (N, 4), pixels of the frame, of that result; None where there are no boxes.
+            index: the row that is this one's.
+        """
+        self.is_seen = True
+        self.confidence, self.boxes_xyxy, self.index = confidence, boxes_xyxy, index
+
+    def step(self, passed_ns: int, now_ns: int, *, is_known: bool) -> Turn | None:
+        """Go on by one result, and forget what was seen in it.
+
+        Args:
+            passed_ns: since the result before, as far as that was time in which somebody looked.
+            now_ns: when the frame was captured, monotonic nanoseconds.
+            is_known: whether what was not seen is not there.
+
+        Returns:
+            What is to be told, if anything.
+        """
+        is_seen, self.is_seen = self.is_seen, False
+        if is_seen:
+            self.last_ns = now_ns
+        elif not is_known:
+            return None
+        if is_seen is self._is_there:
+            self.frames = 0
+            return self._appeared(now_ns) if is_seen and not self._is_told else None
+        if self.frames == 0:
+            self.watched_ns = 0
+            if is_seen:
+                self.since_ns = now_ns
+        else:
+            self.watched_ns += passed_ns
+        self.frames += 1
+        return self._turned(now_ns) if self._is_due() else None
+
+    def _is_due(self) -> bool:
+        rule = self._rule
+        if self._is_there:
+            return self.frames >= rule.disappear_frames and self.watched_ns >= rule.disappear_s * 1e9
+        return self.frames >= rule.appear_frames and self.watched_ns >= rule.appear_s * 1e9
+
+    def _turned(self, now_ns: int) -> Turn | None:
+        self._is_there = not self._is_there
+        self.frames = 0
+        if self._is_there:
+            return self._appeared(now_ns)
+        was_told, self._is_told = self._is_told, False
+        return "disappeared" if was_told else None
+
+    def _appeared(self, now_ns: int) -> Turn | None:
+        """Told unless the last time was too short ago; then it is asked again with the next result."""
+        if self._told_ns is not None and now_ns - self._told_ns < self._rule.cooldown_s * 1e9:
+            return None
+        self._is_told, self._told_ns = True, now_ns
+        return "appeared"
+
+
+_MOST_BETWEEN_NS = 1_000_000_000  # a camera that is away for an hour was looked at for none of it
+
+
+class EventWatch:
+    """Of one camera.
+
+    Args:
+        rules: when classes count as there; a class that none names is not looked at, nor a label that is no class's.
+        labels: of the classes by their ids.
+        sink: takes the events, from the loop's thread.
+
+    Raises:
+        UsageError: two rules name the same label.
+    """
+
+    def __init__(self, rules: Iterable[EventRule], labels: Mapping[int, str], sink: EventSink) -> None:
+        by_label = rules_by_label(rules)
+        self._sink = sink
+        self._watched = {
+            class_id: Presence(class_id, label, by_label[label])
+            for class_id, label in labels.items()
+            if label in by_label
+        }
+        self._awake: list[Presence] = []  # those that are there, or were just seen: of the rest there is nothing to do
+        self._last_ns: int | None = None
+
+    @classmethod
+    def for_bundle(cls, bundle: Bundle, rules: Iterable[EventRule], sink: EventSink) -> EventWatch:
+        """One for the results of a bundle.
+
+        Raises:
+            BundleError: when its labels changed since it was opened.
+            UsageError: two rules name the same label, or one names a label that the bundle does not have.
+        """
+        rules = [*rules]
+        unknown = unwatched(rules, bundle)
+        if unknown:
+            raise UsageError(f"event rules: {'; '.join(unknown)}")
+        return cls(rules, labels_by_id(bundle), sink)
+
+    def put(self, result: Result) -> None:
+        """Look at one result, and tell what it decided; in whose loop it is called."""
+        now_ns = result.frame.captured_ns
+        last_ns, self._last_ns = self._last_ns, now_ns
+        passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MOST_BETWEEN_NS)
+        if isinstance(result, Segmentation):
+            self._see_shares(result)
+        elif len(result.confidences):
+            self._see(result)
+        if self._awake:
+            self._step(result, passed_ns)
+
+    def _step(self, result: Result, passed_ns: int) -> None:
+        now_ns, is_known = result.frame.captured_ns, result.is_finite
+        has_sleepers = False
+        for presence in self._awake:
+            turn = presence.step(passed_ns, now_ns, is_known=is_known)
+            if turn is not None:
+                self._sink.put(_event(turn, presence, result.frame))
+            has_sleepers = has_sleepers or presence.is_idle
+        if has_sleepers:
+            self._awake = [presence for presence in self._awake if not presence.is_idle]
+
+    def _see(self, result: Detections | Classification) -> None:
+        found = self._watched.get
+        confidences = result.confidences.tolist()
+        boxes = result.boxes_xyxy if isinstance(result, Detections) else None
+        for index, class_id in enumerate(result.class_ids.tolist()):
+            presence = found(class_id)
+            # The most confident of a class comes first. What is no number is not seen.
+            if presence is not None and not presence.is_seen and confidences[index] >= presence.least:
+                self._wake(presence)
+                presence.see(confidences[index], boxes, index)
+
+    def _see_shares(self, result: Segmentation) -> None:
+        for class_id, share in enumerate(result.shares.tolist()):
+            presence = self._watched.get(class_id)
+            if presence is not None and share >= presence.least and share > 0:
+                self._wake(presence)
+                presence.see(share)
+
+    def _wake(self, presence: Presence) -> None:
+        if presence.is_idle:
+            self._awake.append(presence)
+
+
+def labels_by_id(bundle: Bundle) -> dict[int, str]:
+    """The labels of a bundle's classes by their ids in results, as messages have them.
+
+    Raises:
+        BundleError: when they changed since it was opened.
+    """
+    manifest = bundle.manifest
+    has_background = manifest.task == "classification" and manifest.classification.background_class
+    numbered = enumerate(bundle.labels(), start=-1 if has_background else 0)
+    return {class_id: label or f"class_{class_id}" for class_id, label in numbered}
+
+
+def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
+    """The rule of each label that has one.
+
+    Raises:
+        UsageError: two rules name the same label: each of its events would be told twice.
+    """
+    by_label: dict[str, EventRule] = {}
+    for rule in rules:
+        for label in rule.labels:
+            if by_label.setdefault(label, rule) is not rule:
+                raise UsageError(f"event rules: two of them name {label!r}, expected one a label")
+    return by_label
+
+
+def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
+    """A line for each label of the rules that no class of a bundle has.
+
+    Raises:
+        BundleError: the bundle's labels changed since it was opened.
+        UsageError: two rules name the same label.
+    """
+    of = f"is no label of {bundle.manifest.name}, so nothing is told of it"
+    return missing_labels(rules_by_label(rules), labels_by_id(bundle).values(), of)
+
+
+def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
+    """A line for each label that is none of these, with the one that was probably meant.
+
+    Args:
+        named: the labels to look for.
+        labels: that there are.
+        of: what is to be said of one that is missing.
+    """
+    near = {label: nearest(label, labels) for label in named if label not in labels}
+    return [f"{shown(label)} {of}" + (f"; did you mean {shown(like)}?" if like else "") for label, like in near.items()]
+
+
+def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:
+    """At the capture of the frame that decided it; confidence and box are of the latest sighting."""
+    box = None if presence.boxes_xyxy is None else presence.boxes_xyxy[presence.index].tolist()
+    is_usable = box is not None and all(map(math.isfinite, box))
+    now_ns, stayed_ns = frame.captured_ns, presence.last_ns - presence.since_ns
+    if turn == "appeared":
+        detail = {"after_s": round((now_ns - presence.since_ns) / 1e9, 3)}
+    else:
+        detail = {"after_s": round((now_ns - presence.last_ns) / 1e9, 3), "stayed_s": round(stayed_ns / 1e9, 3)}
+    return Event(
+        kind=turn,
+        camera=frame.camera,
+        at=datetime.fromtimestamp(frame.captured_at, timezone.utc),
+        label=presence.label,
+        class_id=presence.class_id,
+        confidence=min(1.0, presence.confidence),
+        box_xyxy=tuple(box) if box is not None and is_usable else None,
+        frame_wh=frame.size_wh,
+        frame_seq=frame.seq,
+        detail={**detail},
+    )
+
+
+WORST_QUALITY = 20
+
+_NARROWEST_PX, _WIDEST_PX = 16, 4096
+_LONGEST_S = 86400.0
+
+
+class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one camera.
+
+    Attributes:
+        on: `event`: the frame in which one was found, or the next one. `interval`: whether or not anything happens.
+        interval_s: seconds from one to the next, 0.1 to a day; for `interval`.
+        max_per_s: at most so many a second for `event`; of what is more the newest is made. 0.001 to 10.
+        width: pixels; wider pictures are made smaller, 16 to 4096.
+        quality: of JPEG, 20 to 100.
+
+    Raises:
+        UsageError: a number is outside its range.
+    """
+
+    on: Literal["event", "interval"] = "event"
+    interval_s: float = 10.0
+    max_per_s: float = 1.0
+    width: int = 640
+    quality: int = 80
+
+    def __post_init__(self) -> None:
+        ranges: dict[str, tuple[float, float]] = {
+            "interval_s": (0.1, _LONGEST_S),
+            "max_per_s": (0.001, 10),
+            "width": (_NARROWEST_PX, _WIDEST_PX),
+            "quality": (WORST_QUALITY, 100),
+        }
+        for name, (low, high) in ranges.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise UsageError(f"snapshots: {name} is {value}, expected {low:g} to {high:g}")

@@ -1,0 +1,141 @@
+"""Snapshots: pictures of one camera as JPEG files, made beside its loop.
+
+Owns when one is due, its size, and the thread that makes it. The loop only copies a frame that is due: the frame's own
+picture is overwritten by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from edge_sdk.core.frame import Image, Result
+from edge_sdk.events.rules import WORST_QUALITY, SnapshotSettings
+
+MOST_BYTES = 512_000
+"""Of one picture: brokers take it without a thought, and all of a fleet's go over one network."""
+
+_JOIN_S = 0.5
+
+
+class Jpeg(NamedTuple):
+    """A file of at most `MOST_BYTES` bytes, and its picture's width and height in pixels."""
+
+    data: bytes
+    width: int
+    height: int
+
+
+class Snapshots:
+    """An observer of one camera's loop, to be closed.
+
+    Args:
+        settings: when, and how large.
+        deliver: takes a file's bytes and the number of its frame, in a thread of its own; must not raise.
+
+    Attributes:
+        made: files that were delivered.
+        replaced: pictures that a newer one took the place of before they were made.
+    """
+
+    def __init__(self, settings: SnapshotSettings, deliver: Callable[[bytes, int], None]) -> None:
+        self._settings, self._deliver = settings, deliver
+        self._gap_ns = round(1e9 * (settings.interval_s if settings.on == "interval" else 1 / settings.max_per_s))
+        self._due_ns = 0
+        self._is_asked = False
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+        self._waiting: tuple[Image, int] | None = None
+        self._spare: Image | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self.made = self.replaced = 0
+
+    def ask(self) -> None:
+        """Have one made of the frame at hand, or of the next; from any thread."""
+        self._is_asked = True
+
+    def put(self, result: Result) -> None:
+        """Copy the frame of a result, where a picture of it is due."""
+        if not self._is_asked and self._settings.on == "event":
+            return
+        frame = result.frame
+        if frame.captured_ns < self._due_ns:
+            return
+        self._is_asked, self._due_ns = False, frame.captured_ns + self._gap_ns
+        with self._lock:
+            copy: Image | None
+            if self._waiting is not None:
+                self.replaced += 1
+                copy = self._waiting[0]
+            else:
+                copy, self._spare = self._spare, None
+            if copy is None or copy.shape != frame.image.shape:
+                copy = np.empty(frame.image.shape, np.uint8)
+            np.copyto(copy, frame.image)
+            self._waiting = copy, frame.seq
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"edge-snapshots {frame.camera}", daemon=True)
+            self._thread.start()
+        self._news.set()
+
+    def close(self) -> None:
+        """Make the one that waits, and no more; waits for it half a second at most."""
+        self._is_closed = True
+        self._news.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while True:
+            self._news.wait()
+            self._news.clear()
+            with self._lock:
+                waiting, self._waiting = self._waiting, None
+            if waiting is not None:
+                with contextlib.suppress(Exception):  # for want of memory perhaps: the next one may be made
+                    self._make(*waiting)
+                with self._lock:
+                    self._spare = waiting[0]
+            elif self._is_closed:
+                return
+            if self._is_closed:
+                self._news.set()
+
+    def _make(self, picture: Image, seq: int) -> None:
+        self._deliver(jpeg_of(picture, self._settings.width, self._settings.quality).data, seq)
+        self.made += 1
+
+
+def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:
+    """A picture as a JPEG file, worse than asked for, and then smaller, where it would be too large.
+
+    Args:
+        picture: uint8 (H, W, 3), BGR.
+        width: pixels at most, and four times that high; smaller pictures stay as they are.
+        quality: of JPEG, 20 to 100.
+    """
+    picture = _scaled(picture, min(1.0, width / picture.shape[1], 4 * width / picture.shape[0]))
+    tried = quality
+    while True:
+        _, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, tried])
+        if len(data) <= MOST_BYTES:
+            return Jpeg(data.tobytes(), picture.shape[1], picture.shape[0])
+        if tried > WORST_QUALITY:
+            tried = max(WORST_QUALITY, tried // 2)
+        else:
+            picture, tried = _scaled(picture, 0.5), quality
+
+
+def _scaled(picture: Image, scale: float) -> Image:
+    if scale >= 1:
+        return picture
+    height, width = (max(1, round(side * scale)) for side in picture.shape[:2])
+    small = np.empty((height, width, 3), np.uint8)
+    cv2.resize(picture, (width, height), dst=small, interpolation=cv2.INTER_AREA)
+    return small

@@ -1,0 +1,184 @@
+"""Inspection: what a bundle is, read from its manifest, and what its operators take here.
+
+Owns no check of its own: a bundle that does not run here can be looked at all the same.
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import SIGNATURE_FILE, FileEntry, Variant
+from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError, UsageError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.profile import Profile, profile_of
+from edge_sdk.inference.runtime import Providers, onnxruntime_version
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+
+_WARM_UP_RUNS = 3
+_OWN_DOMAINS = ("ai.onnx:", "ai.onnx.ml:", "com.microsoft:", "com.microsoft.nchwc:", "com.ms.internal.nhwc:")
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bundle is.
+
+    Attributes:
+        name, version, created_at, target, machine, task, decoder: as the manifest says.
+        digest: SHA-256 of the manifest in hex, which names every file's hash.
+        signature: `verified` by a trusted key; `unverified` when there is one and no key was given; else `none`.
+        labels: how many.
+        libraries: files with custom operators.
+        custom_operators: `domain:name` of the first variant's operators that ONNX Runtime itself does not have.
+        latency_budget_ms: capture to outbox.
+        onnxruntime: the versions that may run it, first and last.
+        providers, intra_op_num_threads, allow_spinning: how it wants to be run.
+        memory_mb: of the board that it was built for.
+        refusal: why it does not run here; None when nothing is known that speaks against it.
+        fallback_reason: why it carries FP32; None when it carries INT8.
+        distillation: how it compares with its teacher, for people; None when that was not checked.
+        variants: its models; the first one runs.
+        files: all but the manifest and its signature.
+    """
+
+    name: str
+    version: int
+    created_at: str
+    target: str
+    machine: str
+    task: str
+    decoder: str
+    digest: str
+    signature: Literal["verified", "unverified", "none"]
+    labels: int
+    libraries: tuple[str, ...]
+    custom_operators: tuple[str, ...]
+    latency_budget_ms: float
+    onnxruntime: tuple[str, str]
+    providers: tuple[str, ...]
+    intra_op_num_threads: int
+    allow_spinning: bool
+    memory_mb: int
+    refusal: str | None
+    fallback_reason: str | None
+    distillation: str | None
+    variants: tuple[Variant, ...]
+    files: tuple[FileEntry, ...]
+
+
+class ProfiledRun(msgspec.Struct, frozen=True):
+    """What a bundle's first variant does here.
+
+    Attributes:
+        variant: its name.
+        onnxruntime: the version that ran it.
+        providers: what computed.
+        profile: where the time went.
+    """
+
+    variant: str
+    onnxruntime: str
+    providers: Providers
+    profile: Profile
+
+
+def inspect_bundle(bundle: Bundle) -> Inspection:
+    """Say what a verified bundle is.
+
+    Raises:
+        BundleError: its labels changed since it was opened.
+    """
+    promise = bundle.manifest
+    is_signed = (bundle.path / SIGNATURE_FILE).exists()
+    return Inspection(
+        name=promise.name,
+        version=promise.version,
+        created_at=promise.created_at,
+        target=promise.target,
+        machine=promise.machine,
+        task=promise.task,
+        decoder=promise.decoder,
+        digest=bundle.digest,
+        signature="verified" if bundle.signed else "unverified" if is_signed else "none",
+        labels=len(bundle.labels()),
+        libraries=promise.libraries,
+        custom_operators=tuple(o for o in promise.variants[0].operators if not o.startswith(_OWN_DOMAINS)),
+        latency_budget_ms=promise.latency_budget_ms,
+        onnxruntime=(promise.onnxruntime.minimum, promise.onnxruntime.maximum),
+        providers=promise.providers,
+        intra_op_num_threads=promise.intra_op_num_threads,
+        allow_spinning=promise.allow_spinning,
+        memory_mb=promise.memory_mb,
+        refusal=_refusal(bundle),
+        fallback_reason=promise.fallback_reason,
+        distillation=promise.distillation.line if promise.distillation else None,
+        variants=promise.variants,
+        files=promise.files,
+    )
+
+
+def profile_bundle(bundle: Bundle, runs: int = 50) -> ProfiledRun:
+    """Run the first variant on its golden inputs, as the bundle wants to be run, and say where the time goes.
+
+    Args:
+        bundle: verified; its golden inputs are replayed first.
+        runs: how many are looked at.
+
+    Raises:
+        EdgeError: it cannot be run here.
+    """
+    bundle.check_device(platform.machine(), onnxruntime_version())
+    promise = bundle.manifest
+    prepare = Prepare.of(promise)
+    images = [image for image, _ in bundle.golden()]
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-profile-") as folder:
+        settings = msgspec.structs.replace(SessionSettings.of(promise), profile_prefix=str(Path(folder) / "profile"))
+        session = Session.open(bundle, settings)
+        session.replay_golden(bundle, prepare)
+        for run in range(_WARM_UP_RUNS + runs):
+            session.run(prepare.normalise(images[run % len(images)]))
+        events = session.stop_profile()
+    profile = profile_of(events, warm_up=len(images) + _WARM_UP_RUNS)
+    return ProfiledRun(promise.variants[0].name, onnxruntime_version(), session.providers, profile)
+
+
+def write_graph(bundle: Bundle, path: Path) -> None:
+    """Write the graph of the first variant, as ONNX Runtime runs it here, in ONNX format.
+
+    Args:
+        bundle: verified.
+        path: a new file.
+
+    Raises:
+        UsageError: the path is taken, or its name does not end in .onnx.
+        OutputError: it cannot be written.
+        IncompatibleError: this ONNX Runtime cannot load the model.
+    """
+    if path.suffix != ".onnx":
+        raise UsageError(f"{path}: expected the name of a file that ends in .onnx")
+    if path.exists() or path.is_symlink():
+        raise UsageError(f"{path}: exists already; choose another name, a graph is never overwritten")
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+            part = Path(folder) / path.name
+            Session.open(bundle, msgspec.structs.replace(SessionSettings.of(bundle.manifest), graph_file=str(part)))
+            if not part.exists():
+                raise IncompatibleError(
+                    f"{path}: ONNX Runtime {onnxruntime_version()} writes no graphs; install one that is not reduced"
+                )
+            part.rename(path)
+    except OSError as cause:
+        raise OutputError(f"{path}: cannot be written: {cause.strerror or cause}") from cause
+
+
+def _refusal(bundle: Bundle) -> str | None:
+    try:
+        bundle.check_device(platform.machine(), onnxruntime_version())
+    except EdgeError as cause:
+        return str(cause).removeprefix(f"{bundle.path}: ")
+    return None

@@ -1,0 +1,312 @@
+"""From a frame to the model's input tensor: resize, letterbox or crop, colour order, normalisation.
+
+Owns its buffers: after the first frame of a size nothing is allocated. The very code that calibration uses, so that the
+numbers a model was quantized with are the numbers it meets. Bit-equal on one machine; across CPUs within one level of
+255, because OpenCV's bilinear resize differs by that much.
+
+Lookup tables: what each level of 0-255 becomes, as a normalised float or as an integer of a quantized model.
+
+Owns the arithmetic of both. Integers are made of the very floats that a device would give a model, by the definition of
+ONNX's QuantizeLinear, so that leaving that operator out changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.bundle.manifest import InputTensor, Manifest, floats_of
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.frame import Frame, Geometry, Image, Prepared, Tensor, check_image
+
+_HIGHEST = 255
+
+
+def float_tables(spec: InputSpec) -> list[NDArray[np.float32]]:
+    """One float32 (256,) table a channel, in the model's channel order, within one unit in the last place.
+
+    Without a mean: level * (1 / std) in float32, so that a multiplication gives the very same bits as the table.
+    """
+    levels = np.arange(_HIGHEST + 1, dtype=np.float64)
+    pairs = list(zip(spec.mean, spec.std, strict=False))[: spec.channels]
+    if not any(mean for mean, _ in pairs):
+        return [levels.astype(np.float32) * np.float32(1 / std) for _, std in pairs]
+    return [((levels - mean) / std).astype(np.float32) for mean, std in pairs]
+
+
+def integer_tables(spec: InputSpec, tensor: InputTensor) -> list[NDArray[np.uint8]]:
+    """One uint8 (256,) table a channel of `spec`, in its order; the levels themselves where `tensor` has no scale."""
+    if tensor.scale is None:
+        return [np.arange(_HIGHEST + 1, dtype=np.uint8)] * spec.channels
+    # Division of float32 and rounding to even are exact by IEEE 754: the same integers on every machine.
+    steps = [np.rint(table / np.float32(tensor.scale)) for table in float_tables(spec)]
+    return [np.clip(step + np.float32(tensor.zero_point), 0, _HIGHEST).astype(np.uint8) for step in steps]
+
+
+_Region: TypeAlias = tuple[slice, slice]
+_BLOCK_BYTES = 1_000_000  # of floats that are read again at once
+_WHOLE: _Region = (slice(None), slice(None))
+_BYTES = np.dtype(np.uint8)
+_Fill: TypeAlias = Callable[[Image], None]
+
+_CODES = {
+    "BGR": None,
+    "RGB": cv2.COLOR_BGR2RGB,
+    "RGBA": cv2.COLOR_BGR2RGBA,
+    "BGRA": cv2.COLOR_BGR2BGRA,
+}
+"""What makes another order of a picture's channels."""
+
+
+class Prepare:
+    """The prepare stage of one stream; not for several threads at once.
+
+    Args:
+        spec: what the model's input wants.
+        taken: what its file takes instead; by default floats in the form that `spec` says.
+
+    Attributes:
+        tensor: of the type and shape of `taken`; every call fills and returns this one array.
+    """
+
+    def __init__(self, spec: InputSpec, taken: InputTensor | None = None) -> None:
+        width, height = spec.size_wh
+        self.spec = spec
+        self._taken = taken or floats_of(spec)
+        self.tensor: Tensor = np.zeros(self._taken.shape(spec.size_wh), self._taken.dtype)
+        self._floats = float_tables(spec)
+        self._integers = _looked_up(spec, self._taken)
+        # What the model takes as the camera gives it is resized straight into the tensor.
+        is_whole = (self._taken.dtype, self._taken.layout, self._taken.color) == ("uint8", "NHWC", "BGR")
+        is_whole = is_whole and self._integers is None
+        self._canvas: Image = self.tensor[0] if is_whole else np.empty((height, width, 3), np.uint8)
+        self._fill_whole = self._fill_of(_WHOLE)
+        self._frame_shape: tuple[int, ...] = ()
+        self._source: _Region = _WHOLE
+        self._inner: Image = self._canvas
+        self._fill_inner = self._fill_whole
+        self._geometry = Geometry(1.0, 1.0, 0.0, 0.0)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Prepare:
+        """The stage before a bundle's first variant."""
+        return cls(manifest.input, manifest.taken)
+
+    def __call__(self, frame: Frame, /) -> Prepared:
+        """Fill the tensor from a frame of any size; the padding was painted with the first frame of that size.
+
+        Raises:
+            CameraError: the frame's image is no picture.
+        """
+        self._resize_inner(frame.image)
+        self._fill_inner(self._inner)
+        return Prepared(self.tensor, self._geometry, frame)
+
+    def resize(self, image: Image) -> Image:
+        """Lay `image` (uint8 (H, W, 3), BGR) into the model's input size.
+
+        Returns:
+            uint8 (height, width, 3), BGR, with its padding; overwritten by the next call.
+        """
+        self._resize_inner(image)
+        return self._canvas
+
+    def normalise(self, resized: Image) -> Tensor:
+        """Fill the whole tensor from a picture that has the model's input size: (x - mean) / std by table, or as it is.
+
+        Raises:
+            ModelError: when the picture has another size.
+        """
+        if resized.shape != self._canvas.shape:
+            raise ModelError(f"resized image has shape {resized.shape}, expected {self._canvas.shape}")
+        self._fill_whole(resized)
+        self._frame_shape = ()  # the tensor's padding is no longer what the last frame left there
+        return self.tensor
+
+    def _resize_inner(self, image: Image) -> None:
+        try:
+            is_known = image.shape == self._frame_shape and image.dtype is _BYTES
+        except AttributeError:  # sources are anybody's, and what they give may be no array
+            is_known = False
+        if not is_known:
+            check_image(image)
+            self._place(image.shape)
+        inner = self._inner
+        cv2.resize(image[self._source], (inner.shape[1], inner.shape[0]), dst=inner, interpolation=cv2.INTER_LINEAR)
+
+    def _place(self, frame_shape: tuple[int, ...]) -> None:
+        """Decide where frames of this shape go, and paint the padding."""
+        spec = self.spec
+        place = {"letterbox": _letterbox, "stretch": _stretch, "center_crop": _center_crop}[spec.resize]
+        self._source, target, self._geometry = place(spec, frame_shape[1], frame_shape[0])
+        self._canvas[...] = spec.pad_value
+        self._fill_whole(self._canvas)
+        self._inner = self._canvas[target]
+        self._fill_inner = self._fill_of(target)
+        self._frame_shape = frame_shape
+
+    def _fill_of(self, region: _Region) -> _Fill:
+        """What lays a picture into this region as the model takes it, with all its buffers made beforehand."""
+        spec, taken, shape = self.spec, self._taken, self._canvas[region].shape
+        if taken.dtype == "uint8":
+            if taken.color == "GRAY":
+                return _gray_integers(self._planes_in(region)[0], self._integers, np.empty(shape[:2], np.uint8))
+            fill = self._arranging(region)
+            return fill if self._integers is None else _looking_up(self._integers, np.empty(shape, np.uint8), fill)
+        if taken.layout == "NHWC" and spec.color != "GRAY":
+            table = np.stack(self._floats, axis=-1).reshape(1, 256, 3)
+            return _interleaved(self.tensor[0][region], table, swap=taken.color == "RGB")
+        planes = self._planes_in(region)
+        if spec.color == "GRAY":
+            return _gray(planes[0], self._floats[0], np.empty(shape[:2], np.uint8))
+        return _planes(planes, self._floats, np.empty((3, *shape[:2]), np.uint8), swap=taken.color == "RGB")
+
+    def _planes_in(self, region: _Region) -> Tensor:
+        """A region of a tensor that has one plane after the other, or only one; (C, h, w)."""
+        width, height = self.spec.size_wh
+        return self.tensor.reshape(self._taken.channels, height, width)[:, region[0], region[1]]
+
+    def _arranging(self, region: _Region) -> _Fill:
+        """What lays three colours of bytes into this region, as they are."""
+        if self._taken.layout == "NCHW":
+            planes = list(self._planes_in(region))
+            return _split(planes[::-1] if self._taken.color == "RGB" else planes)
+        return _pixels(self.tensor[0][region], _CODES[self._taken.color])
+
+
+def _planes(
+    outputs: NDArray[np.float32], tables: list[NDArray[np.float32]], channels: NDArray[np.uint8], *, swap: bool
+) -> _Fill:
+    # In the picture's order, so that they lie in the model's.
+    split = list(channels[::-1] if swap else channels)
+    work = tuple(zip(channels, tables, outputs, strict=True))
+    factors = np.array([table[1] for table in tables]).reshape(3, 1, 1)
+    # Fewer calls for a small picture, and of a large one no more than a cache holds.
+    size = 3 if outputs.nbytes <= _BLOCK_BYTES else 1
+    blocks = [(channels[i : i + size], factors[i : i + size], outputs[i : i + size]) for i in range(0, 3, size)]
+
+    def fill_by_table(resized: Image) -> None:
+        # One pass for all planes: three times extractChannel takes six times as long.
+        cv2.split(resized, split)
+        for channel, table, output in work:
+            cv2.LUT(channel, table, dst=output)
+
+    def fill_by_factor(resized: Image) -> None:
+        cv2.split(resized, split)
+        # In two steps: bytes that are multiplied into floats go through a buffer, which takes half as long again.
+        for levels, factor, floats in blocks:
+            np.copyto(floats, levels)
+            np.multiply(floats, factor, out=floats)
+
+    # Without a mean the table is level * factor, and multiplying gives the same bits in half the time. Between padding
+    # at the sides it would go through a buffer that is made for every frame.
+    is_factor = not any(table[0] for table in tables) and outputs[0].flags.c_contiguous
+    return fill_by_factor if is_factor else fill_by_table
+
+
+def _gray(output: NDArray[np.float32], table: NDArray[np.float32], plane: NDArray[np.uint8]) -> _Fill:
+    def fill(resized: Image) -> None:
+        cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY, dst=plane)
+        cv2.LUT(plane, table, dst=output)
+
+    return fill
+
+
+def _interleaved(output: NDArray[np.float32], table: NDArray[np.float32], *, swap: bool) -> _Fill:
+    swapped = np.empty(output.shape, np.uint8)
+
+    def fill(resized: Image) -> None:
+        if swap:
+            cv2.cvtColor(resized, cv2.COLOR_BGR2RGB, dst=swapped)
+        cv2.LUT(swapped if swap else resized, table, dst=output)
+
+    return fill
+
+
+def _looked_up(spec: InputSpec, taken: InputTensor) -> NDArray[np.uint8] | None:
+    """What a picture's levels become, as cv2.LUT takes it for BGR or GRAY; None where they stay."""
+    tables = integer_tables(spec, taken)
+    if all(np.array_equal(table, np.arange(256)) for table in tables):
+        return None
+    if all(np.array_equal(table, tables[0]) for table in tables):
+        return tables[0]  # one table for all channels takes half as long
+    return np.stack(tables[::-1] if spec.color == "RGB" else tables, axis=-1).reshape(1, 256, len(tables))
+
+
+def _looking_up(table: NDArray[np.uint8], looked: Image, arrange: _Fill) -> _Fill:
+    def fill(resized: Image) -> None:
+        cv2.LUT(resized, table, dst=looked)
+        arrange(looked)
+
+    return fill
+
+
+def _gray_integers(output: NDArray[np.uint8], table: NDArray[np.uint8] | None, plane: NDArray[np.uint8]) -> _Fill:
+    def fill(resized: Image) -> None:
+        if table is None:
+            cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY, dst=output)
+        else:
+            cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY, dst=plane)
+            cv2.LUT(plane, table, dst=output)
+
+    return fill
+
+
+def _split(planes: list[NDArray[np.uint8]]) -> _Fill:
+    def fill(resized: Image) -> None:
+        cv2.split(resized, planes)
+
+    return fill
+
+
+def _pixels(pixels: Image, code: int | None) -> _Fill:
+    """What lays a picture's bytes into pixels of a tensor, by a conversion of OpenCV's."""
+    if code is not None:
+
+        def fill_converted(resized: Image) -> None:
+            cv2.cvtColor(resized, code, dst=pixels)
+
+        return fill_converted
+
+    def fill(resized: Image) -> None:
+        # A frame was resized into the tensor itself; a golden picture comes from elsewhere.
+        if resized.base is not pixels.base:
+            np.copyto(pixels, resized)
+
+    return fill
+
+
+def _letterbox(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Region, Geometry]:
+    """Keep the aspect ratio; the rest is padding."""
+    target_w, target_h = spec.size_wh
+    scale = min(target_w / width, target_h / height)
+    inner_w = min(target_w, max(1, round(width * scale)))
+    inner_h = min(target_h, max(1, round(height * scale)))
+    centred = spec.pad_anchor == "center"
+    left = (target_w - inner_w) // 2 if centred else 0
+    top = (target_h - inner_h) // 2 if centred else 0
+    region = (slice(top, top + inner_h), slice(left, left + inner_w))
+    return _WHOLE, region, Geometry(inner_w / width, inner_h / height, left, top)
+
+
+def _stretch(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Region, Geometry]:
+    """Fill the input whatever the aspect ratio."""
+    target_w, target_h = spec.size_wh
+    return _WHOLE, _WHOLE, Geometry(target_w / width, target_h / height, 0.0, 0.0)
+
+
+def _center_crop(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Region, Geometry]:
+    """Cut the largest centred region of the input's aspect ratio, times `crop_fraction`, and fill the input with it."""
+    target_w, target_h = spec.size_wh
+    scale = max(target_w / width, target_h / height) / spec.crop_fraction
+    cut_w = min(width, max(1, round(target_w / scale)))
+    cut_h = min(height, max(1, round(target_h / scale)))
+    left, top = (width - cut_w) // 2, (height - cut_h) // 2
+    source = (slice(top, top + cut_h), slice(left, left + cut_w))
+    scale_x, scale_y = target_w / cut_w, target_h / cut_h
+    return source, _WHOLE, Geometry(scale_x, scale_y, -left * scale_x, -top * scale_y)

@@ -1,0 +1,376 @@
+"""Opening: a model's bytes and settings become ONNX Runtime's own session.
+
+Providers: what was asked to compute, what does, and why not.
+
+Owns where an execution provider keeps what it builds, and the reading of what ONNX Runtime says of one that does not
+start: it says so on standard error alone, and goes on with the CPU.
+
+Shortfalls: what is not computed as it was asked for, said once for each of a bundle's models.
+
+Custom operators: the libraries that a bundle's model needs beside ONNX Runtime.
+
+Owns the rule of whose code may run: that of the onnxruntime-extensions package, which whoever set the device up
+installed, and that of a bundle which a trusted key signed. Nobody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import onnxruntime as ort
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.model_file import refuse_other_files
+from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError, SessionError, first_line
+from edge_sdk.core.files import state_folder
+from edge_sdk.core.machine import give_back_freed
+from edge_sdk.inference.settings import GraphLevel, SessionSettings
+
+CPU = "CPUExecutionProvider"
+_PACKAGES = {"TensorrtExecutionProvider": "onnxruntime-gpu", "CUDAExecutionProvider": "onnxruntime-gpu"}
+_NO_LIBRARY = re.compile(r"Failed to load library \S*_providers_(\w+)\.so with error: (.+)")
+_NOT_CREATED = re.compile(r"Failed to create (\w+)\.\s*(.*?)(?:\. Please|$)")
+_OF_RUNTIME = re.compile(rb"\[[VIWEF]:onnxruntime:|^\x1b\[m$")  # a line of its log, or what ends the colour of one
+_PIECE = 65_536
+_PATIENCE_S = 1.0  # a process that was started meanwhile may keep the pipe open
+_listening = threading.Lock()  # a process has one standard error
+
+
+class Providers(msgspec.Struct, frozen=True):
+    """Execution providers of one session, by ONNX Runtime's own names.
+
+    Attributes:
+        asked: in order of preference.
+        got: in order of preference; the CPU comes last, always.
+        why_not: of those that were asked for and not got, by name.
+        nodes: how many nodes of the graph each one runs; empty where only the CPU was got, or where this ONNX Runtime
+            does not tell.
+    """
+
+    asked: tuple[str, ...]
+    got: tuple[str, ...]
+    why_not: dict[str, str]
+    nodes: dict[str, int]
+
+    def shortfalls(self) -> list[str]:
+        """What is not as it was asked for, one line each; nothing when all is."""
+        lines = [f"{name} was asked for and is not used: {reason}" for name, reason in self.why_not.items()]
+        on_cpu, count = self.nodes.get(CPU, 0), sum(self.nodes.values())
+        if self.got[0] != CPU and on_cpu:
+            lines.append(f"{on_cpu} of {count} nodes run on the CPU, though {self.got[0]} comes first")
+        return lines
+
+
+def options_of(provider: str, settings: SessionSettings) -> dict[str, str]:
+    """The options that a provider gets: those of the settings, and for TensorRT a folder for its engines.
+
+    A board builds an engine for minutes: once is enough. Its name says model, GPU and version. The folder is made where
+    it is missing; without a place for one each start builds anew.
+    """
+    options = settings.provider_options.of(provider)
+    folder = _engine_folder(settings.cache_folder) if provider == "TensorrtExecutionProvider" else None
+    if folder is None:
+        return options
+    return {
+        **options,
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": str(folder),
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": str(folder),
+    }
+
+
+def _engine_folder(chosen: str | None) -> Path | None:
+    """Only this user's: an engine is code that the GPU runs."""
+    try:
+        folder = Path(chosen) if chosen else state_folder() / "tensorrt"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, OutputError):
+        return None
+    return folder
+
+
+def not_installed(provider: str, version: str) -> str:
+    """Why a provider that ONNX Runtime does not bring is not used."""
+    package = _PACKAGES.get(provider)
+    hint = f"; it comes with {package}, in place of onnxruntime" if package else ""
+    return f"not in this ONNX Runtime {version}{hint}"
+
+
+def not_started(provider: str, said: str, cause: str = "") -> str:
+    """Why a provider that ONNX Runtime brings is not used.
+
+    Args:
+        provider: its name.
+        said: what went to standard error.
+        cause: what was raised; empty when nothing was.
+    """
+    short = provider.removesuffix("ExecutionProvider").lower()
+    for library, reason in _NO_LIBRARY.findall(said):
+        if library == short:
+            return f"its library cannot be loaded: {reason.strip()}"
+    for name, reason in _NOT_CREATED.findall(said):
+        if name == provider:
+            return f"it cannot be started: {reason.strip() or 'no reason was given'}"
+    return f"it cannot be started: {cause or 'no reason was given'}"
+
+
+@contextlib.contextmanager
+def standard_error_read(said: list[str]) -> Iterator[None]:
+    """Append what ONNX Runtime logs to standard error inside; what anybody else writes there is passed on at once."""
+    with _listening:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        try:
+            kept = os.dup(2)
+        except OSError:  # it is closed: nobody can say anything there
+            yield
+            return
+        reading, writing = os.pipe()
+        os.dup2(writing, 2)
+        os.close(writing)
+        reader = threading.Thread(target=_pass_on, args=(reading, os.dup(kept), said), name="edge-stderr", daemon=True)
+        reader.start()
+        try:
+            yield
+        finally:
+            if sys.stderr is not None:
+                sys.stderr.flush()
+            os.dup2(kept, 2)  # the last end of the pipe to write to: the reader finds its end
+            os.close(kept)
+            reader.join(_PATIENCE_S)
+
+
+def _pass_on(reading: int, standard_error: int, said: list[str]) -> None:
+    """Read lines until nobody can write any more; then close both."""
+    rest = b""
+    while piece := os.read(reading, _PIECE):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            _sort(line + b"\n", standard_error, said)
+    _sort(rest, standard_error, said)
+    os.close(reading)
+    os.close(standard_error)
+
+
+def _sort(line: bytes, standard_error: int, said: list[str]) -> None:
+    if _OF_RUNTIME.search(line.rstrip(b"\n")):
+        said.append(line.decode("utf-8", "replace"))
+        return
+    with contextlib.suppress(OSError):  # nobody reads it
+        os.write(standard_error, line)
+
+
+_QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, once
+_GRAPH_LEVELS: dict[GraphLevel, ort.GraphOptimizationLevel] = {
+    "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+_TELLS_NODES = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info")  # since 1.24
+
+
+def onnxruntime_version() -> str:
+    """The version installed here."""
+    return str(ort.__version__)
+
+
+def available_providers() -> tuple[str, ...]:
+    """Execution providers that this ONNX Runtime was built with; whether their libraries load is another question."""
+    return tuple(ort.get_available_providers())
+
+
+def open_inference(
+    model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] = ()
+) -> tuple[ort.InferenceSession, Providers]:
+    """Load a model on the best providers that are to be had.
+
+    Args:
+        model: the bytes of an .ort or .onnx file, verified by the caller.
+        settings: threads, providers and the rest.
+        where: what to call the model in errors.
+        libraries: of custom operators, verified by the caller.
+
+    Raises:
+        SessionError: ONNX Runtime cannot load it, on the CPU alone neither.
+        BundleError: it takes weights from another file.
+    """
+    refuse_other_files(model, where)
+    asked = settings.providers
+    available = set(available_providers())
+    why_not = {p: not_installed(p, onnxruntime_version()) for p in asked if p not in available}
+    wanted = [p for p in asked if p in available and p != CPU]
+    while True:
+        said: list[str] = []
+        # Only accelerators say on standard error alone what is wrong with them; with the CPU nothing is redirected.
+        listening = standard_error_read(said) if wanted else contextlib.nullcontext()
+        try:
+            with listening:
+                inference = _load(model, settings, wanted, libraries)
+        except Exception as cause:  # onnxruntime's exceptions share no root of their own
+            if not wanted:
+                raise SessionError(
+                    f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}"
+                ) from cause
+            # Its own way out would be the CPU at once, and a notice on standard output, where results go.
+            why_not[wanted[0]] = not_started(wanted[0], "".join(said), first_line(cause))
+            del wanted[0]
+            continue
+        # Kept by ONNX Runtime's Python class for its own way out alone, which is off: as much memory as the file.
+        if hasattr(inference, "_model_bytes"):
+            inference._model_bytes = None
+        give_back_freed()
+        got = tuple(inference.get_providers())
+        why_not.update({p: not_started(p, "".join(said)) for p in wanted if p not in got})
+        in_order = {p: why_not[p] for p in asked if p in why_not}
+        return inference, Providers(asked, got, in_order, _nodes(inference) if got[0] != CPU else {})
+
+
+def _load(
+    model: bytes, settings: SessionSettings, accelerators: Sequence[str], libraries: Sequence[Path]
+) -> ort.InferenceSession:
+    options = _options(settings)
+    if accelerators and _TELLS_NODES:
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    for library in libraries:
+        options.register_custom_ops_library(str(library))
+    providers = [(p, options_of(p, settings)) for p in (*accelerators, CPU)]
+    return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+
+
+def _nodes(inference: ort.InferenceSession) -> dict[str, int]:
+    """How many nodes each provider runs."""
+    if not _TELLS_NODES:
+        return {}
+    counts: Counter[str] = Counter()
+    for part in inference.get_provider_graph_assignment_info():
+        counts[str(part.ep_name)] += len(part.get_nodes())
+    return dict(counts)
+
+
+def _options(settings: SessionSettings) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = settings.intra_op_num_threads
+    options.inter_op_num_threads = settings.inter_op_num_threads
+    if settings.inter_op_num_threads > 1:
+        options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    options.log_severity_level = _QUIET
+    options.enable_cpu_mem_arena = settings.arena
+    options.graph_optimization_level = _GRAPH_LEVELS[settings.graph_level]
+    spinning = "1" if settings.allow_spinning else "0"
+    options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
+    options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
+    # What spinning saves, it saves between the operators of a run; until the next frame it would only burn a core.
+    options.add_session_config_entry("session.force_spinning_stop", spinning)
+    if not settings.prepacking:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    if settings.profile_prefix:
+        options.enable_profiling = True
+        options.profile_file_prefix = settings.profile_prefix
+    if settings.graph_file:
+        options.optimized_model_filepath = settings.graph_file
+        options.add_session_config_entry("session.save_model_format", "ONNX")
+    return options
+
+
+class Shortfalls:
+    """Of one run.
+
+    Args:
+        say: takes one line for people.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said: set[tuple[str, str]] = set()
+
+    def tell(self, variant: str, providers: Providers) -> None:
+        """Say what is new.
+
+        Args:
+            variant: whose session it is.
+            providers: of the session.
+        """
+        new = [line for line in providers.shortfalls() if (variant, line) not in self._said]
+        self._said.update((variant, line) for line in new)
+        if new:
+            self._say(f"warning: {variant}: {'; '.join(new)}")
+
+
+EXTENSIONS_DOMAIN = "ai.onnx.contrib"
+"""Of the operators that come with onnxruntime-extensions."""
+EXTENSIONS_PACKAGE = "onnxruntime-extensions>=0.15"
+
+
+@contextlib.contextmanager
+def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
+    """Libraries to load with the variant that runs; private copies of a bundle's own, gone at the end.
+
+    Raises:
+        BundleError: it carries libraries and was not verified by a trusted key, or one was altered.
+        MissingDependencyError: it needs onnxruntime-extensions, which is not installed.
+        OutputError: there is no place for a copy.
+    """
+    promise = bundle.manifest
+    if promise.libraries:
+        if not bundle.signed:
+            raise BundleError(
+                f"{bundle.path}: carries {promise.libraries[0]}, a library of custom operators, which is loaded only "
+                "from a bundle that is signed by a trusted key; sign it with `edge-sdk sign` and give --trust KEY.pub"
+            )
+        with _copies(bundle) as copies:
+            yield copies
+        return
+    needed = [name for name in promise.variants[0].operators if name.startswith(f"{EXTENSIONS_DOMAIN}:")]
+    yield [_extensions(bundle, needed[0])] if needed else []
+
+
+def extension_libraries(model: bytes) -> list[Path]:
+    """The library of the installed onnxruntime-extensions, where a model names its domain; else none.
+
+    For who builds: what a bundle gets is a matter of its manifest.
+    """
+    if EXTENSIONS_DOMAIN.encode() not in model:
+        return []
+    try:
+        import onnxruntime_extensions
+    except ImportError:
+        return []
+    return [Path(onnxruntime_extensions.get_library_path())]
+
+
+def _extensions(bundle: Bundle, operator: str) -> Path:
+    try:
+        import onnxruntime_extensions
+    except ImportError as cause:
+        raise MissingDependencyError(
+            f"{bundle.path}: the operator {operator} comes with onnxruntime-extensions, which is not installed: "
+            f"pip install '{EXTENSIONS_PACKAGE}'"
+        ) from cause
+    return Path(onnxruntime_extensions.get_library_path())
+
+
+@contextlib.contextmanager
+def _copies(bundle: Bundle) -> Iterator[list[Path]]:
+    """What is loaded is what was hashed: the bundle's own files may be swapped between the two."""
+    with contextlib.ExitStack() as stack:
+        copies = []
+        try:
+            # Only this user may enter the folder.
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edge-sdk-operators-")))
+            for name in bundle.manifest.libraries:
+                copies.append(folder / name)
+                copies[-1].write_bytes(bundle.read(name))
+        except OSError as cause:
+            raise OutputError(f"{bundle.path}: no place for a copy of its libraries: {cause.strerror}") from cause
+        yield copies

@@ -1,0 +1,368 @@
+"""Session: one model in ONNX Runtime. The only package of the device that imports onnxruntime.
+
+Session: one model in ONNX Runtime, with inputs and outputs bound once.
+
+Owns the output buffers and the replay of golden inputs.
+
+Tensors: which inputs and outputs a session takes, and in which words it refuses others.
+
+SessionCache: loaded models that are not loaded again while somebody has them or may come back to them.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import msgspec
+import numpy as np
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.golden import largest_difference
+from edge_sdk.core.errors import BundleError, HungRunError, IncompatibleError, OutputError, SessionError, first_line
+from edge_sdk.core.frame import Inferred, Prepared, Tensor
+from edge_sdk.inference.profile import Event
+from edge_sdk.inference.runtime import extension_libraries, onnxruntime_version, open_inference, operator_libraries
+from edge_sdk.inference.settings import UNKNOWN_LIMIT_S, SessionSettings
+from edge_sdk.inference.watchdog import guarded
+
+if TYPE_CHECKING:
+    from edge_sdk.inference.prepare import Prepare
+
+
+DTYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(uint8)": np.uint8,
+    "tensor(int8)": np.int8,
+    "tensor(uint16)": np.uint16,
+    "tensor(int16)": np.int16,
+    "tensor(uint32)": np.uint32,
+    "tensor(int32)": np.int32,
+    "tensor(uint64)": np.uint64,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+}
+"""ONNX Runtime's names of the types that a session handles."""
+
+_INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
+
+
+class NodeArg(Protocol):
+    """What ONNX Runtime says of an input or output."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+def only_input(inputs: Sequence[NodeArg], where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
+    """Name, shape and type of a model's one input.
+
+    Raises:
+        SessionError: there are others, or it is not float32 or uint8 of fixed shape.
+    """
+    if len(inputs) != 1:
+        raise SessionError(f"{where}: has {len(inputs)} inputs, expected one image input")
+    [image] = inputs
+    shape = tuple(d for d in image.shape if isinstance(d, int))
+    if image.type not in _INPUT_TYPES or len(shape) != len(image.shape):
+        raise SessionError(
+            f"{where}: input {image.name!r} is {image.type} {image.shape}, expected float32 or uint8 of fixed shape"
+        )
+    return image.name, shape, np.dtype(DTYPES[image.type])
+
+
+def check_outputs(outputs: Sequence[NodeArg], where: str) -> None:
+    """Refuse outputs that hold no numbers.
+
+    Raises:
+        SessionError: one is of strings, a sequence, a map or a type that numpy does not have.
+    """
+    for output in outputs:
+        if output.type not in DTYPES:
+            raise SessionError(f"{where}: output {output.name!r} is {output.type}, expected a tensor of numbers")
+
+
+def misfit_of(given: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
+    """What is wrong with an input, and the next step; None when nothing is."""
+    if not isinstance(given, np.ndarray):
+        return f"{type(given).__name__}; give a numpy array"
+    found = f"{given.dtype} {given.shape}"
+    if given.dtype != dtype:
+        return f"{found}; convert it, as with astype(numpy.{dtype})"
+    if given.shape != shape:
+        return found
+    if not given.flags.c_contiguous:
+        return f"{found} that is not C-contiguous; give numpy.ascontiguousarray of it"
+    return None
+
+
+_NOTHING = object()  # not None, which somebody may give for a tensor
+_LIMIT_GOLDENS = 10
+
+
+class _Proof:
+    """What the golden inputs said of a loaded model; its twins have it in common."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.is_given = False
+
+
+class Session:
+    """A loaded model; not for several threads at once, because its outputs are overwritten by the next call.
+
+    Args:
+        model: the bytes of an .ort or .onnx file, verified by the caller.
+        settings: threads and providers.
+        where: what to call the model in errors.
+        libraries: of custom operators, verified by the caller; loaded before the model. By default that of
+            onnxruntime-extensions, where the model names its domain.
+
+    Attributes:
+        inference: ONNX Runtime's own session, for measuring against.
+        providers: what was asked to compute, and what does.
+        input_name, input_shape, input_dtype: of its one input; float32, or uint8 where levels are taken as they are.
+        replay_ns: of the fastest run of a golden input; 0 before there was one.
+
+    Raises:
+        SessionError: when ONNX Runtime cannot load it, it has not one input, float32 or uint8, of fixed shape, or an
+            output that is no tensor of numbers.
+        BundleError: it takes weights from another file.
+    """
+
+    def __init__(
+        self, model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] | None = None
+    ) -> None:
+        self._where = where
+        libraries = extension_libraries(model) if libraries is None else libraries
+        self.inference, self.providers = open_inference(model, settings, where, libraries)
+        self._run = self.inference.run_with_iobinding
+        self._proof = _Proof(settings.limit_s)
+        self._guard = guarded(settings.limit_s)
+        self.input_name, self.input_shape, self.input_dtype = only_input(self.inference.get_inputs(), where)
+        check_outputs(self.inference.get_outputs(), where)
+        self._binding = self.inference.io_binding()
+        self._names = [output.name for output in self.inference.get_outputs()]
+        self._outputs = self._bind_outputs()
+        self._bound: object = _NOTHING
+        self._origin: Session | None = None
+        self.replay_ns = 0
+
+    @classmethod
+    def open(cls, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
+        """Load the variant of a verified bundle that runs, with the settings that it promises unless others are given.
+
+        Raises:
+            IncompatibleError: this ONNX Runtime cannot load it.
+            BundleError: it takes another tensor than the manifest says, weights from another file, or carries libraries
+                and no trusted signature.
+            MissingDependencyError: it needs operators of a package that is not installed.
+        """
+        promise = bundle.manifest
+        chosen = settings or SessionSettings.of(promise)
+        file = promise.variants[0].file
+        try:
+            with operator_libraries(bundle) as libraries:
+                session = cls(bundle.read(file), chosen, str(bundle.path / file), libraries)
+        except SessionError as cause:
+            raise IncompatibleError(str(cause)) from cause
+        dtype, shape = promise.taken.dtype, promise.taken.shape(promise.input.size_wh)
+        if (session.input_dtype, session.input_shape) != (np.dtype(dtype), shape):
+            raise BundleError(
+                f"{bundle.path / file}: takes {session.input_dtype} {session.input_shape}, the manifest says "
+                f"{dtype} {shape}; build the bundle again"
+            )
+        return session
+
+    def twin(self) -> Session:
+        """Another session on the same loaded model, with buffers of its own, so that another thread may run it."""
+        other = copy.copy(self)
+        other._origin = self._origin or self  # as long as one of them lives, a cache finds the model
+        other._binding = self.inference.io_binding()
+        other._outputs = other._bind_outputs()
+        other._bound = _NOTHING
+        other._guard = guarded(self._proof.limit_s)
+        return other
+
+    def __call__(self, prepared: Prepared, /) -> Inferred:
+        """Run the model on one prepared frame."""
+        start_ns = time.perf_counter_ns()
+        outputs = self.run(prepared.tensor)
+        return Inferred(outputs, time.perf_counter_ns() - start_ns, prepared)
+
+    def run(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        """Run the model on a tensor of the input's shape and type, C-contiguous.
+
+        Returns:
+            One array an output; overwritten by the next call where shapes are fixed.
+
+        Raises:
+            SessionError: when the tensor does not fit, or ONNX Runtime fails.
+            HungRunError: when it came to no end within the limit; another run may follow.
+        """
+        if tensor is not self._bound:
+            self._bind_input(tensor)
+        guard = self._guard
+        is_done = False
+        while not is_done:
+            guard.steps += 1
+            try:
+                self._run(self._binding, guard.options)
+                is_done = True
+            except Exception as cause:  # onnxruntime's exceptions share no root of their own
+                if not guard.is_to_be_repeated():
+                    raise self._failure(cause) from cause
+            finally:
+                guard.steps += 1
+        if self._outputs is not None:
+            return self._outputs
+        return tuple(self._binding.copy_outputs_to_cpu())
+
+    @property
+    def output_shapes(self) -> list[tuple[int | str | None, ...]]:
+        """Shapes of the outputs; a name or None stands for a dimension that is not fixed."""
+        return [tuple(output.shape) for output in self.inference.get_outputs()]
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the golden inputs were replayed, by this session or by another on the same loaded model."""
+        return self._proof.is_given
+
+    def replay_golden(self, bundle: Bundle, prepare: Prepare, most: int | None = None) -> float:
+        """Run the golden inputs of the variant that runs and compare; serves as the warm-up too.
+
+        Args:
+            bundle: where they are.
+            prepare: the stage before this model.
+            most: how many of them, from the first; all by default.
+
+        Returns:
+            The largest absolute difference found.
+
+        Raises:
+            IncompatibleError: when an output differs by more than the manifest allows.
+        """
+        variant = bundle.manifest.variants[0]
+        promise = variant.golden
+        worst = 0.0
+        images, noise = bundle.golden_and_noise(most)
+        limit_s, slowest_s = self._guard.limit_s, 0.0
+        self._guard.limit_s = max(limit_s, UNKNOWN_LIMIT_S)
+        for index, (image, expected) in enumerate(images):
+            tensor = prepare.normalise(image)
+            start_ns = time.perf_counter_ns()
+            outputs = self.run(tensor)
+            run_ns = time.perf_counter_ns() - start_ns
+            self.replay_ns = min(self.replay_ns or run_ns, run_ns)
+            slowest_s = max(slowest_s, run_ns / 1e9)
+            problem = largest_difference(outputs, expected, promise, noise)
+            if isinstance(problem, str):
+                raise IncompatibleError(
+                    f"{bundle.path}: golden input {index} gives other results here ({variant.file}: {problem}); "
+                    f"this device or its ONNX Runtime {onnxruntime_version()} computes differently from "
+                    "the machine that built the bundle"
+                )
+            worst = max(worst, problem)
+        self._guard.limit_s = self._proof.limit_s = max(limit_s, _LIMIT_GOLDENS * slowest_s)
+        self._proof.is_given = True
+        return worst
+
+    def stop_profile(self) -> list[Event]:
+        """All that was noted since it was opened with `profile_prefix`; nothing is noted any more, the file is gone.
+
+        Raises:
+            OutputError: the profile is not whole; ONNX Runtime writes what fits on the disk, and says nothing.
+        """
+        profile = Path(self.inference.end_profiling())
+        try:
+            return msgspec.json.decode(profile.read_bytes(), type=list[Event])
+        except (OSError, msgspec.DecodeError) as cause:
+            raise OutputError(f"{profile}: not the whole profile of a run; check the space on its disk") from cause
+        finally:
+            profile.unlink(missing_ok=True)
+
+    def _failure(self, cause: Exception) -> SessionError:
+        guard = self._guard
+        if guard.was_ended():
+            return HungRunError(f"{self._where}: a run did not finish within {guard.limit_s:g} s and was ended")
+        return SessionError(f"{self._where}: ONNX Runtime failed: {first_line(cause)}")
+
+    def _bind_input(self, tensor: Tensor) -> None:
+        misfit = misfit_of(tensor, self.input_shape, self.input_dtype)
+        if misfit is not None:
+            raise SessionError(
+                f"{self._where}: input {self.input_name!r} is {self.input_dtype} {self.input_shape}, got {misfit}"
+            )
+        self._binding.bind_input(self.input_name, "cpu", 0, tensor.dtype.type, tensor.shape, tensor.ctypes.data)
+        self._bound = tensor
+
+    def _bind_outputs(self) -> tuple[Tensor, ...] | None:
+        """Buffers of our own where all shapes are fixed; else ONNX Runtime allocates and None says so."""
+        outputs = self.inference.get_outputs()
+        if not all(isinstance(d, int) for output in outputs for d in output.shape):
+            for output in outputs:
+                self._binding.bind_output(output.name, "cpu")
+            return None
+        buffers = tuple(np.empty(o.shape, DTYPES[o.type]) for o in outputs)
+        for output, buffer in zip(outputs, buffers, strict=True):
+            self._binding.bind_output(output.name, "cpu", 0, buffer.dtype.type, buffer.shape, buffer.ctypes.data)
+        return buffers
+
+
+_Key: TypeAlias = tuple[str, str, bool, SessionSettings]
+
+
+class SessionCache:
+    """Hands out sessions on models that it keeps; for several threads, which load different models at the same time.
+
+    Args:
+        most: how many models are kept that nobody has; the least recently used one goes. With 0 a model lives as long
+            as somebody has it.
+    """
+
+    def __init__(self, most: int = 3) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._loading: weakref.WeakValueDictionary[_Key, threading.Lock] = weakref.WeakValueDictionary()
+        self._alive: weakref.WeakValueDictionary[_Key, Session] = weakref.WeakValueDictionary()
+        self._kept: OrderedDict[_Key, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._alive)
+
+    def open(self, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
+        """A session of its own on the variant that runs; loaded only if it is not there.
+
+        Args:
+            bundle: verified.
+            settings: those that the bundle promises by default.
+
+        Raises:
+            EdgeError: as `Session.open`; then nothing is kept.
+        """
+        chosen = settings or SessionSettings.of(bundle.manifest)
+        key = (bundle.digest, bundle.manifest.variants[0].file, bundle.signed, chosen)
+        with self._lock:
+            loading = self._loading.setdefault(key, threading.Lock())
+        with loading:  # who wants another model need not wait
+            found = self._alive.get(key)
+            loaded = found or Session.open(bundle, chosen)
+            with self._lock:
+                self._alive[key] = loaded
+                self._keep(key, loaded)
+            return loaded.twin() if found else loaded
+
+    def _keep(self, key: _Key, loaded: Session) -> None:
+        self._kept[key] = loaded
+        self._kept.move_to_end(key)
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)

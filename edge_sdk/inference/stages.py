@@ -1,0 +1,114 @@
+"""Stages: prepare, session and task of one variant, ready to run.
+
+Owns the order in which they are made and proved: load, check the outputs, replay golden, which is the warm-up too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.frame import Frame, Result
+from edge_sdk.core.machine import give_back_freed
+from edge_sdk.inference.session import Session, SessionCache
+from edge_sdk.inference.settings import SessionSettings
+
+if TYPE_CHECKING:
+    from edge_sdk.inference.prepare import Prepare
+    from edge_sdk.tasks.task import Task
+
+
+class Stages:
+    """From a frame to a result; not for several threads at once.
+
+    Args:
+        variant: name of the bundle's model that runs.
+        prepare: Frame -> Prepared.
+        session: Prepared -> Inferred.
+        task: Inferred -> Result.
+        remake: confidence -> the same task with this threshold; None: the bundle's.
+
+    Attributes:
+        confidence: lowest that counts; None: as the bundle has it.
+    """
+
+    def __init__(
+        self,
+        variant: str,
+        prepare: Prepare,
+        session: Session,
+        task: Task,
+        remake: Callable[[float | None], Task] | None = None,
+    ) -> None:
+        self.variant, self.prepare, self.session, self.task = variant, prepare, session, task
+        self._remake = remake
+        self.confidence: float | None = None
+
+    def set_confidence(self, confidence: float | None) -> None:
+        """Have detections count from this confidence on, 0 to 1, or again as the bundle has it; between two frames."""
+        if self._remake is not None:
+            self.task, self.confidence = self._remake(confidence), confidence
+
+    @classmethod
+    def open(
+        cls,
+        bundle: Bundle,
+        settings: SessionSettings | None = None,
+        *,
+        cache: SessionCache | None = None,
+        most_golden: int | None = None,
+    ) -> Stages:
+        """Load the first variant of a verified bundle and replay its golden inputs.
+
+        Args:
+            bundle: `Bundle.led_by` puts another variant in front.
+            settings: those that the bundle promises by default.
+            cache: where the loaded model is kept; one that is there and was proved is not replayed again.
+            most_golden: how many golden inputs are replayed, from the first; all by default. One is enough where
+                `trial.prove_here` saw all of them, with these settings.
+
+        Raises:
+            EdgeError: when it cannot be loaded, read or trusted here.
+        """
+        session = Session.open(bundle, settings) if cache is None else cache.open(bundle, settings)
+        stages = cls._around(session, bundle)
+        if not session.is_proved:
+            session.replay_golden(bundle, stages.prepare, most_golden)
+            give_back_freed()  # the golden pictures and outputs, which are of no more use
+        return stages
+
+    @classmethod
+    def _around(cls, session: Session, bundle: Bundle) -> Stages:
+        # They bring OpenCV: at a start another thread loads it while this one loads the model.
+        from edge_sdk.inference.prepare import Prepare
+        from edge_sdk.tasks.task import make_task
+
+        manifest, label_count, shapes = bundle.manifest, len(bundle.labels()), session.output_shapes
+
+        def remake(confidence: float | None) -> Task:
+            if confidence is None:
+                return make_task(manifest, label_count, shapes)
+            thresholds = msgspec.structs.replace(manifest.thresholds, confidence=confidence)
+            return make_task(msgspec.structs.replace(manifest, thresholds=thresholds), label_count, shapes)
+
+        return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake(None), remake)
+
+    def twin(self, bundle: Bundle) -> Stages:
+        """Others on the same loaded model, with buffers of their own, so that another thread may run them.
+
+        Args:
+            bundle: that they were opened from.
+        """
+        return self._around(self.session.twin(), bundle)
+
+    @property
+    def threads(self) -> int:
+        """Inside one operator of the model."""
+        return int(self.session.inference.get_session_options().intra_op_num_threads)
+
+    def __call__(self, frame: Frame, /) -> Result:
+        """One frame's result."""
+        return self.task(self.session(self.prepare(frame)))

@@ -1,0 +1,392 @@
+"""Trial: what a bundle's model does to a process is found out in one that may die of it.
+
+`python -m edge_sdk.inference.trial` is that process.
+
+prove_here: a model of a bundle runs in a limited process before it runs in this one, once a device.
+
+Owns the start of that process, the wait for it and what its end means.
+
+Job: what the process of a trial is asked, and what it answers.
+
+TrialLimits: what a trial may take, worked out by who asks for it and taken up by the process itself.
+
+Proof: that one model of one bundle was tried on this device, remembered in the state folder.
+
+Owns what makes two trials the same. A record that is damaged, or that nobody can read, is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+import edge_sdk
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import (
+    BundleError,
+    EdgeError,
+    IncompatibleError,
+    MissingDependencyError,
+    ModelError,
+    OutputError,
+    SessionError,
+    says_want_of_memory,
+)
+from edge_sdk.core.files import read_regular, state_folder, write_record
+from edge_sdk.core.machine import Cpu, free_bytes
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.settings import SessionSettings
+
+if TYPE_CHECKING:
+    import subprocess
+
+
+_SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
+
+
+class TrialLimits(msgspec.Struct, frozen=True):
+    """What the process may take.
+
+    Attributes:
+        memory_bytes: beside what its imports take.
+        seconds: by the clock, once it has imported what it needs.
+    """
+
+    memory_bytes: int
+    seconds: float
+
+    @classmethod
+    def here(cls, memory_mb: int, seconds: float) -> TrialLimits:
+        """What a bundle may take now.
+
+        Args:
+            memory_mb: that its target has, in MiB; less where less is free.
+            seconds: for loading and for golden.
+        """
+        promised, free = memory_mb * 2**20, free_bytes()
+        return cls(promised if free is None else min(promised, int(free * _SPARE_SHARE)), seconds)
+
+    def take_up(self) -> None:
+        """Limit this process for good; to be called after all imports.
+
+        Where memory runs out all the same, the kernel shall end this process and no other.
+        """
+        _lower(resource.RLIMIT_DATA, _kilobytes(Path("/proc/self/status"), "VmData:") * 1024 + self.memory_bytes)
+        _lower(resource.RLIMIT_CORE, 0)
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+        # Its default action ends the process, whatever it is in the middle of, even when nobody waits for it any more.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+
+
+def _lower(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (lowest, lowest))
+
+
+def _kilobytes(path: Path, key: str) -> int:
+    line = next(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(key))
+    return int(line.split()[1])
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What to try.
+
+    Attributes:
+        bundle: its folder, an absolute path, as the file system has it: a name may be no text.
+        digest: what was verified; another bundle there is refused.
+        signed: whether that was by a trusted key.
+        variant: which of its models.
+        settings: with which; None for those that it promises.
+        limits: to take up before anything of it is read.
+    """
+
+    bundle: bytes
+    digest: str
+    signed: bool
+    variant: str
+    settings: SessionSettings | None
+    limits: TrialLimits
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How it went.
+
+    Attributes:
+        kind: `sound`, or what is wrong: the bundle wants more `memory` than it may take, is `damaged`, its model is not
+            what its manifest `says`, a `package` is missing, or this device cannot `run` it.
+        why: one line; empty for a sound one, and for memory.
+    """
+
+    kind: Literal["sound", "memory", "damaged", "says", "package", "run"]
+    why: str = ""
+
+
+_MOST = 64  # records that are kept; each has less than a kilobyte
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What was tried, and where; another one of anything here has to be tried again.
+
+    Attributes:
+        bundle: digest.
+        variant: name of the model.
+        settings: with which it was run.
+        edge_sdk, onnxruntime: versions.
+        cpu: digest of its kinds of cores.
+    """
+
+    bundle: str
+    variant: str
+    settings: SessionSettings
+    edge_sdk: str
+    onnxruntime: str
+    cpu: str
+
+    @classmethod
+    def of(cls, bundle: Bundle, settings: SessionSettings | None) -> Proof:
+        """That of the bundle's first variant, here; without settings with those that the bundle promises."""
+        variant = bundle.manifest.variants[0].name
+        settings = settings or SessionSettings.of(bundle.manifest)
+        return cls(bundle.digest, variant, settings, edge_sdk.__version__, onnxruntime_version(), Cpu.read().digest)
+
+    def is_known(self) -> bool:
+        """Whether there is a whole record of it."""
+        try:
+            return read_regular(self._path()) == msgspec.json.encode(self)
+        except (OSError, OutputError):  # there may be no folder for it at all
+            return False
+
+    def remember(self) -> None:
+        """Write the record; of many the oldest go.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        path = self._path()
+        write_record(path, msgspec.json.encode(self))
+        with contextlib.suppress(OSError):  # another process tidies up too
+            records = sorted(path.parent.glob("*.json"), key=lambda record: record.stat().st_mtime, reverse=True)
+            for old in records[_MOST:]:
+                old.unlink()
+
+    def _path(self) -> Path:
+        name = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
+        return state_folder() / "proved" / f"{name}.json"
+
+
+TRIAL_S = 60.0
+_IMPORTS_S = 30.0  # for the process to come as far as its own limit, from a slow card
+_LOOK_S = 0.1  # how soon a signal is seen
+_NICENESS = 10  # a tenth of the weight of what runs: a trial beside a camera takes what that leaves
+_KEPT_VARIABLES = frozenset(
+    (
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX"),
+        *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"),  # the stack of each thread counts against its memory
+        *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "HOME", "TMPDIR"),
+        *("STATE_DIRECTORY", "XDG_STATE_HOME"),  # where an accelerator's engines are kept
+        *("CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING"),
+        *("CUDA_CACHE_PATH", "PYTHONHOME", "PYTHONUTF8", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE"),
+    )
+)
+"""All that a trial inherits: any other variable may hold a password, whose name is the user's choice."""
+_IMPORT_PATH = tuple(sys.path)
+"""As it was when this module was imported: OpenCV puts folders of its own in front while another thread imports it."""
+
+
+_FAMILIES: dict[str, type[EdgeError]] = {
+    "damaged": BundleError,
+    "says": ModelError,
+    "package": MissingDependencyError,
+    "run": IncompatibleError,
+}
+
+
+def prove_here(
+    bundle: Bundle,
+    variant: str | None = None,
+    *,
+    settings: SessionSettings | None = None,
+    seconds: float = TRIAL_S,
+    say: Callable[[str], None] = lambda _line: None,
+    is_stopped: Callable[[], bool] = lambda: False,
+    beside: bool = False,
+) -> bool:
+    """Load a model and replay its golden inputs in a process of its own, unless that went well here before.
+
+    What crashes, hangs or takes all memory does it there. May be called from any thread; it waits.
+
+    Args:
+        bundle: verified.
+        variant: which of its models, by name or file; the one in front by default.
+        settings: with which it will run; those that the bundle promises by default.
+        seconds: how long it may take; 0: nothing is tried.
+        say: takes a line for people when that it went well cannot be remembered.
+        is_stopped: asked while waiting.
+        beside: whether a camera's frames run in this process meanwhile: then that process gives way to them.
+
+    Returns:
+        True when the model may be loaded; False when `is_stopped` said so first.
+
+    Raises:
+        IncompatibleError: this device, or its ONNX Runtime, cannot run it.
+        BundleError: the bundle was changed since it was opened, or its golden file is none.
+        ModelError: the model's outputs are not those of its labels and decoder.
+        MissingDependencyError: it needs operators of a package that is not installed.
+        SessionError: no process can be started at present.
+        UsageError: it has no such variant.
+    """
+    if seconds == 0:
+        return True
+    chosen = bundle if variant is None else bundle.led_by(variant)
+    proof = Proof.of(chosen, settings)
+    if proof.is_known():
+        return True
+    limits = TrialLimits.here(chosen.manifest.memory_mb, seconds)
+    job = Job(os.fsencode(chosen.path.absolute()), chosen.digest, chosen.signed, proof.variant, settings, limits)
+    where = f"{chosen.path / chosen.manifest.variants[0].file}"
+    verdict = _run(job, where, is_stopped, beside=beside)
+    if verdict is None:
+        return False
+    if verdict.kind == "memory":
+        raise _wants_memory(where, chosen.manifest.memory_mb, limits)
+    if verdict.kind != "sound":
+        raise _FAMILIES[verdict.kind](verdict.why)
+    try:
+        proof.remember()
+    except OutputError as cause:
+        say(f"warning: that the bundle was tried cannot be remembered, so every start tries it again: {cause}")
+    return True
+
+
+def _run(job: Job, where: str, is_stopped: Callable[[], bool], *, beside: bool) -> Verdict | None:
+    """The verdict of a process; None when it was not waited for."""
+    import subprocess  # once a bundle and a device: other starts do without this import
+
+    # Not in the terminal's group, so that Ctrl-C reaches who waits and not the process; and from /, so that no file
+    # beside the user is found as a module.
+    with contextlib.ExitStack() as stack:
+        folder = _folder_of_its_own(stack)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "edge_sdk.inference.trial_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                env=_environment() | folder,
+                start_new_session=True,
+            )
+        except OSError as cause:
+            # Of files, processes or memory there are too few at present, which says nothing of the model.
+            raise SessionError(
+                f"{where}: cannot be tried, no process can be started: {cause.strerror}; --trial-seconds 0 loads it "
+                "untried"
+            ) from cause
+        stack.enter_context(process)
+        try:
+            if beside:
+                # Set from here, because its imports take the most; threads that it starts later have it too.
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS)
+            return _verdict(process, job, where, is_stopped)
+        finally:
+            with contextlib.suppress(OSError):
+                process.kill()
+
+
+def _folder_of_its_own(stack: contextlib.ExitStack) -> dict[str, str]:
+    """The variable that names it. What it unpacks is removed here: a process that crashes removes nothing.
+
+    Where the disk is full, or nothing may be written, it has none: most bundles unpack nothing, and others say so.
+    """
+    import tempfile
+
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="edge-trial-", ignore_cleanup_errors=True)
+    except OSError:
+        return {}
+    return {"TMPDIR": stack.enter_context(folder)}
+
+
+def _verdict(process: subprocess.Popen[bytes], job: Job, where: str, is_stopped: Callable[[], bool]) -> Verdict | None:
+    from subprocess import TimeoutExpired
+
+    request: bytes | None = msgspec.msgpack.encode(job)
+    deadline = time.monotonic() + job.limits.seconds + _IMPORTS_S
+    while True:
+        try:
+            answer, complaint = process.communicate(request, timeout=_LOOK_S)
+        except TimeoutExpired:
+            request = None  # may be given once only
+            if is_stopped():
+                return None
+            if time.monotonic() >= deadline:
+                raise _died(where, -signal.SIGALRM, job.limits) from None
+            continue
+        words = complaint.decode(errors="replace")
+        if process.returncode == 0:
+            return _answer(answer, where)
+        if says_want_of_memory(words):
+            return Verdict("memory")
+        if process.returncode > 0:
+            last = (words.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+            raise IncompatibleError(f"{where}: cannot be tried here: {last}")
+        raise _died(where, process.returncode, job.limits)
+
+
+def _answer(answer: bytes, where: str) -> Verdict:
+    try:
+        return msgspec.msgpack.decode(answer, type=Verdict)
+    except msgspec.MsgspecError:
+        # Native code of a provider or of a bundle's library writes where it likes.
+        raise IncompatibleError(
+            f"{where}: cannot be tried here: its code writes to standard output, where the answer was expected"
+        ) from None
+
+
+def _environment() -> dict[str, str]:
+    """What a model needs of this process's own, with its import path."""
+    kept = {key: value for key, value in os.environ.items() if key in _KEPT_VARIABLES}
+    return {**kept, "PYTHONPATH": os.pathsep.join(str(Path(entry or ".").absolute()) for entry in _IMPORT_PATH)}
+
+
+def _died(where: str, exit_code: int, limits: TrialLimits) -> IncompatibleError:
+    number = -exit_code
+    runtime = f"ONNX Runtime {onnxruntime_version()}"
+    if number == signal.SIGALRM:
+        return IncompatibleError(
+            f"{where}: not loaded: its golden inputs were not through after {limits.seconds:g} s in a process of its "
+            "own; give a slow device more with --trial-seconds, or build a smaller model"
+        )
+    if number == signal.SIGKILL:
+        return IncompatibleError(
+            f"{where}: not loaded: the process that tried it was killed, perhaps for want of memory; end other "
+            "programs, or build a smaller model"
+        )
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return IncompatibleError(
+        f"{where}: not loaded: {runtime} crashed on it ({name}) in a process of its own; install another ONNX Runtime "
+        "that the bundle admits, or build the bundle again"
+    )
+
+
+def _wants_memory(where: str, memory_mb: int, limits: TrialLimits) -> IncompatibleError:
+    allowed_mb = limits.memory_bytes // 2**20
+    reason = f"its target has {memory_mb}" if allowed_mb >= memory_mb else "more is not free here"
+    return IncompatibleError(
+        f"{where}: not loaded: it needs more than {allowed_mb} MiB, and {reason}; end other programs, take a smaller "
+        "variant, or build for a device with more memory"
+    )

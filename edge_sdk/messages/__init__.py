@@ -1,0 +1,1 @@
+"""Messages: what a device publishes and understands, its JSON and its topics."""

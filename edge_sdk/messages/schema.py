@@ -1,0 +1,400 @@
+"""The wire format of results, and of what a device says of itself: what a subscriber reads.
+
+Owns the messages and their JSON Schema, and knows no topics and no broker. docs/payload.md explains every field to
+people who subscribe.
+
+.
+
+Identity: which device speaks, in which boot of it, and in which start of the program.
+
+Channels: how what a device publishes of its cameras travels, each kind in its own way.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from edge_sdk.core.errors import UsageError
+
+SCHEMA_VERSION: Literal[1] = 1
+
+_Unit = Annotated[float, Meta(ge=0, le=1)]
+_Count = Annotated[int, Meta(ge=0)]
+_Amount = Annotated[float, Meta(ge=0)]
+_Moment = Annotated[datetime, Meta(tz=True)]
+_Clock: TypeAlias = Literal["unsynchronised"] | msgspec.UnsetType
+"""`unsynchronised` while no time server has set the device's clock, and then its times may be wrong by any amount."""
+
+SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "ended"]
+
+
+class ModelRef(msgspec.Struct, frozen=True, gc=False):
+    """What answered: the bundle's name, its version, the SHA-256 of its manifest in hex, and which of its models.
+
+    `variant` is in results, for it may change from one to the next.
+    """
+
+    name: str
+    version: int
+    sha256: str
+    variant: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class FrameSize(msgspec.Struct, frozen=True, gc=False):
+    """Size of the original frame in pixels, the space of every box."""
+
+    width: _Count
+    height: _Count
+
+
+class DetectionItem(msgspec.Struct, frozen=True, gc=False):
+    """One object; box_xyxy is left, top, right, bottom in pixels of the original frame, to 0.1.
+
+    `track_id` and `zones` are left out where nothing tracks objects, or no zones are drawn.
+    """
+
+    label: str
+    class_id: int
+    confidence: _Unit
+    box_xyxy: tuple[float, float, float, float]
+    track_id: int | msgspec.UnsetType = msgspec.UNSET
+    zones: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ClassItem(msgspec.Struct, frozen=True, gc=False):
+    """One class; class_id -1 is the background of a model that has one."""
+
+    label: str
+    class_id: Annotated[int, Meta(ge=-1)]
+    confidence: _Unit
+
+
+class SegmentItem(msgspec.Struct, frozen=True, gc=False):
+    """One class; share is the part of the picture that it covers."""
+
+    label: str
+    class_id: _Count
+    share: _Unit
+
+
+class _Header(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="task"):
+    schema: Literal[1] = SCHEMA_VERSION
+    stream: Literal["result"] = "result"
+    device: str
+    camera: str
+    boot_id: str
+    run_id: str
+    seq: _Count
+    captured_at: _Moment
+    age_ms: float
+    infer_ms: _Amount
+    clock: _Clock = msgspec.UNSET
+    model: ModelRef
+    frame: FrameSize
+    not_finite: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+
+
+class DetectionMessage(_Header, frozen=True, gc=False, kw_only=True, tag="detection"):
+    """Objects found in one frame, most confident first."""
+
+    detections: list[DetectionItem]
+
+
+class ClassificationMessage(_Header, frozen=True, gc=False, kw_only=True, tag="classification"):
+    """The most likely classes of one frame, most likely first."""
+
+    classes: list[ClassItem]
+
+
+class SegmentationMessage(_Header, frozen=True, gc=False, kw_only=True, tag="segmentation"):
+    """The classes that one frame shows, the largest first."""
+
+    segments: list[SegmentItem]
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs at present, of all that the camera's stream may fall back to.
+
+    `rung` is 0 for what runs by choice, up to `rungs` - 1; of the frames every `every`-th runs; `reason` is for people.
+    While `tuning` is there, other models are measured in turn, and `variant` gives the results between them.
+    """
+
+    variant: str
+    every: Annotated[float, Meta(ge=1)]
+    rung: _Count
+    rungs: Annotated[int, Meta(ge=1)]
+    reason: str
+    tuning: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+
+
+ResultMessage: TypeAlias = DetectionMessage | ClassificationMessage | SegmentationMessage
+
+
+class SourceState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a camera's source stands.
+
+    Attributes:
+        status: `opening` until its first frame, then `opened`; `lost` while none come, `reopened` when they do again;
+            `ended` for a file that is over.
+        trouble: why it is not delivering, one line for people; empty where nothing is wrong.
+        since: when it came to stand there, with a time zone.
+    """
+
+    status: SourceStatus
+    trouble: str = ""
+    since: _Moment
+
+
+class ControlState(msgspec.Struct, frozen=True, kw_only=True):
+    """What commands have set of one camera.
+
+    Attributes:
+        paused: whether its frames are left alone.
+        confidence: from which detections count; not there for what is no detector.
+        max_fps: frames a second that run at most; 0: as many as come.
+    """
+
+    paused: bool
+    confidence: _Unit | msgspec.UnsetType = msgspec.UNSET
+    max_fps: _Amount
+
+
+class CameraState(msgspec.Struct, frozen=True, kw_only=True):
+    """How one camera does; what is not known, or not wrong, is left out.
+
+    `source`, `trouble` and `since` are a `SourceState`; `warnings` are what is wrong, by name, each a line for people.
+    `controls` is there where commands are allowed.
+    """
+
+    source: SourceStatus | msgspec.UnsetType = msgspec.UNSET
+    trouble: str | msgspec.UnsetType = msgspec.UNSET
+    since: _Moment | msgspec.UnsetType = msgspec.UNSET
+    running: Running | msgspec.UnsetType = msgspec.UNSET
+    controls: ControlState | msgspec.UnsetType = msgspec.UNSET
+    warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Spoken(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream"):
+    schema: Literal[1] = SCHEMA_VERSION
+    device: str
+    boot_id: str
+    run_id: str
+
+
+class StatusMessage(_Spoken, frozen=True, kw_only=True, tag="status"):
+    """Whether a device's results are published; retained, so that a new subscriber reads it at once.
+
+    Online it says which cameras there are and which model answers for each; offline, why.
+    """
+
+    status: Literal["online", "offline"]
+    reason: Literal["shutdown", "lost"] | msgspec.UnsetType = msgspec.UNSET
+    versions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    cameras: dict[str, ModelRef] | msgspec.UnsetType = msgspec.UNSET
+
+
+class StateMessage(_Spoken, frozen=True, kw_only=True, tag="state"):
+    """How a device and its cameras do; retained, and what was last said stays when the device is gone.
+
+    `warnings` are what is wrong with the device itself, by name, each a line for people.
+    """
+
+    cameras: dict[str, CameraState]
+    warnings: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class EventMessage(_Spoken, frozen=True, kw_only=True, tag="event"):
+    """Something that happened on a camera; what is not known, or does not belong to it, is left out.
+
+    Attributes:
+        camera: where.
+        seq: of the events of that camera, from 0.
+        kind: `appeared`, `disappeared`, or what a program of the user's calls it.
+        at: when; `clock` says where that is not to be trusted.
+        label, class_id, confidence: of the class that it is about.
+        box_xyxy: left, top, right, bottom in pixels of the original frame, to 0.1.
+        frame, frame_seq: the frame's size and number, as in results.
+        model: what answers on that camera; without the variant.
+        detail: whatever else there is to say, by name.
+    """
+
+    camera: str
+    seq: _Count
+    kind: str
+    at: _Moment
+    clock: _Clock = msgspec.UNSET
+    label: str | msgspec.UnsetType = msgspec.UNSET
+    class_id: int | msgspec.UnsetType = msgspec.UNSET
+    confidence: _Unit | msgspec.UnsetType = msgspec.UNSET
+    box_xyxy: tuple[float, float, float, float] | msgspec.UnsetType = msgspec.UNSET
+    frame: FrameSize | msgspec.UnsetType = msgspec.UNSET
+    frame_seq: _Count | msgspec.UnsetType = msgspec.UNSET
+    model: ModelRef | msgspec.UnsetType = msgspec.UNSET
+    detail: dict[str, str | int | float | bool] | msgspec.UnsetType = msgspec.UNSET
+
+
+class CameraHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one camera: `fps` since the last message, `age_p50_ms` of the latest results, the rest since it was added."""
+
+    fps: _Amount | msgspec.UnsetType = msgspec.UNSET
+    age_p50_ms: float | msgspec.UnsetType = msgspec.UNSET
+    results: _Count | msgspec.UnsetType = msgspec.UNSET
+    dropped: _Count | msgspec.UnsetType = msgspec.UNSET
+    reopenings: _Count | msgspec.UnsetType = msgspec.UNSET
+    unreadable: _Count | msgspec.UnsetType = msgspec.UNSET
+
+
+class EventLosses(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that never reach the broker since the program began, by why; docs/payload.md explains each."""
+
+    overflow: _Count
+    age: _Count
+    quarantine: _Count
+    memory: _Count
+    disk: _Count
+
+
+class EventsHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the events of all cameras: `waiting` is now, `durable` whether they wait on disk, the rest since the start.
+
+    What a rate leaves out (`limited`) is in none of the other numbers.
+    """
+
+    put: _Count
+    delivered: _Count
+    waiting: _Count
+    durable: bool
+    lost: EventLosses
+    limited: _Count = 0
+
+
+class TelemetryMessage(_Spoken, frozen=True, kw_only=True, tag="telemetry"):
+    """How the device itself does; what cannot be read there is left out.
+
+    Attributes:
+        at: when, with a time zone; `clock` says where that is not to be trusted.
+        uptime_s: since the machine was started.
+        temperature_c: of the processor, degrees Celsius.
+        throttled: why the processor is held back, such as `under-voltage`; empty when it is not.
+        memory_free_mb: that this program may still take, 10^6 bytes.
+        memory_rss_mb: that the program holds, 10^6 bytes.
+        disk_free_mb: where the program keeps its state, 10^6 bytes.
+        cpu_share: processor time of the program over time since the last message; 1 is one core.
+        load1: the kernel's, of one minute.
+        open_files: descriptors that the program holds.
+        events: of all cameras; left out while there were none.
+        snapshots_lost: pictures of all cameras that were made and that the broker will never have; left out while none.
+        cameras: by name.
+    """
+
+    at: _Moment
+    clock: _Clock = msgspec.UNSET
+    uptime_s: _Amount | msgspec.UnsetType = msgspec.UNSET
+    temperature_c: float | msgspec.UnsetType = msgspec.UNSET
+    throttled: list[str] | msgspec.UnsetType = msgspec.UNSET
+    memory_free_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
+    memory_rss_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
+    disk_free_mb: _Amount | msgspec.UnsetType = msgspec.UNSET
+    cpu_share: _Amount | msgspec.UnsetType = msgspec.UNSET
+    load1: _Amount | msgspec.UnsetType = msgspec.UNSET
+    open_files: _Count | msgspec.UnsetType = msgspec.UNSET
+    events: EventsHealth | msgspec.UnsetType = msgspec.UNSET
+    snapshots_lost: _Count | msgspec.UnsetType = msgspec.UNSET
+    cameras: dict[str, CameraHealth] | msgspec.UnsetType = msgspec.UNSET
+
+
+CameraKind: TypeAlias = Literal["result", "event", "snapshot"]
+"""What there is of a camera."""
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message.
+
+    Attributes:
+        topic: where it goes.
+        payload: JSON, or a picture.
+        camera: whose it is; the device's own are of none.
+        kind: what it is; says nothing of the device's own.
+        seq: its number among those of its kind and camera, where it has one.
+        correlation: what a requester wants back with an answer.
+        is_repeated: whether a broker may have had it before.
+    """
+
+    topic: str
+    payload: bytes
+    camera: str = ""
+    kind: CameraKind = "result"
+    seq: int | None = None
+    correlation: bytes = b""
+    is_repeated: bool = False
+
+
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_boot_id() -> str:
+    """The kernel's boot id; where there is none, a random one for this process."""
+    try:
+        return str(uuid.UUID(_BOOT_ID_FILE.read_text(encoding="ascii").strip()))
+    except (OSError, ValueError):
+        return str(uuid.uuid4())
+
+
+def new_run_id() -> str:
+    """A random UUID."""
+    return str(uuid.uuid4())
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who speaks; made once for a process, and shared by all that it publishes.
+
+    Attributes:
+        device: the device's name.
+        boot_id: what tells this run of the machine from others; read from the kernel by default.
+        run_id: what tells this run of the program from others; a random UUID by default.
+    """
+
+    device: str
+    boot_id: str = msgspec.field(default_factory=read_boot_id)
+    run_id: str = msgspec.field(default_factory=new_run_id)
+
+
+LONGEST_EXPIRY_S = 2**32 - 1  # MQTT's own
+_FASTEST, _SLOWEST = 1000.0, 1e-6
+
+
+class Channel(msgspec.Struct, frozen=True, kw_only=True):
+    """Results, or events, or snapshots.
+
+    Attributes:
+        qos: 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
+        expiry_s: seconds after which a broker drops a message that it could not deliver.
+        max_per_s: of one camera, messages a second; of what is more the newest is kept. None: no limit.
+
+    Raises:
+        UsageError: a number is outside its range.
+    """
+
+    qos: Literal[0, 1] = 0
+    expiry_s: int = 60
+    max_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.qos not in (0, 1):
+            raise UsageError(f"qos is {self.qos}, expected 0 or 1")
+        if not 1 <= self.expiry_s <= LONGEST_EXPIRY_S:
+            raise UsageError(f"expiry_s is {self.expiry_s}, expected 1 to {LONGEST_EXPIRY_S}")
+        if self.max_per_s is not None and not _SLOWEST <= self.max_per_s <= _FASTEST:
+            raise UsageError(f"max_per_s is {self.max_per_s}, expected {_SLOWEST:g} to {_FASTEST:g}")
+
+
+EVENTS = Channel(qos=1, expiry_s=7 * 86400)
+"""A week: whoever counts by events reads them later rather than never."""
+
+SNAPSHOTS = Channel(expiry_s=3600)

@@ -1,0 +1,636 @@
+"""Recovery: opens the file of an outbox whatever became of it.
+
+Owns the telling apart of a disk that takes nothing, which may pass, from a file that is damaged, which does not, and
+what is done with the latter:
+
+1. Damage is noticed. SQLite stops at the first damaged frame of a log and says nothing, so the state that it will find
+   is compared with the newest one that the frames behind it, or the record beside the file, know of. What SQLite itself
+   and `EventStore` notice is damage likewise, and an event that is read and is not what was written.
+2. The file is salvaged into `.salvage-tmp`. SQLite is not asked: every version of every page, in the file and in its
+   log, is looked through for events whose checksum holds, and the newest state tells which of them should be there.
+   Flipped bits, truncations and pages that are zeroed or in each other's place are one case so.
+3. `.salvage-tmp` is synced and becomes `.salvaged`. Whoever is interrupted before begins again, with the damaged file
+   and its log, or what SQLite has made of both; nothing was deleted or renamed.
+4. The damaged file becomes `.damaged-N`, `.salvaged` the file, and the oldest of those put aside goes. Whoever is
+   interrupted goes on with this step.
+
+Disk: the file of an outbox while the disk takes it, does not, and does again.
+
+Owns when it is tried again, and what is said. It is opened when it is needed, and begins anew where it is damaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sqlite3
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import of_descriptors
+from edge_sdk.core.threads import Backoff
+from edge_sdk.outbox.event import QueuedEvent
+from edge_sdk.outbox.settings import OutboxSettings
+from edge_sdk.outbox.store import (
+    PAGE_BYTES,
+    PUT_ASIDE,
+    PUT_EVENT,
+    PUT_STATE,
+    QUARANTINE_ROWS,
+    SALVAGED,
+    STATE_PAGE,
+    TABLES,
+    VERSION,
+    AstrayError,
+    CommitRecord,
+    EventStore,
+    State,
+    aside_of,
+    aside_row_of,
+    event_of,
+    row_of,
+    unsealed,
+)
+
+_LOG, _TMP = "-wal", ".salvage-tmp"
+_KEPT_ASIDE = 2
+# What SQLite says of a disk; by its words, because Python 3.10 does not give the codes.
+_OF_THE_DISK = ("disk is full", "disk I/O error", "readonly", "unable to open", "locked", "out of memory")
+# The formats: https://www.sqlite.org/fileformat2.html, 1.6 (pages), 2.1 (records), 4.1 (log).
+_LOG_HEAD, _FRAME_HEAD = 32, 24  # bytes
+_FRAME_BYTES = _FRAME_HEAD + PAGE_BYTES
+_LOG_MAGIC = b"\x37\x7f\x06\x82"  # with sums of little-endian words
+_TABLE_LEAF = 0x0D
+_MOST_LOCAL = PAGE_BYTES - 35  # bytes of a record that its page holds; of a larger one ...
+_LEAST_LOCAL = (PAGE_BYTES - 12) * 32 // 255 - 23  # ... at least these
+_MORE_BYTES = PAGE_BYTES - 4  # of a page with more of a record
+_INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # of the values 0 to 9 of a serial type; 7 is a float
+_COLUMNS, _STATE_COLUMNS = 7, 2  # of events, and of quarantine; of the state
+_NO_PLACES: Mapping[int, int] = {}
+_AT_ONCE = 200  # events that are carried over in one commit
+_AT_ONCE_BYTES = 100_000
+
+
+class DiskTroubleError(Exception):
+    """The disk takes nothing at present; one line, with what to do.
+
+    Args:
+        line: for people.
+        damage: what is known to be wrong with the file besides; empty where nothing is.
+    """
+
+    def __init__(self, line: str, damage: str = "") -> None:
+        super().__init__(line)
+        self.damage = damage
+
+
+def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventStore:
+    """Open the file, or one with all that can be read of it where it is damaged; the state of that tells so.
+
+    Args:
+        path: of the file.
+        settings: its bound, and whether what is above its folder may be made.
+        damage: what is known to be wrong with it; empty where that is to be found out.
+
+    Raises:
+        DiskTroubleError: neither is possible now; it may be later.
+    """
+    if want := settings.want_of_place():
+        raise DiskTroubleError(want, damage)
+    max_bytes = int(settings.max_mb * 1e6)
+    try:
+        path.parent.mkdir(mode=0o700, parents=settings.folder is None, exist_ok=True)
+        record = CommitRecord(path)
+        try:
+            _put_in_place(path)
+            _beside(path, _TMP).unlink(missing_ok=True)  # of a salvage that was interrupted
+            damage = damage or _damage_of_log(path, record)
+            if not damage:
+                try:
+                    return EventStore(path, max_bytes, record)
+                except sqlite3.Error as cause:
+                    if (trouble := disk_trouble(cause, path)) is not None:
+                        raise trouble from cause
+                    damage = str(cause)
+            _salvage(path, record, damage)
+            damage = ""
+            _put_in_place(path)
+            return EventStore(path, max_bytes, record)
+        except BaseException:
+            record.close()
+            raise
+    except OSError as cause:
+        raise DiskTroubleError(_advised(path, cause.strerror or str(cause)), damage) from cause
+    except sqlite3.Error as cause:
+        raise DiskTroubleError(_advised(path, str(cause)), damage) from cause
+
+
+def carry_over(astray: EventStore, store: EventStore, after: int) -> int:
+    """Copy events that come after an id, and how far numbers were given.
+
+    Args:
+        astray: open, but no longer at its path.
+        store: open there; may have some of these events. Of more than it may hold the oldest are left out.
+        after: all events up to this id are through.
+
+    Returns:
+        How many events were copied.
+
+    Raises:
+        sqlite3.Error: the file that is written to takes nothing.
+    """
+    there, copied = store.ids_to(astray.last_id), 0
+    mark = store.state.mark or astray.state.mark
+    assert mark is not None  # both are owned
+    if astray.state.file == store.state.file:  # an earlier copy, which has what is through since
+        store.drop(there - astray.ids_to(astray.last_id))
+    store.earlier_to = max(store.earlier_to, astray.earlier_to)
+    known = store.state.bounds
+    bounds = {name: max(bound, known.get(name, 0)) for name, bound in astray.state.bounds.items()}
+    store.commit((), bounds, 0, mark)
+    while after < astray.last_id:
+        try:
+            events, to, _ = astray.read_after(after, _AT_ONCE, _AT_ONCE_BYTES)
+        except sqlite3.Error:  # astray on a disk that is gone
+            break
+        if to == after:
+            break
+        new = [event for event in events if event.id not in there]
+        store.commit(new, {}, 0, mark)
+        for _ in store.shed(0):
+            pass
+        copied, after = copied + len(new), to
+    return copied
+
+
+def disk_trouble(error: sqlite3.Error, path: Path) -> DiskTroubleError | None:
+    """What to say of a disk that took nothing; None where it is the file that is damaged."""
+    said = str(error)
+    if not isinstance(error, sqlite3.OperationalError) or not any(words in said for words in _OF_THE_DISK):
+        return None
+    if "readonly" in said and _is_writable(path):
+        return None  # so says a damaged header, too
+    return DiskTroubleError(_advised(path, said))
+
+
+def _advised(path: Path, said: str) -> str:
+    lower = said.lower()
+    if shortage := of_descriptors():
+        return f"{path}: {shortage}"
+    if "full" in lower or "no space" in lower:
+        advice = "free some space on this disk"
+    elif "locked" in lower:
+        return f"{path}: another program uses this file; give each its own device name (--device, device=)"
+    elif "read" in lower and "only" in lower:
+        advice = "mount this disk for writing"
+    elif "denied" in lower or "not permitted" in lower or "unable to open" in lower:
+        advice = "let this program's user write there"
+    else:
+        advice = "look after this disk"
+    return f"{path}: {said}; {advice}"
+
+
+def _is_writable(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def _damage_of_log(path: Path, record: CommitRecord) -> str:
+    """Say what is wrong if SQLite would not find the last commit; empty if it will.
+
+    SQLite reads the frames before the first damaged one, up to the last commit among them. What is written and not
+    committed comes after the last frame that ends a commit, and is never recorded. So every state before such a frame,
+    if that is whole, and the recorded one are of commits.
+    """
+    with closing(_Pages(path)) as pages:
+        kept, known = pages.frames_committed()
+        kept = kept if pages.has_file else 0  # SQLite removes the log of an empty file
+        of_state = [frame for frame in range(known) if pages.number(-1 - frame) == STATE_PAGE]
+        found = max((frame for frame in of_state if frame < kept), default=None)
+        recovered = pages.state_in(STATE_PAGE - 1 if found is None else -1 - found)
+        states = [pages.state_in(-1 - frame) for frame in of_state]
+        newest = _newest([*states, recovered], record)
+    if newest is None or (recovered is not None and recovered.number >= newest.number):
+        return ""
+    if recovered is None:
+        return "what it says of its last commit cannot be read" if path.exists() else "it was removed"
+    return f"its log has {newest.number - recovered.number} commits that cannot be read in order, or not at all"
+
+
+def _newest(states: Sequence[State | None], record: CommitRecord) -> State | None:
+    """The newest state of a file, of those found in it and the one recorded; that may be of another file."""
+    found = max(filter(None, states), key=lambda state: state.number, default=None)
+    recorded = record.read()
+    if found is None or recorded is None or recorded.file != found.file:
+        return found or recorded
+    return max(found, recorded, key=lambda state: state.number)
+
+
+def _salvage(path: Path, record: CommitRecord, complaint: str) -> None:
+    """Write what can be read of a damaged file into a new one beside it, all of it or nothing.
+
+    Raises:
+        sqlite3.Error: the new one cannot be written.
+        OSError: the same, or the damaged one cannot be read now.
+    """
+    tmp = _beside(path, _TMP)
+    os.close(os.open(tmp, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    try:
+        with closing(_Pages(path)) as pages, closing(sqlite3.connect(tmp, isolation_level=None)) as sql:
+            has_aside = path.exists() or _beside(path, _LOG).exists()
+            _fill(sql, pages, record, complaint, _next_aside(path).name if has_aside else "")
+        _sync(tmp)
+        tmp.replace(_beside(path, SALVAGED))
+        _sync(path.parent)
+    except BaseException:
+        tmp.unlink(missing_ok=True)  # on a full disk its bytes are needed
+        raise
+
+
+def _fill(sql: sqlite3.Connection, pages: _Pages, record: CommitRecord, complaint: str, aside: str) -> None:
+    # One transaction without a journal: only a file that is complete is ever used.
+    for pragma in (f"page_size = {PAGE_BYTES}", "journal_mode = OFF", "synchronous = OFF", f"user_version = {VERSION}"):
+        sql.execute(f"PRAGMA {pragma}")
+    sql.execute("BEGIN")
+    for statement in TABLES.split(";"):
+        sql.execute(statement)
+    places = pages.leaves()
+    state = _newest([pages.state_in(place) for place in places], record) or State(file="")
+    known, bounds = state.last_id, dict(state.bounds)
+    asides: dict[tuple[str, int], tuple[QueuedEvent, str]] = {}
+
+    def rows() -> Iterator[tuple[object, ...]]:
+        for place in places:
+            for row in pages.rows(place):
+                if len(row) != _COLUMNS:
+                    continue
+                event = event_of(row, state.epoch)
+                if event is not None and state.has(event.id, event.camera):
+                    if event.id > known:  # of a commit that the state does not know: its number must not come again
+                        bounds[event.camera] = max(event.seq + 1, bounds.get(event.camera, 0))
+                    yield row_of(event, 0)
+                elif event is None and (found := aside_of(row)) is not None:
+                    asides[found[0].camera, found[0].seq] = found
+
+    sql.executemany(PUT_EVENT.replace("INSERT", "INSERT OR IGNORE"), rows())
+    newest = sorted(asides.values(), key=lambda found: found[0].id)[-QUARANTINE_ROWS:]
+    sql.executemany(PUT_ASIDE, (aside_row_of(*found) for found in newest))
+    [last_id, count] = sql.execute("SELECT coalesce(max(id), 0), count(*) FROM event").fetchone()
+    [expected] = sql.execute("SELECT count(*) FROM event WHERE id <= ?", (known,)).fetchone()
+    state.missing += max(0, state.count - expected)
+    state.file, state.epoch, state.gone, state.is_orderly = uuid.uuid4().hex, 0, [], False
+    state.last_id, state.count, state.bounds = max(last_id, known), count, bounds
+    state.salvaged, state.complaint, state.aside = count, complaint, aside
+    sql.execute(PUT_STATE, (state.sealed(),))
+    sql.execute("COMMIT")
+
+
+def _put_in_place(path: Path) -> None:
+    """Finish a salvage: put the damaged file aside and the new one in its place; may be done again at any point."""
+    salvaged = _beside(path, SALVAGED)
+    if not salvaged.exists():
+        return
+    aside = _next_aside(path)
+    for ending in (_LOG, "-journal", ""):  # the file at last: until then the number is free
+        name = _beside(path, ending)
+        if name.exists():
+            name.replace(_beside(aside, ending))
+    salvaged.replace(path)
+    _sync(path.parent)
+    for old in sorted(_asides(path), key=_number_of)[:-_KEPT_ASIDE]:
+        for name in (old, _beside(old, _LOG)):
+            name.unlink(missing_ok=True)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _next_aside(path: Path) -> Path:
+    return _beside(path, f".damaged-{1 + max(map(_number_of, _asides(path)), default=0)}")
+
+
+def _asides(path: Path) -> list[Path]:
+    escaped = "".join(f"[{c}]" if c in "*?[" else c for c in path.name)
+    return [p for p in path.parent.glob(f"{escaped}.damaged-*") if _number_of(p)]
+
+
+def _number_of(aside: Path) -> int:
+    ending = aside.name.rpartition("-")[2]
+    return int(ending) if ending.isdecimal() else 0
+
+
+class _Pages:
+    """Every version of every page of a file and its log, whatever became of them.
+
+    A place is the index of a page in the file, or -1 minus the index of a frame in the log.
+
+    Args:
+        path: of the file, which nobody writes to meanwhile; it or its log may be missing.
+
+    Attributes:
+        has_file: whether there is a file, and something in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        log = _beside(path, _LOG)
+        self._log = log.read_bytes() if log.exists() else b""
+        self._file = path.open("rb", buffering=0) if path.exists() else None
+        self._frames = max(0, len(self._log) - _LOG_HEAD) // _FRAME_BYTES
+        self._count = -(-path.stat().st_size // PAGE_BYTES) if self._file is not None else 0
+        self.has_file = self._count > 0
+        # Behind the frames with the salts of the first are those of earlier logs, which are older than the file.
+        salts = [self._log[start + 8 : start + 16] for start in map(_frame_at, range(self._frames))]
+        places = [-1 - frame for frame, of in enumerate(salts) if of == salts[0]]
+        self._newest = {self.number(place): place for place in places}
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+
+    def number(self, place: int) -> int:
+        """The number of the page that is there, from 1."""
+        start = _frame_at(-1 - place)
+        return place + 1 if place >= 0 else int.from_bytes(self._log[start : start + 4], "big")
+
+    def frames_committed(self) -> tuple[int, int]:
+        """Count the frames up to the last one that ends a commit.
+
+        Returns:
+            Of those before the first damaged one, which is what SQLite finds; of all.
+        """
+        if not self._frames:
+            return 0, 0
+        log = np.frombuffer(self._log, np.uint8, _frame_at(self._frames))
+        head, frames = log[:_LOG_HEAD], log[_LOG_HEAD:].reshape(self._frames, _FRAME_BYTES)
+        # Of each: its page, the size of the file where it ends a commit, else 0, two salts, two sums.
+        fields = frames[:, :_FRAME_HEAD].copy().view(">u4")
+        head_sums = head[None, 24:].copy().view(">u4")
+        sums = _sums(np.hstack([frames[:, :8], frames[:, _FRAME_HEAD:]]), np.vstack([head_sums, fields[:-1, 4:]]))
+        is_whole, is_end = (sums == fields[:, 4:]).all(axis=1), fields[:, 1] > 0
+        is_found = np.logical_and.accumulate(is_whole & (frames[:, 8:16] == head[16:24]).all(axis=1))
+        if self._log[:4] != _LOG_MAGIC or (_sums(head[None, :24], np.zeros((1, 2))) != head_sums).any():
+            is_found[:] = False
+        found, known = (np.flatnonzero(is_end & of) + 1 for of in (is_found, is_whole))
+        return int(max(found, default=0)), int(max(known, default=0))
+
+    def state_in(self, place: int) -> State | None:
+        """The state in a page; None where it has none that is whole."""
+        for row in self.rows(place):
+            if len(row) != _STATE_COLUMNS:
+                break
+            if (state := unsealed(row[1])) is not None:
+                return state
+        return None
+
+    def leaves(self) -> list[int]:
+        """Where rows may be, those with the smallest ids first."""
+        found = []
+        for place in range(-self._frames, self._count):
+            page = self._page(place)
+            if page[0] == _TABLE_LEAF:
+                try:
+                    _, at = _varint(page, int.from_bytes(page[8:10], "big"))
+                    found.append((_varint(page, at)[0], place))
+                except IndexError:  # the first row is damaged
+                    found.append((0, place))
+        return [place for _, place in sorted(found)]
+
+    def rows(self, place: int) -> Iterator[Sequence[Any]]:
+        """What may be the rows of a page, each with its id as the first value."""
+        page = self._page(place)
+        if page[0] != _TABLE_LEAF:
+            return
+        for pointer in range(8, min(8 + 2 * int.from_bytes(page[3:5], "big"), PAGE_BYTES), 2):
+            with contextlib.suppress(IndexError, ValueError):  # damaged
+                yield from self._versions(page, int.from_bytes(page[pointer : pointer + 2], "big"))
+
+    def _versions(self, page: bytes, at: int) -> Iterator[Sequence[Any]]:
+        """The row that begins at a byte of a page; what goes on in others is looked for in each version of those."""
+        size, at = _varint(page, at)
+        number, at = _varint(page, at)
+        if size <= _MOST_LOCAL:
+            yield [number, *_values(page[at : at + size])[1:]]
+            return
+        local = _LEAST_LOCAL + (size - _LEAST_LOCAL) % _MORE_BYTES
+        local = local if local <= _MOST_LOCAL else _LEAST_LOCAL
+        following = int.from_bytes(page[at + local : at + local + 4], "big")
+        for newest in (self._newest, _NO_PLACES):
+            with contextlib.suppress(IndexError, ValueError):
+                more = self._more(following, size - local, newest)
+                yield [number, *_values(page[at : at + local] + more)[1:]]
+
+    def _more(self, number: int, size: int, newest: Mapping[int, int]) -> bytes:
+        """The rest of a row, in a chain of pages."""
+        parts: list[bytes] = []
+        while len(parts) * _MORE_BYTES < size:
+            if not number or len(parts) > self._count + self._frames:
+                raise IndexError
+            page = self._page(newest.get(number, number - 1))
+            number = int.from_bytes(page[:4], "big")
+            parts.append(page[4:])
+        return b"".join(parts)[:size]
+
+    def _page(self, place: int) -> bytes:
+        if place < 0:
+            end = _frame_at(-place)
+            return self._log[end - PAGE_BYTES : end]
+        data = os.pread(self._file.fileno(), PAGE_BYTES, place * PAGE_BYTES) if self._file is not None else b""
+        return data.ljust(PAGE_BYTES, b"\0")
+
+
+def _frame_at(index: int) -> int:
+    return _LOG_HEAD + index * _FRAME_BYTES
+
+
+def _sums(data: NDArray[np.uint8], before: NDArray[Any]) -> NDArray[np.uint32]:
+    """The checksums of pieces of a log, (pieces, bytes), each going on from two sums before it, (pieces, 2)."""
+    first, second = before.T.astype(np.uint32)
+    for even, odd in np.ascontiguousarray(data).view("<u4").T.reshape(-1, 2, len(data)):
+        first += even + second
+        second += odd + first
+    return np.stack([first, second], axis=1)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number that begins at a byte, seven bits to a byte and eight in the ninth; where it ends."""
+    value = 0
+    for end in range(at, at + 8):
+        value = value << 7 | data[end] & 0x7F
+        if data[end] < 0x80:
+            return value, end + 1
+    return value << 8 | data[at + 8], at + 9
+
+
+def _values(record: bytes) -> list[Any]:
+    """The values of a record: first the types of all, then their bytes."""
+    values: list[Any] = []
+    types_end, at = _varint(record, 0)
+    end = types_end
+    while at < types_end and len(values) <= _COLUMNS:
+        kind, at = (record[at], at + 1) if record[at] < 0x80 else _varint(record, at)
+        size = _INTEGER_BYTES[kind] if kind < len(_INTEGER_BYTES) else (kind - 12) // 2
+        data, end = record[end : end + size], end + size
+        if len(data) != size:
+            raise IndexError
+        if kind >= 12:
+            values.append(data.decode() if kind % 2 else data)
+        elif kind == 7:
+            values.append(struct.unpack(">d", data)[0])
+        else:
+            values.append({0: None, 8: 0, 9: 1}.get(kind, int.from_bytes(data, "big", signed=True)))
+    return values
+
+
+_FIRST_RETRY_S = 2.0
+_LONGEST_RETRY_S = 30.0
+
+
+class Disk:
+    """Used by one thread.
+
+    Args:
+        path: of the file; None: no disk is wanted.
+        settings: of the outbox.
+        on_trouble: called with a name and a line; an empty one when the trouble is over.
+        retry: how long to wait before the next attempt.
+
+    Attributes:
+        store: open, though it may take nothing at present; None while it cannot even be opened.
+        astray: open too, but no longer at the path: what it has is still to go into the file that is there now.
+        set_aside: damaged files that were put aside.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        settings: OutboxSettings,
+        on_trouble: Callable[[str, str], None],
+        retry: Backoff | None = None,
+    ) -> None:
+        self.path, self._settings, self._on_trouble = path, settings, on_trouble
+        self.store: EventStore | None = None
+        self.astray: EventStore | None = None
+        self.set_aside = 0
+        self._retry = retry or Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
+        self._retry_at: float | None = None
+        self._damage = self._said = ""
+
+    @property
+    def takes(self) -> bool:
+        """Whether it is open and took what it was given last."""
+        return self.store is not None and self._retry_at is None
+
+    @property
+    def due_s(self) -> float:
+        """Seconds until it is to be tried again; infinity while nothing is wrong."""
+        return math.inf if self._retry_at is None else max(0.0, self._retry_at - time.monotonic())
+
+    @property
+    def may_try(self) -> bool:
+        """Whether it is worth giving it something now."""
+        return self.path is not None and (self._retry_at is None or time.monotonic() >= self._retry_at)
+
+    def open(self) -> EventStore | None:
+        """Open it, or a new file in place of a damaged one; None where neither is possible now."""
+        if self.path is None:
+            return None
+        if self.astray is not None and not self.astray.is_astray:  # moved back: it would be locked
+            self.astray.close()
+            self.astray = None
+        try:
+            self.store = open_store(self.path, self._settings, self._damage)
+        except DiskTroubleError as trouble:
+            self._damage = trouble.damage
+            self._be_down(trouble)
+            return None
+        self._damage = ""
+        return self.store
+
+    def hasten(self) -> None:
+        """Let the next attempt be made at once."""
+        if self._retry_at is not None:
+            self._retry_at = time.monotonic()
+
+    def tell_salvage(self, state: State) -> None:
+        """Say what came of a damaged file, in whose place the one that is open now is."""
+        self.set_aside += 1
+        kept = f"{state.salvaged} events were read from it" if state.salvaged else "no event could be read from it"
+        aside = f" and is put aside as {state.aside}" if state.aside else ""
+        self._on_trouble("outbox_damaged", f"{self.path} was damaged ({state.complaint}){aside}; {kept}")
+
+    def worked(self) -> None:
+        """It took what it was given."""
+        if self._retry_at is not None:
+            self._retry_at, self._said = None, ""
+            self._on_trouble("outbox_disk", "")
+        self._retry.reset()
+
+    def failed(self, cause: sqlite3.Error) -> bool:
+        """It did not.
+
+        Returns:
+            Whether the file itself is damaged or astray: opened again, a new one is begun in its place.
+        """
+        assert self.path is not None
+        if isinstance(cause, AstrayError):
+            self.astray, self.store = self.store, None
+            return True
+        trouble = disk_trouble(cause, self.path)
+        if trouble is not None:
+            self._be_down(trouble)
+        else:
+            self._damage = str(cause)
+        # After an error of the device itself SQLite does not know what it has written.
+        if trouble is None or "I/O" in str(cause):
+            self.close()
+        return trouble is None
+
+    def carry_over(self, store: EventStore, after: int) -> list[QueuedEvent]:
+        """Copy what an astray file has after an id into the one that is open now; returns what was denied there."""
+        denied: list[QueuedEvent] = []
+        if self.astray is not None:
+            carried = carry_over(self.astray, store, after)
+            with contextlib.suppress(sqlite3.Error):  # on a disk that is gone
+                denied = self.astray.denied(None)
+            self.astray.close()  # takes away what is the log at its path, which is another file's by now
+            self.astray = None
+            with contextlib.suppress(sqlite3.Error):
+                store.look()
+            line = f"{self.path} was removed or replaced while it was used; {carried} events were carried over"
+            self._on_trouble("outbox_damaged", f"{line}; nothing else may touch it")
+        return denied
+
+    def close(self) -> None:
+        """Give the file back, without an orderly end."""
+        if self.store is not None:
+            self.store.close()
+            self.store = None
+
+    def _be_down(self, trouble: DiskTroubleError) -> None:
+        self._retry_at = time.monotonic() + self._retry.next_s()
+        line = f"events wait in memory only: {trouble}"
+        if line != self._said:
+            self._said = line
+            self._on_trouble("outbox_disk", line)

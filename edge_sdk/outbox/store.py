@@ -1,0 +1,688 @@
+"""EventStore: events in a file of SQLite, there for good once `commit` returned.
+
+Owns the bound of the file; what makes a commit survive a power cut, a write-ahead log that is synced with every commit;
+and what shows afterwards whether all of it is still there: a checksum in each row, for SQLite notices no byte that
+changed, and a `State` in each commit, also beside the file. Used by one thread at a time, and by one process: the file
+stays locked while it is open.
+
+Place: where an open file of SQLite and its log are, for somebody may remove or replace them meanwhile.
+
+What an outbox's file should hold: `State` is part of each commit, and `CommitRecord` has the newest beside the file.
+
+A log that lost its end looks like one in which nothing more was ever written; the record tells the two apart.
+
+AgeClock: seconds by which the age of an event is told, over restarts, whatever the wall clock does.
+
+A device without a battery begins in 1970 or in last month, and leaps when it hears the time: by the wall clock a leap
+would make every event too old at once, or none ever. So time is what the machine was on: the kernel's time since boot,
+continued from what was last written down. Time in which it was off does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import fcntl
+import os
+import sqlite3
+import time
+import uuid
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_sdk.outbox.event import QueuedEvent, is_denial
+
+SALVAGED = ".salvaged"
+"""Ends the name of a file that is complete and about to be put in the place of a damaged one."""
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file to be opened, or one that is to be put in its place."""
+    return path.exists() or path.with_name(path.name + SALVAGED).exists()
+
+
+class FileIdentity:
+    """Of one open file; taken when it and its log are there.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: one of them is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._log = path, path.with_name(path.name + "-wal")
+        self._file_id, self._log_id = _id_of(path), _id_of(self._log)
+
+    @property
+    def has_file(self) -> bool:
+        """Whether the file is still at its path."""
+        return _is_at(self._path, self._file_id)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether the log is still beside it."""
+        return _is_at(self._log, self._log_id)
+
+    def free(self) -> None:
+        """Take the log away: SQLite would write it into another file at this path."""
+        if self.has_log:
+            with contextlib.suppress(OSError):
+                self._log.unlink()
+
+
+def _id_of(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _is_at(path: Path, file_id: tuple[int, int]) -> bool:
+    try:
+        return _id_of(path) == file_id
+    except OSError as cause:
+        return not isinstance(cause, FileNotFoundError | NotADirectoryError)  # of the others nobody can tell
+
+
+class AgeMark(msgspec.Struct, frozen=True):
+    """What is written down.
+
+    Attributes:
+        boot_id: of the boot in which it was.
+        since_boot_s: of that boot, seconds.
+        age_s: of the outbox, seconds.
+    """
+
+    boot_id: str
+    since_boot_s: float
+    age_s: float
+
+
+def since_boot_s() -> float:
+    """Seconds since the machine was started, suspended ones included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class AgeClock:
+    """Of one outbox.
+
+    Args:
+        boot_id: of the running boot.
+        now_s: seconds since it began.
+    """
+
+    def __init__(self, boot_id: str, now_s: Callable[[], float] = since_boot_s) -> None:
+        self._boot_id, self._now_s = boot_id, now_s
+        self._offset_s = -now_s()
+
+    def seconds(self) -> float:
+        """The time of the outbox; once something bears it, it never leaps."""
+        return self._now_s() + self._offset_s
+
+    def mark(self) -> AgeMark:
+        """What to write down."""
+        now_s = self._now_s()
+        return AgeMark(self._boot_id, now_s, now_s + self._offset_s)
+
+    def behind_s(self, mark: AgeMark) -> float:
+        """Seconds by which the clock that was written down is ahead of this one."""
+        in_between_s = self._now_s() - mark.since_boot_s if mark.boot_id == self._boot_id else 0.0
+        return mark.age_s + max(0.0, in_between_s) - self.seconds()
+
+    def advance(self, by_s: float) -> None:
+        """Go on from what was written down; before anything bears a time of this clock."""
+        self._offset_s += by_s
+
+
+_ENDING = "-committed"
+_HEAD_BYTES = 8  # length and CRC-32 of what follows
+_MOST_BYTES = 1_000_000
+
+
+class State(msgspec.Struct, kw_only=True):
+    """What is true of the whole file after a commit.
+
+    The ids in the file are those from `done_to` (exclusive) to `last_id`, without those of `gone`.
+
+    Attributes:
+        file: a random name of the file, another one after a salvage.
+        number: of the commit; the first is 1.
+        epoch: part of every row's checksum; another one makes rows void that lie in pages which are not used any more.
+        owner: the process that gives the ids.
+        last_id: the largest id that was ever in the file.
+        done_to: the broker has all events up to this id, or never gets them.
+        gone: (camera, after, to): events of this camera, or of all where it is empty, are not in the file if their ids
+            are above `after` and not above `to`.
+        count: events in the file.
+        bounds: no event of a camera has this number or a higher one.
+        mark: of the time; None before the first commit of a process.
+        is_orderly: whether the process that wrote this had closed the file, so that the bounds are exact.
+        missing: events that a salvage did not find, until they are counted as lost.
+        salvaged: events that it found.
+        complaint: what was wrong with the file that was salvaged; empty where that has been said, or nothing was.
+        aside: the name under which that file is kept; empty where there was none.
+    """
+
+    file: str
+    number: int = 0
+    epoch: int = 0
+    owner: str = ""
+    last_id: int = 0
+    done_to: int = 0
+    gone: list[tuple[str, int, int]] = []
+    count: int = 0
+    bounds: dict[str, int] = {}
+    mark: AgeMark | None = None
+    is_orderly: bool = False
+    missing: int = 0
+    salvaged: int = 0
+    complaint: str = ""
+    aside: str = ""
+
+    def has(self, number: int, camera: str) -> bool:
+        """Whether an event is in the file; one that this state is too old to know counts as being there."""
+        return number > self.done_to and not any(
+            after < number <= to and name in ("", camera) for name, after, to in self.gone
+        )
+
+    def leave_out(self, camera: str, after: int, to: int) -> None:
+        """Note that events are not in the file any more; see `gone`."""
+        kept = []
+        for entry in self.gone:
+            name, other_after, other_to = entry
+            if name == camera and other_after <= to and after <= other_to:
+                after, to = min(after, other_after), max(to, other_to)
+            else:
+                kept.append(entry)
+        self.gone = [*kept, (camera, after, to)]
+
+    def finish(self, done_to: int) -> None:
+        """Note that all events up to an id are through."""
+        self.done_to = max(self.done_to, done_to)
+        self.gone = [entry for entry in self.gone if entry[2] > self.done_to]
+
+    def sealed(self) -> bytes:
+        """This state with its length and its checksum."""
+        content = msgspec.json.encode(self)
+        return len(content).to_bytes(4, "big") + zlib.crc32(content).to_bytes(4, "big") + content
+
+
+def unsealed(sealed: object) -> State | None:
+    """The state that `State.sealed` made these bytes of, which others may follow; None where they are damaged."""
+    if not isinstance(sealed, bytes):
+        return None
+    content = sealed[_HEAD_BYTES : _HEAD_BYTES + int.from_bytes(sealed[:4], "big")]
+    if zlib.crc32(content) != int.from_bytes(sealed[4:_HEAD_BYTES], "big"):
+        return None
+    try:
+        return msgspec.json.decode(content, type=State)
+    except msgspec.MsgspecError:
+        return None
+
+
+class CommitRecord:
+    """The state of the last commit, in a small file beside that of the events; and the lock of both.
+
+    It is written after each commit, before anybody is told of it, and never synced: after a power cut it may be older
+    than the file, and then says nothing; it never tells of a commit that had not returned.
+
+    Args:
+        path: of the file of events.
+
+    Raises:
+        sqlite3.OperationalError: somebody else has it open.
+        OSError: it cannot be made or opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + _ENDING)
+        self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as cause:
+            self.close()
+            if isinstance(cause, BlockingIOError):
+                raise sqlite3.OperationalError("database is locked") from cause
+            raise
+
+    def read(self) -> State | None:
+        """The state; None where there is none that is whole."""
+        return None if self._descriptor is None else unsealed(os.pread(self._descriptor, _MOST_BYTES, 0))
+
+    def write(self, sealed: bytes) -> None:
+        """Replace the state; where the disk does not take it, the one before stays, which is no wrong one."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._descriptor, sealed, 0)
+
+    def remove(self) -> None:
+        """Give up the lock, and remove the file where it is still at its path."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
+                    self._path.unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Give up the lock; what is written later is ignored."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+PAGE_BYTES = 4096
+VERSION = 2
+TABLES = """
+CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS event (
+    id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, put_s REAL NOT NULL,
+    topic TEXT NOT NULL, payload BLOB NOT NULL, crc BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS quarantine (
+    id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL,
+    reason TEXT NOT NULL, crc BLOB NOT NULL);
+"""
+"""Statements, each ended by a semicolon. The first table begins in `STATE_PAGE`, also after a VACUUM."""
+STATE_PAGE = 2
+PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?)"
+PUT_EVENT = "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?)"
+PUT_ASIDE = "INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?, ?)"
+QUARANTINE_ROWS = 100
+_READ = "SELECT id, camera, seq, put_s, topic, payload, crc FROM event"
+# Keeps the newest, up to a number of rows and of bytes.
+_TRIM_QUARANTINE = """
+DELETE FROM quarantine WHERE id NOT IN (
+    SELECT id FROM (SELECT id, row_number() OVER newest AS number, sum(length(payload)) OVER newest AS bytes
+                    FROM quarantine WINDOW newest AS (ORDER BY id DESC))
+    WHERE number <= ? AND bytes <= ?)"""
+_LOG_PAGES = 256  # of the write-ahead log, before it is copied into the file
+_FULL_SHARE = 0.9  # of the pages, from where on the oldest make room ...
+_CALM_SHARE = 0.87  # ... down to here: the rest is for the next commit and what SQLite needs
+_QUARANTINE_SHARE = 1 / 32  # of the bound, for their payloads
+_AT_ONCE = 500  # rows that are changed by one statement
+_MOST_GONE = 500  # entries of a state, which is written with each commit
+
+
+class AstrayError(sqlite3.Error):
+    """A file that is open is no longer at its path: it was removed, moved, or another disk was mounted there."""
+
+
+def row_of(event: QueuedEvent, epoch: int) -> tuple[object, ...]:
+    """The row of an event, with its checksum."""
+    head = f"{epoch}\0{event.id}\0{event.camera}\0{event.seq}\0{event.put_s!r}\0{event.topic}"
+    crc = _checksum(head, event.payload)
+    return (event.id, event.camera, event.seq, event.put_s, event.topic, event.payload, crc)
+
+
+def event_of(row: Sequence[Any], epoch: int) -> QueuedEvent | None:
+    """The event of a row; None where the row is not what `row_of` made."""
+    number, camera, seq, put_s, topic, payload, crc = row
+    if not isinstance(payload, bytes) or not isinstance(put_s, float | int):
+        return None
+    event = QueuedEvent(topic, payload, camera, seq=seq, id=number, put_s=float(put_s))
+    return event if row_of(event, epoch)[-1] == crc else None
+
+
+def aside_row_of(event: QueuedEvent, reason: str) -> tuple[object, ...]:
+    """The row of an event that is put aside, without its id."""
+    crc = _checksum(f"{event.camera}\0{event.seq}\0{event.topic}\0{reason}", event.payload)
+    return (event.camera, event.seq, event.topic, event.payload, reason, crc)
+
+
+def aside_of(row: Sequence[Any]) -> tuple[QueuedEvent, str] | None:
+    """The event and the reason of a row with its id; None where it is not what `aside_row_of` made."""
+    number, camera, seq, topic, payload, reason, crc = row
+    if not isinstance(payload, bytes):
+        return None
+    event = QueuedEvent(topic, payload, camera, seq=seq, id=number)
+    return (event, reason) if aside_row_of(event, reason)[-1] == crc else None
+
+
+def _checksum(head: str, payload: bytes) -> bytes:
+    """Always of four bytes: in a file that is full a row must not grow when it gets another one."""
+    return zlib.crc32(payload, zlib.crc32(head.encode("utf-8", "replace"))).to_bytes(4, "big")
+
+
+class EventStore:
+    """One open file.
+
+    Args:
+        path: of the file, made where it is missing; its folder is there.
+        max_bytes: that it may take.
+        record: of this file; closed with it.
+
+    Attributes:
+        state: of the last commit.
+        earlier_to: an id; events up to it may have been sent by an earlier process.
+
+    Raises:
+        sqlite3.Error: the disk does not take it, or it is damaged; `trouble` tells which.
+        OSError: the same of the file itself.
+    """
+
+    def __init__(self, path: Path, max_bytes: int, record: CommitRecord) -> None:
+        self._path, self._record = path, record
+        self._max_pages, self._is_too_large = max_bytes // PAGE_BYTES, False
+        self.earlier_to = 0
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # what cameras see is nobody else's
+        self._sql = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
+        self._sql.text_factory = lambda text: text.decode("utf-8", "replace")  # of a damaged file; the checksum tells
+        try:
+            self._prepare()
+            self._counts: Counter[str] = Counter()
+            self.state = self._look_through()
+        except BaseException:
+            self._sql.close()
+            raise
+
+    def look(self) -> None:
+        """See whether it is still at its path; a log that was removed begins anew.
+
+        Raises:
+            AstrayError: it is not; what it has can still be read. Its log and its record are out of the way of another
+                file there.
+            sqlite3.Error: the disk takes nothing.
+        """
+        if self.is_astray:
+            self._place.free()
+            self._record.remove()
+            raise AstrayError(f"{self._path} was removed or replaced")
+        if not self._place.has_log:
+            self._sql.execute("PRAGMA journal_mode = DELETE")  # what it has goes into the file ...
+            self._begin_log()  # ... and what comes into a new one
+        if len(self.state.gone) > _MOST_GONE:
+            self.shift(0, 0, 0, 0.0)
+
+    @property
+    def is_astray(self) -> bool:
+        """Whether something else, or nothing, is at its path."""
+        return not self._place.has_file
+
+    @property
+    def last_id(self) -> int:
+        """The largest id that was ever in it."""
+        return self.state.last_id
+
+    def __len__(self) -> int:
+        return self.state.count
+
+    def commit(self, events: Sequence[QueuedEvent], bounds: Mapping[str, int], done_to: int, mark: AgeMark) -> None:
+        """Write all of this down, or nothing; it survives a power cut from when this returns.
+
+        Args:
+            events: that are not in it, by growing ids.
+            bounds: of numbers, by camera.
+            done_to: the broker has all events up to this id, or never gets them.
+            mark: of the time.
+        """
+        new = [event for event in events if event.id > done_to]
+        if new and new[0].id <= self.last_id and self.state.gone:  # what was gone may be written again
+            self.shift(0, 0, 0, 0.0)
+        with self._committing() as state:
+            gone = self._delete(state, "id <= ?", (done_to,))
+            self._sql.executemany(PUT_EVENT, (row_of(event, state.epoch) for event in new))
+            state.finish(done_to)
+            state.count += len(new)
+            state.last_id = max(state.last_id, new[-1].id if new else 0)
+            state.bounds = {**state.bounds, **bounds}
+            state.mark, state.is_orderly = mark, False
+        self._counts.subtract(gone.values())
+        self._counts.update(event.camera for event in new)
+
+    def read_after(self, last_id: int, most: int, most_bytes: int) -> tuple[list[QueuedEvent], int, int]:
+        """The next events.
+
+        Returns:
+            The events, by growing ids; the last id that was looked at; how many were damaged, and are left out.
+        """
+        found: list[QueuedEvent] = []
+        damaged = 0
+        for row in self._sql.execute(f"{_READ} WHERE id > ? ORDER BY id LIMIT ?", (last_id, most)):
+            event = event_of(row, self.state.epoch)
+            if event is None or event.id <= last_id:  # its page may be in the place of another
+                last_id, damaged = max(last_id, row[0]), damaged + 1
+                continue
+            last_id = event.id
+            is_repeated = event.id <= self.earlier_to
+            found.append(msgspec.structs.replace(event, is_repeated=True) if is_repeated else event)
+            most_bytes -= event.cost
+            if most_bytes <= 0:
+                break
+        return found, last_id, damaged
+
+    def shift(self, after: int, to: int, by: int, put_s_by: float) -> None:
+        """Put events behind those that came in the meantime, and begin a new epoch of the ids.
+
+        Args:
+            after: an id; those behind it ...
+            to: ... up to this one are meant.
+            by: what is added to their ids; no smaller than the largest of all.
+            put_s_by: what is added to their times.
+
+        Raises:
+            sqlite3.Error: the disk does not take it, or a row is damaged.
+        """
+        seen, last_id = 0, self.state.last_id
+        with self._committing() as state:
+            state.epoch, state.done_to, state.gone = state.epoch + 1, 0, []
+            while rows := self._rows("id > ? AND id <= ? ORDER BY id LIMIT ?", (seen, last_id, _AT_ONCE)):
+                changed: list[tuple[object, ...]] = []
+                for row in rows:
+                    event = event_of(row, self.state.epoch)
+                    if event is None:
+                        raise sqlite3.DatabaseError("an event in it is not what was written")
+                    seen = event.id
+                    if after < seen <= to:
+                        event = msgspec.structs.replace(event, id=seen + by, put_s=event.put_s + put_s_by)
+                    number, *_, put_s, _, _, crc = row_of(event, state.epoch)
+                    state.last_id = max(state.last_id, event.id)
+                    changed.append((number, put_s, crc, seen))
+                self._sql.executemany("UPDATE event SET id = ?, put_s = ?, crc = ? WHERE id = ?", changed)
+
+    def own(self, token: str, mark: AgeMark) -> None:
+        """Say who gives ids from now on, by what clock; and that what a salvage came to is known."""
+        with self._committing() as state:
+            state.owner, state.mark, state.is_orderly = token, mark, False
+            state.missing = state.salvaged = 0
+            state.complaint = state.aside = ""
+
+    def ids_to(self, last_id: int) -> set[int]:
+        """The ids of events up to one."""
+        return {row[0] for row in self._sql.execute("SELECT id FROM event WHERE id <= ?", (last_id,))}
+
+    def ids_among(self, numbers: Iterable[int]) -> set[int]:
+        """Which of these ids it has."""
+        return {n for n in numbers if self._sql.execute("SELECT 1 FROM event WHERE id = ?", (n,)).fetchone()}
+
+    def count_to(self, last_id: int) -> int:
+        """How many events it has up to an id."""
+        return self._number("SELECT count(*) FROM event WHERE id <= ?", last_id)
+
+    def drop(self, numbers: Collection[int]) -> None:
+        """Delete events by their ids."""
+        with self._committing() as state:
+            for number in numbers:
+                gone = self._delete(state, "id = ?", (number,))
+                state.leave_out("", number - 1, number)
+                self._counts.subtract(gone.values())
+
+    def drop_older(self, put_s: float, after: int) -> list[int]:
+        """Delete the oldest events that come after an id, as far as they were put before a time; their ids."""
+        row = self._sql.execute("SELECT put_s FROM event WHERE id > ? ORDER BY id LIMIT 1", (after,)).fetchone()
+        if row is None or row[0] >= put_s:
+            return []
+        young = "SELECT coalesce(min(id), ?) FROM event WHERE id > ? AND put_s >= ?"
+        [before] = self._sql.execute(young, (self.last_id + 1, after, put_s)).fetchone()
+        return self._drop("", after, "id > ? AND id < ?", (after, before))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the oldest must make room for the next commit."""
+        return self._used_pages() > self._max_pages * _FULL_SHARE
+
+    def shed(self, after: int) -> Iterator[list[int]]:
+        """Delete the oldest events, of the camera that has most, until the next commit has room; their ids."""
+        if not self.is_full:
+            return
+        while self._used_pages() > self._max_pages * _CALM_SHARE and self.state.count:
+            [(camera, count)] = self._counts.most_common(1)
+            oldest = "id IN (SELECT id FROM event WHERE camera = ? AND id > ? ORDER BY id LIMIT ?)"
+            begin = max([after, *(to for name, gone, to in self.state.gone if name == camera and gone <= after)])
+            gone = self._drop(camera, after, oldest, (camera, begin, max(1, count // 64)))
+            if not gone:
+                return
+            yield gone
+
+    def shrink(self) -> None:
+        """Make a file smaller that was above its bound when it was opened, once; where that fails it stays as it is."""
+        if self._is_too_large:
+            self._is_too_large = False
+            with contextlib.suppress(sqlite3.Error):  # no room for the second copy that it takes
+                self._sql.execute("VACUUM")
+                self._sql.execute("PRAGMA wal_checkpoint")  # not before it is the file smaller
+                self._bound()
+
+    def quarantine(self, refused: Sequence[tuple[QueuedEvent, str]]) -> None:
+        """Put events aside that the broker does not take, each with the reason; the newest are kept, bounded."""
+        gone: dict[int, str] = {}
+        with self._committing() as state:
+            for event, reason in refused:
+                gone |= self._delete(state, "id = ?", (event.id,))
+                state.leave_out(event.camera, event.id - 1, event.id)
+                self._sql.execute(PUT_ASIDE, aside_row_of(event, reason))
+            most_bytes = int(self._max_pages * PAGE_BYTES * _QUARANTINE_SHARE)
+            self._sql.execute(_TRIM_QUARANTINE, (QUARANTINE_ROWS, most_bytes))
+        self._counts.subtract(gone.values())
+
+    def denied(self, topics: Collection[str] | None) -> list[QueuedEvent]:
+        """Events that were put aside because a broker's ACL denied them; their ids are those of quarantine.
+
+        Args:
+            topics: of these; None: of all.
+        """
+        rows = self._sql.execute("SELECT id, camera, seq, topic, payload, reason, crc FROM quarantine ORDER BY id")
+        return [
+            event
+            for event, reason in filter(None, map(aside_of, rows))
+            if is_denial(reason) and (topics is None or event.topic in topics)
+        ]
+
+    def forget_denied(self, numbers: Sequence[int]) -> None:
+        """These are events again."""
+        with self._transaction():
+            self._sql.executemany("DELETE FROM quarantine WHERE id = ?", [(number,) for number in numbers])
+
+    def close(self, bounds: Mapping[str, int] | None = None, mark: AgeMark | None = None) -> None:
+        """Give the file back; in an orderly way with exact bounds and the time. Never raises."""
+        if bounds is not None and mark is not None:
+            # Where that fails the next start finds the file as after a kill.
+            with contextlib.suppress(sqlite3.Error), self._committing() as state:
+                state.bounds, state.mark, state.is_orderly = {**state.bounds, **bounds}, mark, True
+        with contextlib.suppress(sqlite3.Error):
+            self._sql.close()
+        self._record.close()
+
+    def _prepare(self) -> None:
+        run = self._sql.execute
+        run("PRAGMA locking_mode = EXCLUSIVE")  # no second process, and no shared memory that a crash leaves behind
+        run(f"PRAGMA page_size = {PAGE_BYTES}")
+        self._begin_log()
+        run("PRAGMA synchronous = FULL")
+        run(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        run(f"PRAGMA journal_size_limit = {_LOG_PAGES * PAGE_BYTES}")
+        version = self._number("PRAGMA user_version")
+        if version not in (0, VERSION):
+            raise sqlite3.DatabaseError(f"its version is {version}, expected {VERSION}")
+        [found] = run("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(" ".join(str(found).splitlines()))
+        self._is_too_large = self._bound() > self._max_pages
+        with self._transaction():  # with it the lock is taken, and it shows whether the disk takes anything
+            for statement in TABLES.split(";"):
+                run(statement)
+            run(f"PRAGMA user_version = {VERSION}")
+
+    def _look_through(self) -> State:
+        """Count the events, and compare that with what was committed."""
+        row = self._sql.execute("SELECT body FROM state").fetchone()
+        rows = "SELECT camera, count(*), min(id), max(id) FROM event GROUP BY camera"
+        first = last = 0
+        for camera, count, least, largest in self._sql.execute(rows):
+            self._counts[camera] = count
+            first, last = min(first or least, least), max(last, largest)
+        state = State(file=uuid.uuid4().hex) if row is None and not self._counts else unsealed(row and row[0])
+        if state is None:
+            raise sqlite3.DatabaseError("what it says of its last commit cannot be read")
+        if self._counts.total() != state.count:
+            raise sqlite3.DatabaseError(f"it has {self._counts.total()} events, expected {state.count}")
+        if state.count and not state.done_to < first <= last <= state.last_id:
+            expected = f"from {state.done_to + 1} to {state.last_id}"
+            raise sqlite3.DatabaseError(f"it has events from {first} to {last}, expected {expected}")
+        return state
+
+    def _bound(self) -> int:
+        """Let it grow no further than to its bound, or than it is; that many pages."""
+        return self._number(f"PRAGMA max_page_count = {self._max_pages}")
+
+    def _begin_log(self) -> None:
+        self._sql.execute("PRAGMA journal_mode = WAL")
+        with self._transaction():
+            pass  # not before it is the log there
+        self._place = FileIdentity(self._path)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Do all of what is done inside, or after an error nothing."""
+        self._sql.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._sql.execute("COMMIT")
+        except BaseException:
+            if self._sql.in_transaction:  # SQLite has rolled back by itself after some errors
+                self._sql.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _committing(self) -> Iterator[State]:
+        """The same with a new state, to be changed inside; it is the store's, and recorded, once it is committed."""
+        state = copy.copy(self.state)
+        with self._transaction():
+            yield state
+            state.number += 1
+            sealed = state.sealed()
+            self._sql.execute(PUT_STATE, (sealed,))
+        self.state = state
+        self._record.write(sealed)
+
+    def _drop(self, camera: str, after: int, condition: str, values: tuple[object, ...]) -> list[int]:
+        """Delete all events of a camera, or of all, from behind an id up to the last one that the condition finds."""
+        with self._committing() as state:
+            gone = self._delete(state, condition, values)
+            if gone:
+                state.leave_out(camera, after, max(gone))
+        self._counts.subtract(gone.values())
+        return list(gone)
+
+    def _delete(self, state: State, condition: str, values: tuple[object, ...]) -> dict[int, str]:
+        """Ids and cameras of what is gone, once the transaction is through."""
+        found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - our own words
+        gone: dict[int, str] = dict(found.fetchall())
+        if gone:
+            self._sql.execute(f"DELETE FROM event WHERE {condition}", values)  # noqa: S608 - the same
+            state.count -= len(gone)
+        return gone
+
+    def _rows(self, condition: str, values: tuple[object, ...]) -> list[Any]:
+        return self._sql.execute(f"{_READ} WHERE {condition}", values).fetchall()
+
+    def _used_pages(self) -> int:
+        return self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count")
+
+    def _number(self, statement: str, *values: object) -> int:
+        number: int = self._sql.execute(statement, values).fetchone()[0]
+        return number

@@ -1,0 +1,435 @@
+"""Checked: what came of looking at a run before it runs.
+
+Nothing secret is in it.
+
+Checking: what a run would do, and all that would keep it from it, found out without a network.
+
+Owns what is looked at: keys, authorities, bundles, files and devices. Neither cameras nor brokers are contacted, and no
+model is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import msgspec
+
+from edge_sdk.bundle.bundle import Bundle, check_place
+from edge_sdk.bundle.rollback import refuse_older
+from edge_sdk.bundle.signing import load_public_key
+from edge_sdk.core.errors import (
+    CameraError,
+    EdgeError,
+    LabelError,
+    OutputError,
+    UsageError,
+    want_of_permission,
+    worst_first,
+)
+from edge_sdk.core.files import state_folder
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.messages.topics import check_name
+from edge_sdk.publishing.discovery import Discovery
+from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.tls import check_authorities, valid_until
+from edge_sdk.service.pipeline import unknown_home_labels, unknown_labels
+from edge_sdk.service.settings import PipelineSettings, RunSettings
+from edge_sdk.sources.location import IMAGE_SUFFIXES, Kind, SourceOptions, add_password, kind_of, names_file, redact
+from edge_sdk.tuning.candidates import Limits, figures
+from edge_sdk.tuning.measurement import Candidate
+from edge_sdk.tuning.records import Machine, Record, Records, Request
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is wrong with a run that is to be.
+
+    Attributes:
+        exit_code: that of its family of errors.
+        text: one line.
+        keeps_from_running: false where a run warns of it, and goes on without what it is about.
+    """
+
+    exit_code: int
+    text: str
+    keeps_from_running: bool = True
+
+    @classmethod
+    def of(cls, error: EdgeError) -> Problem:
+        """An error, as it would be said."""
+        return cls(error.exit_code, str(error), not isinstance(error, LabelError))
+
+
+class CheckedBundle(msgspec.Struct, frozen=True, kw_only=True):
+    """A verified bundle; the attributes are the manifest's, but for those below.
+
+    Attributes:
+        signature: verified by a trusted key, or not looked at.
+        variants: its models, the one that runs by choice first.
+        labels: how many.
+    """
+
+    name: str
+    version: int
+    target: str
+    task: str
+    signature: Literal["verified", "not checked"]
+    variants: tuple[str, ...]
+    labels: int
+    latency_budget_ms: float
+
+
+class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream.
+
+    Attributes:
+        name: of the camera.
+        source: without secrets.
+        kind: of the source; None where it is none.
+        options: what the source is asked for.
+        path: of the bundle.
+        bundle: what it is; None where it cannot be used.
+        budget_ms: capture to outbox; None where nobody says one.
+        cpu_share: cores that tuning may use; None without a limit.
+        runs: the model and settings that run first; None without a bundle.
+        reason: why those; None without a bundle.
+        events: labels whose appearing and disappearing is told.
+        result_topic, event_topic, snapshot_topic: None without a broker, or where nothing goes there.
+        problems: what keeps it from running.
+    """
+
+    name: str
+    source: str
+    kind: Literal["device", "stream", "picamera2", "gstreamer", "pattern", "video", "images"] | None
+    options: SourceOptions
+    path: str
+    bundle: CheckedBundle | None
+    budget_ms: float | None
+    cpu_share: float | None
+    runs: str | None
+    reason: str | None
+    result_topic: str | None
+    event_topic: str | None
+    snapshot_topic: str | None
+    events: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+class CheckedBroker(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker; see `MqttSettings`.
+
+    Attributes:
+        websockets: whether MQTT is spoken over a websocket.
+        has_password: whether there is one.
+        cert_until: when this device's certificate ends; None where there is none that can be read.
+    """
+
+    address: str
+    tls: bool
+    websockets: bool
+    username: str | None
+    has_password: bool
+    ca_file: str | None
+    cert_file: str | None
+    cert_until: datetime | None
+    qos: int
+    protocol: str
+    status_topic: str
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it.
+
+    Attributes:
+        device: its name; None where the configuration cannot be read.
+        broker: None where results go to standard output.
+        outbox: the file in which events wait; None where none do, or there is no place for it.
+        commands: classes of commands that are carried out.
+        home_assistant: where Home Assistant is told of the device; None where it is not.
+        trusted_keys: files.
+        pipelines: the streams.
+        problems: those of no stream.
+        warnings: what keeps nothing from running.
+    """
+
+    device: str | None = None
+    broker: CheckedBroker | None = None
+    outbox: str | None = None
+    commands: tuple[str, ...] = ()
+    home_assistant: str | None = None
+    trusted_keys: tuple[str, ...] = ()
+    pipelines: tuple[CheckedPipeline, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """That of the worst problem; 0 without any."""
+        return min((problem.exit_code for problem in self.all_problems()), key=worst_first, default=0)
+
+    def all_problems(self) -> list[Problem]:
+        """Those of the streams too."""
+        return [*self.problems, *(problem for pipeline in self.pipelines for problem in pipeline.problems)]
+
+
+_T = TypeVar("_T")
+
+
+def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warnings: Iterable[str] = ()) -> Checked:
+    """Look at everything that a run needs and that is on this machine.
+
+    Args:
+        settings: of the run; the keys that its first stream trusts are those of all.
+        problems: what is known to be wrong.
+        warnings: what is known to be doubtful.
+    """
+    found, doubts, files = [*problems], [*warnings], settings.pipelines[0].trusted_keys
+    if not files:
+        doubts.append("no trusted key is given, so that no signature is checked")
+    keys = [_noted(found, partial(load_public_key, file)) for file in files]
+    broker = settings.mqtt
+    if broker is not None:
+        with contextlib.suppress(OSError):  # a shortage, and no fault of the file
+            doubts += filter(None, [_noted(found, partial(check_authorities, broker, datetime.now(timezone.utc)))])
+        if broker.password is not None and not broker.tls:
+            doubts.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
+    doubts += _shared_cameras(settings.pipelines)
+    outbox = _noted(found, partial(_outbox, settings))
+    allow_older = settings.pipelines[0].allow_older
+    bundles = _Bundles([key for key in keys if key is not None], is_blind=None in keys, allow_older=allow_older)
+    checked_pipelines = tuple(_pipeline(pipeline, broker, bundles) for pipeline in settings.pipelines)
+    doubts += bundles.doubts
+    labels = bundles.labels()
+    if labels is not None:
+        found += map(LabelError, unknown_home_labels(settings.home_assistant, labels))
+    return Checked(
+        device=settings.device,
+        broker=None if broker is None else _broker(broker),
+        outbox=outbox,
+        commands=settings.commands,
+        home_assistant=_home_assistant(settings),
+        trusted_keys=tuple(map(str, files)),
+        pipelines=checked_pipelines,
+        problems=tuple(map(Problem.of, found)),
+        warnings=tuple(doubts),
+    )
+
+
+def _outbox(settings: RunSettings) -> str | None:
+    mqtt = settings.mqtt
+    if mqtt is None or not any(pipeline.events for pipeline in settings.pipelines):
+        return None
+    if want := settings.outbox.want_of_place():
+        raise UsageError(f"outbox.folder: {want}")
+    try:
+        return str(settings.outbox.path_of(mqtt.site, mqtt.device))
+    except OutputError:  # they wait in memory, which a run says
+        return None
+
+
+def _home_assistant(settings: RunSettings) -> str | None:
+    if settings.mqtt is None or settings.home_assistant is None:
+        return None
+    discovery = Discovery(settings.home_assistant, settings.mqtt.topics, settings.commands, "")
+    return discovery.topic if settings.home_assistant.is_enabled else f"{discovery.topic}, taken back"
+
+
+class _Bundles:
+    """Each is verified once, however many streams run it.
+
+    Args:
+        keys: that are trusted.
+        is_blind: a key cannot be read, so that no bundle can be judged; that is said elsewhere.
+        allow_older: accept a bundle although a newer version of it ran here.
+
+    Attributes:
+        doubts: a line for each bundle that is older and accepted.
+    """
+
+    def __init__(self, keys: list[Ed25519PublicKey], *, is_blind: bool, allow_older: bool) -> None:
+        self._keys, self._is_blind, self._allow_older = keys, is_blind, allow_older
+        self.doubts: list[str] = []
+        self._known: dict[Path, Bundle | EdgeError] = {}
+
+    def open(self, path: Path) -> Bundle | None:
+        """Raises EdgeError: as `Bundle.open`, or a bundle that this device cannot run."""
+        if self._is_blind:
+            check_place(path)
+            return None
+        if path not in self._known:
+            self._known[path] = self._opened(path)
+        found = self._known[path]
+        if isinstance(found, EdgeError):
+            raise found
+        return found
+
+    def labels(self) -> set[str] | None:
+        """Of all bundles together; None where one could not be opened, which may have any."""
+        bundles = [found for found in self._known.values() if isinstance(found, Bundle)]
+        if self._is_blind or len(bundles) < len(self._known):
+            return None
+        return {label for bundle in bundles for label in bundle.labels()}
+
+    def _opened(self, path: Path) -> Bundle | EdgeError:
+        try:
+            bundle = Bundle.open(path, self._keys)
+            self.doubts += filter(None, [refuse_older(bundle, allow_older=self._allow_older)])
+            bundle.labels()
+            bundle.check_device(platform.machine(), onnxruntime_version())
+        except EdgeError as cause:
+            return cause
+        except OSError as cause:  # a name that no file system takes, say
+            return UsageError(f"{path}: cannot be read: {cause.strerror}")
+        return bundle
+
+
+def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: _Bundles) -> CheckedPipeline:
+    found: list[EdgeError] = []
+    _noted(found, partial(check_name, "camera", settings.camera))
+    topics = None if broker is None or found else broker.topics  # no topic has a name that cannot be part of one
+    kind = _noted(found, partial(_check_source, settings))
+    bundle = _noted(found, partial(bundles.open, settings.bundle))
+    if bundle is not None and settings.variant is not None:
+        bundle = _noted(found, partial(bundle.led_by, settings.variant))
+    if bundle is not None:
+        found += map(LabelError, unknown_labels(settings, bundle))
+    runs, reason = (None, None) if bundle is None else _first_run(settings, bundle, kind)
+    return CheckedPipeline(
+        name=settings.camera,
+        source=redact(settings.source),
+        kind=None if kind is None else kind.value,
+        options=settings.source_options,
+        path=str(settings.bundle),
+        bundle=None if bundle is None else _bundle(bundle),
+        budget_ms=settings.latency_ms or (bundle.manifest.latency_budget_ms if bundle else None),
+        cpu_share=settings.cpu_share,
+        runs=runs,
+        reason=reason,
+        result_topic=None if topics is None else topics.result(settings.camera),
+        event_topic=topics.event(settings.camera) if topics is not None and settings.events else None,
+        snapshot_topic=topics.snapshot(settings.camera) if topics is not None and settings.snapshots else None,
+        events=tuple(label for rule in settings.events for label in rule.labels),
+        problems=tuple(map(Problem.of, found)),
+    )
+
+
+def _check_source(settings: PipelineSettings) -> Kind:
+    """Whether what is on this machine is there and can be read."""
+    location = settings.source
+    kind = kind_of(location)
+    if kind is Kind.STREAM:
+        add_password(location, settings.source_password.reveal() if settings.source_password else None)
+        if settings.source_options.tls_ca_file is not None:
+            from edge_sdk.sources.relay import check_authorities  # as below
+
+            check_authorities(settings.source_options.tls_ca_file)
+        return kind
+    if not (names_file(location) or kind is Kind.DEVICE):
+        from edge_sdk.sources.opening import check_location  # OpenCV's import, for the few that need it
+
+        check_location(location)
+        return kind
+    path = _path_of(location)
+    if not os.access(path, os.F_OK):  # False for a name that no file system takes, too
+        raise CameraError(f"{path}: no such device; is the camera connected? See `v4l2-ctl --list-devices`")
+    if kind is Kind.DEVICE and not os.access(path, os.R_OK | os.W_OK):
+        raise CameraError(f"{path}: permission denied; add this user to the group `video`")
+    denied = want_of_permission(path)
+    if denied:
+        raise CameraError(f"{path}: {denied}")
+    if path.is_dir() and not any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir()):
+        raise CameraError(f"{path}: no image in this folder, expected {', '.join(IMAGE_SUFFIXES)}")
+    return kind
+
+
+def _path_of(location: str) -> Path:
+    is_index = location.isascii() and location.isdigit()
+    return Path(f"/dev/video{location.lstrip('0') or '0'}" if is_index else location)
+
+
+def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
+    """Two streams of one V4L2 camera; a loopback device bears them."""
+    first: dict[Path, str] = {}
+    for pipeline in pipelines:
+        path = _path_of(pipeline.source)
+        if path.parts[:2] == ("/", "dev") and first.setdefault(path, pipeline.camera) != pipeline.camera:
+            yield f"{first[path]} and {pipeline.camera} both read {path}, and most cameras serve one reader"
+
+
+def _first_run(settings: PipelineSettings, bundle: Bundle, kind: Kind | None) -> tuple[str, str]:
+    """Which model runs first, with which settings, and why."""
+    promised = str(Candidate.promised(bundle.manifest))
+    if not settings.tune:
+        return promised, "as the bundle promises, without tuning"
+    if kind is Kind.IMAGES or settings.every_frame:
+        return promised, "as the bundle promises: what has no pace is not tuned"
+    record = _remembered(settings, bundle)
+    if record is not None:
+        chosen = record.tuned.chosen
+        return str(chosen.candidate), f"as tuned here on {record.at[:10]}: {figures(chosen)}"
+    if settings.variant is not None:
+        return promised, "the only one that may run"
+    return promised, "as the bundle promises; the first start tunes"
+
+
+def _remembered(settings: PipelineSettings, bundle: Bundle) -> Record | None:
+    manifest = bundle.manifest
+    request = Request(
+        digest=bundle.digest,
+        camera=settings.camera,
+        variant=None if settings.variant is None else manifest.variants[0].name,
+        limits=Limits(settings.latency_ms or manifest.latency_budget_ms, settings.cpu_share),
+    )
+    try:
+        record = Records(state_folder() / "tuning").recall(bundle, request, Machine.here())
+    except EdgeError:  # there is no place where it could be
+        return None
+    return record if isinstance(record, Record) else None
+
+
+def _bundle(bundle: Bundle) -> CheckedBundle:
+    manifest = bundle.manifest
+    return CheckedBundle(
+        name=manifest.name,
+        version=manifest.version,
+        target=manifest.target,
+        task=manifest.task,
+        signature="verified" if bundle.signed else "not checked",
+        variants=tuple(variant.name for variant in manifest.variants),
+        labels=len(bundle.labels()),
+        latency_budget_ms=manifest.latency_budget_ms,
+    )
+
+
+def _broker(broker: MqttSettings) -> CheckedBroker:
+    return CheckedBroker(
+        address=broker.address,
+        tls=broker.tls,
+        websockets=broker.websocket_path is not None,
+        username=broker.username,
+        has_password=broker.password is not None,
+        ca_file=None if broker.ca_file is None else str(broker.ca_file),
+        cert_file=None if broker.cert_file is None else str(broker.cert_file),
+        cert_until=valid_until(broker),
+        qos=broker.qos,
+        protocol=broker.protocol,
+        status_topic=broker.topics.status,
+    )
+
+
+def _noted(found: list[EdgeError], check: Callable[[], _T]) -> _T | None:
+    """What a check gives; what is wrong is written down, and the next thing is looked at."""
+    try:
+        return check()
+    except EdgeError as cause:
+        found.append(cause)
+        return None

@@ -1,0 +1,131 @@
+"""Reloading: the configuration is read again beside what runs, and whoever asked is told what came of it.
+
+Owns that one is read at a time. Files, keys and bundles may be on a disk that is slow or hangs: nobody waits for it but
+who asked.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+
+from edge_sdk.core.errors import CameraError, ConfigError, failure_line
+from edge_sdk.core.logs import Say
+from edge_sdk.core.threads import BackgroundTask
+from edge_sdk.service.settings import RunSettings
+from edge_sdk.service.supervisor import outlet_words
+
+_LONG_S = 10.0  # a slow card reads bundles in that
+_MOST_WAITING = 32  # while a disk hangs; of more the first are not told
+
+Told = Callable[[str], None]
+"""Takes why the configuration was not taken, in lines; nothing where it was."""
+
+
+class Reloading:
+    """Of one process; used from its main thread.
+
+    Args:
+        reread: reads the configuration again.
+        take: goes by what was read from now on.
+        refuse: takes why it is not taken, in lines.
+        say: takes one line for people.
+        clock_s: monotonic seconds; injected by tests.
+    """
+
+    def __init__(
+        self,
+        reread: Callable[[], RunSettings],
+        take: Callable[[RunSettings], None],
+        refuse: Callable[[str], None],
+        say: Say,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reread, self._take, self._refuse = reread, take, refuse
+        self._say, self._clock_s = say, clock_s
+        self._long_at_s = math.inf
+        self._reading: BackgroundTask[RunSettings] | None = None
+        self._wait_for_this = deque[Told](maxlen=_MOST_WAITING)
+        self._wait_for_next = deque[Told](maxlen=_MOST_WAITING)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether it is being read."""
+        return self._reading is not None
+
+    def wait(self, told: Told) -> None:
+        """Have somebody told of the next one."""
+        self._wait_for_next.append(told)
+
+    def begin(self, now: RunSettings) -> None:
+        """Read it; what `look` takes.
+
+        Args:
+            now: by what the process goes.
+        """
+        self._wait_for_this.extend(self._wait_for_next)
+        self._wait_for_next.clear()
+        self._long_at_s = self._clock_s() + _LONG_S
+        try:
+            self._reading = BackgroundTask(lambda: _read(self._reread, now), "edge-reload")
+        except RuntimeError as cause:  # no thread is to be had
+            self._give_up(failure_line(cause))
+
+    def look(self) -> None:
+        """Take what was read, once it is."""
+        reading = self._reading
+        if reading is None:
+            return
+        if not reading.is_done:
+            self._look_at_time()
+            return
+        self._reading = None
+        try:
+            fresh = reading.take()
+        except Exception as cause:  # noqa: BLE001 - whatever it is, what runs goes on
+            self._give_up(failure_line(cause))
+        else:
+            self._take(fresh)
+            self._tell("")
+
+    def end(self) -> None:
+        """Nothing is taken any more."""
+        self._wait_for_this.extend(self._wait_for_next)
+        self._tell("the program ends")
+        if self._reading is not None:
+            self._reading.close(0.0)
+
+    def _look_at_time(self) -> None:
+        if self._clock_s() >= self._long_at_s:
+            self._long_at_s = math.inf
+            self._say(
+                f"warning: the configuration is being read for {_LONG_S:g} s, with its keys and bundles; does their "
+                "disk answer? What runs goes on, and it is not read once more before that ends"
+            )
+
+    def _give_up(self, why: str) -> None:
+        self._refuse(why)
+        self._tell(why)
+
+    def _tell(self, why: str) -> None:
+        while self._wait_for_this:
+            self._wait_for_this.popleft()(why)
+
+
+def _read(reread: Callable[[], RunSettings], now: RunSettings) -> RunSettings:
+    """Raises EdgeError: it cannot be used; where all streams are to change, none must be kept from running either."""
+    fresh = reread()
+    hindrances = _hindrances(fresh) if outlet_words(now, fresh) else []
+    if hindrances:
+        raise ConfigError(*hindrances)
+    return fresh
+
+
+def _hindrances(settings: RunSettings) -> list[str]:
+    """What would keep streams from running, but for cameras that are not there: those are waited for."""
+    from edge_sdk.service.check import check_run  # few reloads need it
+
+    problems = [each for each in check_run(settings).all_problems() if each.exit_code != CameraError.exit_code]
+    return [problem.text for problem in problems if problem.keeps_from_running]

@@ -1,0 +1,428 @@
+"""Stepping: a stream's loop, stepped until there is a reason to stop.
+
+Owns what is looked at after every step, and what is counted for the summary.
+
+Obeying: a running stream does what its camera's Control says, between two frames.
+
+Control: what commands have set of one camera, and what they need to know of it.
+
+Written by the daemon's main thread and read by the stream's, which acts on it between two frames. It belongs to the
+camera and not to its pipeline: it stays when another pipeline takes over, and goes with the camera or the process.
+
+RunSummary: what a run came to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.clock import Percentiles
+from edge_sdk.core.errors import SessionError
+from edge_sdk.core.frame import Image, Result
+from edge_sdk.core.logs import Say
+from edge_sdk.core.protocols import Sink, Source
+from edge_sdk.core.threads import Stop
+from edge_sdk.inference.stages import Stages
+from edge_sdk.loop import Budget, Loop, RunRecord, Supervisor, Tick
+from edge_sdk.messages.commands import SLOWEST_FPS, CommandClass
+from edge_sdk.messages.schema import CameraHealth, ControlState
+from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
+from edge_sdk.service.health import Progress
+from edge_sdk.service.monitors import FrameFaults, LatencyMonitor, Undecodable, WatchedSource
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.sources.slot import OpenedSource, SourceStats
+from edge_sdk.tuning.measurement import Timed
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a camera once its stream runs.
+
+    Attributes:
+        task: of its bundle.
+        confidence: the bundle's threshold; None for what is no detector.
+        labels: of its bundle.
+        is_paced: whether frames come at their own pace.
+        tells_events: whether it is told what appears and disappears.
+    """
+
+    task: str
+    confidence: float | None
+    labels: tuple[str, ...]
+    is_paced: bool
+    tells_events: bool = False
+
+
+class Shot(msgspec.Struct, frozen=True, eq=False):
+    """A picture that was asked for, and its number in its source."""
+
+    image: Image
+    seq: int
+
+
+class CameraControls:
+    """Of one camera.
+
+    Attributes:
+        known: set by the stream; None until it runs.
+        paused: whether frames are left alone.
+        confidence: from which detections count; None: as the bundle has it.
+        max_fps: frames a second that run at most; 0: as many as come.
+        version: grows with every change of these.
+        wants_shot: whether somebody waits for a picture.
+        shot: the picture; whoever takes it sets it back.
+    """
+
+    def __init__(self) -> None:
+        self.known: Known | None = None
+        self.paused = False
+        self.confidence: float | None = None
+        self.max_fps = 0.0
+        self.version = 0
+        self.wants_shot = False
+        self.shot: Shot | None = None
+
+    def change(
+        self, *, paused: bool | None = None, confidence: float | None = None, max_fps: float | None = None
+    ) -> None:
+        """Set what is given; it acts on the next frame."""
+        self.paused = self.paused if paused is None else paused
+        self.confidence = self.confidence if confidence is None else confidence
+        self.max_fps = self.max_fps if max_fps is None else max_fps
+        self.version += 1  # last: who sees it sees the rest
+
+
+class Controls:
+    """Of all cameras of a process, by name.
+
+    Attributes:
+        are_told: whether the state says what they are: where commands are allowed.
+        sees: whether it is published what each camera sees.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, CameraControls] = {}
+        self.are_told = self.sees = False
+
+    def of(self, camera: str) -> CameraControls:
+        """One camera's; made when it is asked for first."""
+        return self._of.setdefault(camera, CameraControls())
+
+    def keep_only(self, cameras: Collection[str], allowed: Collection[CommandClass]) -> None:
+        """Forget what was set of other cameras, and by commands of other classes: nobody could set it back."""
+        for camera in self._of.keys() - set(cameras):
+            del self._of[camera]
+        for control in self._of.values():
+            control.confidence = control.confidence if "set_threshold" in allowed else None
+            control.change(
+                paused=control.paused and "pause" in allowed,
+                max_fps=control.max_fps if "set_rate" in allowed else 0.0,
+            )
+
+
+class Obeying:
+    """Of one stream; a `Sink` too, which is given each result after it was delivered.
+
+    Args:
+        controls: of the process.
+        stream: whose camera's it is; is told what is set, and what is seen.
+        bundle: that runs.
+        is_paced: whether frames come at their own pace.
+        tells_events: whether it is told what appears and disappears.
+    """
+
+    def __init__(
+        self, controls: Controls, stream: Stream, bundle: Bundle, *, is_paced: bool, tells_events: bool = False
+    ) -> None:
+        self._controls, self._stream, self._is_paced = controls, stream, is_paced
+        manifest = bundle.manifest
+        self._control: CameraControls = controls.of(stream.camera)
+        self._lowest = manifest.thresholds.confidence if manifest.task == "detection" else None
+        self._control.known = Known(
+            task=manifest.task,
+            confidence=self._lowest,
+            labels=bundle.labels(),
+            is_paced=is_paced,
+            tells_events=tells_events,
+        )
+        self._version = -1
+
+    def is_paused(self, loop: Loop) -> bool:
+        """Whether no frame may run now; otherwise the next one runs as it is wanted."""
+        control = self._control
+        if control.version != self._version:
+            self._obey(loop, control)
+        if self._lowest is not None:
+            _set_confidence(loop, control.confidence)  # also of another model that has come meanwhile
+        return control.paused
+
+    def rest(self, source: Source, timeout_s: float) -> None:
+        """While paused: let a camera's frames pass unseen, so that none is old when it goes on."""
+        if self._is_paced:
+            source.latest(timeout_s)
+        else:
+            time.sleep(timeout_s)
+
+    def put(self, result: Result) -> None:
+        """Keep the picture where somebody waits for it, and say what is seen; see `Sink`."""
+        control = self._control
+        if control.wants_shot:
+            control.wants_shot = False
+            control.shot = Shot(result.frame.image.copy(), result.frame.seq)
+        if self._controls.sees:
+            self._stream.see(result)
+
+    def _obey(self, loop: Loop, control: CameraControls) -> None:
+        self._version = control.version
+        loop.least_gap_ns = _gap_ns(control.max_fps) if self._is_paced else 0
+        if self._controls.are_told:
+            lowest = self._lowest if control.confidence is None else control.confidence
+            self._stream.controls(
+                ControlState(
+                    paused=control.paused,
+                    confidence=msgspec.UNSET if self._lowest is None or lowest is None else lowest,
+                    max_fps=control.max_fps,
+                )
+            )
+
+
+def _gap_ns(max_fps: float) -> int:
+    """Between two frames; whatever the number, for what is raised here ends the stream."""
+    return int(1e9 / max(max_fps, SLOWEST_FPS)) if max_fps > 0 else 0
+
+
+def _set_confidence(loop: Loop, confidence: float | None) -> None:
+    stages = loop.stages.stages if isinstance(loop.stages, Timed) else loop.stages
+    if isinstance(stages, Stages) and stages.confidence != confidence:
+        stages.set_confidence(confidence)
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
+    """What a run came to; as JSON its `stream` is `summary`, where results have `result`.
+
+    Attributes:
+        camera: of which stream.
+        results: delivered to the outbox, in time or late.
+        late: of them, beyond the budget.
+        stale: frames dropped before inference because they could not make it any more.
+        hung: frames whose run came to no end and was ended.
+        not_finite: of the results, those of outputs that were NaN or infinite.
+        skipped: frames left out on purpose, where only every n-th runs.
+        budget_ms: capture to outbox; None where it was stopped before there was a model, and no budget was given.
+        age, serial, inference: of the last 4096 results; None without a result. Capture to outbox; of that what the
+            loop took, from taking the frame; of that the bare run.
+        fps: results a second, from the first to the last.
+        source: its own counts.
+        delivery: what became of this stream's results; None where it never ran.
+        publisher: what became of those of all streams; None without a broker.
+        lines: the same of standard output; None with a broker.
+        ended_by: `end of source`, `signal`, `frames`, `duration` or, of a stream beside others, `failure`.
+    """
+
+    camera: str
+    results: int
+    late: int
+    stale: int
+    hung: int
+    not_finite: int
+    skipped: int
+    budget_ms: float | None
+    age: Percentiles | None
+    serial: Percentiles | None
+    inference: Percentiles | None
+    fps: float
+    source: SourceStats
+    delivery: StreamStats | None
+    publisher: PublisherStats | None
+    lines: LinesStats | None
+    ended_by: str
+
+    @classmethod
+    def of_nothing(
+        cls,
+        camera: str,
+        ended_by: str,
+        budget_ms: float | None,
+        of_all: PublisherStats | LinesStats | None = None,
+    ) -> RunSummary:
+        """That of a run which ended before there was a model.
+
+        Args:
+            camera: of which stream.
+            ended_by: why.
+            budget_ms: that was given.
+            of_all: what became of the results of all streams.
+        """
+        return cls(
+            camera=camera,
+            results=0,
+            late=0,
+            stale=0,
+            hung=0,
+            not_finite=0,
+            skipped=0,
+            budget_ms=budget_ms,
+            age=None,
+            serial=None,
+            inference=None,
+            fps=0.0,
+            source=SourceStats(),
+            delivery=None,
+            publisher=of_all if isinstance(of_all, PublisherStats) else None,
+            lines=of_all if isinstance(of_all, LinesStats) else None,
+            ended_by=ended_by,
+        )
+
+
+_STEP_TIMEOUT_S = 0.2  # how soon a request to stop is seen while no frame comes
+_OFTEN_NS = 10_000_000_000
+_RARELY_NS = 600_000_000_000  # of a service, whose lines are kept for months
+
+
+class PipelineRunner:
+    """A stream that runs.
+
+    Args:
+        settings: of the stream.
+        source: opened.
+        stages: of the first step.
+        stream: takes results, and what is to be known of the stream.
+        budget: the deadline's arithmetic.
+        say: takes one line for people.
+        obeying: does what commands have set.
+        observers: further sinks.
+        watched: the source, as the stream before told of it.
+
+    Attributes:
+        loop: that is stepped.
+        watched: the source, and what was told of it.
+        first_result_ns: when the first result was in the outbox, monotonic nanoseconds; 0: not yet.
+        ended_by: why it ended by itself; None until then.
+    """
+
+    def __init__(
+        self,
+        settings: PipelineSettings,
+        source: OpenedSource,
+        stages: Stages,
+        stream: Stream,
+        budget: Budget,
+        say: Say,
+        obeying: Obeying,
+        observers: Sequence[Sink] = (),
+        watched: WatchedSource | None = None,
+    ) -> None:
+        self._settings, self._source, self._stream = settings, source, stream
+        self._budget, self._say = budget, say
+        self._record = RunRecord()
+        self._troubles = FrameFaults(self._record, say, stream.warn)
+        self.loop = Loop(source, stages, stream, budget, observers=[self._record, obeying, *observers])
+        self._obeying = obeying
+        self._supervisors: list[Supervisor] = [
+            self._record,
+            self._troubles,
+            Undecodable(lambda: source.stats, say, stream.warn),
+            LatencyMonitor(budget.limit_ns, say, stream.warn),
+        ]
+        if watched is None:
+            self.watched = WatchedSource(source, settings.source, stream, say)
+        else:
+            self.watched = watched
+            watched.go_on(stream, say)
+        self._overtaken = 0 if watched is None else source.stats.dropped  # before this stream had the source
+        self._told = (time.monotonic(), 0)  # when results were counted last, and how many there were
+        self.first_result_ns = 0
+        self.ended_by: str | None = None
+
+    def run(self, stop: Stop, progress: Progress, steer: Callable[[], list[Supervisor]], *, rare_lines: bool) -> None:
+        """Step until the source ends, its limit is reached or `stop` is asked.
+
+        Args:
+            stop: ends it.
+            progress: is told of every step.
+            steer: gives what decides which model runs; called once frames come, whose rate it goes by.
+            rare_lines: say how it goes every ten minutes, and not every ten seconds.
+
+        Raises:
+            EdgeError: the source, a stage or the sink failed.
+        """
+        loop, source, frames = self.loop, self._source, self._settings.frames
+        interval_ns = _RARELY_NS if rare_lines else _OFTEN_NS
+        next_line_ns = time.monotonic_ns() + interval_ns
+        is_steered = False
+        self.watched.look()
+        with progress.begin() as beat:
+            while not stop.is_asked():
+                if not is_steered and source.status.is_there:
+                    is_steered = True
+                    self._supervisors += steer()
+                tick = self._step()
+                beat.after_step()
+                for supervisor in self._supervisors:
+                    supervisor.after(loop, tick)
+                if self._troubles.hopeless is not None:
+                    raise SessionError(self._troubles.hopeless)
+                if not self.first_result_ns and self._record.results:
+                    self.first_result_ns = time.monotonic_ns()
+                self.watched.look()
+                if frames is not None and self._record.results >= frames:
+                    self.ended_by = "frames"
+                    return
+                if source.ended:
+                    self.ended_by = "end of source"
+                    return
+                now_ns = time.monotonic_ns()
+                if now_ns >= next_line_ns:
+                    next_line_ns = now_ns + interval_ns  # none is owed by a process that was paused
+                    self._say(self._record.line(loop))
+
+    def _step(self) -> Tick:
+        """One step; a stream that is paused does as if no frame came."""
+        if not self._obeying.is_paused(self.loop):
+            return self.loop.step(_STEP_TIMEOUT_S)
+        self._obeying.rest(self._source, _STEP_TIMEOUT_S)
+        return Tick.IDLE
+
+    def health(self) -> CameraHealth:
+        """How it does, with the rate since the last call; one thread asks."""
+        now_s, results, age = time.monotonic(), self._record.results, self._record.age()
+        (before_s, before), self._told = self._told, (now_s, results)
+        return CameraHealth(
+            fps=round((results - before) / (now_s - before_s), 2) if now_s > before_s else 0.0,
+            age_p50_ms=age.p50_ms if age is not None else msgspec.UNSET,
+            results=results,
+            dropped=self._stream.stats().dropped,
+            reopenings=self._source.stats.reopenings,
+            unreadable=self._source.stats.unreadable,
+        )
+
+    def summary(self, ended_by: str, of_all: PublisherStats | LinesStats | None) -> RunSummary:
+        """What it came to.
+
+        Args:
+            ended_by: why it ended.
+            of_all: what became of the results of all streams.
+        """
+        record, loop, stats = self._record, self.loop, self._source.stats
+        return RunSummary(
+            camera=self._settings.camera,
+            results=record.results,
+            late=loop.counts[Tick.LATE],
+            stale=loop.counts[Tick.STALE],
+            hung=loop.counts[Tick.HUNG],
+            not_finite=record.not_finite,
+            skipped=loop.counts[Tick.SKIPPED],
+            budget_ms=self._budget.limit_ns / 1e6,
+            age=record.age(),
+            serial=record.serial(),
+            inference=record.inference(),
+            fps=record.fps(),
+            source=msgspec.structs.replace(stats, dropped=stats.dropped - self._overtaken),
+            delivery=self._stream.stats(),
+            publisher=of_all if isinstance(of_all, PublisherStats) else None,
+            lines=of_all if isinstance(of_all, LinesStats) else None,
+            ended_by=ended_by,
+        )

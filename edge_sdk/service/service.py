@@ -1,0 +1,235 @@
+"""The daemon: runs the streams of one process, each in a thread of its own, until told to stop.
+
+Owns the order of starting and stopping, and what a reload changes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import cv2
+
+from edge_sdk.core.errors import EdgeError
+from edge_sdk.core.logs import Say
+from edge_sdk.core.threads import Stop
+from edge_sdk.publishing.publisher import NameLock
+from edge_sdk.service.command_handler import CommandHandler
+from edge_sdk.service.health import Start
+from edge_sdk.service.health_reporter import HealthReporter
+from edge_sdk.service.output import Output
+from edge_sdk.service.pipeline import Begin, Pipeline
+from edge_sdk.service.reload import Reloading, Told
+from edge_sdk.service.runner import RunSummary
+from edge_sdk.service.settings import PipelineSettings, RunSettings
+from edge_sdk.service.shared import Gate, Shared
+from edge_sdk.service.supervisor import Supervisor, other_words, outlet_words
+from edge_sdk.service.systemd import Notifier
+
+_LOOK_S = 0.1  # how soon a signal is seen
+_JOIN_S = 0.9  # for the streams together: who is told to stop has two seconds for everything
+_END_S = 1.4  # for streams and the results that wait, counted from then like the line above ...
+_CLOSE_TIMEOUT_S = 0.9  # ... and for the results at most
+_SHORTEST_S = 0.2  # for each of them however late it is, and for the disk that takes the last events after that
+_VIDEO_S = 125.0  # for the streams where one writes a video: cut off it would be none, and a slow board takes long
+_LONGER_S = 1.5  # for the results where nobody waits for the end
+
+
+class Service:
+    """The streams of one process.
+
+    Args:
+        settings: what to run.
+        begin: what verifies a stream's bundle, and begins to load its model.
+        shared: what its streams have in common.
+        say: takes status lines; never called once a frame.
+        stop: ends it, and asks for a reload.
+        notifier: tells the service manager.
+        start: of the process, marked up to the imports.
+        reread: reads the configuration again; None: there is none.
+
+    Attributes:
+        left_out: the worst of what kept streams from running, once the others came to their end.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        begin: Begin,
+        shared: Shared,
+        say: Say,
+        stop: Stop,
+        notifier: Notifier,
+        start: Start,
+        reread: Callable[[], RunSettings] | None = None,
+    ) -> None:
+        self._settings, self._begin, self._shared = settings, begin, shared
+        self._say, self._stop, self._reread = say, stop, reread
+        ask_to_reload = None if reread is None else self._ask_to_reload
+        self._desk = CommandHandler(settings, shared.controls, say, lambda: self._outlet, ask_to_reload)
+        self._outlet = Output(settings, say, stop.is_asked, receiver=self._desk.inbox)
+        self._vitals = HealthReporter(notifier, start, say, self._outlet, shared.progress)
+        self._streams = Supervisor(self._make, say, is_service=settings.waits)
+        self._reloading = Reloading(self._read_again, self._take, self._refuse, say)
+        self._names: dict[str, NameLock] = {}  # by key; while another name is taken, both
+        self._threads: dict[str, int] = {}  # of models, by camera
+        self.left_out: EdgeError | None = None
+
+    def run(self) -> dict[str, RunSummary]:
+        """Run until the sources end, a limit is reached or somebody asks for the end.
+
+        Returns:
+            What each stream came to, by camera.
+
+        Raises:
+            EdgeError: the failure of a stream, where that is the process's: always where its camera is not waited for;
+                or another program publishes under this device's name.
+        """
+        streams, vitals = self._streams, self._vitals
+        try:
+            self._lock_name(self._settings)
+            streams.start(self._settings.pipelines)
+            self._wait()
+            self._reloading.end()
+            vitals.stopping()
+        finally:
+            for pipeline in streams.all():
+                pipeline.ask(self._stop.reason or "signal")
+            draws = any(pipeline.annotate for pipeline in self._settings.pipelines)
+            streams.join(_VIDEO_S if draws else self._left_s(_JOIN_S))
+            vitals.close()
+            if self._stop.is_asked() and not draws:
+                self._outlet.close(min(_CLOSE_TIMEOUT_S, self._left_s(_END_S)), disk_s=_SHORTEST_S)
+            else:
+                self._outlet.close(_LONGER_S)
+            self._unlock_names()
+        if not self._settings.waits:
+            streams.look()  # what failed only at its end, such as a video that cannot be finished
+        of_all = self._outlet.stats()
+        return {camera: pipeline.summary(of_all) for camera, pipeline in streams.running.items()}
+
+    def _left_s(self, total_s: float) -> float:
+        """What a step of the end has of so many seconds since somebody asked for it."""
+        return max(_SHORTEST_S, self._stop.left_s(total_s))
+
+    def _wait(self) -> None:
+        """Wait for a reason to end."""
+        duration_s = self._settings.duration_s
+        deadline = math.inf if duration_s is None else time.monotonic() + duration_s
+        while not self._stop.is_asked():
+            self._streams.look()
+            self._vitals.look(
+                list(self._streams.running.values()),
+                have_begun=self._streams.have_begun and not self._reloading.is_reading,
+                turns=self._shared.turns,
+            )
+            self._desk.look()
+            if self._streams.are_over and not self._reloading.is_reading:
+                self.left_out = self._streams.left_out
+                return
+            self._look_at_reload()
+            if time.monotonic() >= deadline:
+                self._stop.ask("duration")
+            else:
+                time.sleep(_LOOK_S)
+
+    def _make(self, settings: PipelineSettings, gate: Gate | None, before: Pipeline | None) -> Pipeline:
+        name = settings.camera
+
+        def is_alone() -> bool:  # others may come later
+            return len(self._settings.pipelines) == 1
+
+        return Pipeline(
+            settings,
+            self._begin,
+            self._outlet,
+            self._shared,
+            lambda line: self._say(line if is_alone() else _of_camera(name, line)),
+            self._stop,
+            waits=self._settings.waits,
+            gate=gate,
+            before=before,
+            use_threads=lambda threads: self._use_threads(name, threads),
+        )
+
+    def _use_threads(self, camera: str, threads: int) -> None:
+        """A model of that camera has so many threads."""
+        self._threads[camera] = threads
+        self._share_threads()
+
+    def _share_threads(self) -> None:
+        """While a frame is resized no model runs, so that its threads' cores are free; not with several streams."""
+        first, *others = self._settings.pipelines
+        cv2.setNumThreads(1 if others else self._threads.get(first.camera, 1))
+
+    def _ask_to_reload(self, told: Told) -> None:
+        self._reloading.wait(told)
+        self._stop.reload = True
+
+    def _look_at_reload(self) -> None:
+        self._reloading.look()
+        if not self._stop.reload or self._reloading.is_reading:
+            return
+        self._stop.reload = False  # before anything is read: who asks from here on may have changed what was
+        if self._reread is None:
+            why = "there is no configuration to read again"
+            self._vitals.reloading(why)
+            self._say(f"{why}: what runs was named on the command line")
+        else:
+            self._vitals.reloading()
+            self._reloading.begin(self._settings)
+
+    def _read_again(self) -> RunSettings:
+        """Called in a thread of its own; raises EdgeError where what is read cannot be used."""
+        fresh = self._settings if self._reread is None else self._reread()
+        self._lock_name(fresh)
+        return fresh
+
+    def _lock_name(self, settings: RunSettings) -> None:
+        mqtt = settings.mqtt
+        if mqtt is not None and (key := NameLock.key_of(mqtt)) not in self._names:
+            self._names[key] = NameLock(mqtt)
+
+    def _unlock_names(self, settings: RunSettings | None = None) -> None:
+        """Let go of all names but that of these settings."""
+        mqtt = None if settings is None else settings.mqtt
+        for key in self._names.keys() - ({NameLock.key_of(mqtt)} if mqtt is not None else set()):
+            self._names.pop(key).close()
+
+    def _take(self, fresh: RunSettings) -> None:
+        """Go by another configuration from now on."""
+        before, self._settings = self._settings, fresh
+        self._desk.change_to(fresh)
+        self._share_threads()
+        outlet, others = outlet_words(before, fresh), other_words(before, fresh)
+        if outlet:
+            self._say(f"configuration read again: {'; '.join([*outlet, *others])}; all streams change")
+            self._change_outlet()
+        else:
+            words = [*others, self._streams.change_to(fresh.pipelines)]
+            self._say(f"configuration read again: {'; '.join(words)}")
+        self._unlock_names(fresh)
+
+    def _change_outlet(self) -> None:
+        """All streams end and leave their sources; what they put is delivered, and others go on with the sources."""
+        before = self._streams.stop_for_others(self._stop.is_asked)
+        self._outlet.close(_CLOSE_TIMEOUT_S, disk_s=_SHORTEST_S)  # the next one waits for this one's disk
+        stay = set() if self._stop.is_asked() else {each.camera for each in self._settings.pipelines}
+        for camera in before.keys() - stay:
+            before[camera].handover.close_left()
+            before[camera].leave_outlet()
+        if stay:
+            self._outlet = self._vitals.outlet = self._outlet.successor(self._settings)
+            self._streams.start(self._settings.pipelines, before)
+
+    def _refuse(self, why: str) -> None:
+        self._unlock_names(self._settings)
+        for line in f"the configuration is not taken, what runs goes on: {why}".splitlines():
+            self._say(line)
+
+
+def _of_camera(name: str, line: str) -> str:
+    """With the camera's name, but what the line's reader goes by in front."""
+    warning = "warning: "
+    return f"{warning}{name}: {line.removeprefix(warning)}" if line.startswith(warning) else f"{name}: {line}"

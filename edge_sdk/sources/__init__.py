@@ -1,0 +1,1 @@
+"""Sources of frames: cameras, network streams, video files and folders of pictures."""

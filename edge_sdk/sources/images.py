@@ -1,0 +1,194 @@
+"""Folders of images, and single images: each delivered in turn, read when it is asked for.
+
+A camera that is none: a numbered, moving picture at a steady pace, to try things without a camera.
+
+Sixteen bars show the frame's number in bits, the lowest on the left, and a square walks below them.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from edge_sdk.core.errors import CameraError, want_of_permission
+from edge_sdk.core.frame import Frame, Image
+from edge_sdk.sources.location import AS_IT_COMES, IMAGE_SUFFIXES, SourceOptions, kind_of
+from edge_sdk.sources.opencv import MOST_READ_PX, decode, set_up_opencv, turned
+from edge_sdk.sources.slot import SourceStats, SourceStatus
+
+_EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MOST_READ_PX / 1e6:.1f} million pixels at most"
+
+
+class ImageFiles:
+    """A `Source` of image files, sorted by name; those that cannot be read are left out and counted.
+
+    Args:
+        path: a folder, or one image.
+        camera: the stream's name.
+        options: rotation and repetition.
+
+    Raises:
+        CameraError: no image there, none that can be read, or no file can be read at present.
+    """
+
+    fps = 1.0
+    paced = False
+    trouble = ""
+    remarks: tuple[str, ...] = ()
+
+    def __init__(self, path: Path, camera: str, options: SourceOptions = AS_IT_COMES) -> None:
+        set_up_opencv()
+        self._path, self._options = path, options
+        self._camera = camera
+        self._paths = _image_paths(path)
+        self._index = 0
+        self._seq = -1
+        self._delivered = 0
+        self._unreadable = 0
+        self._first = self._next_readable()
+        if self._first is None:
+            raise self._none_readable()
+
+    @property
+    def ended(self) -> bool:
+        """True once every image was delivered or found unreadable, or the source was closed."""
+        return self._first is None and self._index >= len(self._paths)
+
+    @property
+    def stats(self) -> SourceStats:
+        """Counts so far."""
+        return SourceStats(delivered=self._delivered, unreadable=self._unreadable)
+
+    @property
+    def status(self) -> SourceStatus:
+        """Opened or ended."""
+        return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        """The next image that can be read, or None when there is none left.
+
+        Raises:
+            CameraError: no file can be read at present, which says nothing of the images, or none of those that are
+                repeated; asked again, it goes on.
+        """
+        image, self._first = self._first, None
+        if image is None:
+            image = self._next_readable()
+        if image is None:
+            if self.ended:
+                return None
+            raise self._none_readable()
+        self._delivered += 1
+        return Frame(image, time.monotonic_ns(), time.time(), self._seq, self._camera)
+
+    def close(self) -> None:
+        """Deliver nothing more; may be called twice."""
+        self._first = None
+        self._index = len(self._paths)
+
+    def _next_readable(self) -> Image | None:
+        for _ in self._paths:  # of those that are repeated one round
+            if self._index >= len(self._paths):
+                break
+            image = _read(self._paths[self._index])
+            self._index += 1
+            if self._options.repeat:
+                self._index %= len(self._paths)
+            self._seq += 1
+            if image is not None:
+                return turned(image, self._options.rotate)
+            self._unreadable += 1
+        return None
+
+    def _none_readable(self) -> CameraError:
+        _image_paths(self._path)  # which says that none is there
+        why = next(filter(None, map(want_of_permission, self._paths)), _EXPECTED)
+        return CameraError(f"{self._path}: none of {len(self._paths)} images can be read; {why}")
+
+
+def _image_paths(path: Path) -> list[Path]:
+    kind_of(str(path.absolute()))  # which says that nothing is there
+    denied = want_of_permission(path)
+    if denied:
+        raise CameraError(f"{path}: {denied}")
+    try:
+        found = sorted(path.iterdir()) if path.is_dir() else [path]
+    except OSError as cause:
+        raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
+    images = [item for item in found if item.suffix.lower() in IMAGE_SUFFIXES and item.is_file()]
+    if not images:
+        raise CameraError(f"{path}: no image in it, expected files ending in {' '.join(IMAGE_SUFFIXES)}")
+    return images
+
+
+def _read(path: Path) -> Image | None:
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, PermissionError):  # of this one alone; others may be there
+        return None
+    except OSError as cause:  # of descriptors or of the disk: the next one, too, would be called broken
+        raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
+    # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
+    return decode(data, MOST_READ_PX)
+
+
+_BITS = 16
+_DARK, _LIGHT = 16, 235
+_SQUARE_BGR = (40, 160, 240)
+
+
+class Pattern:
+    """A `Capture` of drawn pictures.
+
+    Args:
+        size_wh: pixels.
+        fps: frames a second, 1 or more.
+    """
+
+    buffered_since_ns = None
+    comes_with_next = False
+    remarks: tuple[str, ...] = ()
+
+    def __init__(self, size_wh: tuple[int, int], fps: float) -> None:
+        self.fps = fps
+        self._shape = size_wh[1], size_wh[0], 3
+        columns = (np.arange(size_wh[0]) * _BITS) // size_wh[0]
+        self._bits = (1 << columns).astype(np.uint16)
+        self._row = np.zeros(size_wh[0], np.uint8)
+        self._period_ns = round(1e9 / fps)
+        self._number = -1
+        self._due_ns = time.monotonic_ns() - self._period_ns
+        self._square_px = max(1, min(size_wh) // 6)
+
+    @property
+    def stamp_ns(self) -> int:
+        """When the frame was due."""
+        return self._due_ns
+
+    def grab(self) -> bool:
+        """Wait for the next frame; those whose time went by meanwhile are left out, as a camera does."""
+        now_ns = time.monotonic_ns()
+        behind = max(0, now_ns - self._due_ns) // self._period_ns
+        step = max(1, behind)
+        self._number += step
+        self._due_ns += step * self._period_ns
+        time.sleep(max(0, self._due_ns - now_ns) / 1e9)
+        return True
+
+    def retrieve_into(self, buffer: Image) -> Image:
+        """Draw the frame into `buffer`, or into a new array where the size differs."""
+        image = buffer if buffer.shape == self._shape else np.empty(self._shape, np.uint8)
+        np.multiply((self._bits & (self._number % (1 << _BITS))) != 0, _LIGHT - _DARK, out=self._row, casting="unsafe")
+        self._row += _DARK
+        image[:] = self._row[None, :, None]
+        height, width, _ = self._shape
+        side = self._square_px
+        left = self._number * max(1, width // 100) % max(1, width - side)
+        top = max(0, height * 3 // 4 - side // 2)
+        image[top : top + side, left : left + side] = _SQUARE_BGR
+        return image
+
+    def release(self) -> None:
+        """There is nothing to give back."""

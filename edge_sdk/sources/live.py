@@ -1,0 +1,269 @@
+"""Cameras and network streams: read as fast as they deliver, reopened for ever.
+
+Owns the opening again. After a failed read the same OpenCV capture never recovers, so it is thrown away.
+
+The true age of the frames of a network stream.
+
+FFmpeg looks at a stream for a while before it is open, keeps what came meanwhile and then hands it out at once:
+without this the first 28 frames of an RTSP camera were stamped as new while being up to 1.1 s old. And of what is no
+JPEG it returns a frame only when the next one begins to arrive, because nothing else tells it where a frame ends.
+
+How many frames a second a camera really gives.
+
+Many say nothing, and FFmpeg's own guess was 29.8 for a stream of 10; of MJPEG over HTTP it says 25 whatever comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from threading import Event
+
+from edge_sdk.core.errors import CameraError
+from edge_sdk.sources.opencv import Capture
+from edge_sdk.sources.slot import Slot, SourceStatus
+from edge_sdk.sources.trouble import want_of_descriptors
+
+_WAITED = 0.5  # a grab that took this share of a frame period waited for the camera, so nothing was buffered
+
+
+class Backlog:
+    """Says when a frame was captured.
+
+    Args:
+        since_ns: monotonic nanoseconds at which the opening began, and so the buffering; None: nothing was buffered.
+        fps: frames a second.
+        comes_with_next: see `Capture`.
+    """
+
+    def __init__(self, since_ns: int | None, fps: float, *, comes_with_next: bool = False) -> None:
+        self._period_ns = int(1e9 / fps)
+        self._estimate_ns = since_ns
+        self._comes_with_next = comes_with_next
+        self._before_ns: int | None = None  # when the grab before returned
+
+    def captured_ns(self, asked_ns: int, got_ns: int) -> int:
+        """When a frame was captured: when it began to arrive, or the estimate while the backlog lasts.
+
+        Args:
+            asked_ns: monotonic nanoseconds before the grab.
+            got_ns: and right after it.
+        """
+        before_ns, self._before_ns = self._before_ns, got_ns
+        if self._estimate_ns is not None:
+            captured_ns = self._estimate_ns
+            self._estimate_ns += self._period_ns
+            if captured_ns < got_ns and got_ns - asked_ns < self._period_ns * _WAITED:
+                return captured_ns
+            self._estimate_ns = None
+            if self._comes_with_next:  # it began to arrive before the last buffered one was handed out, and after it
+                return max(min(got_ns - self._period_ns, before_ns or got_ns), captured_ns - self._period_ns)
+        return before_ns if self._comes_with_next and before_ns is not None else got_ns
+
+    def delay_ns(self, captured_ns: int, got_ns: int) -> int:
+        """Of a live frame's age what it waited for the next one: no other frame comes sooner."""
+        return got_ns - captured_ns if self._comes_with_next and self._estimate_ns is None else 0
+
+    def was_kept(self, captured_ns: int, got_ns: int) -> bool:
+        """Whether this frame was buffered and is older than a period, so that a newer one is likely to wait already.
+
+        It may be the only one: how many came meanwhile, FFmpeg does not say.
+        """
+        return self._estimate_ns is not None and got_ns - captured_ns > self._period_ns
+
+
+_FRAMES = 50
+_TOLERANCE = 0.1
+
+
+class Rate:
+    """Counts frames.
+
+    Args:
+        stated_fps: what the camera promises.
+
+    Attributes:
+        fps: that, or what the last fifty frames came to where it differs by more than a tenth.
+    """
+
+    def __init__(self, stated_fps: float) -> None:
+        self.fps = stated_fps
+        self._stated_fps = stated_fps
+        self._frames = 0
+        self._since_ns = 0
+
+    def note(self, got_ns: int) -> None:
+        """Count a frame.
+
+        Args:
+            got_ns: monotonic nanoseconds.
+        """
+        if self._frames == 0:
+            self._since_ns = got_ns
+        elif self._frames == _FRAMES:
+            if got_ns > self._since_ns:
+                measured = _FRAMES * 1e9 / (got_ns - self._since_ns)
+                differs = abs(measured - self._stated_fps) > _TOLERANCE * self._stated_fps
+                self.fps = measured if differs else self._stated_fps
+            self._frames, self._since_ns = 0, got_ns
+        self._frames += 1
+
+
+_FIRST_DELAY_S = 0.5
+_LONGEST_DELAY_S = 2.0  # whoever comes back is seen within three seconds: this, and opening
+_UNREADABLE_LIMIT = 50  # in a row, about two seconds: what sends nothing but rubbish is lost, too
+_STUCK_MARGIN_S = 1.0
+_FALLBACK_FPS = 25.0
+_HANGS = "no frame comes, and its driver hangs"  # without seconds: each change is told
+
+
+class LiveFeed:
+    """Feeds a slot from a camera.
+
+    Args:
+        first: the opened capture; None: it is opened, however long that takes, by the reading thread.
+        reopen: opens another one, or raises a CameraError that says why not, in a few words.
+        uniform: a random number from 0 to 1, for the jitter.
+        read_timeout_s: seconds after which the capture itself gives up; a second later a driver is said to hang.
+    """
+
+    def __init__(
+        self,
+        first: Capture | None,
+        reopen: Callable[[], Capture],
+        uniform: Callable[[], float] = random.random,
+        *,
+        read_timeout_s: float = 2.0,
+    ) -> None:
+        self._rate = Rate(_FALLBACK_FPS if first is None else first.fps)
+        self.remarks: tuple[str, ...] = () if first is None else first.remarks
+        self.reopenings = 0
+        self.unreadable = 0
+        self._status = SourceStatus.OPENING if first is None else SourceStatus.OPENED
+        self._trouble = ""
+        self._first = first
+        self._reopen = reopen
+        self._uniform = uniform
+        self._read_timeout_s = read_timeout_s
+        self._stuck_after_ns = int((read_timeout_s + _STUCK_MARGIN_S) * 1e9)
+        self._heard_ns = time.monotonic_ns()
+        self._is_reading = False
+        self._attempt = 0
+        self._seq = 0
+        self._shape: tuple[int, ...] = ()  # of the last picture
+
+    @property
+    def fps(self) -> float:
+        """Frames a second: what the camera promises, until fifty frames came to something else."""
+        return self._rate.fps
+
+    @property
+    def status(self) -> SourceStatus:
+        """Where it stands; lost, too, while a driver hangs in spite of its time-out."""
+        return SourceStatus.LOST if self._is_stuck() and self._status.is_there else self._status
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not there at present, in a few words; empty when it is, or when that is not known yet."""
+        if self._is_stuck():
+            return _HANGS
+        return self._trouble
+
+    def run(self, slot: Slot, stop: Event) -> None:
+        """Feed the slot until `stop` is set; reopen whenever the camera is lost, for whatever reason."""
+        capture = self._opened(stop, waits=False) if self._first is None else self._first
+        while capture is not None:
+            reason = "no more frames came"
+            # Out of memory, or an error of OpenCV's that nobody foresaw: months later it may be over, the thread not.
+            try:
+                reason = self._read(capture, slot, stop)
+            except Exception as cause:  # noqa: BLE001 - for the reason above
+                reason = f"reading failed ({type(cause).__name__})"
+            with contextlib.suppress(Exception):
+                capture.release()
+            self._is_reading = False
+            self._trouble = reason
+            if self._status.is_there:
+                self._status = SourceStatus.LOST
+            capture = self._opened(stop)
+
+    def _read(self, capture: Capture, slot: Slot, stop: Event) -> str:
+        """Put every frame into the slot; returns why there is no more."""
+        self._rate, self.remarks = Rate(capture.fps), capture.remarks
+        backlog = Backlog(capture.buffered_since_ns, capture.fps, comes_with_next=capture.comes_with_next)
+        unreadable_in_a_row = 0
+        asked_ns = self._heard_ns = time.monotonic_ns()
+        self._is_reading = True
+        while not stop.is_set() and unreadable_in_a_row < _UNREADABLE_LIMIT and capture.grab():
+            got_ns, got_at = time.monotonic_ns(), time.time()
+            self._heard_ns = got_ns
+            captured_ns = capture.stamp_ns or backlog.captured_ns(asked_ns, got_ns)
+            seq, self._seq = self._seq, self._seq + 1
+            is_kept = backlog.was_kept(captured_ns, got_ns)
+            if not is_kept:
+                self._rate.note(got_ns)
+            image = capture.retrieve_into(slot.buffer())
+            if image is None and self._is_silence(asked_ns):
+                break  # OpenCV's GStreamer says after its time-out that it has a frame, and has none
+            if image is None:
+                unreadable_in_a_row += 1
+                self.unreadable += 1
+            else:
+                unreadable_in_a_row = 0
+                self._note_delivery()
+                if image.shape != self._shape:
+                    self._note_shape(image.shape, capture.remarks)
+                captured_at, delay_ns = got_at - (got_ns - captured_ns) / 1e9, backlog.delay_ns(captured_ns, got_ns)
+                slot.put(image, captured_ns, captured_at, seq, settles=is_kept, delay_ns=delay_ns)
+            asked_ns = time.monotonic_ns()
+        if unreadable_in_a_row >= _UNREADABLE_LIMIT:
+            return f"{_UNREADABLE_LIMIT} frames in a row cannot be decoded"
+        is_silent = self._is_silence(asked_ns)
+        return f"no frame for {self._read_timeout_s:g} s" if is_silent else "the camera ended the stream"
+
+    def _is_silence(self, asked_ns: int) -> bool:
+        return time.monotonic_ns() - asked_ns > self._read_timeout_s * 0.9e9
+
+    def _note_delivery(self) -> None:
+        self._attempt = 0
+        self._trouble = ""
+        if self._status is SourceStatus.OPENING:
+            self._status = SourceStatus.OPENED
+        elif self._status is SourceStatus.LOST:
+            self._status = SourceStatus.REOPENED
+            self.reopenings += 1
+
+    def _note_shape(self, shape: tuple[int, ...], remarks: tuple[str, ...]) -> None:
+        """Whoever set it up meant another size: boxes and zones may not fit any more."""
+        if self._shape:
+            before, now = ("{1}x{0}".format(*each) for each in (self._shape, shape))
+            self.remarks = (*remarks, f"its pictures are {now} now, and were {before}")
+        self._shape = shape
+
+    def _is_stuck(self) -> bool:
+        return self._is_reading and time.monotonic_ns() - self._heard_ns > self._stuck_after_ns
+
+    def _opened(self, stop: Event, *, waits: bool = True) -> Capture | None:
+        """Another capture, however long that takes; None once `stop` is set."""
+        while not stop.wait(backoff_s(self._attempt, self._uniform()) if waits else 0):
+            self._attempt += waits
+            waits = True
+            try:
+                return self._reopen()
+            except CameraError as cause:
+                self._trouble = want_of_descriptors() or str(cause)
+            except Exception as cause:  # noqa: BLE001 - as above
+                self._trouble = want_of_descriptors() or f"it does not open ({type(cause).__name__})"
+        return None
+
+
+def backoff_s(attempt: int, uniform: float) -> float:
+    """Seconds to wait before an attempt: exponential with full jitter, so that many devices do not come back at once.
+
+    Args:
+        attempt: 0 and up.
+        uniform: a random number from 0 to 1.
+    """
+    return uniform * min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(attempt, 10))

@@ -1,0 +1,416 @@
+"""Where a source is, as the user wrote it: what kind it is, how to show it, how to add its password.
+
+Owns the rule that nothing secret is ever shown. Opens nothing.
+
+SourceOptions: what a source is asked for, beside where it is.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from enum import Enum
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from edge_sdk.core.errors import CameraError, ConfigError, printable, want_of_permission
+
+LARGEST_SIDE_PX = 16384
+SLOWEST_FPS, FASTEST_FPS = 0.1, 240.0
+PATTERN_SLOWEST_FPS = 1.0
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.1, 60.0  # of a time-out
+DEVICE_TIMEOUT_VARIABLE = "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"
+_DEVICE_TIMEOUT_S = 2  # OpenCV has it for all V4L2 cameras of a process, in whole seconds
+
+_FINGERPRINT = re.compile(r"[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}")
+
+_CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("pixel_format", (None, "MJPG", "YUYV")),
+    ("transport", ("tcp", "udp")),
+    ("rotate", (0, 90, 180, 270)),
+    ("repeat", (False, True)),
+    ("tls_verify", (False, True)),
+    ("allow_other_hosts", (False, True)),
+)
+
+
+class SourceOptionError(ConfigError, ValueError):
+    """An option that no source can have. A ValueError too, so that msgspec names the place in a file."""
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a source is asked for; what does not concern its kind is ignored.
+
+    Attributes:
+        size_wh: pixels, 1 to 16384, of a camera that can be asked; None: as it delivers.
+        fps: frames a second, 0.1 to 240, of a camera that can be asked, and of what has no rate of its own; of a
+            pattern 1 or more.
+        pixel_format: of a V4L2 camera.
+        transport: of RTSP. With `tcp` FFmpeg still takes UDP from a server that has nothing else.
+        rotate: degrees clockwise by which every picture is turned, after what its own EXIF or display matrix says.
+        repeat: a video file, or a folder of images, begins again when it is through.
+        open_timeout_s: seconds, 0.1 to 60, that a stream may take to open.
+        read_timeout_s: seconds, 0.1 to 60, without a frame after which a stream is lost. A V4L2 camera has 2.
+        tls_fingerprint: SHA-256 of the one certificate that an rtsps or https camera may show, 64 hexadecimal digits,
+            with colons or without.
+        tls_ca_file: PEM file of the authorities whose certificates are trusted instead of the system's.
+        tls_verify: False: any certificate is taken, and whoever shows one gets the password.
+        allow_other_hosts: a stream may redirect to other hosts, which then get the password.
+
+    Raises:
+        SourceOptionError: one that is out of its range.
+    """
+
+    size_wh: tuple[int, int] | None = None
+    fps: float | None = None
+    pixel_format: Literal["MJPG", "YUYV"] | None = None
+    transport: Literal["tcp", "udp"] = "tcp"
+    rotate: Literal[0, 90, 180, 270] = 0
+    repeat: bool = False
+    open_timeout_s: float = 3.0
+    read_timeout_s: float = 2.0
+    tls_fingerprint: str | None = None
+    tls_ca_file: str | None = None
+    tls_verify: bool = True
+    allow_other_hosts: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no source can have."""
+        if self.size_wh is not None and not _is_size(self.size_wh):
+            expected = f"[width, height] of 1 to {LARGEST_SIDE_PX} whole pixels, such as [1280, 720]"
+            raise SourceOptionError(f"size_wh is {self.size_wh}, expected {expected}")
+        if self.fps is not None and not _is_within(self.fps, SLOWEST_FPS, FASTEST_FPS):
+            raise SourceOptionError(
+                f"fps is {self.fps:g}, expected {SLOWEST_FPS} to {FASTEST_FPS:g} frames a second, or nothing"
+            )
+        for name in ("open_timeout_s", "read_timeout_s"):
+            if not _is_within(getattr(self, name), SHORTEST_WAIT_S, LONGEST_WAIT_S):
+                raise SourceOptionError(
+                    f"{name} is {getattr(self, name)}, expected {SHORTEST_WAIT_S} to {LONGEST_WAIT_S:g} seconds"
+                )
+        for name, choices in _CHOICES:
+            if getattr(self, name) not in choices:
+                expected = " or ".join(str(choice) for choice in choices if choice is not None)
+                raise SourceOptionError(f"{name} is {getattr(self, name)}, expected {expected}")
+        if self.tls_fingerprint is not None and not _FINGERPRINT.fullmatch(self.tls_fingerprint):
+            raise SourceOptionError(
+                f"tls_fingerprint is {self.tls_fingerprint}, expected 64 hexadecimal digits, with colons or without: "
+                "`openssl x509 -noout -fingerprint -sha256 -in FILE` prints them"
+            )
+        given = [name for name, is_given in self._ways_to_trust() if is_given]
+        if len(given) > 1:
+            raise SourceOptionError(f"{' and '.join(given)}: expected one of them")
+
+    def _ways_to_trust(self) -> tuple[tuple[str, bool], ...]:
+        return (
+            ("tls_fingerprint", self.tls_fingerprint is not None),
+            ("tls_ca_file", self.tls_ca_file is not None),
+            ("tls_verify = false", not self.tls_verify),
+        )
+
+
+def bare_fingerprint(written: str) -> str:
+    """A fingerprint as it is compared: small letters, no colons."""
+    return written.replace(":", "").lower()
+
+
+def device_timeout_s() -> int:
+    """Seconds without a frame after which a V4L2 camera is lost; whoever sets OpenCV's variable has another number."""
+    asked = os.environ.get(DEVICE_TIMEOUT_VARIABLE, "")
+    is_number = asked.isascii() and asked.isdigit() and len(asked) < 7
+    return (int(asked) if is_number else 0) or _DEVICE_TIMEOUT_S
+
+
+def _is_within(value: object, least: float, most: float) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and least <= value <= most
+
+
+def _is_size(value: object) -> bool:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return False
+    return all(isinstance(side, int) and 1 <= side <= LARGEST_SIDE_PX for side in value)
+
+
+AS_IT_COMES = SourceOptions()
+"""Nothing is asked for."""
+
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
+
+_SCHEMES = ("rtsp", "rtsps", "http", "https")
+_KINDS = (
+    "a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, picamera2, gst:PIPELINE, pattern, a video file, an "
+    "image or a folder of images"
+)
+_INDEX = re.compile(r"[0-9]{1,9}")
+_PICAMERA = re.compile(r"picamera2(?::(\d{1,2}))?")
+_PATTERN = re.compile(r"pattern(?::(?:(\d{1,5})x(\d{1,5}))?(?:@(\d{1,3}(?:\.\d+)?))?)?")
+_PORTS = {"rtsp": 554, "rtsps": 322, "http": 80, "https": 443}
+# Some cameras take the login as a part of the path: /user=admin_password=…_channel=1.sdp
+_SECRET_IN_PATH = re.compile(
+    r"((?:(?:user|pass|pwd|pw|psw|psk|token|secret|key|auth|signature)\w*?|sig|code)(?:=|%3D))[^&;/]*", re.IGNORECASE
+)
+# Others have a path that nobody can guess, which is all the login there is: rtsps://host:7441/AbCdEfGhIjKlMnOp
+_LONG_RUN = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Za-z]{16,}")
+# Words are no such secret: streamingchannels101, StreamingSetting.
+_WORDS = re.compile(r"[A-Z]?[a-z]{2,}(?:[A-Z][a-z]{2,})*[0-9]{0,4}")
+_WITHOUT_SLASHES = re.compile(r"(rtsps?|https?):(?!//)", re.IGNORECASE)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+
+
+class Kind(Enum):
+    """The kinds of sources."""
+
+    DEVICE = "device"
+    STREAM = "stream"
+    VIDEO = "video"
+    IMAGES = "images"
+    PICAMERA = "picamera2"
+    GSTREAMER = "gstreamer"
+    PATTERN = "pattern"
+
+
+def kind_of(location: str) -> Kind:
+    """Say what kind of source a location names. A file of such a name is reached by its path: `./pattern`.
+
+    Raises:
+        CameraError: a URL that is not RTSP or HTTP or names no server, no file where a file is meant, or a name that
+            OpenCV cannot take.
+    """
+    kind = _kind(location)
+    if kind is not Kind.IMAGES and not is_utf8(location):  # images are read from memory
+        raise CameraError(f"{redact(location)}: not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it")
+    if kind is Kind.STREAM:
+        address_of(location)
+    return kind
+
+
+def names_file(location: str) -> bool:
+    """Whether it is the path of a file or folder, which may not be there."""
+    return named_kind(location) is None
+
+
+def named_kind(location: str) -> Kind | None:
+    """What kind a location is that is no path; None: the path of a file or folder, which may not be there."""
+    if location.startswith("gst:"):
+        return Kind.GSTREAMER
+    if _PICAMERA.fullmatch(location):
+        return Kind.PICAMERA
+    if location == "pattern" or location.startswith("pattern:"):
+        return Kind.PATTERN
+    if "://" in location:
+        return Kind.STREAM
+    return Kind.DEVICE if _INDEX.fullmatch(location) or location.startswith("/dev/") else None
+
+
+def _kind(location: str) -> Kind:
+    named = named_kind(location)
+    if named is Kind.STREAM and location.partition("://")[0].lower() not in _SCHEMES:
+        raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {_KINDS}")
+    if named is not None:
+        return named
+    path = Path(location)
+    if not location or not _exists(path):
+        slashes = without_slashes(location)
+        if slashes:
+            raise CameraError(slashes)
+        missing = want_of_permission(path) or f"no such file or folder, expected {_KINDS}"
+        raise CameraError(f"{redact(location) or 'no source'}: {missing}")
+    if not path.is_dir() and not path.is_file():
+        raise CameraError(f"{redact(location)}: neither a file nor a folder, expected {_KINDS}")
+    if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
+        return Kind.IMAGES
+    return Kind.VIDEO
+
+
+def redact(location: str) -> str:
+    """Show a location without user, password, query and anything else that may be a secret.
+
+    Rather hides too much than too little: all that stands before the last `@` of a URL goes, because a password that
+    was not percent-encoded may hold any character; in front of its `://` what cannot be a scheme, for a login may stand
+    there by mistake; and of a path each run of 16 or more letters and digits that does not look like words.
+    docs/cameras.md says so to users.
+    """
+    shown = printable(location)
+    if _PATTERN.fullmatch(shown):
+        return shown
+    if shown.startswith("gst:"):
+        return "gst:" + _elements(shown.removeprefix("gst:"))
+    scheme, mark, rest = shown.partition("://")
+    if not mark:
+        login, at, host = shown.rpartition("@")
+        bare = f"…@{host}" if at and ":" in login else shown
+        return _shown_address(bare) if _WITHOUT_SLASHES.match(shown) else bare
+    rest = rest[rest.rfind("@") + 1 :]
+    return (scheme if _SCHEME.fullmatch(scheme) else "…") + mark + _shown_address(rest)
+
+
+def _shown_address(rest: str) -> str:
+    """Of a URL what follows the login: host and path."""
+    address, query, _ = rest.partition("#")[0].partition("?")
+    host, slash, path = address.partition("/")
+    shown_path = _LONG_RUN.sub(_word_or_dots, _SECRET_IN_PATH.sub(r"\1…", path))
+    return _SECRET_IN_PATH.sub(r"\1…", host) + slash + shown_path + ("?…" if query else "")
+
+
+def _word_or_dots(run: re.Match[str]) -> str:
+    return run[0] if _WORDS.fullmatch(run[0]) else "…"
+
+
+def without_slashes(location: str) -> str:
+    """What is wrong with `rtsp:/cam/x`, which would be taken for a file; nothing where it is not written like that."""
+    found = _WITHOUT_SLASHES.match(location)
+    if not found:
+        return ""
+    return f"{redact(location)}: `//` is missing behind {found[1]}:, expected {found[1]}://HOST/PATH"
+
+
+def holds_password(text: str) -> bool:
+    """Whether there is a password in a URL, percent-encoded or not: it may hold any character, the slash too."""
+    _, mark, rest = text.partition("://")
+    return bool(mark) and ":" in rest.rpartition("@")[0]
+
+
+def names_user(location: str) -> bool:
+    """Whether it is a URL with a user, to whom a password can belong."""
+    _, mark, rest = location.partition("://")
+    return bool(mark) and bool(re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[0])
+
+
+def is_encrypted(location: str) -> bool:
+    """Whether it is a URL whose server is spoken to by TLS."""
+    return location.lower().startswith(("rtsps://", "https://"))
+
+
+def picamera_number(location: str) -> int:
+    """Which camera of the board `picamera2` or `picamera2:1` names, from 0."""
+    found = _PICAMERA.fullmatch(location)
+    return int(found[1] or 0) if found else 0
+
+
+def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
+    """Size in pixels and frames a second that `pattern:1280x720@30` names; None for what it does not.
+
+    Raises:
+        CameraError: not written like that, or out of range.
+    """
+    found = _PATTERN.fullmatch(location)
+    if found is None:
+        raise CameraError(f"{redact(location)}: expected pattern, pattern:1280x720, pattern:@30 or pattern:1280x720@30")
+    width, height, fps = found.groups()
+    size_wh = None if width is None else (int(width), int(height))
+    if size_wh is not None and not all(1 <= side <= LARGEST_SIDE_PX for side in size_wh):
+        raise CameraError(f"{location}: expected a size of 1x1 to {LARGEST_SIDE_PX}x{LARGEST_SIDE_PX} pixels")
+    if fps is not None and not PATTERN_SLOWEST_FPS <= float(fps) <= FASTEST_FPS:
+        raise CameraError(f"{location}: expected {PATTERN_SLOWEST_FPS:g} to {FASTEST_FPS:g} frames a second")
+    return size_wh, None if fps is None else float(fps)
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a URL's server is.
+
+    Attributes:
+        scheme: in lower case.
+        host: without brackets.
+        port: of the scheme where the URL names none.
+        target: path and query; empty where there is none.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the server is spoken to by TLS."""
+        return self.scheme.endswith("s")
+
+    @property
+    def name(self) -> str:
+        """The host as the server knows it: the zone of an IPv6 address (`fe80::1%eth0`) is this device's own."""
+        return self.host.partition("%")[0]
+
+    @property
+    def authority(self) -> str:
+        """Host, in brackets and without its zone where it is an IPv6 address, and port if not the scheme's own."""
+        host = f"[{self.name}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def address_of(url: str) -> Address:
+    """Where a URL's server is, its login left out.
+
+    Raises:
+        CameraError: it names no host or no possible port.
+    """
+    scheme, _, rest = url.partition("://")
+    authority, tail = _split_authority(rest.partition("#")[0])
+    bare = f"{scheme.lower()}://{authority.rpartition('@')[2]}{tail}"
+    try:
+        parts = urlsplit(bare)
+        port = _PORTS.get(scheme.lower(), 0) if parts.port is None else parts.port
+    except ValueError:
+        port = 0
+    if not port or not parts.hostname:
+        raise CameraError(f"{redact(url)}: no host, or no possible port (1 to 65535), in this address")
+    return Address(scheme.lower(), parts.hostname, port, tail)
+
+
+def through(url: str, scheme: str, authority: str) -> str:
+    """The same URL, with its login, by another scheme and at another host and port."""
+    own, tail = _split_authority(url.partition("://")[2])
+    login, at, _ = own.rpartition("@")
+    return f"{scheme}://{login}{at}{authority}{tail}"
+
+
+def is_utf8(location: str) -> bool:
+    """Whether OpenCV can take it: with half a character, as file names may have, its Python binding crashes."""
+    try:
+        return b"\0" not in location.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def add_password(location: str, password: str | None) -> str:
+    """Put a password, percent-encoded, behind the user name of a URL.
+
+    Returns:
+        What only OpenCV may see; the location itself without a password or where it is no URL.
+
+    Raises:
+        ConfigError: a password, but no user name in the URL.
+    """
+    scheme, mark, rest = location.partition("://")
+    if password is None or not mark:
+        return location
+    authority, tail = _split_authority(rest)
+    login, _, host = authority.rpartition("@")
+    user = login.partition(":")[0]
+    if not user:
+        raise ConfigError(f"{redact(location)}: a password, but no user name; write {scheme}://USER@{redact(host)}")
+    return f"{scheme}://{user}:{quote(password, safe='')}@{host}{tail}"
+
+
+def _elements(pipeline: str) -> str:
+    """Of a pipeline the names of its elements: any property may be a password, and a quoted one may hold a `!`."""
+    if set(pipeline) & set("'\"\\"):
+        return "…"
+    found = [re.match(r"\s*([A-Za-z][\w-]*)(?=\s|$)", part) for part in re.split(r"\s!(?=\s)", pipeline)]
+    return " ! ".join(name[1] if name else "…" for name in found)
+
+
+def _split_authority(rest: str) -> tuple[str, str]:
+    end = re.search(r"[/?#]|$", rest)
+    return (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name that is too long, or has a NUL
+        return False

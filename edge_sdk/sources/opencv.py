@@ -1,0 +1,643 @@
+"""OpenCV's ways in: streams, V4L2 devices, files and GStreamer pipelines. Owns every `cv2.VideoCapture`.
+
+What a reader needs of a capture, and OpenCV's behind it: read into given buffers, and silent.
+
+OpenCV and FFmpeg print to stderr on their own, at some levels with the URL and so with the password; here they are
+silenced unless the user asked for their log.
+
+What FFmpeg is told when OpenCV opens something.
+
+Owns `OPENCV_FFMPEG_CAPTURE_OPTIONS`. OpenCV has no other way to say how RTSP travels or which formats a file may have,
+and reads it at the beginning of every opening: so it is set until that was done, and is afterwards as it was.
+
+Pictures that are turned, without memory of their own for each.
+
+How many pixels a picture has, read from its first bytes, so that none is decoded that takes too much memory.
+
+OpenCV has a limit of its own, `OPENCV_IO_MAX_IMAGE_PIXELS`, which it reads when it is loaded: a program that imports
+cv2 before edge_sdk has that of OpenCV, a gigapixel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+import os
+import platform
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Condition, get_native_id
+from typing import Protocol, cast
+
+import cv2
+import numpy as np
+
+from edge_sdk.core.frame import Image
+from edge_sdk.sources.location import (
+    AS_IT_COMES,
+    DEVICE_TIMEOUT_VARIABLE,
+    FASTEST_FPS,
+    SLOWEST_FPS,
+    SourceOptions,
+    address_of,
+    device_timeout_s,
+    is_utf8,
+    names_user,
+    through,
+)
+from edge_sdk.sources.relay import Relay, stream_trouble
+from edge_sdk.sources.trouble import UntrustedError
+
+MOST_SENT_PX = 1 << 25
+"""Of a picture that a camera sends, or of a film: 7680x4320 are a little less. Five pictures are held at once."""
+MOST_READ_PX = 1 << 26
+"""Of an image file: photos of telephones and camera modules have up to 64 million."""
+
+_SIZED_JPEG = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 of ITU-T T.81, which tell the size
+_BARE_JPEG = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})  # a byte 255 that is data, TEM and RST0 to RST7: no length
+_ENDS_JPEG = frozenset({0xD8, 0xD9, 0xDA})  # SOI, EOI and SOS, before which the size has to come
+_JPEG_HEAD = 1 << 18  # bytes, with a thumbnail and a colour profile
+_PORTABLE = re.compile(rb"P[1-6](?:\s+(?:#[^\n]*\n\s*)*)(\d{1,9})(?:\s+(?:#[^\n]*\n\s*)*)(\d{1,9})\s")
+_PORTABLE_HEAD = 4096  # bytes, with comments
+
+
+def decode(data: bytes | memoryview, most_px: int) -> Image | None:
+    """Decode a JPEG, PNG, BMP, WebP or PNM.
+
+    Args:
+        data: the file.
+        most_px: the most pixels that it may have.
+
+    Returns:
+        uint8 (H, W, 3), BGR; None where it cannot be read or is too large.
+    """
+    size_wh = picture_size(data)
+    if size_wh is None or not 0 < size_wh[0] * size_wh[1] <= most_px:
+        return None
+    try:
+        return cast("Image | None", cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR))
+    except cv2.error:
+        return None
+
+
+def picture_size(data: bytes | memoryview) -> tuple[int, int] | None:
+    """Width and height in pixels, by the header of a picture; None where it is of no kind that `decode` knows."""
+    data = memoryview(data)
+    head = bytes(data[:32])
+    if head.startswith(b"\xff\xd8"):
+        return _jpeg_size(data)
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _big(head[16:20]), _big(head[20:24])
+    if head.startswith(b"BM"):
+        return _bmp_size(head)
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return _webp_size(head)
+    found = _PORTABLE.match(bytes(data[:_PORTABLE_HEAD]))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _jpeg_size(data: memoryview) -> tuple[int, int] | None:
+    """Goes from marker to marker, as decoders do, which skip what is none."""
+    head, at = data[:_JPEG_HEAD], 2
+    while at < len(head):
+        if head[at] != 0xFF:
+            at += max(0, head[at:].tobytes().find(b"\xff")) or len(head)
+        while at < len(head) and head[at] == 0xFF:
+            at += 1
+        if at + 8 > len(head) or head[at] in _ENDS_JPEG:
+            return None
+        if head[at] in _SIZED_JPEG:
+            return _big(head[at + 6 : at + 8]), _big(head[at + 4 : at + 6])
+        at += 1 if head[at] in _BARE_JPEG else 1 + _big(head[at + 1 : at + 3])
+    return None
+
+
+def _bmp_size(head: bytes) -> tuple[int, int]:
+    if _little(head[14:18]) == 12:  # OS/2's header
+        return _little(head[18:20]), _little(head[20:22])
+    return _little(head[18:22]), abs(int.from_bytes(head[22:26], "little", signed=True))
+
+
+def _webp_size(head: bytes) -> tuple[int, int] | None:
+    kind = head[12:16]
+    if kind == b"VP8 ":
+        return _little(head[26:28]) & 0x3FFF, _little(head[28:30]) & 0x3FFF
+    if kind == b"VP8L":
+        bits = _little(head[21:25])
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8X":
+        return _little(head[24:27]) + 1, _little(head[27:30]) + 1
+    return None
+
+
+def _big(data: bytes | memoryview) -> int:
+    return int.from_bytes(data, "big")
+
+
+def _little(data: bytes) -> int:
+    return int.from_bytes(data, "little")
+
+
+_FALLBACK_FPS = 25.0  # where a header says nothing, or 1000 and 90000, which are time bases and no rates
+_FFMPEG_QUIET = "-8"  # AV_LOG_QUIET
+_MOST_BYTES = 3 * (MOST_SENT_PX + (1 << 20))  # BGR, and rows that are aligned
+_OPENCV_SILENT = 0  # LOG_LEVEL_SILENT
+
+
+class Capture(Protocol):
+    """What a reader needs of a capture."""
+
+    @property
+    def buffered_since_ns(self) -> int | None:
+        """Monotonic nanoseconds since when frames were buffered before the first grab; None where none are."""
+        ...
+
+    @property
+    def comes_with_next(self) -> bool:
+        """Whether a frame is returned only when the next one begins to arrive."""
+        ...
+
+    @property
+    def fps(self) -> float:
+        """Frames a second; 25 where the source says nothing sensible."""
+        ...
+
+    @property
+    def stamp_ns(self) -> int | None:
+        """Monotonic nanoseconds at which the sensor took the grabbed frame; None where it does not say."""
+        ...
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was asked of the source and not got, a line each."""
+        ...
+
+    def grab(self) -> bool:
+        """Wait for the next frame; False when there is none."""
+        ...
+
+    def retrieve_into(self, buffer: Image) -> Image | None:
+        """Decode the grabbed frame into `buffer`, or into a new array where the size differs; None: unreadable."""
+        ...
+
+    def release(self) -> None:
+        """Give everything back."""
+        ...
+
+
+class OpenCvCapture:
+    """A `cv2.VideoCapture` as a `Capture`.
+
+    Args:
+        capture: opened.
+        buffered_since_ns: see `Capture`.
+        remarks: see `Capture`.
+        on_release: called after it was released.
+    """
+
+    stamp_ns = None
+
+    def __init__(
+        self,
+        capture: cv2.VideoCapture,
+        buffered_since_ns: int | None = None,
+        remarks: tuple[str, ...] = (),
+        on_release: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._capture, self._on_release = capture, on_release
+        self.buffered_since_ns = buffered_since_ns
+        self.remarks = remarks
+
+    def grab(self) -> bool:
+        """Wait for the next frame; False when there is none within the read time-out."""
+        try:
+            return self._capture.grab()
+        except cv2.error:
+            return False
+
+    def retrieve_into(self, buffer: Image) -> Image | None:
+        """Decode the grabbed frame into `buffer`, or into a new array where the size differs; None: unreadable."""
+        try:
+            readable, image = self._capture.retrieve(buffer)
+        except cv2.error:
+            return None
+        if not readable or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
+            return None
+        return cast("Image", image)
+
+    def rewind(self) -> bool:
+        """Grab the first frame of a file again; False where there is none to be had, True also where it is another."""
+        try:
+            return self._capture.set(cv2.CAP_PROP_POS_FRAMES, 0) and self._capture.grab()
+        except cv2.error:
+            return False
+
+    def release(self) -> None:
+        """Give everything back."""
+        self._capture.release()
+        self._on_release()
+
+    @property
+    def comes_with_next(self) -> bool:
+        """Whether a frame is returned only when the next one begins to arrive: of each stream but those of JPEGs."""
+        return self.buffered_since_ns is not None
+
+    @property
+    def fps(self) -> float:
+        """Frames a second; 25 where the source says nothing sensible."""
+        return plausible_fps(self._capture.get(cv2.CAP_PROP_FPS))
+
+    @property
+    def excess(self) -> str:
+        """What is said of pictures that are too large to be decoded; empty where they are not."""
+        width, height = (int(self._capture.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+        if width * height <= MOST_SENT_PX:
+            return ""
+        return f"its pictures are {width}x{height}, expected {MOST_SENT_PX / 1e6:.1f} million pixels at most"
+
+    @property
+    def frame_count(self) -> float:
+        """Frames that the file promises; 0 or less where it does not say."""
+        return self._capture.get(cv2.CAP_PROP_FRAME_COUNT)
+
+    @property
+    def position_ms(self) -> float:
+        """When the grabbed frame of a file is due, milliseconds from its beginning; 0 where the file does not say."""
+        return self._capture.get(cv2.CAP_PROP_POS_MSEC)
+
+
+class JpegCapture(OpenCvCapture):
+    """A stream of JPEGs, each of which is decoded on its own and so has its true size.
+
+    OpenCV scales what comes to the size of the first picture, says that size for ever, and nothing tells that it was
+    another one. So FFmpeg only fetches, and the JPEGs are decoded here: .1 ms more for 1280x720 (docs/adr/0039).
+    """
+
+    @property
+    def comes_with_next(self) -> bool:
+        """See `Capture`: where a JPEG ends, it says itself."""
+        return False
+
+    def retrieve_into(self, buffer: Image) -> Image | None:
+        """Decode the grabbed frame, into a new array, which is all that OpenCV can do; None: unreadable."""
+        try:
+            readable, data = self._capture.retrieve()
+            if not readable or data.size == 0:
+                return None
+        except cv2.error:
+            return None
+        return decode(data.reshape(-1).data, MOST_SENT_PX)
+
+
+def plausible_fps(fps: float) -> float:
+    """The frames a second that a header states, or 25 where that is missing (0, NaN) or absurd."""
+    return fps if math.isfinite(fps) and SLOWEST_FPS <= fps <= FASTEST_FPS else _FALLBACK_FPS
+
+
+@functools.cache
+def _limit_ffmpeg() -> None:
+    """Have OpenCV's FFmpeg take no more memory at once than one picture of the largest size needs.
+
+    OpenCV hands FFmpeg's own `max_pixels` on to no decoder, so that half a megabyte of H.264 took 5 GB. Where OpenCV
+    loads FFmpeg as a plugin, or holds a copy of it that shows no symbols, nothing is limited.
+
+    Raises:
+        OSError: no file can be opened at present.
+    """
+    here = Path(cv2.__file__)
+    for file in [here] if here.suffix == ".so" else sorted(here.parent.glob("*.so")):
+        with contextlib.suppress(AttributeError):
+            limit = ctypes.CDLL(str(file)).av_max_alloc  # loaded already: this finds it, and what it depends on
+            limit.argtypes, limit.restype = [ctypes.c_size_t], None
+            limit(_MOST_BYTES)
+
+
+def set_up_opencv() -> None:
+    """Keep OpenCV and FFmpeg off stderr, and OpenCV's lock off FFmpeg; the user's own variables stay in force.
+
+    That lock is held for a whole opening: one camera that does not answer held up every other opening in the process,
+    also of a film that is written. FFmpeg has needed none since its version 4 (docs/adr/0039).
+    """
+    with contextlib.suppress(OSError):  # the next opening tries again
+        _limit_ffmpeg()
+    os.environ.setdefault("OPENCV_FFMPEG_IS_THREAD_SAFE", "1")
+    # Read by OpenCV when it opens its first capture.
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", _FFMPEG_QUIET)
+    os.environ.setdefault(DEVICE_TIMEOUT_VARIABLE, str(device_timeout_s()))
+    if "OPENCV_LOG_LEVEL" not in os.environ:
+        # OpenCV 5 has it in utils.logging, 4 in cv2 itself.
+        set_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel
+        set_level(_OPENCV_SILENT)
+
+
+_VARIABLE = "OPENCV_FFMPEG_CAPTURE_OPTIONS"
+_AS_WITHOUT = "rtsp_flags;prefer_tcp"  # what OpenCV does where the variable is missing
+_LOOK_S = 0.005
+_POLL = {"x86_64": ("7", "271"), "aarch64": ("73",)}  # poll and ppoll in the kernel's asm/unistd.h
+
+# No frames are counted to find out the rate, which took 0.8 s of each opening (docs/cameras.md).
+_QUICK = "fpsprobesize;0"
+
+# Containers that hold pictures and nothing else. Left out are those that name other files or addresses (hls, dash,
+# concat, sdp, webvtt, imf …) and those that make pictures from anything (tty, rawvideo, image2 …).
+CONTAINERS = (
+    "3gp,asf,avi,dv,flv,gif,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mp4,mpeg,mpegts,mpegvideo,mxf,nut,ogg,webm,"
+    "yuv4mpegpipe"
+)
+_SENT = f"rtsp,mpjpeg,jpeg_pipe,png_pipe,webp_pipe,bmp_pipe,live_flv,{CONTAINERS}"  # what a stream may be, too
+# All connections go through a relay of this process, so that a proxy of the environment's is of no use. Without rtsp
+# among the protocols FFmpeg follows no redirect of RTSP, not even one to the relay.
+_STREAMS = f"{_QUICK}|http_proxy;none|protocol_whitelist;tcp,http,udp,rtp,rtsp|format_whitelist;{_SENT}"
+STREAM_OPTIONS = {
+    "tcp": f"rtsp_flags;prefer_tcp|{_STREAMS}",
+    "tls": f"rtsp_transport;tcp|{_STREAMS}",  # over UDP the pictures would not be encrypted
+    "udp": f"rtsp_transport;udp|{_STREAMS}",
+}
+FILE_OPTIONS = f"protocol_whitelist;file|format_whitelist;{CONTAINERS}"
+
+
+class _Gate:
+    """Keeps the variable at a value until all who open with it have read it; then lets others in, as they came."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._queue: deque[object] = deque()
+        self._value = ""
+        self._reading: set[int] = set()  # threads, by their native ids, that may not have read it yet
+        self._before = ""
+
+    def enter(self, value: str) -> None:
+        me = object()
+        with self._changed:
+            self._queue.append(me)
+            try:
+                while self._queue[0] is not me or not self._is_free(value):
+                    self._changed.wait(_LOOK_S if self._queue[0] is me else None)
+            finally:
+                self._queue.remove(me)
+                self._changed.notify_all()
+            if not self._reading:
+                # Never removed: a variable that appears or goes moves the environment below other threads that read it.
+                self._before = os.environ.setdefault(_VARIABLE, _AS_WITHOUT)
+                self._value = os.environ[_VARIABLE] = value
+            self._reading.add(get_native_id())
+
+    def leave(self) -> None:
+        with self._changed:
+            self._has_read(get_native_id())
+            self._changed.notify_all()
+
+    def _is_free(self, value: str) -> bool:
+        if value != self._value:
+            for thread in [each for each in self._reading if _waits_for_network(each)]:
+                self._has_read(thread)
+        return not self._reading or value == self._value
+
+    def _has_read(self, thread: int) -> None:
+        if thread in self._reading:
+            self._reading.remove(thread)
+            if not self._reading:
+                os.environ[_VARIABLE] = self._before
+
+
+def _waits_for_network(thread: int) -> bool:
+    """Whether a thread of this process sleeps in poll(2); False where the kernel does not say.
+
+    OpenCV reads the variable before FFmpeg connects. What may hold it up before that are locks and the disk, which are
+    other system calls, or none.
+    """
+    try:
+        call = Path(f"/proc/self/task/{thread}/syscall").read_text("ascii").split(maxsplit=1)[0]
+    except OSError:
+        return False
+    return call in _POLL.get(platform.machine(), ())
+
+
+_gate = _Gate()
+_users = os.environ.get(_VARIABLE)  # before anything here set it
+
+
+@contextmanager
+def stream_options(transport: str) -> Iterator[None]:
+    """Open a stream within, as `STREAM_OPTIONS` say, unless the user's own value of the variable says otherwise."""
+    ours = STREAM_OPTIONS[transport]
+    with _set(f"{ours}|{_users}" if _users else ours):
+        yield
+
+
+@contextmanager
+def file_options() -> Iterator[None]:
+    """Open a file within: as one of `CONTAINERS`, and nothing else can be opened by what stands in it."""
+    with _set(f"{_users}|{FILE_OPTIONS}" if _users else FILE_OPTIONS):
+        yield
+
+
+@contextmanager
+def _set(value: str) -> Iterator[None]:
+    _gate.enter(value)
+    try:
+        yield
+    finally:
+        _gate.leave()
+
+
+_MJPG = cv2.VideoWriter.fourcc(*"MJPG")
+# One is written while the other is looked at. With a single one the driver has none while a picture is decoded, and
+# loses every other frame.
+_DEVICE_BUFFERS = 2
+_FPS_TOLERANCE = 0.05  # 29.97 for 30 is as asked
+
+
+def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture:
+    """Open an RTSP or HTTP URL, with its login.
+
+    Raises:
+        CameraError: it does not open within the time-out; the message says why, and no more.
+    """
+    relay = Relay(address_of(url), options)
+    began_s = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        stack.callback(relay.close)
+        with stream_options("tls" if relay.address.is_encrypted else options.transport):
+            since_ns = time.monotonic_ns()
+            inner_url = through(url, relay.scheme, relay.authority)
+            capture = _open(inner_url, cv2.CAP_FFMPEG, _timeouts(options) + _one_thread())
+        if capture is None:
+            took_s = time.monotonic() - began_s
+            raise stream_trouble(relay, options, names_user=names_user(url), took_s=took_s)
+        is_jpeg = int(capture.get(cv2.CAP_PROP_FOURCC)) == _MJPG and capture.set(cv2.CAP_PROP_FORMAT, -1)
+        kind = JpegCapture if is_jpeg else OpenCvCapture
+        opened = kind(capture, since_ns, on_release=stack.pop_all().close)
+    if excess := opened.excess:
+        opened.release()
+        raise UntrustedError(excess)
+    return opened
+
+
+def open_device(path: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture | None:
+    """Open a V4L2 device by its path and ask it for size, rate and format; None when it does not open."""
+    capture = _open(path, cv2.CAP_V4L2, [])
+    return OpenCvCapture(capture, remarks=_settle(capture, options)) if capture else None
+
+
+def open_file(path: str) -> OpenCvCapture | None:
+    """Open a video file by its absolute path; None when it does not open, or is no container of video."""
+    with file_options():
+        capture = _open(path, cv2.CAP_FFMPEG, _one_thread())
+    return OpenCvCapture(capture) if capture else None
+
+
+def open_gstreamer(pipeline: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture | None:
+    """Open a GStreamer pipeline, which gets an appsink that keeps the newest picture; None when it does not open."""
+    if "appsink" not in pipeline:
+        pipeline = f"{pipeline} ! videoconvert ! video/x-raw,format=BGR ! appsink drop=true max-buffers=1 sync=false"
+    capture = _open(pipeline, cv2.CAP_GSTREAMER, _timeouts(options))
+    return OpenCvCapture(capture) if capture else None
+
+
+def has_gstreamer() -> bool:
+    """Whether this OpenCV was built with GStreamer: `getBackends()` lists it all the same where it was not."""
+    return re.search(r"GStreamer:\s+YES", cv2.getBuildInformation()) is not None
+
+
+def _timeouts(options: SourceOptions) -> list[int]:
+    return [
+        cv2.CAP_PROP_OPEN_TIMEOUT_MSEC,
+        round(options.open_timeout_s * 1000),
+        cv2.CAP_PROP_READ_TIMEOUT_MSEC,
+        round(options.read_timeout_s * 1000),
+    ]
+
+
+def _one_thread() -> list[int]:
+    """Parameters that leave the other cores to the model, unless the user says another number.
+
+    FFmpeg's decoder threads hold back one frame each: with two every picture of a stream was 40 ms older than with one.
+    Of a file they take the model's core: with one a twelfth more frames a second ran through a classifier on two cores.
+    """
+    return [] if "OPENCV_FFMPEG_THREADS" in os.environ else [cv2.CAP_PROP_N_THREADS, 1]
+
+
+def _settle(capture: cv2.VideoCapture, options: SourceOptions) -> tuple[str, ...]:
+    """Ask a camera for what is wanted, and say what it did not give."""
+    # The format first: which sizes and rates there are depends on it.
+    if options.pixel_format is not None:
+        capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*options.pixel_format))
+    if options.size_wh is not None:
+        capture.set(cv2.CAP_PROP_FRAME_WIDTH, options.size_wh[0])
+        capture.set(cv2.CAP_PROP_FRAME_HEIGHT, options.size_wh[1])
+    if options.fps is not None:
+        capture.set(cv2.CAP_PROP_FPS, options.fps)
+    capture.set(cv2.CAP_PROP_BUFFERSIZE, _DEVICE_BUFFERS)
+    return tuple(_shortfalls(capture, options))
+
+
+def _shortfalls(capture: cv2.VideoCapture, options: SourceOptions) -> list[str]:
+    found = []
+    if options.pixel_format is not None:
+        given = int(capture.get(cv2.CAP_PROP_FOURCC)).to_bytes(4, "little", signed=True).decode("latin-1")
+        if given != options.pixel_format:
+            found.append(f"asked for {options.pixel_format}, the camera gives {given.strip() or 'another format'}")
+    if options.size_wh is not None:
+        size_wh = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)), int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
+        if size_wh != options.size_wh:
+            found.append(size_remark(options.size_wh, size_wh))
+    if options.fps is not None:
+        fps = capture.get(cv2.CAP_PROP_FPS)
+        if abs(fps - options.fps) > _FPS_TOLERANCE * options.fps:
+            found.append(f"asked for {options.fps:g} frames a second, the camera gives {fps:g}")
+    return found
+
+
+def size_remark(asked_wh: tuple[int, int], given_wh: tuple[int, int]) -> str:
+    """What is said of a camera that has another size than was asked for."""
+    return "asked for {}x{}, the camera gives {}x{}".format(*asked_wh, *given_wh)
+
+
+def _open(location: str, backend: int, parameters: list[int]) -> cv2.VideoCapture | None:
+    set_up_opencv()
+    capture = cv2.VideoCapture()
+    try:
+        opened = is_utf8(location) and capture.open(location, backend, parameters)
+    except cv2.error:
+        opened = False
+    if opened:
+        return capture
+    capture.release()
+    return None
+
+
+_CODES = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
+
+
+class _Retrieves(Protocol):
+    def retrieve_into(self, buffer: Image) -> Image | None: ...
+
+
+class Rotation:
+    """Turns what a capture decodes.
+
+    Args:
+        degrees: clockwise: 0, 90, 180 or 270.
+    """
+
+    def __init__(self, degrees: int) -> None:
+        self._code = _CODES.get(degrees)
+        self._upright: Image = np.zeros((1, 1, 3), np.uint8)
+
+    def retrieve_into(self, capture: _Retrieves, buffer: Image) -> Image | None:
+        """Decode the grabbed frame and turn it into `buffer`, or into a new array where the size differs."""
+        if self._code is None:
+            return capture.retrieve_into(buffer)
+        image = capture.retrieve_into(self._upright)
+        if image is None:
+            return None
+        self._upright = image
+        return cast("Image", cv2.rotate(image, self._code, buffer))
+
+
+class RotatedCapture:
+    """A capture whose pictures are turned clockwise.
+
+    Args:
+        capture: what is turned.
+        degrees: 90, 180 or 270.
+    """
+
+    def __init__(self, capture: Capture, degrees: int) -> None:
+        self._capture, self._rotation = capture, Rotation(degrees)
+        self.buffered_since_ns, self.fps, self.remarks = capture.buffered_since_ns, capture.fps, capture.remarks
+        self.comes_with_next = capture.comes_with_next
+
+    @property
+    def stamp_ns(self) -> int | None:
+        """See `Capture`."""
+        return self._capture.stamp_ns
+
+    def grab(self) -> bool:
+        """Wait for the next frame; False when there is none."""
+        return self._capture.grab()
+
+    def retrieve_into(self, buffer: Image) -> Image | None:
+        """Decode the grabbed frame and turn it into `buffer`, or into a new array where the size differs."""
+        return self._rotation.retrieve_into(self._capture, buffer)
+
+    def release(self) -> None:
+        """Give everything back."""
+        self._capture.release()
+
+
+def rotated(capture: Capture, degrees: int) -> Capture:
+    """The capture itself, or one whose pictures are turned clockwise by 90, 180 or 270 degrees."""
+    return RotatedCapture(capture, degrees) if degrees else capture
+
+
+def turned(image: Image, degrees: int) -> Image:
+    """The picture itself, or a new one, turned clockwise by 90, 180 or 270 degrees."""
+    return cast("Image", cv2.rotate(image, _CODES[degrees])) if degrees else image

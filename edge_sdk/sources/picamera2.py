@@ -1,0 +1,134 @@
+"""The camera of a Raspberry Pi, by picamera2.
+
+picamera2 comes from Raspberry Pi OS, not from a wheel: docs/adr/0038 says how a virtual environment sees it, and why
+nothing is added to the module path here. Tested with a stand-in only, not with a camera.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from concurrent.futures import TimeoutError as JobTimeoutError  # another class than the built-in one in Python 3.10
+from typing import Any, cast
+
+from edge_sdk.core.errors import CameraError, MissingDependencyError, first_line
+from edge_sdk.core.frame import Image
+from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.opencv import plausible_fps, size_remark
+
+_BUFFERS = 4
+_MOST_AGE_NS = 10_000_000_000
+
+
+def load_picamera() -> Any:
+    """The class `picamera2.Picamera2`.
+
+    Raises:
+        MissingDependencyError: not installed, or for another numpy.
+    """
+    try:
+        return importlib.import_module("picamera2").Picamera2
+    except ModuleNotFoundError as cause:
+        raise MissingDependencyError(
+            f"picamera2: no module {cause.name}; `sudo apt install python3-picamera2`, and make the virtual "
+            "environment with `python3 -m venv --system-site-packages`"
+        ) from cause
+    except (ImportError, ValueError, OSError) as cause:
+        raise MissingDependencyError(
+            f"picamera2 cannot be loaded: {first_line(cause)}; if it was built for another numpy, `pip "
+            "install --force-reinstall simplejpeg` in this virtual environment"
+        ) from cause
+
+
+class Picamera:
+    """One of the board's cameras as a `Capture`.
+
+    Args:
+        number: which camera, from 0.
+        options: size, rate and time-out.
+
+    Raises:
+        CameraError: it is not there or does not start; the message says why, and no more.
+        MissingDependencyError: see `load_picamera`.
+    """
+
+    buffered_since_ns = None
+    comes_with_next = False
+
+    def __init__(self, number: int, options: SourceOptions) -> None:
+        picamera = load_picamera()
+        found = len(picamera.global_camera_info())
+        if number >= found:
+            raise CameraError(f"no such camera, {found} are connected" if found else "no camera is connected")
+        self._timeout_s = options.read_timeout_s
+        self._request: Any = None
+        self.stamp_ns: int | None = None
+        try:
+            self._camera = picamera(number)
+        except Exception as cause:  # a driver's own errors
+            raise CameraError(f"in use by another program, or it does not answer ({first_line(cause)})") from cause
+        try:
+            self.remarks = self._start(options)
+        except Exception as cause:
+            self.release()
+            raise CameraError(f"it does not start ({first_line(cause)})") from cause
+        self.fps = plausible_fps(options.fps or 30.0)
+
+    def grab(self) -> bool:
+        """Wait for the next frame; False when there is none within the read time-out."""
+        self._let_go()
+        try:
+            self._request = self._camera.capture_request(wait=False).get_result(timeout=self._timeout_s)
+            self.stamp_ns = _monotonic_ns(self._request.get_metadata().get("SensorTimestamp"))
+        except (JobTimeoutError, TimeoutError, RuntimeError, OSError):
+            return False
+        return True
+
+    def retrieve_into(self, buffer: Image) -> Image | None:
+        """The grabbed frame, as a new array."""
+        image = self._request.make_array("main")
+        self._let_go()
+        return cast("Image", image[:, :, :3])
+
+    def release(self) -> None:
+        """Give everything back. A job that waits for a frame would hold up the stopping for ever."""
+        for end in (self._let_go, *(getattr(self._camera, name, None) for name in _ENDS)):
+            if end is not None:
+                with contextlib.suppress(Exception):
+                    end()
+
+    def _start(self, options: SourceOptions) -> tuple[str, ...]:
+        main: dict[str, object] = {"format": "RGB888"}  # by picamera2's names: blue first in memory
+        if options.size_wh is not None:
+            main["size"] = options.size_wh
+        controls = {} if options.fps is None else {"FrameRate": options.fps}
+        camera = self._camera
+        camera.configure(camera.create_video_configuration(main=main, controls=controls, buffer_count=_BUFFERS))
+        size_wh = tuple(camera.camera_configuration()["main"]["size"])
+        camera.start()
+        differs = options.size_wh is not None and size_wh != options.size_wh
+        return (size_remark(options.size_wh, size_wh),) if differs and options.size_wh else ()
+
+    def _let_go(self) -> None:
+        request, self._request = self._request, None
+        if request is not None:
+            request.release()
+
+
+_ENDS = ("cancel_all_and_flush", "stop", "close")
+
+
+def _monotonic_ns(sensor_ns: int | None) -> int | None:
+    """A sensor's time on the monotonic clock.
+
+    libcamera says that it counts with CLOCK_BOOTTIME, the kernel's drivers count with CLOCK_MONOTONIC. Both are the
+    same until a device was suspended; whichever gives a possible age is meant.
+    """
+    if sensor_ns is None:
+        return None
+    now_ns = time.monotonic_ns()
+    for clock_ns in (now_ns, time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
+        if 0 <= clock_ns - sensor_ns < _MOST_AGE_NS:
+            return now_ns - (clock_ns - sensor_ns)
+    return None

@@ -1,0 +1,511 @@
+"""A relay between FFmpeg and one network camera, so that FFmpeg itself connects to nothing but this process.
+
+FFmpeg verifies no certificate unless it is told to, sends the login of the first server to whichever server a redirect
+names, and takes memory for any length that a server announces. So its connection ends here:
+
+    FFmpeg -- RTSP or HTTP --> relay on the loopback interface -- TCP, or TLS verified by Python --> camera
+
+Until FFmpeg plays an RTSP stream, or has the head of an HTTP answer, what the camera answers is read here first:
+a redirect is followed at the same server only, and answers are bounded. After that, bytes are passed on unread. Over
+UDP the pictures do not come through here.
+
+A connection to a network camera: TCP, and TLS whose certificate is verified before a byte is sent through it.
+
+Most IP cameras sign their certificate themselves. So a certificate is trusted in one of three ways: by its SHA-256
+fingerprint (`tls_fingerprint`), by authorities and the host's name (`tls_ca_file`, or the system's), or not at all
+(`tls_verify = false`).
+
+.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, cast
+
+import msgspec
+
+from edge_sdk.core.errors import CameraError, UsageError
+from edge_sdk.core.files import LIST_BYTES, read_regular
+from edge_sdk.sources.location import Address, SourceOptions, address_of, bare_fingerprint, redact
+from edge_sdk.sources.trouble import UntrustedError, silence, words_of
+
+T = TypeVar("T")
+
+_DATES = frozenset({9, 10})  # X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED of OpenSSL's x509_vfy.h
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
+_OLD_TLS = frozenset({"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION"})
+
+
+def connect(address: Address, options: SourceOptions) -> socket.socket:
+    """Connect to a camera and, for rtsps and https, verify its certificate.
+
+    Args:
+        address: where it is.
+        options: the time-out of an opening, and how the certificate is verified.
+
+    Returns:
+        A socket that does not block; of TLS a `ssl.SSLSocket` whose handshake is done.
+
+    Raises:
+        CameraError: it cannot be reached, or its certificate is not the right one; the message says why, and no more.
+    """
+    deadline_s = time.monotonic() + options.open_timeout_s
+    try:
+        connection = socket.create_connection((address.host, address.port), options.open_timeout_s)
+    except (socket.gaierror, UnicodeError):
+        raise CameraError("host unknown") from None
+    except OSError as cause:
+        raise CameraError(silence(options) if isinstance(cause, TimeoutError) else words_of(cause)) from cause
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setblocking(False)
+        return _encrypted(connection, address, options, deadline_s) if address.is_encrypted else connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def check_authorities(file: str) -> None:
+    """Look at a file of authorities.
+
+    Raises:
+        UsageError: it cannot be read, or is none.
+    """
+    try:
+        _load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), file)
+    except CameraError as cause:
+        raise UsageError(str(cause)) from cause
+
+
+def finished(step: Callable[[], T], connection: socket.socket, deadline_s: float) -> T:
+    """Do what a socket that does not block can do only later: send, or a part of a handshake.
+
+    Raises:
+        TimeoutError: it could not until `deadline_s`, monotonic seconds.
+    """
+    while True:
+        try:
+            return step()
+        except ssl.SSLWantReadError:
+            awaited = select.POLLIN
+        except (ssl.SSLWantWriteError, BlockingIOError):
+            awaited = select.POLLOUT
+        poll = select.poll()
+        poll.register(connection, awaited)
+        if not poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
+            raise TimeoutError
+
+
+def _encrypted(connection: socket.socket, address: Address, options: SourceOptions, deadline_s: float) -> ssl.SSLSocket:
+    context = _context(options)
+    try:
+        encrypted = context.wrap_socket(connection, server_hostname=address.name, do_handshake_on_connect=False)
+        with contextlib.ExitStack() as stack:
+            stack.callback(encrypted.close)  # which has taken the descriptor
+            finished(encrypted.do_handshake, encrypted, deadline_s)
+            _compare_fingerprint(encrypted, options)
+            stack.pop_all()
+            return encrypted
+    except ssl.SSLCertVerificationError as cause:
+        raise UntrustedError(_mistrust(cause, address, options)) from cause
+    except ssl.SSLError as cause:
+        raise UntrustedError(_no_tls(cause, address.scheme)) from cause
+    except TimeoutError:
+        raise CameraError(silence(options)) from None
+    except ValueError:  # a name that no certificate can have
+        raise CameraError("host unknown") from None
+    except OSError as cause:
+        raise CameraError(f"it ends the TLS handshake: {words_of(cause)}") from cause
+
+
+def _context(options: SourceOptions) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which verifies certificate and name
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if options.tls_fingerprint is not None or not options.tls_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.set_ciphers("DEFAULT@SECLEVEL=0")  # 1024 bits, as old cameras have, are more than none
+    elif options.tls_ca_file is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        _load_authorities(context, options.tls_ca_file)
+    return context
+
+
+def _load_authorities(context: ssl.SSLContext, file: str) -> None:
+    try:
+        read_regular(Path(file), LIST_BYTES)  # OpenSSL, which reads it again, would wait at a pipe
+        context.load_verify_locations(cafile=file)
+    except ssl.SSLError:
+        raise UntrustedError(f"{file} (tls_ca_file) is no PEM file of CA certificates") from None
+    except OSError as cause:
+        raise UntrustedError(f"{file} (tls_ca_file) cannot be read: {cause.strerror}") from None
+
+
+def _compare_fingerprint(encrypted: ssl.SSLSocket, options: SourceOptions) -> None:
+    expected = options.tls_fingerprint
+    shown = _fingerprint(encrypted)
+    if expected is not None and bare_fingerprint(expected) != bare_fingerprint(shown):
+        raise UntrustedError(
+            f"its certificate is another one: SHA-256 fingerprint {shown}, expected tls_fingerprint {expected}; "
+            "compare it at the camera, and give the new one if the certificate was renewed"
+        )
+
+
+def _fingerprint(encrypted: ssl.SSLSocket) -> str:
+    digest = hashlib.sha256(encrypted.getpeercert(binary_form=True) or b"").hexdigest().upper()
+    return ":".join(digest[at : at + 2] for at in range(0, len(digest), 2))
+
+
+def _mistrust(error: ssl.SSLCertVerificationError, address: Address, options: SourceOptions) -> str:
+    now = f"; this device's clock says {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
+    why = error.verify_message.rstrip(".") + (now if error.verify_code in _DATES else "")
+    return (
+        f"its certificate is not trusted ({why}); {_shown(address, options)}give it as tls_fingerprint "
+        "(--source-tls-fingerprint) if the camera itself shows the same one, or its authority as tls_ca_file"
+    )
+
+
+def _shown(address: Address, options: SourceOptions) -> str:
+    """The fingerprint of a certificate that was refused: Python tells it only where nothing is verified."""
+    blind = msgspec.structs.replace(options, tls_fingerprint=None, tls_ca_file=None, tls_verify=False)
+    try:
+        with contextlib.closing(connect(address, blind)) as connection:
+            return f"its SHA-256 fingerprint is {_fingerprint(cast('ssl.SSLSocket', connection))}; "
+    except CameraError:
+        return ""
+
+
+def _no_tls(error: ssl.SSLError, scheme: str) -> str:
+    reason = error.reason or "it ends the handshake"
+    if reason in _NO_TLS:
+        return f"it speaks no TLS there; is it another port, or {scheme[:-1]}:// without the s?"
+    if reason in _OLD_TLS:
+        return "it speaks only a TLS older than 1.2, which is not spoken here; update it"
+    return f"no encrypted connection: {reason}"
+
+
+_CHUNK = 1 << 16  # bytes
+_LONGEST_HEAD = 1 << 16  # bytes, of an answer; cameras have some hundred
+_LONGEST_BODY = 1 << 20  # bytes, of an answer in RTSP; the description of a stream has a few thousand
+_MOST = 8  # connections at once; FFmpeg has one, and two while it seeks in a file
+_MOST_REDIRECTS = 8  # as of FFmpeg for HTTP; for RTSP it has no limit
+_MOST_SHOWN = 200  # characters of what a camera says
+_ENDING_S = 0.1
+_HEAD_END = re.compile(rb"\n\r?\n")
+_STATUS = re.compile(rb"(?:RTSP|HTTP|ICY)\S*\s+(\d{1,3})")
+_ANSWERS = (b"RTSP", b"HTTP", b"ICY ")
+_ABSOLUTE = re.compile(r"[^/?#]*:")  # FFmpeg takes whatever stands before the colon for a scheme
+_PLAYLIST = b"#EXTM3U"
+_IS_PLAYLIST = "it is a playlist (HLS), which names other addresses; give that of a stream"
+
+
+class Relay:
+    """Takes FFmpeg's connections, and makes one to the camera for each of them.
+
+    Args:
+        address: of the camera.
+        options: its time-outs, how its certificate is verified and whether it may redirect elsewhere.
+
+    Attributes:
+        address: of the camera; another one after a redirect that is allowed.
+        authority: host and port at which FFmpeg finds the relay.
+        scheme: in which FFmpeg speaks to it, `rtsp` or `http`.
+        trouble: why the relay ended a connection; None: it ended none.
+        status: of the camera's last answer; 0: it was none of RTSP or HTTP, None: it did not answer.
+
+    Raises:
+        CameraError: see `connect`; or the device has no loopback interface, or no descriptor left.
+    """
+
+    def __init__(self, address: Address, options: SourceOptions) -> None:
+        self.address, self._options = address, options
+        self.scheme = address.scheme.removesuffix("s")
+        self.trouble: CameraError | None = None
+        self.status: int | None = None
+        self._redirects = 0
+        self._threads: list[threading.Thread] = []
+        self._first: socket.socket | None = connect(address, options)
+        # The family in which the camera is reached: over UDP its pictures come by it, too, and not through here.
+        family = self._first.family
+        loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
+        try:
+            self._listener = socket.create_server((loopback, 0), family=family, backlog=_MOST)
+        except OSError as cause:
+            self._first.close()
+            raise CameraError(words_of(cause)) from cause
+        port = self._listener.getsockname()[1]
+        self.authority = f"[{loopback}]:{port}" if family == socket.AF_INET6 else f"{loopback}:{port}"
+        try:
+            self._start(self._accept)
+        except RuntimeError:  # no thread to be had
+            self._listener.close()
+            self._first.close()
+            raise
+
+    def close(self) -> None:
+        """Take no more connections, and wait for the end of those that FFmpeg has closed."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which ends its `accept`
+        for thread in self._threads:
+            thread.join(_ENDING_S)
+
+    def redirected(self, location: str) -> str:
+        """Where FFmpeg is to go when the camera sends it to `location`: to this relay again.
+
+        Raises:
+            CameraError: it leads to another server, which is not allowed; or it is one too many.
+        """
+        self._redirects += 1
+        if self._redirects > _MOST_REDIRECTS:
+            raise UntrustedError(
+                f"it redirects more than {_MOST_REDIRECTS} times; give the address that it is to lead to as the source"
+            )
+        if self.scheme == "http":
+            if location.startswith("//"):
+                location = f"{self.address.scheme}:{location}"
+            elif not _ABSOLUTE.match(location):
+                return location
+        target = self._server_of(location)
+        if target is None:
+            raise UntrustedError(
+                f"it redirects to another server, {redact(location[:_MOST_SHOWN])}; give that address as the source "
+                "if it is meant, or set allow_other_hosts"
+            )
+        self.address = target
+        return f"{self.scheme}://{self.authority}{target.target}"
+
+    def _server_of(self, location: str) -> Address | None:
+        """The server that a redirect leads to; None where it may not."""
+        try:
+            there, here = address_of(location), self.address
+        except CameraError:
+            return None
+        if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
+            return there
+        is_allowed = self._options.allow_other_hosts and there.scheme in (here.scheme, f"{self.scheme}s")
+        return there if is_allowed else None
+
+    def _start(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name=f"{threading.current_thread().name} relay", daemon=True)
+        self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError), self._listener:  # until it is closed
+            while True:
+                connection, _ = self._listener.accept()
+                camera, self._first = self._first, None
+                try:
+                    if sum(map(threading.Thread.is_alive, self._threads)) > _MOST:
+                        raise RuntimeError("too many connections")
+                    self._start(partial(self._serve, connection, camera))
+                except RuntimeError:  # or no thread to be had
+                    connection.close()
+                    if camera is not None:
+                        camera.close()
+        if self._first is not None:
+            self._first.close()
+
+    def _serve(self, ffmpeg: socket.socket, camera: socket.socket | None) -> None:
+        with ffmpeg, contextlib.suppress(OSError):  # one of them hung up
+            try:
+                with camera or connect(self.address, self._options) as connected:
+                    self._carry(ffmpeg, connected)
+            except CameraError as cause:
+                self.trouble = cause
+
+    def _carry(self, ffmpeg: socket.socket, camera: socket.socket) -> None:
+        """Pass bytes on in both directions until one side hangs up."""
+        ffmpeg.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        exchange = _Exchange(self, camera.getpeername()[0])
+        buffer = memoryview(bytearray(_CHUNK))
+        poll = select.poll()
+        for connection in (ffmpeg, camera):
+            poll.register(connection, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if ffmpeg.fileno() in ready:
+                size = ffmpeg.recv_into(buffer)
+                if not size:
+                    return
+                self._send(camera, memoryview(exchange.asked(buffer[:size])))
+            if camera.fileno() in ready and not self._fetch(camera, ffmpeg, exchange, buffer):
+                return
+
+    def _fetch(self, camera: socket.socket, ffmpeg: socket.socket, exchange: _Exchange, buffer: memoryview) -> bool:
+        """Pass on what came from the camera; False when it hung up."""
+        is_more = True
+        while is_more:
+            try:
+                size = camera.recv_into(buffer)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return True
+            if not size:
+                return False
+            ffmpeg.sendall(exchange.answered(buffer[:size]))
+            is_more = isinstance(camera, ssl.SSLSocket) and camera.pending() > 0  # decrypted, which no poll shows
+        return True
+
+    def _send(self, camera: socket.socket, data: memoryview) -> None:
+        until_s = time.monotonic() + self._options.read_timeout_s
+        while data:
+            data = data[finished(partial(camera.send, data), camera, until_s) :]
+
+
+class _Exchange:
+    """What goes through one connection, as far as it is read on the way.
+
+    Args:
+        relay: whose connection it is.
+        camera: its IP address.
+    """
+
+    def __init__(self, relay: Relay, camera: str) -> None:
+        self._relay, self._camera = relay, camera.encode()
+        self._is_rtsp = relay.scheme == "rtsp"
+        self._request = self._answer = b""  # the beginning of a head that has not come to its end
+        self._has_asked = self._is_unread = False
+        self._rest = 0  # bytes of a body or an interleaved packet that are still to come
+
+    def asked(self, data: memoryview) -> bytes | memoryview:
+        """What the camera gets of what FFmpeg asks."""
+        if self._is_rtsp:
+            # Once it plays, FFmpeg follows no redirect, and nothing but pictures and signs of life is left.
+            self._is_unread = self._is_unread or bytes(data[:5]) == b"PLAY "
+            return data
+        if self._has_asked:
+            raise CameraError("FFmpeg asked twice through one connection")
+        self._request += data
+        head, end, _ = self._request.partition(b"\r\n\r\n")
+        if not end:
+            return b""
+        self._has_asked = True
+        first, *lines = head.split(b"\r\n")
+        kept = [line for line in lines if _name(line) not in (b"host", b"connection")]
+        host = b"Host: " + self._relay.address.authority.encode()
+        return b"\r\n".join([first, host, b"Connection: close", *kept]) + end
+
+    def answered(self, data: memoryview) -> bytes | memoryview:
+        """What FFmpeg gets of what the camera answers.
+
+        Raises:
+            CameraError: a redirect that is not followed, or an answer that FFmpeg is not to read.
+        """
+        if self._is_unread and not self._answer and not self._rest:
+            return data
+        came, at, passed = self._answer + data, 0, bytearray()
+        if self._relay.status is None and not any(came[:4] == known[: len(came)] for known in _ANSWERS):
+            self._relay.status = 0
+        while at < len(came):
+            if self._rest or self._is_unread:
+                end = min(at + self._rest, len(came)) if self._rest else len(came)
+                self._rest = max(0, self._rest - (end - at))
+                passed += came[at:end]
+                at = end
+            elif self._is_rtsp and came.startswith(b"$", at):
+                if len(came) - at < 4:
+                    break
+                self._rest = 4 + int.from_bytes(came[at + 2 : at + 4], "big")
+            else:
+                found = _HEAD_END.search(came, at)
+                if found is None:
+                    if len(came) - at > _LONGEST_HEAD:
+                        raise UntrustedError(f"its answer begins with more than {_LONGEST_HEAD} bytes of headers")
+                    break
+                passed += self._checked(came[at : found.start()])
+                at = found.end()
+                if not self._is_rtsp and came.startswith(_PLAYLIST, at):
+                    raise UntrustedError(_IS_PLAYLIST)
+        self._answer = came[at:]
+        return bytes(passed)
+
+    def _checked(self, head: bytes) -> bytes:
+        """The head of an answer, written anew: its lines are the ones that FFmpeg, which leaves out each CR, reads."""
+        first, *lines = head.replace(b"\r", b"").split(b"\n")
+        if b"\0" in head or any(line.startswith(b"$") for line in (first, *lines)):
+            raise UntrustedError("its answer cannot be read")
+        found = _STATUS.match(first)
+        status = int(found[1]) if found else 0
+        self._relay.status = status
+        if not self._is_rtsp:
+            self._is_unread = not 100 <= status < 200  # after one of those another head comes
+        kept = [self._line(line, status) for line in lines]
+        return b"\r\n".join([first, *filter(None, kept)]) + b"\r\n\r\n"
+
+    def _line(self, line: bytes, status: int) -> bytes:
+        """A line of an answer's head, as FFmpeg may have it; empty: it is left out."""
+        name, _, value = line.partition(b":")
+        value = value.strip()
+        name = name.lower()
+        if name == b"location":
+            if 200 <= status < 300:
+                return b""
+            return b"Location: " + self._relay.redirected(value.decode("latin-1")).encode("latin-1")
+        if not self._is_rtsp:
+            if name == b"content-type" and 200 <= status < 300 and b"mpegurl" in value.lower():
+                raise UntrustedError(_IS_PLAYLIST)
+            return b"Connection: close" if name == b"connection" else line
+        if name == b"content-length":
+            if self._rest or not value.isdigit() or int(value) > _LONGEST_BODY:
+                shown = redact(value[:20].decode("latin-1"))
+                raise UntrustedError(f"it announces an answer of {shown} bytes, expected {_LONGEST_BODY} at most")
+            self._rest = int(value)
+        elif name == b"transport" and b"interleaved" not in value and b"multicast" not in value.lower():
+            # Over UDP FFmpeg reports to whom it is connected to, which is the relay, or to whom this names.
+            parts = [part for part in value.split(b";") if not part.strip().lower().startswith(b"source=")]
+            return b"Transport: " + b";".join([*parts, b"source=" + self._camera])
+        return line
+
+
+def _name(line: bytes) -> bytes:
+    return line.partition(b":")[0].strip().lower()
+
+
+def stream_trouble(relay: Relay, options: SourceOptions, *, names_user: bool, took_s: float) -> CameraError:
+    """Why a stream did not open.
+
+    Args:
+        relay: through which it was opened.
+        options: those with which it was opened.
+        names_user: whether it was opened with a user and a password.
+        took_s: seconds until opening it failed.
+    """
+    if relay.trouble is not None:
+        return relay.trouble
+    is_rtsp, status = relay.scheme == "rtsp", relay.status
+    if status is None:
+        hangs_up = took_s < options.open_timeout_s * 0.9
+        return CameraError("it hangs up without an answer" if hangs_up else silence(options))
+    refusal = _refusal(status, is_rtsp=is_rtsp, names_user=names_user)
+    return CameraError(refusal or _want_of_video(options, is_rtsp=is_rtsp, took_s=took_s))
+
+
+def _refusal(status: int, *, is_rtsp: bool, names_user: bool) -> str:
+    if status in (401, 403):
+        return "user or password refused" if names_user else "it wants a user and a password"
+    if status == 404:
+        return "there is nothing at this path (404)"
+    if status == 0:
+        return f"something else than {'RTSP' if is_rtsp else 'HTTP'} answers there"
+    return f"it answers with error {status}" if status >= 400 else ""
+
+
+def _want_of_video(options: SourceOptions, *, is_rtsp: bool, took_s: float) -> str:
+    if took_s < options.open_timeout_s * 0.9:
+        return "it answers, but with no video that can be read"
+    silence = f"it answers, but no video came within {options.open_timeout_s:g} s"
+    is_udp = is_rtsp and options.transport == "udp"
+    return f"{silence} over UDP, which a firewall may keep away; try transport tcp" if is_udp else silence

@@ -1,0 +1,336 @@
+"""The slot that holds the freshest frame.
+
+Owns three buffers that rotate between the reader (who writes one), the slot (which keeps the newest) and the consumer
+(who holds one), so that no picture's memory is allocated per frame and none is written while somebody looks at it.
+
+A source that a thread of its own feeds through the slot.
+
+Owns the thread and its end. What is read, and when, is the feed's.
+
+What a source says of itself: its status and its counts, as values that the daemon logs and publishes.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import Enum
+from threading import Event, Lock, Thread
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from edge_sdk.core.errors import CameraError
+from edge_sdk.core.frame import Frame, Image
+from edge_sdk.core.protocols import Source
+from edge_sdk.core.threads import join_or_leave
+
+_SETTLING_S = 0.1  # a picture that was kept comes as soon as the one before it is decoded
+_LOOK_S = 0.002
+
+
+class Slot:
+    """One reader thread puts, one consumer takes; the newest wins.
+
+    Args:
+        camera: the stream's name.
+
+    Attributes:
+        wanted: set by the first `latest()`, or by `finish()`.
+    """
+
+    def __init__(self, camera: str) -> None:
+        self.wanted = Event()
+        self._camera = camera
+        self._buffers: list[Image] = [np.zeros((1, 1, 3), np.uint8) for _ in range(3)]
+        self._free, self._ready, self._held = 0, 1, 2
+        self._lock = Lock()
+        # Held while there is nothing to take. A lock and not a condition, whose wait in Python costs twice as much.
+        self._nothing = Lock()
+        self._nothing.acquire()
+        self._newest: Frame | None = None
+        self._settled_s = 0.0  # monotonic seconds from which the newest is handed out
+        self._finished = False
+        self._delivered = 0
+        self._dropped = 0
+
+    @property
+    def ended(self) -> bool:
+        """True once the reader finished and its last frame was taken."""
+        return self._finished and self._newest is None
+
+    @property
+    def delivered(self) -> int:
+        """Frames that were handed out."""
+        return self._delivered
+
+    @property
+    def dropped(self) -> int:
+        """Frames that were overwritten or skipped."""
+        return self._dropped
+
+    def buffer(self) -> Image:
+        """The buffer that the reader may write into; nobody else looks at it. One pixel before the first frames."""
+        return self._buffers[self._free]
+
+    def put(
+        self, image: Image, captured_ns: int, captured_at: float, seq: int, *, settles: bool = False, delay_ns: int = 0
+    ) -> None:
+        """Make a picture the newest.
+
+        Args:
+            image: `buffer()` itself, or another array (then kept as a buffer) where that had the wrong size.
+            captured_ns: monotonic nanoseconds.
+            captured_at: seconds since the epoch.
+            seq: the frame's number.
+            settles: a newer one is likely to come at once: this one is handed out only if none does.
+            delay_ns: see `Frame`.
+        """
+        frame = Frame(image, captured_ns, captured_at, seq, self._camera, delay_ns)
+        with self._lock:
+            if self._finished:
+                return
+            self._buffers[self._free] = image
+            self._free, self._ready = self._ready, self._free
+            self._settled_s = time.monotonic() + _SETTLING_S if settles else 0.0
+            if self._newest is None:
+                self._nothing.release()
+            else:
+                self._dropped += 1
+            self._newest = frame
+
+    def skip(self) -> None:
+        """Count a frame that the reader left out."""
+        self._dropped += 1
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds or none will come."""
+        if not self.wanted.is_set():
+            self.wanted.set()
+        until_s = time.monotonic() + timeout_s
+        if not self._nothing.acquire(timeout=timeout_s):
+            return None
+        while self._settled_s > (now_s := time.monotonic()) and not self._finished:
+            if now_s >= until_s:
+                self._nothing.release()
+                return None
+            time.sleep(min(_LOOK_S, until_s - now_s))
+        with self._lock:
+            if self._finished:
+                self._nothing.release()  # who asks again does not wait
+            frame, self._newest = self._newest, None
+            if frame is not None:
+                self._ready, self._held = self._held, self._ready
+                self._delivered += 1
+            return frame
+
+    def finish(self) -> None:
+        """Say that no frame will come any more; one that waits can still be taken."""
+        with self._lock:
+            if not self._finished and self._newest is None:
+                self._nothing.release()
+            self._finished = True
+            self.wanted.set()
+
+
+class SourceStatus(Enum):
+    """Where a source stands.
+
+    OPENING is a camera that was waited for and never came yet, LOST one that delivered before.
+    """
+
+    OPENING = "opening"
+    OPENED = "opened"
+    LOST = "lost"
+    REOPENED = "reopened"
+    ENDED = "ended"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether frames come."""
+        return self in (SourceStatus.OPENED, SourceStatus.REOPENED)
+
+
+class SourceStats(msgspec.Struct, frozen=True, gc=False):
+    """Counts since the source was opened.
+
+    Attributes:
+        delivered: frames that `latest()` handed out.
+        dropped: frames that nobody took before a newer one came, that a late video file skipped, or that a stream had
+            kept while it opened.
+        reopenings: how often a lost camera delivered again.
+        unreadable: images, or frames of a camera, that could not be decoded; for a video file the frames that its
+            header promises and that are not there.
+    """
+
+    delivered: int = 0
+    dropped: int = 0
+    reopenings: int = 0
+    unreadable: int = 0
+
+
+class OpenedSource(Source, Protocol):
+    """A `Source` that counts and says where it stands; what `open_source` returns."""
+
+    @property
+    def fps(self) -> float:
+        """Frames a second that the source promises; 25 where it says nothing sensible, 1 for images.
+
+        Of a camera that gives clearly more or fewer it is what fifty frames came to, once they did.
+        """
+        ...
+
+    @property
+    def paced(self) -> bool:
+        """Whether frames come at their own pace, so that a slow reader misses some; False: in turn, when asked for."""
+        ...
+
+    @property
+    def stats(self) -> SourceStats:
+        """Counts so far."""
+        ...
+
+    @property
+    def status(self) -> SourceStatus:
+        """Where it stands now; a short loss shows in `stats.reopenings` even when nobody looked in time."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why it is lost, or not there yet: a few words without a secret; empty when all is well."""
+        ...
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was asked of a camera and not got, a line each."""
+        ...
+
+
+PATIENCE_S = 0.5  # who is told to stop has two seconds for all; an opening, or a driver, may take longer
+
+
+class Feed(Protocol):
+    """Reads frames and puts them into a slot."""
+
+    @property
+    def fps(self) -> float:
+        """Frames a second that it promises."""
+        ...
+
+    @property
+    def reopenings(self) -> int:
+        """How often it came back."""
+        ...
+
+    @property
+    def unreadable(self) -> int:
+        """How many frames could not be decoded."""
+        ...
+
+    @property
+    def status(self) -> SourceStatus:
+        """Where it stands."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not there at present; empty when it is."""
+        ...
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was asked for and not got."""
+        ...
+
+    def run(self, slot: Slot, stop: Event) -> None:
+        """Feed the slot until there is no more, or soon after `stop` is set; then give everything back.
+
+        What it raises is the end: the consumer hears of it.
+        """
+        ...
+
+
+class ThreadedSource:
+    """A `Source` whose frames come from a feed in a thread.
+
+    Args:
+        feed: what reads.
+        camera: the stream's name.
+    """
+
+    paced = True
+
+    def __init__(self, feed: Feed, camera: str) -> None:
+        self._feed = feed
+        self._slot = Slot(camera)
+        self._stop = Event()
+        self._failure: Exception | None = None
+        # A daemon thread: a driver that hangs in the kernel must not keep the process from ending.
+        self._thread = Thread(target=self._run, name=f"camera {camera}", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        """True once no frame will come any more and the last one was taken; not where reading failed."""
+        return self._slot.ended and (self._failure is None or self._stop.is_set())
+
+    @property
+    def fps(self) -> float:
+        """Frames a second that the source promises."""
+        return self._feed.fps
+
+    @property
+    def stats(self) -> SourceStats:
+        """Counts so far."""
+        slot, feed = self._slot, self._feed
+        return SourceStats(slot.delivered, slot.dropped, feed.reopenings, feed.unreadable)
+
+    @property
+    def status(self) -> SourceStatus:
+        """Where it stands now."""
+        return SourceStatus.ENDED if self.ended else self._feed.status
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not there at present; empty when it is."""
+        return "" if self._slot.ended else self._feed.trouble
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was asked for and not got."""
+        return self._feed.remarks
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds.
+
+        Raises:
+            CameraError: the reader failed, and its last frame was taken.
+        """
+        frame = self._slot.latest(timeout_s)
+        if frame is None and self._failure is not None and not self._stop.is_set():
+            raise failed_reading(self._thread, self._failure) from self._failure
+        return frame
+
+    def close(self) -> None:
+        """Deliver nothing more and give everything back; may be called twice, and waits for half a second at most.
+
+        A thread that hangs in an opening or in a driver goes on alone, gives back what it holds and then ends.
+        """
+        self._stop.set()
+        self._slot.finish()
+        join_or_leave(self._thread, PATIENCE_S)
+
+    def _run(self) -> None:
+        try:
+            self._feed.run(self._slot, self._stop)
+        except Exception as cause:  # noqa: BLE001 - a thread can raise to nobody: `latest` does it
+            self._failure = cause
+        finally:
+            self._slot.finish()
+
+
+def failed_reading(thread: Thread, cause: Exception) -> CameraError:
+    """What the consumer hears of a reader that failed; what a source says of itself is said as it is at an opening."""
+    if isinstance(cause, CameraError):
+        return CameraError(str(cause))
+    return CameraError(f"{thread.name}: reading failed: {type(cause).__name__}: {cause}".splitlines()[0])

@@ -1,0 +1,506 @@
+"""Choice: which of the measured candidates shall run, and why.
+
+Pure: numbers in, one of them out.
+
+Search: what is tried after what, so that few candidates are enough.
+
+Pure: a generator that asks for a candidate and is sent its measurement. Not the full product: threads on the promised
+variant first, then other providers, then the other variants from the best downwards with the settings that served the
+first, and spinning or parallel branches only where nothing gentler keeps the budget.
+
+Plan: what is measured here for one bundle, for how long, and what is made of it.
+
+Tuned: what tuning came to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import Rating, ratings
+from edge_sdk.core.machine import Cores
+from edge_sdk.tuning.measurement import Candidate, Measurement, Pace
+
+# What a window does not see: the frame's way to the loop, encoding, and the slowest of ten thousand frames. At a p99
+# just below the budget the drop rule leaves frames out all the time.
+_SAFE = 0.9  # of the budget
+
+# Two windows of the same settings differ by that much: less says nothing, and must not decide.
+_SAME_RELATIVE = 1.1
+_SAME_MS = 0.2
+_SAME_SHARE = 0.01
+# The p99 of fifty frames is one frame: where half of the frames are as fast, a p99 up to that was an accident.
+_SAME_P50 = 1.05
+_ACCIDENT = 1.5
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a candidate has to keep.
+
+    Attributes:
+        budget_ms: capture to outbox.
+        cpu_share: CPU time over time, 1 is one core; None without a limit.
+    """
+
+    budget_ms: float
+    cpu_share: float | None = None
+
+    def keeps_budget(self, measured: Measurement) -> bool:
+        """Whether its p99 fits."""
+        return measured.p99_ms <= self.budget_ms
+
+    def keeps_cpu(self, measured: Measurement) -> bool:
+        """Whether its CPU share fits."""
+        return self.cpu_share is None or measured.cpu_share <= self.cpu_share
+
+    def is_safe(self, measured: Measurement) -> bool:
+        """Whether both fit, with a tenth of the budget to spare."""
+        return measured.p99_ms <= self.budget_ms * _SAFE and self.keeps_cpu(measured)
+
+
+def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement, str]:
+    """The one that shall run, and the reason in a few words.
+
+    The highest measured quality whose p99 meets the budget, with a tenth to spare, and whose CPU share meets its limit;
+    of those that are as good within noise the fastest, of those that are as fast the one that takes the least CPU, of
+    those the one with the higher figure, or the first. Where none
+    has that to spare, the same of those that just meet the budget; where none meets both, the least CPU share that
+    meets the budget; where none meets the budget, the least p99.
+
+    Args:
+        measured: one or more, in the order of measuring.
+        limits: what has to be kept.
+    """
+    good = _good(measured, limits)
+    if good:
+        best = good[0]
+        chosen = _fastest([m for m in good if m.rating.is_as_good_as(best.rating)])
+        return chosen, _praise(chosen, best, measured, limits)
+    in_time = [m for m in measured if limits.keeps_budget(m)]
+    if in_time:
+        chosen = min(in_time, key=lambda m: m.cpu_share)
+        return chosen, (
+            f"a CPU share of {limits.cpu_share:g} cannot be kept here: the least of {_count(measured)} is "
+            f"{chosen.cpu_share:.2f}"
+        )
+    chosen = min(measured, key=lambda m: m.p99_ms)
+    return chosen, (
+        f"a budget of {limits.budget_ms:g} ms cannot be kept here: the fastest of {_count(measured)} takes "
+        f"{chosen.p99_ms:.3g} ms (p99)"
+    )
+
+
+def is_within_noise(one: Measurement, measured: Sequence[Measurement], limits: Limits) -> bool:
+    """Whether its figure of quality is lower than the best that may run, and its quality is not, as far as one knows.
+
+    Args:
+        one: of `measured`.
+        measured: all of them.
+        limits: what has to be kept.
+    """
+    good = _good(measured, limits)
+    return bool(good) and one.rating.rank < good[0].rating.rank and one.rating.is_as_good_as(good[0].rating)
+
+
+def _good(measured: Sequence[Measurement], limits: Limits) -> list[Measurement]:
+    """Those that keep the limits, if possible with something to spare; the highest figure first."""
+    in_time = [m for m in measured if limits.keeps_budget(m)]
+    good = [m for m in in_time if limits.is_safe(m)] or [m for m in in_time if limits.keeps_cpu(m)]
+    return sorted(good, key=lambda m: -m.rating.rank)
+
+
+def _fastest(measured: Sequence[Measurement]) -> Measurement:
+    best = min(measured, key=lambda m: m.p99_ms)
+    as_fast = [m for m in measured if _is_as_fast(m, best)]
+    share = min(m.cpu_share for m in as_fast)
+    return next(m for m in as_fast if m.cpu_share <= max(share * _SAME_RELATIVE, share + _SAME_SHARE))
+
+
+def _is_as_fast(measured: Measurement, best: Measurement) -> bool:
+    if measured.p99_ms <= max(best.p99_ms * _SAME_RELATIVE, best.p99_ms + _SAME_MS):
+        return True
+    return measured.p50_ms <= best.p50_ms * _SAME_P50 and measured.p99_ms <= best.p99_ms * _ACCIDENT
+
+
+def _praise(chosen: Measurement, best: Measurement, measured: Sequence[Measurement], limits: Limits) -> str:
+    kept = f"{limits.budget_ms:g} ms" + (
+        "" if limits.cpu_share is None else f" and a CPU share of {limits.cpu_share:g}"
+    )
+    if chosen.rating.rank < best.rating.rank:
+        return f"as good as {best.candidate.variant} within noise, and the fastest of these that keeps {kept}"
+    others = {m.candidate.variant for m in measured} - {chosen.candidate.variant}
+    if others:
+        return f"the highest quality of those that keep {kept}"
+    return f"the fastest that keeps {kept}, with the least CPU where others are as fast"
+
+
+def _count(measured: Sequence[Measurement]) -> str:
+    return f"{len(measured)} that were tried" if len(measured) > 1 else "the one that was tried"
+
+
+Steps: TypeAlias = Generator[Candidate, Measurement | None, None]
+_Asking: TypeAlias = Generator[Candidate, Measurement | None, Measurement | None]
+
+_HELPS = 0.95  # of the p50 with fewer threads; above it further threads only warm the board
+_REACHABLE = 2.0  # times the budget: what lies further away no setting brings back
+
+
+class Space(msgspec.Struct, frozen=True):
+    """What there is to try.
+
+    Attributes:
+        promise: what runs without tuning.
+        ratings: of the variants that may run, by name.
+        threads: numbers of threads, ascending.
+        chains: execution providers, each chain in order of preference.
+    """
+
+    promise: Candidate
+    ratings: Mapping[str, Rating]
+    threads: tuple[int, ...]
+    chains: tuple[tuple[str, ...], ...]
+
+
+def thread_counts(cores: Cores) -> tuple[int, ...]:
+    """1, 2, 4, ... up to the cores that are for the model."""
+    top = cores.for_model
+    counts = {top}
+    count = 1
+    while count < top:
+        counts.add(count)
+        count *= 2
+    return tuple(sorted(counts))
+
+
+def chain_tails(providers: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """A chain of execution providers, and what is left of it when the first ones are passed over."""
+    return tuple(providers[first:] for first in range(len(providers)))
+
+
+class Search:
+    """One search.
+
+    Args:
+        space: what there is to try.
+        limits: what has to be kept.
+    """
+
+    def __init__(self, space: Space, limits: Limits) -> None:
+        self._space, self._limits = space, limits
+        self._known: dict[Candidate, Measurement | None] = {}
+
+    def steps(self) -> Steps:
+        """Ask for one candidate after the other; None is sent for one that could not be measured."""
+        promise = self._space.promise
+        yield from self._ask(promise)
+        yield from self._more_threads(promise)
+        for chain in self._space.chains:
+            yield from self._ask(_replace(self._best_so_far(), providers=chain))
+        yield from self._variants()
+        yield from self._finish()
+
+    def untried(self) -> tuple[str, ...]:
+        """Variants that nobody looked at, with a higher figure than what would be chosen now; the best first."""
+        found = [m for m in self._known.values() if m is not None]
+        looked_at = {candidate.variant for candidate in self._known}
+        least = choose(found, self._limits)[0].rating.rank if found else float("-inf")
+        by_rank = sorted(self._space.ratings.items(), key=lambda item: item[1].rank, reverse=True)
+        return tuple(name for name, rating in by_rank if name not in looked_at and rating.rank > least)
+
+    def _ask(self, candidate: Candidate) -> _Asking:
+        if candidate not in self._known:
+            self._known[candidate] = yield candidate
+        return self._known[candidate]
+
+    def _more_threads(self, base: Candidate) -> Steps:
+        """Upwards as long as it helps."""
+        before: Measurement | None = None
+        for threads in self._space.threads:
+            now = yield from self._ask(_replace(base, intra_op_num_threads=threads))
+            if before and now and now.p50_ms > before.p50_ms * _HELPS:
+                return
+            before = now
+
+    def _variants(self) -> Steps:
+        """From the highest quality down to the first that keeps the limits safely, and those that are as good as it.
+
+        The others below it cannot be chosen.
+        """
+        space, settings = self._space, self._best_so_far()
+        reached: Rating | None = None
+        for variant, rating in sorted(space.ratings.items(), key=lambda item: item[1].rank, reverse=True):
+            if reached is not None and not rating.is_as_good_as(reached):
+                continue
+            base = self._best_so_far() if variant == space.promise.variant else _replace(settings, variant=variant)
+            yield from self._ask(base)
+            if reached is None and not self._keeps(variant):
+                yield from self._harder(variant, base)
+            if reached is None and self._keeps(variant):
+                reached = rating
+
+    def _harder(self, variant: str, base: Candidate) -> Steps:
+        """What may bring a variant back that just misses; the gentlest first, and no further than is needed."""
+        for candidate in self._harder_ones(base):
+            found = self._of(variant)
+            if not found or min(m.p99_ms for m in found) > self._limits.budget_ms * _REACHABLE or self._keeps(variant):
+                return
+            yield from self._ask(candidate)
+
+    def _harder_ones(self, base: Candidate) -> Iterator[Candidate]:
+        others = [t for t in self._space.threads if t != base.intra_op_num_threads]
+        for threads in others:
+            yield _replace(base, intra_op_num_threads=threads)
+        top = self._space.threads[-1]
+        if top > 1:
+            yield _replace(base, intra_op_num_threads=top, allow_spinning=True)
+        # On one provider ONNX Runtime runs all nodes in turn, whatever it is told.
+        if len(base.providers) > 1:
+            yield _replace(base, intra_op_num_threads=top, inter_op_num_threads=2)
+
+    def _finish(self) -> Steps:
+        """Around the best: spinning where a limit says how much may burn, and no arena."""
+        found = [m for m in self._known.values() if m is not None]
+        if not found:
+            return
+        best = choose(found, self._limits)[0].candidate
+        if self._limits.cpu_share is not None and best.intra_op_num_threads > 1:
+            yield from self._ask(_replace(best, allow_spinning=True))
+        yield from self._ask(_replace(best, arena=False))
+
+    def _best_so_far(self) -> Candidate:
+        """The settings that serve the promised variant best."""
+        found = self._of(self._space.promise.variant)
+        return choose(found, self._limits)[0].candidate if found else self._space.promise
+
+    def _keeps(self, variant: str) -> bool:
+        return any(self._limits.is_safe(m) for m in self._of(variant))
+
+    def _of(self, variant: str) -> list[Measurement]:
+        return [m for c, m in self._known.items() if c.variant == variant and m is not None]
+
+
+def _replace(candidate: Candidate, **changes: object) -> Candidate:
+    return msgspec.structs.replace(candidate, **changes)
+
+
+_BUSY = 0.25  # of the processors' time: a core of four; a camera's own driver and a broker take less
+
+
+class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What was measured, and which of it runs.
+
+    Attributes:
+        limits: what had to be kept.
+        fps: of the camera that it was measured on.
+        metric: what `quality` is.
+        providers: execution providers that the bundle promises and that started here.
+        before: what the bundle promises by default; None where it could not be measured.
+        chosen: what runs.
+        reason: why.
+        meets_budget, meets_cpu_share: whether `chosen` keeps the limits.
+        measured: all of it, in that order.
+        others: the share of the processors' time that other programs took meanwhile, 0-1; None where it is not known.
+        untried: variants with a higher figure of quality than `chosen` for which there was no time, the best first.
+        provisional: whether others took so much, or so little was tried, that it has to be measured again.
+        seconds: how long it took.
+    """
+
+    limits: Limits
+    fps: float
+    metric: str
+    providers: tuple[str, ...]
+    before: Measurement | None
+    chosen: Measurement
+    reason: str
+    meets_budget: bool
+    meets_cpu_share: bool
+    measured: tuple[Measurement, ...]
+    seconds: float
+    others: float | None = None
+    untried: tuple[str, ...] = ()
+    provisional: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        measured: Sequence[Measurement],
+        promise: Candidate,
+        limits: Limits,
+        *,
+        metric: str,
+        providers: Sequence[str],
+        fps: float,
+        seconds: float,
+        others: float | None = None,
+        untried: Sequence[str] = (),
+    ) -> Tuned:
+        """Choose from one or more measurements."""
+        chosen, reason = choose(measured, limits)
+        return cls(
+            limits=limits,
+            fps=fps,
+            metric=metric,
+            providers=tuple(providers),
+            before=next((m for m in measured if m.candidate == promise), None),
+            chosen=chosen,
+            reason=reason,
+            meets_budget=limits.keeps_budget(chosen),
+            meets_cpu_share=limits.keeps_cpu(chosen),
+            measured=tuple(measured),
+            seconds=round(seconds, 1),
+            others=None if others is None else round(others, 2),
+            untried=tuple(untried),
+            provisional=bool(untried) or (others is not None and others > _BUSY),
+        )
+
+    @property
+    def p99_ms(self) -> float:
+        """Of what runs: prepare + run + decode."""
+        return self.chosen.p99_ms
+
+    def for_variant(self, variant: str) -> Candidate:
+        """How one of the bundle's models runs best: as it was measured, else with the settings of what was chosen."""
+        if variant == self.chosen.candidate.variant:
+            return self.chosen.candidate
+        measured = [m for m in self.measured if m.candidate.variant == variant]
+        if measured:
+            return choose(measured, self.limits)[0].candidate
+        return msgspec.structs.replace(self.chosen.candidate, variant=variant)
+
+    def is_within_noise(self, one: Measurement) -> bool:
+        """Whether one of `measured` is as good as the best that may run, although its figure is lower."""
+        return is_within_noise(one, self.measured, self.limits)
+
+    def doubt(self) -> str:
+        """Why it has to be measured again, for people; empty where it has not."""
+        doubts = []
+        if self.untried:
+            doubts.append(f"there was no time for {', '.join(self.untried)}")
+        if self.others is not None and self.others > _BUSY:
+            doubts.append(
+                f"other programs took {100 * self.others:.0f} % of the processors' time while it was measured"
+            )
+        return " and ".join(doubts) if self.provisional else ""
+
+    def line(self) -> str:
+        """Before and after, for people."""
+        after = f"{self.chosen.candidate} ({figures(self.chosen)})"
+        if self.before is None or self.before.candidate == self.chosen.candidate:
+            return f"{after} as promised; {self.reason}" if self.before else f"{after}; {self.reason}"
+        return f"{after} instead of {self.before.candidate} ({figures(self.before)}); {self.reason}"
+
+
+def figures(measured: Measurement) -> str:
+    """A measurement in a few words."""
+    return f"p99 {measured.p99_ms:.3g} ms, {100 * measured.cpu_share:.0f} % of a core"
+
+
+SECONDS = 20.0
+"""How long a run tunes by default."""
+
+_CANDIDATES = 12  # about so many fit into the time; the window gets longer when there is more of it
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan.
+
+    Attributes:
+        promised: what the bundle runs by default, on the providers that are here.
+        metric: what quality is.
+        ratings: of the variants that may run, by name.
+        providers: the promised ones that this ONNX Runtime has.
+        limits: what has to be kept.
+        cores: the cores here.
+        pace: how long one candidate is looked at.
+        seconds: for all of them.
+    """
+
+    promised: Candidate
+    metric: str
+    ratings: dict[str, Rating]
+    providers: tuple[str, ...]
+    limits: Limits
+    cores: Cores
+    pace: Pace
+    seconds: float
+
+    @classmethod
+    def of(
+        cls,
+        bundle: Bundle,
+        limits: Limits,
+        *,
+        only_first: bool,
+        providers: Sequence[str],
+        fps: float,
+        seconds: float | None,
+        cores: Cores,
+    ) -> Plan:
+        """Plan for a bundle.
+
+        Args:
+            bundle: as it was opened; its first variant is the promised one.
+            limits: what has to be kept.
+            only_first: whether no other variant than the promised one may run.
+            providers: those that a session got here, in order of preference.
+            fps: of the camera.
+            seconds: for all candidates; choosing and loading the chosen one comes on top. None: 20, and more for a
+                camera that is so slow that not every variant could be looked at in them.
+            cores: the cores here.
+        """
+        metric, by_name = ratings(bundle.manifest)
+        promised = msgspec.structs.replace(Candidate.promised(bundle.manifest), providers=tuple(providers))
+        rated = {promised.variant: by_name[promised.variant]} if only_first else by_name
+        pace = Pace(budget_ms=limits.budget_ms, fps=fps, window_s=(seconds or SECONDS) / _CANDIDATES)
+        return cls(
+            promised=promised,
+            metric=metric,
+            ratings=rated,
+            providers=promised.providers,
+            limits=limits,
+            cores=cores,
+            pace=pace,
+            seconds=seconds or max(SECONDS, (len(rated) + len(thread_counts(cores))) * pace.expected_s),
+        )
+
+    @property
+    def promise(self) -> Candidate:
+        """What runs without tuning; a core is left to camera and broker."""
+        return self.promised.within(self.cores)
+
+    def search(self) -> Search:
+        """What is tried after what."""
+        return Search(
+            Space(self.promise, self.ratings, thread_counts(self.cores), chain_tails(self.providers)), self.limits
+        )
+
+    def on(self, cores: Cores) -> Plan:
+        """The same with other cores."""
+        return msgspec.structs.replace(self, cores=cores)
+
+    def conclude(
+        self, measured: Sequence[Measurement], seconds: float, others: float | None, untried: Sequence[str]
+    ) -> Tuned:
+        """What one or more measurements come to.
+
+        Args:
+            measured: in that order.
+            seconds: that they took.
+            others: the share of the processors' time that other programs took meanwhile.
+            untried: variants that may be better and for which there was no time.
+        """
+        return Tuned.of(
+            measured,
+            self.promise,
+            self.limits,
+            metric=self.metric,
+            providers=self.providers,
+            fps=self.pace.fps,
+            seconds=seconds,
+            others=others,
+            untried=untried,
+        )

@@ -1,0 +1,346 @@
+"""Candidate: one model of a bundle with one way of running it, and the measurement that tells it from others.
+
+Window: the frames on which one candidate is measured, and when it is enough.
+
+Owns no clock and no thread: every call brings the time.
+
+Timed: stages with a clock around them, while they are measured.
+
+PacedImage: a camera that delivers one picture at a constant rate, for tuning without a camera.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from edge_sdk.bundle.manifest import Manifest, Rating
+from edge_sdk.core.clock import percentiles_of
+from edge_sdk.core.errors import EdgeError
+from edge_sdk.core.frame import Frame, Image, Result
+from edge_sdk.core.machine import Cores
+from edge_sdk.core.protocols import Stage
+from edge_sdk.inference.settings import SessionSettings
+
+_Threads = Annotated[int, Meta(ge=1, le=256)]
+_NonNegative = Annotated[float, Meta(ge=0)]
+
+
+class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What may run.
+
+    Only what makes a difference in speed: a record of it is read from a disk, and must not name files to write.
+
+    Attributes:
+        variant: name of the bundle's model.
+        providers: execution providers in order of preference.
+        intra_op_num_threads: threads inside one operator.
+        inter_op_num_threads: parts of the graph that run at once, where providers share it.
+        allow_spinning: whether threads spin while they wait for each other within a run.
+        arena: whether freed memory of tensors is kept for the next ones.
+    """
+
+    variant: str
+    providers: tuple[str, ...]
+    intra_op_num_threads: _Threads
+    inter_op_num_threads: _Threads = 1
+    allow_spinning: bool = False
+    arena: bool = True
+
+    @classmethod
+    def promised(cls, manifest: Manifest) -> Candidate:
+        """What the bundle promises by default: its first variant, run as its target likes it."""
+        return cls(
+            variant=manifest.variants[0].name,
+            providers=manifest.providers,
+            intra_op_num_threads=manifest.intra_op_num_threads,
+            allow_spinning=manifest.allow_spinning,
+        )
+
+    def within(self, cores: Cores) -> Candidate:
+        """The same, but with no more threads than are for the model where there are more than two cores."""
+        if cores.usable <= 2:
+            return self
+        return msgspec.structs.replace(self, intra_op_num_threads=min(self.intra_op_num_threads, cores.for_model))
+
+    def settings(self, base: SessionSettings) -> SessionSettings:
+        """How the session is opened; what a candidate does not say is as in `base`."""
+        return msgspec.structs.replace(
+            base,
+            providers=self.providers,
+            intra_op_num_threads=self.intra_op_num_threads,
+            allow_spinning=self.allow_spinning,
+            inter_op_num_threads=self.inter_op_num_threads,
+            arena=self.arena,
+        )
+
+    def __str__(self) -> str:
+        """For people: `int8, 2 threads, spinning`."""
+        threads = self.intra_op_num_threads
+        words = [self.variant, f"{threads} thread{'s' if threads > 1 else ''}"]
+        if self.allow_spinning and threads > 1:
+            words.append("spinning")
+        if self.inter_op_num_threads > 1:
+            words.append(f"{self.inter_op_num_threads} branches at once")
+        if not self.arena:
+            words.append("no arena")
+        if self.providers and self.providers[0] != "CPUExecutionProvider":
+            words.append(self.providers[0].removesuffix("ExecutionProvider"))
+        return ", ".join(words)
+
+
+class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a candidate did, on frames that came at the camera's pace.
+
+    Attributes:
+        candidate: what ran.
+        quality: as the bundle promises it, 0-1; None where nobody measured it.
+        like_reference: whether the build's images do not tell that apart from the reference's.
+        p50_ms, p99_ms: prepare + run + decode. Of some fifty frames the p99 is all but the slowest.
+        cpu_share: the process's CPU time over the time that passed: 1 is one core.
+        frames: how many were measured.
+        given_up: whether it was left early, because it could not keep the budget any more.
+    """
+
+    candidate: Candidate
+    quality: float | None
+    p50_ms: _NonNegative
+    p99_ms: _NonNegative
+    cpu_share: _NonNegative
+    frames: Annotated[int, Meta(ge=1)]
+    given_up: bool = False
+    like_reference: bool = False
+
+    @property
+    def rating(self) -> Rating:
+        """What the bundle says of the variant."""
+        return Rating(self.quality, self.like_reference)
+
+
+class Timed:
+    """Stages that note how long each frame took.
+
+    Args:
+        stages: what is measured.
+        fallback: what gives the result where they fail; None lets the error through.
+        clock_ns: monotonic nanoseconds.
+        room: the most durations that are kept; later ones are counted no more.
+        on_fallback: called before `fallback` gives a result.
+
+    Attributes:
+        count: durations so far.
+        failure: what the stages raised last.
+    """
+
+    def __init__(
+        self,
+        stages: Stage[Frame, Result],
+        fallback: Stage[Frame, Result] | None,
+        clock_ns: Callable[[], int],
+        room: int,
+        on_fallback: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._stages: Stage[Frame, Result] | None = stages
+        self._fallback, self._on_fallback, self._clock_ns = fallback, on_fallback, clock_ns
+        self._durations_ns = np.zeros(room, np.int64)
+        self.count = 0
+        self.failure: str | None = None
+
+    def __call__(self, frame: Frame, /) -> Result:
+        """One frame's result; not after `give_up`."""
+        if self._stages is None:
+            raise ValueError("expected stages, they were given up")
+        start_ns = self._clock_ns()
+        try:
+            result = self._stages(frame)
+        except EdgeError as cause:
+            if self._fallback is None:
+                raise
+            return self._fall_back(self._fallback, frame, str(cause))
+        if not result.is_finite and self._fallback is not None:
+            return self._fall_back(self._fallback, frame, "its outputs are NaN or infinite")
+        if self.count < len(self._durations_ns):
+            self._durations_ns[self.count] = self._clock_ns() - start_ns
+            self.count += 1
+        return result
+
+    def _fall_back(self, fallback: Stage[Frame, Result], frame: Frame, failure: str) -> Result:
+        self.failure = failure
+        self._on_fallback()
+        return fallback(frame)
+
+    @property
+    def stages(self) -> Stage[Frame, Result] | None:
+        """As given; None after `give_up`."""
+        return self._stages
+
+    def durations_ns(self) -> NDArray[np.int64]:
+        """Those so far, int64 (count,)."""
+        return self._durations_ns[: self.count]
+
+    def give_up(self) -> Stage[Frame, Result] | None:
+        """Hold the stages no longer; returns them."""
+        stages, self._stages = self._stages, None
+        return stages
+
+    def restart(self) -> None:
+        """Forget them."""
+        self.count = 0
+
+
+_WARM_UP_FRAMES = 3  # of a camera's own size: buffers are made, caches filled
+_LEAST_FRAMES = 20  # a percentile of fewer says little
+_FEWEST_FRAMES = 5  # where the camera stops in the middle; a percentile of fewer says nothing
+_HOPELESS_FRAMES = 2
+_HOPELESS = 2.0  # times the budget
+_MISSING_FRAMES = 3
+_HICCUP = 0.7  # of the budget: where half of the frames take less, a miss in the first window may have been anything
+_PATIENCE = 2.0  # times what the camera's rate promises; a camera that delivers less is measured on fewer frames
+_PATIENCE_NS = 1_000_000_000
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How long to look.
+
+    Attributes:
+        budget_ms: capture to outbox.
+        fps: of the camera.
+        window_s: how long a candidate is measured.
+    """
+
+    budget_ms: float
+    fps: float
+    window_s: float
+
+    @property
+    def frames(self) -> int:
+        """Frames of one window."""
+        return max(_LEAST_FRAMES, round(self.window_s * self.fps))
+
+    @property
+    def room(self) -> int:
+        """The most frames that are looked at."""
+        return 2 * self.frames
+
+    @property
+    def longest_ns(self) -> int:
+        """After that a window is over, however many frames came."""
+        return int(_PATIENCE * (self.frames + _WARM_UP_FRAMES) / self.fps * 1e9) + _PATIENCE_NS
+
+    @property
+    def expected_s(self) -> float:
+        """What a candidate takes, its loading left out."""
+        return (self.frames + _WARM_UP_FRAMES) / self.fps
+
+
+class Window:
+    """One candidate's.
+
+    Args:
+        candidate: what runs.
+        timed: its stages with a clock.
+        pace: how long to look.
+        now_ns, cpu_ns: the time and the process's CPU time, in nanoseconds.
+    """
+
+    def __init__(self, candidate: Candidate, timed: Timed, pace: Pace, now_ns: int, cpu_ns: int) -> None:
+        self.candidate, self.timed = candidate, timed
+        self._pace = pace
+        self._start_ns, self._start_cpu_ns = now_ns, cpu_ns
+        self._over_ns = now_ns + pace.longest_ns
+        self._enough = pace.frames
+        self._is_warm = False
+        self._given_up = False
+
+    def is_over(self, now_ns: int, cpu_ns: int) -> bool:
+        """Whether enough was seen."""
+        timed = self.timed
+        self._given_up = self._cannot_keep_the_budget()
+        if self._given_up or timed.failure is not None or now_ns >= self._over_ns:
+            return True
+        if self._is_warm:
+            return timed.count >= self._enough and not self._looks_again(now_ns)
+        if timed.count >= _WARM_UP_FRAMES:
+            timed.restart()
+            self._is_warm = True
+            self._start_ns, self._start_cpu_ns = now_ns, cpu_ns
+        return False
+
+    def measurement(self, rating: Rating, now_ns: int, cpu_ns: int) -> Measurement | None:
+        """What was seen; None where it failed, or too little was."""
+        found = percentiles_of(self.timed.durations_ns())
+        elapsed_ns = now_ns - self._start_ns
+        if found is None or self.timed.failure is not None or elapsed_ns <= 0:
+            return None
+        if self.timed.count < _FEWEST_FRAMES and not self._given_up:
+            return None
+        return Measurement(
+            candidate=self.candidate,
+            quality=rating.value,
+            like_reference=rating.like_reference,
+            p50_ms=found.p50_ms,
+            p99_ms=found.p99_ms,
+            cpu_share=round((cpu_ns - self._start_cpu_ns) / elapsed_ns, 3),
+            frames=self.timed.count,
+            given_up=self._given_up,
+        )
+
+    def _looks_again(self, now_ns: int) -> bool:
+        """Whether one slow frame shall be forgiven: of twice as many frames the p99 leaves it out."""
+        found = percentiles_of(self.timed.durations_ns())
+        budget_ms = self._pace.budget_ms
+        if found is None or self._enough == self._pace.room or found.p99_ms <= budget_ms:
+            return False
+        self._enough = self._pace.room
+        self._over_ns = now_ns + self._pace.longest_ns
+        return found.p50_ms <= budget_ms * _HICCUP
+
+    def _cannot_keep_the_budget(self) -> bool:
+        """Whether the fastest of the first frames is too slow: then one a second runs, and the others are dropped."""
+        count = self.timed.count
+        if count < _HOPELESS_FRAMES:
+            return False
+        fastest_ms = float(np.min(self.timed.durations_ns())) / 1e6
+        budget_ms = self._pace.budget_ms
+        return fastest_ms > budget_ms * _HOPELESS or (count >= _MISSING_FRAMES and fastest_ms > budget_ms)
+
+
+class PacedImage:
+    """A `Source` whose frame i is due at start + i / fps; the clock starts with the first one asked for.
+
+    Args:
+        image: uint8 (H, W, 3), BGR.
+        fps: frames a second.
+        camera: the stream's name.
+    """
+
+    ended = False
+
+    def __init__(self, image: Image, fps: float, camera: str) -> None:
+        self._image, self.fps, self._camera = image, fps, camera
+        self._period_ns = 1e9 / fps
+        self._start_ns: int | None = None
+        self._next = 0
+
+    def latest(self, timeout_s: float) -> Frame | None:
+        """The newest frame that is due and was not delivered yet; None when none is within `timeout_s` seconds."""
+        now_ns = time.monotonic_ns()
+        start_ns = self._start_ns = self._start_ns or now_ns
+        newest = int((now_ns - start_ns) / self._period_ns)
+        if newest < self._next:
+            newest = self._next
+            wait_s = (start_ns + newest * self._period_ns - now_ns) / 1e9
+            time.sleep(min(wait_s, timeout_s))
+            if wait_s > timeout_s:
+                return None
+        self._next = newest + 1
+        return Frame(self._image, start_ns + int(newest * self._period_ns), time.time(), newest, self._camera)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,216 @@
+"""Records: what tuning came to is remembered, for the same bundle on the same machine asked for the same thing.
+
+Owns the files. One a bundle, camera, variant and limits; what is damaged or was measured elsewhere is passed over with
+one line that says so.
+
+Machine: what a measurement was taken on; on another one it says nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.files import read_regular, write_record
+from edge_sdk.core.machine import Cores, Cpu
+from edge_sdk.inference.runtime import available_providers, onnxruntime_version
+from edge_sdk.tuning.candidates import Limits, Tuned
+from edge_sdk.tuning.measurement import Candidate
+
+_GIB = 1 << 30
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine and its ONNX Runtime.
+
+    Attributes:
+        cpu: its kinds of cores.
+        logical, physical, allowed: cores; see `Cores`.
+        memory_gib: its memory, rounded up to a power of two: kernels and graphics take different bites of it.
+        onnxruntime: version.
+        providers: execution providers that it was built with.
+    """
+
+    cpu: Cpu
+    logical: int
+    physical: int
+    allowed: int
+    memory_gib: int
+    onnxruntime: str
+    providers: tuple[str, ...]
+
+    @classmethod
+    def here(cls, root: Path = Path("/")) -> Machine:
+        """This one.
+
+        Args:
+            root: the folder that holds `proc` and `sys`; another one in tests.
+        """
+        cores = Cores.read(root)
+        return cls(
+            Cpu.read(root),
+            cores.logical,
+            cores.physical,
+            cores.allowed,
+            _memory_class_gib(),
+            onnxruntime_version(),
+            available_providers(),
+        )
+
+    def difference(self, other: Machine) -> str | None:
+        """What differs first, as `CPU 'x', now 'y'`, with `other` as it is now; None where nothing does."""
+        if self.cpu != other.cpu:
+            is_namesake = self.cpu.name == other.cpu.name
+            then, now = self.cpu.name, "one of that name with other cores" if is_namesake else other.cpu.name
+            return f"CPU {then}, now {now}"
+        names = {
+            "logical": "logical cores",
+            "physical": "physical cores",
+            "allowed": "allowed cores",
+            "memory_gib": "GiB of memory",
+            "onnxruntime": "ONNX Runtime",
+        }
+        for field, name in names.items():
+            then, now = getattr(self, field), getattr(other, field)
+            if then != now:
+                return f"{name} {then}, now {now}"
+        if self.providers != other.providers:
+            return f"execution providers {', '.join(self.providers)}, now {', '.join(other.providers)}"
+        return None
+
+
+def _memory_class_gib() -> int:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    size = 1
+    while size * _GIB < pages:
+        size *= 2
+    return size
+
+
+SCHEMA_VERSION = 2
+
+_KEPT = 32  # records: bundles come and go for years
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What tuning was asked for.
+
+    Attributes:
+        digest: of the bundle.
+        camera: the stream's name: its pictures' size and its other load are measured too.
+        variant: the only one that may run; None for any.
+        limits: what has to be kept.
+    """
+
+    digest: str
+    camera: str
+    variant: str | None
+    limits: Limits
+
+    @property
+    def file_name(self) -> str:
+        """Of its record."""
+        return f"{self.digest[:16]}-{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]}.json"
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A record.
+
+    Attributes:
+        schema_version: of this schema.
+        request: what was asked for.
+        machine: where it was measured.
+        at: when, RFC 3339, UTC.
+        tuned: what came out.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    request: Request
+    machine: Machine
+    at: str
+    tuned: Tuned
+
+
+class Records:
+    """The records of one device.
+
+    Args:
+        folder: where they are; it need not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def recall(self, bundle: Bundle, request: Request, machine: Machine) -> Record | str | None:
+        """The record that holds here; or why the one that is there does not hold; None where there is none."""
+        record = self._read(self._folder / request.file_name)
+        return record if not isinstance(record, Record) else _objection(record, bundle, request, machine) or record
+
+    def known(self, bundle: Bundle, machine: Machine) -> list[Record]:
+        """All that hold here for a bundle, whatever they were asked for."""
+        records = [self._read(path) for path in sorted(self._folder.glob(f"{bundle.digest[:16]}-*.json"))]
+        return [
+            record
+            for record in records
+            if isinstance(record, Record) and _objection(record, bundle, record.request, machine) is None
+        ]
+
+    def _read(self, path: Path) -> Record | str | None:
+        try:
+            data = read_regular(path)
+        except FileNotFoundError:
+            return None
+        except OSError as cause:
+            return f"{path} cannot be read: {cause.strerror}"
+        try:
+            loose = msgspec.json.decode(data)
+            if isinstance(loose, dict) and loose.get("schema_version") != SCHEMA_VERSION:
+                return f"{path} is of another version of edge-sdk"
+            return msgspec.convert(loose, Record)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return f"{path} is damaged"
+
+    def remember(self, request: Request, machine: Machine, tuned: Tuned) -> None:
+        """Keep a record, and of all no more than the newest.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        record = Record(request=request, machine=machine, at=at, tuned=tuned)
+        write_record(self._folder / request.file_name, msgspec.json.encode(record))
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        with contextlib.suppress(OSError):  # another run may be forgetting too
+            newest_first = sorted(self._folder.iterdir(), key=lambda p: p.stat().st_mtime_ns, reverse=True)
+            for path in newest_first[_KEPT:]:
+                path.unlink()
+
+
+def _objection(record: Record, bundle: Bundle, request: Request, machine: Machine) -> str | None:
+    """Why a record does not hold here; what it names is checked, because anybody may have written it."""
+    if record.request != request:
+        return "what is remembered is of something else"
+    difference = record.machine.difference(machine)
+    if difference is not None:
+        return f"what is remembered was measured on something else: {difference}"
+    named = (record.tuned.before, record.tuned.chosen, *record.tuned.measured)
+    for candidate in (m.candidate for m in named if m is not None):
+        if not _is_possible(candidate, bundle):
+            return f"what is remembered is {candidate}, which {bundle.path} does not have"
+    if request.variant not in (None, record.tuned.chosen.candidate.variant):
+        return f"what is remembered chose another variant than {request.variant}"
+    return None
+
+
+def _is_possible(candidate: Candidate, bundle: Bundle) -> bool:
+    manifest = bundle.manifest
+    is_known = candidate.variant in {v.name for v in manifest.variants}
+    return is_known and bool(candidate.providers) and set(candidate.providers) <= {*manifest.providers}
