@@ -30,7 +30,8 @@ from edge_sdk.fleet.messages import columns_of, fitted, padded
 if TYPE_CHECKING:
     from edge_sdk.fleet.coco import CocoWriter
     from edge_sdk.fleet.fleet import Fleet
-    from edge_sdk.publishing.subscriber import Heard, Subscriber
+    from edge_sdk.publishing.connection import Incoming
+    from edge_sdk.publishing.subscriber import Subscriber
 
 
 _DRAW_S = 0.25
@@ -210,7 +211,7 @@ class _Watch:
         for line in view(self._fleet, self._connection.title, self._waiting, _now(), columns, 1000):
             click.echo(line)
 
-    def _take(self, heard: Heard) -> None:
+    def _take(self, heard: Incoming) -> None:
         from edge_sdk.fleet.messages import Address, read, record_of
         from edge_sdk.messages.schema import DetectionMessage
 

@@ -1,13 +1,9 @@
-"""The wire format of results, and of what a device says of itself: what a subscriber reads.
+"""Every message that a device publishes or understands, and the table of their kinds.
 
-Owns the messages and their JSON Schema, and knows no topics and no broker. docs/payload.md explains every field to
-people who subscribe.
-
-.
-
-Identity: which device speaks, in which boot of it, and in which start of the program.
-
-Channels: how what a device publishes of its cameras travels, each kind in its own way.
+`KINDS` says of each kind what it holds, on which topic it goes and how it travels. The topics (`topics`), the client,
+the fleet's view, docs/*.schema.json and docs/asyncapi.json are made of this table: a new kind is a struct and a row
+here, and the code that publishes it. docs/payload.md explains every field to people who subscribe. Nothing here knows
+a broker.
 """
 
 from __future__ import annotations
@@ -15,12 +11,13 @@ from __future__ import annotations
 import uuid
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from edge_sdk.core.errors import UsageError
+from edge_sdk.messages.commands import Command, ResponseMessage
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -309,72 +306,43 @@ class TelemetryMessage(_Spoken, frozen=True, kw_only=True, tag="telemetry"):
     cameras: dict[str, CameraHealth] | msgspec.UnsetType = msgspec.UNSET
 
 
-CameraKind: TypeAlias = Literal["result", "event", "snapshot"]
-"""What there is of a camera."""
-
-
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message.
+class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="seen"):
+    """What a camera sees at present; retained, published when it changes, once a second at most.
 
     Attributes:
-        topic: where it goes.
-        payload: JSON, or a picture.
-        camera: whose it is; the device's own are of none.
-        kind: what it is; says nothing of the device's own.
-        seq: its number among those of its kind and camera, where it has one.
-        correlation: what a requester wants back with an answer.
-        is_repeated: whether a broker may have had it before.
+        device, camera, boot_id, run_id: as in results.
+        total: objects, of a detector.
+        labels: of them by label, those that are there.
+        label: the likeliest class, or the one that covers most of the picture, of other tasks.
     """
 
-    topic: str
-    payload: bytes
-    camera: str = ""
-    kind: CameraKind = "result"
-    seq: int | None = None
-    correlation: bytes = b""
-    is_repeated: bool = False
-
-
-_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-
-
-def read_boot_id() -> str:
-    """The kernel's boot id; where there is none, a random one for this process."""
-    try:
-        return str(uuid.UUID(_BOOT_ID_FILE.read_text(encoding="ascii").strip()))
-    except (OSError, ValueError):
-        return str(uuid.uuid4())
-
-
-def new_run_id() -> str:
-    """A random UUID."""
-    return str(uuid.uuid4())
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """Who speaks; made once for a process, and shared by all that it publishes.
-
-    Attributes:
-        device: the device's name.
-        boot_id: what tells this run of the machine from others; read from the kernel by default.
-        run_id: what tells this run of the program from others; a random UUID by default.
-    """
-
+    schema: Literal[1] = SCHEMA_VERSION
     device: str
-    boot_id: str = msgspec.field(default_factory=read_boot_id)
-    run_id: str = msgspec.field(default_factory=new_run_id)
+    camera: str
+    boot_id: str
+    run_id: str
+    total: _Count | msgspec.UnsetType = msgspec.UNSET
+    labels: dict[str, Annotated[int, Meta(ge=1)]] | msgspec.UnsetType = msgspec.UNSET
+    label: str | msgspec.UnsetType = msgspec.UNSET
 
+
+CameraKind: TypeAlias = Literal["result", "event", "snapshot"]
+"""What is published of a camera, and waits for the broker while it is away."""
+
+Kind: TypeAlias = Literal[
+    "status", "state", "telemetry", "result", "event", "snapshot", "seen", "discovery", "command", "response"
+]
 
 LONGEST_EXPIRY_S = 2**32 - 1  # MQTT's own
 _FASTEST, _SLOWEST = 1000.0, 1e-6
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
-    """Results, or events, or snapshots.
+    """How messages of one kind travel.
 
     Attributes:
         qos: 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
-        expiry_s: seconds after which a broker drops a message that it could not deliver.
+        expiry_s: seconds after which a broker drops a message that it could not deliver; nothing retained expires.
         max_per_s: of one camera, messages a second; of what is more the newest is kept. None: no limit.
 
     Raises:
@@ -394,7 +362,145 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"max_per_s is {self.max_per_s}, expected {_SLOWEST:g} to {_FASTEST:g}")
 
 
+class MessageKind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of message.
+
+    Attributes:
+        summary: what such a message says, for people.
+        type: what its JSON holds; None for a JPEG picture.
+        topic: its topic below the device's own, with `{camera}` where it is of one; empty for a topic of somebody else.
+        channel: how it travels, where the settings do not say otherwise.
+        is_retained: whether the broker keeps the latest for those who subscribe later.
+        is_received: whether the device receives it; it sends all others.
+    """
+
+    summary: str
+    type: Any
+    topic: str
+    channel: Channel
+    is_retained: bool = False
+    is_received: bool = False
+
+    @property
+    def is_of_camera(self) -> bool:
+        """Whether each camera has a topic of its own."""
+        return "{camera}" in self.topic
+
+
 EVENTS = Channel(qos=1, expiry_s=7 * 86400)
 """A week: whoever counts by events reads them later rather than never."""
 
 SNAPSHOTS = Channel(expiry_s=3600)
+_RETAINED = Channel(qos=1)
+_ANSWERS = Channel(qos=1, expiry_s=60)  # nobody waits longer for an answer
+
+KINDS: dict[Kind, MessageKind] = {
+    "status": MessageKind(
+        summary="Whether the device is online, and with which models",
+        type=StatusMessage,
+        topic="status",
+        channel=_RETAINED,
+        is_retained=True,
+    ),
+    "state": MessageKind(
+        summary="How the device and its cameras do",
+        type=StateMessage,
+        topic="state",
+        channel=_RETAINED,
+        is_retained=True,
+    ),
+    "telemetry": MessageKind(
+        summary="How the machine does", type=TelemetryMessage, topic="telemetry", channel=Channel()
+    ),
+    "result": MessageKind(
+        summary="What one frame shows", type=ResultMessage, topic="result/{camera}", channel=Channel()
+    ),
+    "event": MessageKind(
+        summary="Something that happened on a camera", type=EventMessage, topic="event/{camera}", channel=EVENTS
+    ),
+    "snapshot": MessageKind(summary="A picture of a camera", type=None, topic="snapshot/{camera}", channel=SNAPSHOTS),
+    "seen": MessageKind(
+        summary="What a camera sees at present, in few words",
+        type=SeenMessage,
+        topic="seen/{camera}",
+        channel=_RETAINED,
+        is_retained=True,
+    ),
+    "discovery": MessageKind(
+        summary="What Home Assistant is told of the device",
+        type=dict[str, Any],
+        topic="",
+        channel=_RETAINED,
+        is_retained=True,
+    ),
+    "command": MessageKind(
+        summary="What the device is asked to do, where that is allowed",
+        type=Command,
+        topic="cmd",
+        channel=Channel(),
+        is_received=True,
+    ),
+    "response": MessageKind(summary="What came of a command", type=ResponseMessage, topic="res", channel=_ANSWERS),
+}
+
+
+def message_schema(kind: Kind) -> bytes:
+    """Return the JSON Schema of the messages of one kind, indented; docs/KIND.schema.json is this."""
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"edge-sdk {kind}, schema {SCHEMA_VERSION}",
+        **msgspec.json.schema(KINDS[kind].type),
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message on its way to the broker.
+
+    Attributes:
+        topic: where it goes.
+        payload: JSON, or a picture.
+        camera: whose it is; empty for the device's own.
+        kind: what it is; says nothing of the device's own.
+        seq: its number among those of its kind and camera, where it has one.
+        correlation: what a requester wants back with an answer.
+        is_repeated: whether a broker may have had it before.
+    """
+
+    topic: str
+    payload: bytes
+    camera: str = ""
+    kind: CameraKind = "result"
+    seq: int | None = None
+    correlation: bytes = b""
+    is_repeated: bool = False
+
+
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_boot_id() -> str:
+    """Read the kernel's boot id; where there is none, make a random one for this process."""
+    try:
+        return str(uuid.UUID(_BOOT_ID_FILE.read_text(encoding="ascii").strip()))
+    except (OSError, ValueError):
+        return str(uuid.uuid4())
+
+
+def new_run_id() -> str:
+    """Make a random UUID."""
+    return str(uuid.uuid4())
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who publishes; made once for a process, and shared by all that it publishes.
+
+    Attributes:
+        device: the device's name.
+        boot_id: what tells this run of the machine from others; read from the kernel by default.
+        run_id: what tells this run of the program from others; a random UUID by default.
+    """
+
+    device: str
+    boot_id: str = msgspec.field(default_factory=read_boot_id)
+    run_id: str = msgspec.field(default_factory=new_run_id)

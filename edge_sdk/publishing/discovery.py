@@ -138,7 +138,7 @@ class Entities:
             "temperature": {
                 "platform": "sensor",
                 "name": "Processor temperature",
-                "state_topic": self._topics.telemetry,
+                "state_topic": self._topics.of("telemetry"),
                 "value_template": field("temperature_c"),
                 "device_class": "temperature",
                 "state_class": "measurement",
@@ -157,7 +157,7 @@ class Entities:
 
     def _health(self, name: str) -> Iterator[tuple[str, Entity]]:
         measured = {"platform": "sensor", "state_class": "measurement", "entity_category": "diagnostic"}
-        measured["state_topic"] = self._topics.telemetry
+        measured["state_topic"] = self._topics.of("telemetry")
         fps, age = field("cameras", name, "fps"), field("cameras", name, "age_p50_ms")
         yield "fps", measured | {"name": f"{name} rate", "value_template": fps, "unit_of_measurement": "fps"}
         yield (
@@ -183,7 +183,7 @@ class Entities:
         )
 
     def _sight(self, camera: Camera) -> Iterator[tuple[str, Entity]]:
-        name, topic = camera.name, self._topics.seen(camera.name)
+        name, topic = camera.name, self._topics.of("seen", camera.name)
         seeing = {
             "state_topic": topic,
             # A camera that is lost, or paused, sees nothing: what it saw last is not what is there.
@@ -203,7 +203,7 @@ class Entities:
                 {
                     "platform": "image",
                     "name": f"{name} snapshot",
-                    "image_topic": self._topics.snapshot(name),
+                    "image_topic": self._topics.of("snapshot", name),
                     "content_type": "image/jpeg",
                 },
             )
@@ -242,7 +242,7 @@ class Entities:
         return {
             "platform": "event",
             "name": f"{name} events",
-            "state_topic": self._topics.event(name),
+            "state_topic": self._topics.of("event", name),
             "event_types": [*get_args(Turn)],
             # Programs may publish events of other kinds there; of what renders to nothing nothing is made.
             "value_template": (

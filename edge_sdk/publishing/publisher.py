@@ -31,9 +31,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,16 +43,15 @@ import msgspec
 from edge_sdk.core.errors import OutputError, PublishError, UsageError
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.frame import Result
-from edge_sdk.core.machine import no_collection
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, Seen
-from edge_sdk.messages.schema import ControlState, Identity, Message, Running, SourceState, TelemetryMessage
+from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, SeenEncoder
+from edge_sdk.messages.schema import ControlState, Identity, Kind, Message, Running, SourceState, TelemetryMessage
 from edge_sdk.messages.topics import Topics, check_name
 from edge_sdk.outbox.event import Encode, EventStats
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
-from edge_sdk.publishing.connection import Connection, Kind, ProtocolFallback, Receiver, Receiving
+from edge_sdk.publishing.connection import Connection, Receiver
 from edge_sdk.publishing.queues import MemoryOutbox, Queues
 from edge_sdk.publishing.retained import DeviceState
 from edge_sdk.publishing.session import TURN_S, Callbacks, PublishSession, State
@@ -198,9 +195,9 @@ class MqttStream:
         board: DeviceState,
     ) -> None:
         self.camera = camera
-        self._topic, self._event_topic = topics.result(camera), topics.event(camera)
-        self._snapshot_topic, self._seen_topic = topics.snapshot(camera), topics.seen(camera)
-        self._encoder, self._seat, self._seen = encoder, seat, Seen(camera, encoder)
+        self._topic, self._event_topic = topics.of("result", camera), topics.of("event", camera)
+        self._snapshot_topic, self._seen_topic = topics.of("snapshot", camera), topics.of("seen", camera)
+        self._encoder, self._seat, self._seen = encoder, seat, SeenEncoder(camera, encoder)
         self._has_seen = False
         self._events = EventEncoder.beside(encoder, camera)
         self._queues, self._delivery, self._board = queues, delivery, board
@@ -257,7 +254,7 @@ class MqttStream:
 
     def see(self, result: Result) -> None:
         """Have what is seen stand on a retained topic of its own; see `Stream.see`."""
-        payload = self._seen.news(result)
+        payload = self._seen.encode_change(result)
         if payload is not None:
             self._has_seen = True
             self._delivery.post.keep("seen", self._seen_topic, payload)
@@ -304,7 +301,6 @@ class CameraSequences:
             return self._seats.setdefault(camera, CameraSequence())
 
 
-_CLIENT = "edge_sdk.publishing.client"
 _LISTENING_TURN_S = 0.1  # how soon a message is seen that comes while none is sent; it costs ten looks a second
 LAST_COMMIT_S = 3.0
 """For the last commit, which takes milliseconds; a card that tidies itself up pauses for a second or two."""
@@ -368,7 +364,7 @@ class MqttPublisher:
             self._events,
             self._board,
             settings.topics,
-            make if not is_listening else lambda: Receiving(make(), listens_to, callbacks),
+            make if receiver is None else partial(_listening, make, listens_to, callbacks),
             backoff or Backoff(),
             callbacks=callbacks,
             stall_s=settings.keepalive_s * _STALL_KEEPALIVES,
@@ -396,7 +392,7 @@ class MqttPublisher:
         Raises:
             UsageError: the name cannot be part of a topic.
         """
-        return self._queues.put_event(self.topics.event(camera), camera, encode)
+        return self._queues.put_event(self.topics.of("event", camera), camera, encode)
 
     def warn(self, name: str, line: str) -> None:
         """Have the device's retained state say what is wrong; see `Publisher.warn`."""
@@ -424,7 +420,7 @@ class MqttPublisher:
 
     def snapshot(self, camera: str, jpeg: bytes, seq: int) -> None:
         """Publish a picture that somebody asked for, as those that a camera's stream puts, but at no rate."""
-        self._queues.put_at_once(Message(self.topics.snapshot(camera), jpeg, camera, "snapshot", seq))
+        self._queues.put_at_once(Message(self.topics.of("snapshot", camera), jpeg, camera, "snapshot", seq))
         self._delivery.notify()
 
     def state(self) -> bytes:
@@ -471,15 +467,22 @@ class MqttPublisher:
 
 
 def load_client() -> None:
-    """Load what speaks MQTT: it costs no time while a model loads in another thread. Never raises, and does it once."""
-    if _CLIENT in sys.modules:
-        return
-    with contextlib.suppress(Exception), no_collection():  # who needs it is told
-        importlib.import_module(_CLIENT)
+    """Load paho, which costs no time while a model loads in another thread; who needs it is told of an error."""
+    with contextlib.suppress(Exception):
+        import edge_sdk.publishing.client  # noqa: F401 - for its effect
+
+
+def _listening(make: Callable[[], Connection], topics: Sequence[str], receiver: Receiver) -> Connection:
+    connection = make()
+    connection.listen(topics, receiver)
+    return connection
 
 
 def _network(settings: MqttSettings, will: bytes) -> Callable[[], Connection]:
-    from edge_sdk.publishing.client import MqttConnection  # a sixth of a start: only where there is a broker
+    from edge_sdk.publishing.client import (
+        MqttConnection,
+        ProtocolFallback,
+    )  # a sixth of a start: only where there is a broker
     from edge_sdk.publishing.tls import broker_tls
 
     with contextlib.suppress(OSError):  # a shortage, which may be over when it connects

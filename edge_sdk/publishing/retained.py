@@ -30,6 +30,7 @@ from edge_sdk.messages.schema import (
     CameraState,
     ControlState,
     Identity,
+    Kind,
     Message,
     ModelRef,
     Running,
@@ -38,7 +39,6 @@ from edge_sdk.messages.schema import (
     StatusMessage,
 )
 from edge_sdk.messages.topics import Topics
-from edge_sdk.publishing.connection import Kind
 
 
 class CameraEntry:
@@ -312,7 +312,7 @@ class RetainedPublisher:
 
     def __init__(self, board: DeviceState, topics: Topics, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._board, self._clock_s = board, clock_s
-        self._topic = topics.telemetry
+        self._topic = topics.of("telemetry")
         self._status = _Retained("status", topics.status, lambda: board.models, board.online)
         self._state = _Retained("state", topics.state, lambda: board.states, board.state)
         self._telemetry: deque[bytes] = deque(maxlen=1)

@@ -45,7 +45,7 @@ from typing import Literal, ParamSpec, TypeAlias, cast
 
 from edge_sdk.core.errors import in_words
 from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.schema import CameraKind, Message
+from edge_sdk.messages.schema import CameraKind, Kind, Message
 from edge_sdk.messages.topics import Topics
 from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
@@ -55,7 +55,6 @@ from edge_sdk.publishing.connection import (
     Answer,
     Connection,
     Incoming,
-    Kind,
     Receiver,
     Wakeup,
 )

@@ -22,7 +22,7 @@ import msgspec
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import read_regular
-from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, CameraKind, Channel
+from edge_sdk.messages.schema import EVENTS, KINDS, SNAPSHOTS, CameraKind, Channel, Kind
 from edge_sdk.messages.topics import Topics, default_device
 
 EXPECTED = "expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]"
@@ -304,6 +304,14 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         """How what is of a camera travels, by kind."""
         results = Channel(qos=self.qos, expiry_s=self.expiry_s, max_per_s=self.max_per_s)
         return {"event": self.events, "result": results, "snapshot": self.snapshots}
+
+    def channel(self, kind: Kind) -> Channel:
+        """Return how messages of one kind travel; telemetry expires as results do."""
+        if kind == "telemetry":
+            return Channel(expiry_s=self.expiry_s)
+        if kind in ("result", "event", "snapshot"):
+            return self.channels[kind]
+        return KINDS[kind].channel
 
     @property
     def topics(self) -> Topics:

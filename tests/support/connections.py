@@ -14,9 +14,9 @@ import msgspec
 from edge_sdk.core.threads import Backoff
 from edge_sdk.fleet.fleet import Fleet
 from edge_sdk.fleet.messages import Address, read
-from edge_sdk.messages.schema import Message
+from edge_sdk.messages.schema import Kind, Message
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import Answer, Incoming, Kind, Phase, Wakeup
+from edge_sdk.publishing.connection import Answer, Phase, Receiver, Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.queues import MemoryOutbox
 from edge_sdk.publishing.session import State
@@ -56,9 +56,9 @@ class FakeLink:
         self.doubtful: dict[str, str] = {}
         self.goodbye: bool | None = None
         self.pace, self.pause_s = 10**9, 0.0  # messages that are answered at once, and how long that takes
+        self.receiver: Receiver | None = None
         self.subscribed: list[str] = []
-        self.incoming: list[Incoming] = []
-        self.refused: list[str] = []
+        self._topics: Sequence[str] = ()
         self.may_open = threading.Event()
         self.may_open.set()
 
@@ -70,6 +70,7 @@ class FakeLink:
     def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
         if self.phase == "opening":
             self.phase, self.detail = self._becomes
+            self.subscribed += self._topics
         elif timeout_s and not (self.answers and self._unanswered):
             self._poll(timeout_s, wakeup)
 
@@ -105,16 +106,8 @@ class FakeLink:
         is_heard, self.is_heard = self.is_heard, False
         return is_heard or (self.answers and bool(self._unanswered))
 
-    def subscribe(self, topics: Sequence[str]) -> None:
-        self.subscribed += topics
-
-    def received(self) -> list[Incoming]:
-        received, self.incoming = self.incoming, []
-        return received
-
-    def refusals(self) -> list[str]:
-        refusals, self.refused = self.refused, []
-        return refusals
+    def listen(self, topics: Sequence[str], receiver: Receiver) -> None:
+        self.receiver, self._topics = receiver, topics
 
     def doubts(self) -> dict[str, str]:
         return dict(self.doubtful)

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from edge_sdk.core.protocols import Event
-from edge_sdk.messages.encoder import message_schema
-from edge_sdk.messages.schema import Channel, Running, SourceState, TelemetryMessage
+from edge_sdk.messages.schema import Channel, Running, SourceState, TelemetryMessage, message_schema
 from tests.support.broker import Broker, Subscriber
 from tests.support.results import IDENTITY
 from tests.support.subscribers import (

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.messages.schema import Message
+from edge_sdk.messages.schema import Kind, Message
 from edge_sdk.outbox import outbox
 from edge_sdk.outbox.event import Losses, QueuedEvent
 from edge_sdk.outbox.queue import Unconfirmed
-from edge_sdk.publishing.connection import Kind
 from tests.support.connections import Door, FakeLink, door_over, put, until
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, delivered, outbox_at, payload
 from tests.support.outboxes import put as put_events

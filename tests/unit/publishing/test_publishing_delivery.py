@@ -14,12 +14,12 @@ from typing import NoReturn
 import pytest
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.schema import Identity, Message
+from edge_sdk.messages.schema import Identity, Kind, Message
 from edge_sdk.outbox.event import Losses
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.warnings import OutboxWarnings
-from edge_sdk.publishing.connection import Incoming, Kind
+from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.queues import MemoryOutbox
 from edge_sdk.publishing.session import PoisonDetection, State
@@ -455,8 +455,11 @@ def test_who_takes_what_comes_may_fail_and_the_connection_stays() -> None:
     """Otherwise a retained message that it fails at would cost every connection."""
     link, receiver, said = FakeLink(), _Receiver(), list[str]()
     publisher, door = door_over(link, on_doubt=said.append, receiver=receiver, listens_to=("cmd",))
-    link.incoming += [Incoming("cmd", b"bad"), Incoming("cmd", b"bad"), Incoming("cmd", b"good")]
-    link.refused.append("not allowed")
+    until(lambda: link.receiver is not None and link.subscribed == ["cmd"])
+    assert link.receiver is not None
+    for payload in (b"bad", b"bad", b"good"):
+        link.receiver.receive(Incoming("cmd", payload))
+    link.receiver.refused("not allowed")
     put(door, 1)
     until(lambda: receiver.taken == [b"good"] and receiver.refusals == 1)
     until(lambda: publisher.stats().sent == 1)

@@ -16,7 +16,7 @@ from edge_sdk.publishing.publisher import CameraSequence, MqttPublisher
 from edge_sdk.publishing.retained import DeviceState, OneOffMessages, RetainedPublisher
 from edge_sdk.publishing.session import Rejections
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.publishing.subscriber import Backlog, Heard
+from edge_sdk.publishing.subscriber import Backlog
 from edge_sdk.service.commands import CommandInbox
 from tests.support.connections import FakeLink, door_over, put, until
 from tests.support.results import IDENTITY, MODEL, make_detections, make_encoder, make_frame
@@ -182,8 +182,9 @@ def test_what_comes_is_left_in_the_inbox_and_answered() -> None:
     link, inbox = FakeLink(), CommandInbox()
     publisher = _listening(link, inbox)
     until(lambda: link.subscribed == ["x/cmd"])
-    link.incoming.append(Incoming("x/cmd", b"{}", correlation=b"7"))
-    link.refused.append("the broker does not let this device read x/cmd")
+    assert link.receiver is not None
+    link.receiver.receive(Incoming("x/cmd", b"{}", correlation=b"7"))
+    link.receiver.refused("the broker does not let this device read x/cmd")
     taken: list[Incoming] = []
     until(lambda: bool(taken) or bool(taken.extend(inbox.take()[0])))
     assert [incoming.correlation for incoming in taken] == [b"7"]
@@ -314,7 +315,7 @@ def test_answers_that_are_refused_are_one_however_their_topics_go_on() -> None:
 
 
 def _put(backlog: Backlog, number: int, size: int = 1) -> tuple[int, bool]:
-    backlog.put(Heard(str(number), b"x" * size, 1, retain=False))
+    backlog.put(Incoming(str(number), b"x" * size))
     return backlog.lost, backlog.is_half_full
 
 

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import Message, ModelRef, Running, SourceState
-from edge_sdk.publishing.connection import Kind, ProtocolFallback
+from edge_sdk.messages.schema import Kind, Message, ModelRef, Running, SourceState
 from edge_sdk.publishing.retained import DeviceState
 from edge_sdk.publishing.session import PublishWarnings
 from tests.support.connections import FakeLink, door_over, has_connected, publisher_over, put, until
@@ -249,16 +248,6 @@ def test_a_publisher_looks_at_each_connection() -> None:
     first.drop("connection lost")
     until(lambda: any("warnings" in document for document in second.documents("state")))
     publisher.close()
-
-
-def test_a_broker_is_found_not_to_know_5_once() -> None:
-    dialect = ProtocolFallback("5")
-    assert (dialect.is_v5, dialect.doubt) == (True, "")
-    assert dialect.fall_back()
-    assert not dialect.is_v5
-    assert dialect.doubt.startswith("the broker knows no MQTT 5")
-    assert not dialect.fall_back()
-    assert ProtocolFallback("3.1.1").doubt == ""  # it was asked for
 
 
 class _Narrow(FakeLink):
