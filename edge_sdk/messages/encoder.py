@@ -136,23 +136,36 @@ class ResultEncoder:
             shares = np.rint(result.shares.astype(np.float64) * 10_000) / 10_000
             ids = np.argsort(-shares, kind="stable")[: np.count_nonzero(shares)]
             return SegmentationMessage(segments=self._items(SegmentItem, ids, shares[ids].tolist()), **header)
-        confidences = result.confidences.astype(np.float64)
         if isinstance(result, Classification):
-            kept = np.isfinite(confidences)
-            rounded = (np.rint(confidences[kept] * 10_000) / 10_000).tolist()
-            return ClassificationMessage(classes=self._items(ClassItem, result.class_ids[kept], rounded), **header)
-        values = np.empty((len(confidences), len(_STEPS)))
-        values[:, :4], values[:, 4] = result.boxes_xyxy, confidences
-        is_finite = np.isfinite(values).all(axis=1)
-        values = np.rint(values[is_finite] * _STEPS) / _STEPS
-        boxes = values[:, :4].tolist()
-        return DetectionMessage(
-            detections=self._items(DetectionItem, result.class_ids[is_finite], values[:, 4].tolist(), boxes), **header
-        )
+            rounded, ids = _rounded(result.confidences[:, np.newaxis], result.class_ids)
+            return ClassificationMessage(classes=self._items(ClassItem, ids, rounded[:, 0].tolist()), **header)
+        rounded, ids = _rounded(np.column_stack((result.boxes_xyxy, result.confidences)), result.class_ids)
+        boxes, confidences = rounded[:, :4].tolist(), rounded[:, 4].tolist()
+        return DetectionMessage(detections=self._items(DetectionItem, ids, confidences, boxes), **header)
 
     def _items(self, kind: Callable[..., Any], class_ids: NDArray[np.int64], *columns: list[Any]) -> list[Any]:
         ids: list[int] = class_ids.tolist()
         return list(map(kind, map(self.label, ids), ids, *columns))
+
+
+def _rounded(rows: NDArray[np.float32], class_ids: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Round the rows that are finite, and leave the others out.
+
+    Args:
+        rows: float32 (N, 5) with a box and a confidence each, or (N, 1) with a confidence each.
+        class_ids: int64 (N,).
+
+    Returns:
+        What is left of both: float64 (M, 5) or (M, 1), and int64 (M,).
+    """
+    if not len(rows):
+        return rows.astype(np.float64), class_ids
+    is_finite = np.isfinite(rows)
+    if not is_finite.all():
+        kept = is_finite.all(axis=1)
+        rows, class_ids = rows[kept], class_ids[kept]
+    steps = _STEPS[-rows.shape[1] :]
+    return np.rint(rows * steps) / steps, class_ids
 
 
 class EventEncoder:

@@ -457,8 +457,8 @@ def test_who_takes_what_comes_may_fail_and_the_connection_stays() -> None:
     publisher, door = door_over(link, on_doubt=said.append, receiver=receiver, listens_to=("cmd",))
     until(lambda: link.receiver is not None and link.subscribed == ["cmd"])
     assert link.receiver is not None
-    for payload in (b"bad", b"bad", b"good"):
-        link.receiver.receive(Incoming("cmd", payload))
+    for content in (b"bad", b"bad", b"good"):
+        link.receiver.receive(Incoming("cmd", content))
     link.receiver.refused("not allowed")
     put(door, 1)
     until(lambda: receiver.taken == [b"good"] and receiver.refusals == 1)
