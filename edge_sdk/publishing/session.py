@@ -676,7 +676,7 @@ class PublishSession:
         self._queues = queues
         self._board = board
         self._notices = RetainedPublisher(board, topics)
-        self.post, self._longest_turn_s = self._notices.post, turn_s
+        self.post, self._longest_turn_s = self._notices, turn_s
         self._status_topic = topics.status
         self._make_link = make_link
         self._backoff = backoff

@@ -13,7 +13,7 @@ from edge_sdk.messages.schema import Message, SourceState
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming
 from edge_sdk.publishing.publisher import CameraSequence, MqttPublisher
-from edge_sdk.publishing.retained import DeviceState, OneOffMessages, RetainedPublisher
+from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import Rejections
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.subscriber import Backlog
@@ -122,55 +122,49 @@ def test_numbers_are_given_once_however_many_hold_the_seat_in_turn() -> None:
     assert len(given) == len(set(given)) >= 5000
 
 
-class Counter:
-    """A post, and the clock that it goes by."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.post = OneOffMessages(lambda: self.now_s)
-
-    def said(self) -> list[tuple[str, bytes]]:
-        found = iter(lambda: self.post.take(self.now_s), None)
-        return [(message.topic, message.payload) for _, message in found]
+def _taken(desk: Desk) -> list[tuple[str, bytes]]:
+    return [(message.topic, message.payload) for _, message in iter(desk.notices.take, None)]
 
 
 def test_what_is_kept_is_said_at_once_then_once_a_second_and_the_last_always() -> None:
-    counter = Counter()
-    post = counter.post
-    post.keep("seen", "a", b"1")
-    assert counter.said() == [("a", b"1")]
+    desk = Desk()
+    desk.said()
+    notices = desk.notices
+    notices.keep("seen", "a", b"1")
+    assert _taken(desk) == [("a", b"1")]
     for payload in (b"2", b"3"):
-        post.keep("seen", "a", payload)
-    post.keep("seen", "b", b"1")
-    assert counter.said() == [("b", b"1")]
-    assert 0 < post.wait_s(counter.now_s) <= 1
-    counter.now_s += 1
-    assert post.wait_s(counter.now_s) == 0
-    assert counter.said() == [("a", b"3")]
-    assert (post.wait_s(counter.now_s), post.has_news) == (math.inf, False)
+        notices.keep("seen", "a", payload)
+    notices.keep("seen", "b", b"1")
+    assert _taken(desk) == [("b", b"1")]
+    assert 0 < notices.wait_s() <= 1
+    desk.now_s += 1
+    assert notices.wait_s() == 0
+    assert _taken(desk) == [("a", b"3")]
+    assert notices.wait_s() == math.inf
 
 
 def test_the_same_again_is_no_news_but_after_a_connection_or_on_request() -> None:
-    counter = Counter()
-    post = counter.post
-    post.keep("discovery", "a", b"1")
-    post.keep("discovery", "b", b"")
-    counter.said()
-    post.keep("discovery", "a", b"1")
-    assert not post.has_news
-    post.begin()
-    assert counter.said() == [("a", b"1"), ("b", b"")]
-    counter.now_s += 1
-    post.repeat("a")
-    post.repeat("unknown")
-    assert counter.said() == [("a", b"1")]
+    desk = Desk()
+    notices = desk.notices
+    notices.keep("discovery", "a", b"1")
+    notices.keep("discovery", "b", b"")
+    desk.said()
+    notices.keep("discovery", "a", b"1")
+    assert notices.wait_s() == math.inf
+    notices.begin()
+    assert _taken(desk)[2:] == [("a", b"1"), ("b", b"")]
+    desk.now_s += 1
+    notices.repeat("a")
+    notices.repeat("unknown")
+    assert _taken(desk) == [("a", b"1")]
 
 
 def test_of_what_is_said_once_the_newest_wait() -> None:
-    counter = Counter()
+    desk = Desk()
+    desk.said()
     for number in range(40):
-        counter.post.send("response", Message("r", b"%d" % number))
-    assert [payload for _, payload in counter.said()] == [b"%d" % number for number in range(8, 40)]
+        desk.notices.send("response", Message("r", b"%d" % number))
+    assert [payload for _, payload in _taken(desk)] == [b"%d" % number for number in range(8, 40)]
 
 
 def _listening(link: FakeLink, inbox: CommandInbox) -> MqttPublisher:
@@ -217,7 +211,7 @@ def test_what_is_seen_is_said_when_it_changes(is_finite: bool) -> None:
         result = make_detections(count, make_frame(number))
         stream.see(msgspec.structs.replace(result, is_finite=is_finite))
     if not is_finite:  # nothing is known of what there is: no count falls to 0 for that
-        assert not publisher._delivery.post.has_news
+        assert link.documents("seen") == []
     else:
         until(lambda: [d["total"] for d in link.documents("seen")][-1:] == [0])
         assert len(link.documents("seen")) <= 2
@@ -237,7 +231,6 @@ class Refused:
         self.now_s = 100.0
         self.board, topics = DeviceState(IDENTITY, {}), Topics("edge/v1", "default", "pi")
         self.notices = RetainedPublisher(self.board, topics, lambda: self.now_s)
-        self.post = self.notices.post
         self.refusals = Rejections(topics, self.board, self.notices)
 
     def said(self, topic: str, answer: Answer = _REFUSED) -> str:
@@ -282,12 +275,16 @@ def test_it_is_shown_until_all_is_taken_or_there_is_another_connection() -> None
 
 def test_what_is_retained_is_offered_again_in_a_minute() -> None:
     refused = Refused()
-    refused.post.keep("discovery", _THEIRS, b"{}")
-    assert refused.post.take(refused.now_s) is not None
+    notices = refused.notices
+    notices.keep("discovery", _THEIRS, b"{}")
+    assert [message.topic for _, message in iter(notices.take, None)][-1] == _THEIRS
     refused.said(_THEIRS)
     refused.said(f"{_OURS}result/gate")  # nothing is kept there
-    assert (refused.post.take(refused.now_s + 59), refused.post.wait_s(refused.now_s)) == (None, 60)
-    found = refused.post.take(refused.now_s + 60)
+    refused.now_s += 59
+    assert [message.topic for _, message in iter(notices.take, None)] == [f"{_OURS}state"]  # which says so
+    assert notices.wait_s() == 1
+    refused.now_s += 1
+    found = notices.take()
     assert found is not None
     assert (found[1].topic, found[1].payload) == (_THEIRS, b"{}")
 
