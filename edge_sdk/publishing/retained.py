@@ -103,16 +103,16 @@ class DeviceState:
                 self.status_version += 1
                 self.state_version += 1
 
-    def source(self, entry: CameraEntry, source: SourceState) -> bool:
+    def set_source(self, entry: CameraEntry, source: SourceState) -> bool:
         """Set the state of a camera's source; return whether that changed anything."""
         trouble = source.trouble or msgspec.UNSET
         return self._change(entry, source=source.status, trouble=trouble, since=source.since.astimezone(timezone.utc))
 
-    def running(self, entry: CameraEntry, running: Running) -> bool:
+    def set_running(self, entry: CameraEntry, running: Running) -> bool:
         """Set what runs; return whether that changed anything."""
         return self._change(entry, running=running)
 
-    def controls(self, entry: CameraEntry, controls: ControlState) -> bool:
+    def set_controls(self, entry: CameraEntry, controls: ControlState) -> bool:
         """Set what commands have set; return whether that changed anything."""
         return self._change(entry, controls=controls)
 

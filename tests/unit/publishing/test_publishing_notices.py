@@ -67,7 +67,7 @@ def test_status_and_state_change_apart() -> None:
     desk = Desk()
     desk.said()
     desk.now_s += 60
-    desk.board.source(desk.door, SourceState(status="lost", since=_NOW))
+    desk.board.set_source(desk.door, SourceState(status="lost", since=_NOW))
     assert desk.said() == ["state"]
     desk.now_s += 60
     desk.board.join("gate", MODEL)
@@ -209,7 +209,7 @@ def test_what_is_seen_is_said_when_it_changes(is_finite: bool) -> None:
     stream = publisher.stream("door", make_encoder())
     for number, count in enumerate((2, 2, 2, 0)):
         result = make_detections(count, make_frame(number))
-        stream.see(msgspec.structs.replace(result, is_finite=is_finite))
+        stream.report_seen(msgspec.structs.replace(result, is_finite=is_finite))
     if not is_finite:  # nothing is known of what there is: no count falls to 0 for that
         assert link.documents("seen") == []
     else:

@@ -243,11 +243,13 @@ def _board() -> DeviceState:
     board = DeviceState(WHO, {"edge-sdk": "1.2"})
     door = board.join("door", MODEL)
     board.join("gate", MODEL)
-    board.source(door, SourceState(status="lost", trouble="connection refused", since=NOW))
-    board.running(door, Running(variant="int8.320x320", every=1, rung=1, rungs=7, reason="34% of 60 frames were late"))
+    board.set_source(door, SourceState(status="lost", trouble="connection refused", since=NOW))
+    board.set_running(
+        door, Running(variant="int8.320x320", every=1, rung=1, rungs=7, reason="34% of 60 frames were late")
+    )
     board.warn(door, "hung", "a run did not finish")
     board.warn_of_device("disk", "12 MB are free")
-    board.controls(door, ControlState(paused=True, confidence=0.5, max_fps=0))
+    board.set_controls(door, ControlState(paused=True, confidence=0.5, max_fps=0))
     return board
 
 

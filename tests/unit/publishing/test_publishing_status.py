@@ -57,8 +57,8 @@ def test_what_is_said_of_a_camera_is_in_the_state_now_and_after_a_break() -> Non
     publisher, door = door_over(first, second)
     until(lambda: bool(first.cameras()))
     door.warn("not_finite", "nothing is known")
-    door.announce(_running("start"))
-    door.source(SourceState(status="lost", trouble="connection refused", since=SINCE))
+    door.report_running(_running("start"))
+    door.report_source(SourceState(status="lost", trouble="connection refused", since=SINCE))
     until(_says(first, "source", "lost"))
     first.drop("gone")
     until(lambda: bool(second.cameras()))
@@ -81,8 +81,8 @@ def test_what_is_said_right_before_the_goodbye_is_said() -> None:
     publisher, door = door_over(link)
     gate = publisher.stream("gate", make_encoder())
     until(lambda: "gate" in _last(link))
-    door.announce(_running("first"))
-    door.announce(_running("last"))
+    door.report_running(_running("first"))
+    door.report_running(_running("last"))
     gate.close()
     publisher.close()
     assert _last(link)["door"]["running"]["reason"] == "last"
@@ -117,7 +117,7 @@ def test_another_stream_takes_a_camera_over_and_nothing_is_lost_or_doubled(
 ) -> None:
     link = FakeLink(answers=False)
     publisher, before = door_over(link)
-    before.source(SourceState(status="opened", since=SINCE))
+    before.report_source(SourceState(status="opened", since=SINCE))
     before.warn("hung", "of the old model")
     put(before, *range(5))
     if how == "close and again":
