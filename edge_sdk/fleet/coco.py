@@ -1,6 +1,6 @@
-"""CocoWriter: detections as COCO results, as they come.
+"""CocoWriter: writes detections as COCO results, as they come.
 
-Two files: FILE is the list of results that pycocotools' `loadRes` takes; FILE with `.images.json` in place of its
+There are two files: FILE is the list of results that pycocotools' `loadRes` takes; FILE with `.images.json` in place of its
 suffix has the images and categories that their numbers mean, which is a data set without annotations.
 """
 
@@ -65,7 +65,7 @@ class CocoWriter:
             raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
 
     def add(self, address: Address, message: DetectionMessage) -> None:
-        """One frame's detections.
+        """Write one frame's detections.
 
         Raises:
             OutputError: the disk is full, say.
@@ -123,7 +123,7 @@ class CocoWriter:
             self._files = []
 
     def _category(self, class_id: int, label: str) -> int | None:
-        """The class's number, unless another label has it; None where there is no room for one more."""
+        """Return the class's number, or another where a label has that; None where there is no room for one more."""
         known = self._categories.get((class_id, label))
         if known is not None:
             return known
@@ -152,7 +152,7 @@ class CocoWriter:
 
 
 def _level(name: str) -> str:
-    """A name from the wire as one level of a path, wherever that is opened: none leads out of its folder.
+    """Make a name from the network one level of a path: none leads out of its folder, wherever that is opened.
 
     Ordinary names stay as they are, and of two different ones never come the same.
     """
