@@ -1,7 +1,7 @@
 """CocoWriter: writes detections as COCO results, as they come.
 
-There are two files: FILE is the list of results that pycocotools' `loadRes` takes; FILE with `.images.json` in place of its
-suffix has the images and categories that their numbers mean, which is a data set without annotations.
+There are two files: FILE is the list of results that pycocotools' `loadRes` takes; FILE with `.images.json` in place of
+its suffix has the images and categories that their numbers mean, which is a data set without annotations.
 """
 
 from __future__ import annotations
