@@ -19,7 +19,7 @@ import msgspec
 
 from edge_sdk.core.errors import printable
 from edge_sdk.messages.schema import (
-    KINDS,
+    MESSAGES,
     ClassificationMessage,
     DetectionMessage,
     ModelRef,
@@ -34,7 +34,7 @@ from edge_sdk.messages.topics import check_name
 LARGEST = 1_000_000
 """Bytes of a message that is read; no device sends more of what has words."""
 
-_LEVELS = {kind.topic.partition("/")[0]: kind for kind in KINDS.values() if kind.topic}
+_LEVELS = {kind.topic.partition("/")[0]: kind for kind in MESSAGES.values() if kind.topic}
 _NOT_TOLD = frozenset({"seen", "cmd", "res"})  # a result says more, and the others are no news of a device
 _MOST_LABELS = 6  # a line holds no more
 _LONGEST = 40  # characters of a label

@@ -1,9 +1,9 @@
 """Every message that a device publishes or understands, and the table of their kinds.
 
-`KINDS` says of each kind what it holds, on which topic it goes and how it travels. The topics (`topics`), the client,
-the fleet's view, docs/*.schema.json and docs/asyncapi.json are made of this table: a new kind is a struct and a row
-here, and the code that publishes it. docs/payload.md explains every field to people who subscribe. Nothing here knows
-a broker.
+`MESSAGES` says of each kind what it holds, on which topic it goes and how it travels. The topics, the client, the
+fleet's view, docs/*.schema.json and docs/asyncapi.json are made of this table: a new kind is a struct and a row here,
+and the code that publishes it. docs/payload.md explains every field to people who subscribe. Nothing here knows a
+broker.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream",
 CameraKind: TypeAlias = Literal["result", "event", "snapshot"]
 """What is published of a camera, and waits for the broker while it is away."""
 
-Kind: TypeAlias = Literal[
+MessageKind: TypeAlias = Literal[
     "status", "state", "telemetry", "result", "event", "snapshot", "seen", "discovery", "command", "response"
 ]
 
@@ -362,7 +362,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"max_per_s is {self.max_per_s}, expected {_SLOWEST:g} to {_FASTEST:g}")
 
 
-class MessageKind(msgspec.Struct, frozen=True, kw_only=True):
+class MessageSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of message.
 
     Attributes:
@@ -394,62 +394,62 @@ SNAPSHOTS = Channel(expiry_s=3600)
 _RETAINED = Channel(qos=1)
 _ANSWERS = Channel(qos=1, expiry_s=60)  # nobody waits longer for an answer
 
-KINDS: dict[Kind, MessageKind] = {
-    "status": MessageKind(
+MESSAGES: dict[MessageKind, MessageSpec] = {
+    "status": MessageSpec(
         summary="Whether the device is online, and with which models",
         type=StatusMessage,
         topic="status",
         channel=_RETAINED,
         is_retained=True,
     ),
-    "state": MessageKind(
+    "state": MessageSpec(
         summary="How the device and its cameras do",
         type=StateMessage,
         topic="state",
         channel=_RETAINED,
         is_retained=True,
     ),
-    "telemetry": MessageKind(
+    "telemetry": MessageSpec(
         summary="How the machine does", type=TelemetryMessage, topic="telemetry", channel=Channel()
     ),
-    "result": MessageKind(
+    "result": MessageSpec(
         summary="What one frame shows", type=ResultMessage, topic="result/{camera}", channel=Channel()
     ),
-    "event": MessageKind(
+    "event": MessageSpec(
         summary="Something that happened on a camera", type=EventMessage, topic="event/{camera}", channel=EVENTS
     ),
-    "snapshot": MessageKind(summary="A picture of a camera", type=None, topic="snapshot/{camera}", channel=SNAPSHOTS),
-    "seen": MessageKind(
+    "snapshot": MessageSpec(summary="A picture of a camera", type=None, topic="snapshot/{camera}", channel=SNAPSHOTS),
+    "seen": MessageSpec(
         summary="What a camera sees at present, in few words",
         type=SeenMessage,
         topic="seen/{camera}",
         channel=_RETAINED,
         is_retained=True,
     ),
-    "discovery": MessageKind(
+    "discovery": MessageSpec(
         summary="What Home Assistant is told of the device",
         type=dict[str, Any],
         topic="",
         channel=_RETAINED,
         is_retained=True,
     ),
-    "command": MessageKind(
+    "command": MessageSpec(
         summary="What the device is asked to do, where that is allowed",
         type=Command,
         topic="cmd",
         channel=Channel(),
         is_received=True,
     ),
-    "response": MessageKind(summary="What came of a command", type=ResponseMessage, topic="res", channel=_ANSWERS),
+    "response": MessageSpec(summary="What came of a command", type=ResponseMessage, topic="res", channel=_ANSWERS),
 }
 
 
-def message_schema(kind: Kind) -> bytes:
+def message_schema(kind: MessageKind) -> bytes:
     """Return the JSON Schema of the messages of one kind, indented; docs/KIND.schema.json is this."""
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"edge-sdk {kind}, schema {SCHEMA_VERSION}",
-        **msgspec.json.schema(KINDS[kind].type),
+        **msgspec.json.schema(MESSAGES[kind].type),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 

@@ -1,6 +1,6 @@
 """Topics: where a device's messages go, and which names may be part of a topic.
 
-The table of message kinds (`schema.KINDS`) says how a topic ends; every name is checked here, so that nothing else
+The table of message kinds (`schema.MESSAGES`) says how a topic ends; every name is checked here, so that nothing else
 needs to know what MQTT allows.
 """
 
@@ -11,14 +11,14 @@ import os
 import msgspec
 
 from edge_sdk.core.errors import UsageError
-from edge_sdk.messages.schema import KINDS, Kind
+from edge_sdk.messages.schema import MESSAGES, MessageKind
 
 _NAME_LIMIT = 100  # characters: four names stay far below MQTT's 65535 bytes, and fit what brokers in the cloud allow
 _RESERVED = frozenset("/+#$")
 
 
 class Topics(msgspec.Struct, frozen=True):
-    """The topics of one device, PREFIX/SITE/DEVICE/...; each method names one of `schema.KINDS`.
+    """The topics of one device, PREFIX/SITE/DEVICE/...; each method names one of `schema.MESSAGES`.
 
     Attributes:
         prefix: one or more levels, `edge/v1` by default.
@@ -64,7 +64,7 @@ class Topics(msgspec.Struct, frozen=True):
         """Where the device answers; its requesters may name a topic below."""
         return self.of("response")
 
-    def of(self, kind: Kind, camera: str = "") -> str:
+    def of(self, kind: MessageKind, camera: str = "") -> str:
         """Return the topic of one kind of message.
 
         Args:
@@ -74,9 +74,9 @@ class Topics(msgspec.Struct, frozen=True):
         Raises:
             UsageError: the camera's name cannot be part of a topic.
         """
-        if KINDS[kind].is_of_camera:
+        if MESSAGES[kind].is_of_camera:
             check_name("camera", camera)
-        return self.own + KINDS[kind].topic.replace("{camera}", camera)
+        return self.own + MESSAGES[kind].topic.replace("{camera}", camera)
 
 
 def check_name(what: str, name: str) -> None:

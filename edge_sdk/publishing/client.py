@@ -33,7 +33,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edge_sdk.core.errors import UsageError
-from edge_sdk.messages.schema import KINDS, SCHEMA_VERSION, Kind, Message
+from edge_sdk.messages.schema import MESSAGES, SCHEMA_VERSION, Message, MessageKind
 from edge_sdk.publishing.connection import (
     NOT_AUTHORIZED,
     QUOTA_EXCEEDED,
@@ -201,11 +201,11 @@ class MqttConnection:
         if self._is_silent:
             raise TimeoutError(self.detail)
 
-    def acknowledges(self, kind: Kind) -> bool:
+    def acknowledges(self, kind: MessageKind) -> bool:
         """Tell whether messages of a kind go at QoS 1; see `Connection.acknowledges`."""
         return self._qos(kind) > 0
 
-    def fits(self, kind: Kind, message: Message) -> bool:
+    def fits(self, kind: MessageKind, message: Message) -> bool:
         """Tell whether the packet stays within the broker's MaximumPacketSize."""
         if self._max_packet is None:
             return True
@@ -221,7 +221,7 @@ class MqttConnection:
         length_bytes = max(1, -(-remaining.bit_length() // 7))  # of a variable byte integer (1.5.5)
         return 1 + length_bytes + remaining <= self._max_packet
 
-    def publish(self, kind: Kind, message: Message) -> int:
+    def publish(self, kind: MessageKind, message: Message) -> int:
         """Hand one message to paho; see `Connection.publish`."""
         qos, options = self._qos(kind), self._options[kind]
         if kind == "event" and not qos:
@@ -249,8 +249,8 @@ class MqttConnection:
             self._client.ack(number, qos)
         self._unacknowledged.clear()
 
-    def doubts(self) -> dict[str, str]:
-        """Return warnings of this connection; see `Connection.doubts`."""
+    def warnings(self) -> dict[str, str]:
+        """Return warnings of this connection; see `Connection.warnings`."""
         now = datetime.now(timezone.utc)
         ends = self._tls.broker_expiry() if self._tls is not None else None
         return {
@@ -357,7 +357,7 @@ class MqttConnection:
             if not self._poll(0, None):
                 return
 
-    def _qos(self, kind: Kind) -> int:
+    def _qos(self, kind: MessageKind) -> int:
         return min(self._options[kind].qos, self._fallback.max_qos)
 
     def _hold_back(self) -> int:
@@ -506,10 +506,10 @@ def _user_property(name: bytes, value: bytes) -> bytes:
     return b"\x26%b%b%b%b" % (len(name).to_bytes(2, "big"), name, len(value).to_bytes(2, "big"), value)
 
 
-def publish_options(settings: MqttSettings, *, is_v5: bool) -> dict[Kind, PublishOptions]:
+def publish_options(settings: MqttSettings, *, is_v5: bool) -> dict[MessageKind, PublishOptions]:
     """Return how each kind of message travels to this broker; messages of MQTT 3.1.1 have no properties."""
-    options: dict[Kind, PublishOptions] = {}
-    for name, kind in KINDS.items():
+    options: dict[MessageKind, PublishOptions] = {}
+    for name, kind in MESSAGES.items():
         channel = settings.channel(name)
         expiry_s = None if kind.is_retained else channel.expiry_s
         properties = MessageProperties(_message_properties(name, expiry_s=expiry_s)) if is_v5 else None
@@ -529,14 +529,14 @@ def will_properties(delay_s: int) -> Properties:
 
 def answer_properties(correlation: bytes) -> Properties:
     """Return the properties of an answer to a requester who sent `correlation` along."""
-    expiry_s = KINDS["response"].channel.expiry_s
+    expiry_s = MESSAGES["response"].channel.expiry_s
     return _message_properties("response", expiry_s=expiry_s, CorrelationData=correlation)
 
 
 def _message_properties(
-    kind: Kind, packet_type: int = PacketTypes.PUBLISH, expiry_s: int | None = None, **more: object
+    kind: MessageKind, packet_type: int = PacketTypes.PUBLISH, expiry_s: int | None = None, **more: object
 ) -> Properties:
-    is_json = KINDS[kind].type is not None
+    is_json = MESSAGES[kind].type is not None
     expiry = {} if expiry_s is None else {"MessageExpiryInterval": expiry_s}
     return _properties(
         packet_type,

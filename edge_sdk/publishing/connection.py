@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from edge_sdk.messages.schema import Kind, Message
+from edge_sdk.messages.schema import Message, MessageKind
 
 Phase: TypeAlias = Literal["opening", "up", "refused", "lost"]
 
@@ -97,7 +97,7 @@ class Connection(Protocol):
         """Subscribe to topics as soon as the broker answers, and hand over what comes in `turn`; before `open`."""
         ...
 
-    def acknowledges(self, kind: Kind) -> bool:
+    def acknowledges(self, kind: MessageKind) -> bool:
         """Tell whether messages of a kind are answered (QoS 1), or only sent (QoS 0)."""
         ...
 
@@ -117,11 +117,11 @@ class Connection(Protocol):
         """
         ...
 
-    def fits(self, kind: Kind, message: Message) -> bool:
+    def fits(self, kind: MessageKind, message: Message) -> bool:
         """Tell whether the broker takes a message of this size."""
         ...
 
-    def publish(self, kind: Kind, message: Message) -> int:
+    def publish(self, kind: MessageKind, message: Message) -> int:
         """Send a message; its number comes back from `finished`."""
         ...
 
@@ -133,7 +133,7 @@ class Connection(Protocol):
         """Tell whether anything came from the broker since the last call: an answer, or a sign of life."""
         ...
 
-    def doubts(self) -> dict[str, str]:
+    def warnings(self) -> dict[str, str]:
         """Return warnings by name, each a line for people, an empty one where nothing is wrong."""
         ...
 

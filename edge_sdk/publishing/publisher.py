@@ -32,7 +32,15 @@ from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, SeenEncoder
-from edge_sdk.messages.schema import ControlState, Identity, Kind, Message, Running, SourceState, TelemetryMessage
+from edge_sdk.messages.schema import (
+    ControlState,
+    Identity,
+    Message,
+    MessageKind,
+    Running,
+    SourceState,
+    TelemetryMessage,
+)
 from edge_sdk.messages.topics import Topics, check_name
 from edge_sdk.outbox.event import Encode, EventStats
 from edge_sdk.outbox.outbox import EventOutbox
@@ -394,7 +402,7 @@ class MqttPublisher(Publisher):
         settings: which broker, and who we are there.
         identity: who publishes; its device must be the settings'.
         on_state: called with the new state and a detail for people, from the publisher's thread, never from `put`.
-        on_doubt: called, from there too, with a line for people where something is not wrong yet: a certificate ends.
+        on_warning: called, from there too, with a line for people where something is not wrong yet: a certificate ends.
         versions: of the software, by name, for the online status.
         outbox: where results wait.
         events: where events wait, in memory by default; closed with this.
@@ -417,7 +425,7 @@ class MqttPublisher(Publisher):
         identity: Identity,
         *,
         on_state: Callable[[State, str], None] | None = None,
-        on_doubt: Callable[[str], None] | None = None,
+        on_warning: Callable[[str], None] | None = None,
         versions: Mapping[str, str] | None = None,
         outbox: MemoryOutbox | None = None,
         events: EventOutbox | None = None,
@@ -437,7 +445,7 @@ class MqttPublisher(Publisher):
         self._state = DeviceState(identity, versions or {})
         self._queues = Queues(self._outbox, self._events, settings.channels)
         make = make_link or _network(settings, self._state.offline("lost"))
-        callbacks = Callbacks(self._state, on_state, on_doubt, receiver)
+        callbacks = Callbacks(self._state, on_state, on_warning, receiver)
         is_listening = receiver is not None and len(listens_to) > 0
 
         def connect() -> Connection:
@@ -486,7 +494,7 @@ class MqttPublisher(Publisher):
         """Publish how the device does; see `Publisher.telemetry`."""
         self._session.telemetry(msgspec.json.encode(message))
 
-    def keep(self, kind: Kind, topic: str, payload: bytes) -> None:
+    def keep(self, kind: MessageKind, topic: str, payload: bytes) -> None:
         """Keep this on a retained topic, one change a second at most; an empty payload clears it. Never blocks."""
         self._session.post.keep(kind, topic, payload)
         self._session.notice()

@@ -24,8 +24,8 @@ from edge_sdk.messages.schema import (
     CameraState,
     ControlState,
     Identity,
-    Kind,
     Message,
+    MessageKind,
     ModelRef,
     Running,
     SourceState,
@@ -175,7 +175,7 @@ class _Retained:
     """
 
     def __init__(
-        self, kind: Kind, topic: str, encode: Callable[[], bytes], version: Callable[[], object] | None = None
+        self, kind: MessageKind, topic: str, encode: Callable[[], bytes], version: Callable[[], object] | None = None
     ) -> None:
         self._kind, self._topic, self._encode, self._version = kind, topic, encode, version or encode
         self._published: object = None  # the version that was published last on this connection
@@ -194,7 +194,7 @@ class _Retained:
         """Return the seconds until it is to be published; infinity where nothing changed."""
         return math.inf if self._version() == self._published else max(0.0, self._not_before - now)
 
-    def take(self, now: float) -> tuple[Kind, Message]:
+    def take(self, now: float) -> tuple[MessageKind, Message]:
         """Return the message, which is published now."""
         self._published = self._version()  # first: what changes from here on is news again
         self._not_before = now + _EVERY_S
@@ -218,7 +218,7 @@ class RetainedPublisher:
         self._retained = {topics.status: self._status, topics.state: self._state}  # in the order of publishing
         self._payloads: dict[str, bytes] = {}  # of the others
         self._telemetry: deque[bytes] = deque(maxlen=1)
-        self._answers: deque[tuple[Kind, Message]] = deque(maxlen=_MOST_ANSWERS)
+        self._answers: deque[tuple[MessageKind, Message]] = deque(maxlen=_MOST_ANSWERS)
         self._lock = threading.Lock()
         self._is_ending = False
 
@@ -226,11 +226,11 @@ class RetainedPublisher:
         """Publish this once, in place of an older one that was not yet published."""
         self._telemetry.append(payload)
 
-    def send(self, kind: Kind, message: Message) -> None:
+    def send(self, kind: MessageKind, message: Message) -> None:
         """Publish this once; of more than 32 that wait the oldest goes."""
         self._answers.append((kind, message))
 
-    def keep(self, kind: Kind, topic: str, payload: bytes) -> None:
+    def keep(self, kind: MessageKind, topic: str, payload: bytes) -> None:
         """Keep this on a retained topic from now on; an empty payload clears the topic."""
         with self._lock:
             self._payloads[topic] = payload
@@ -266,7 +266,7 @@ class RetainedPublisher:
         with self._lock:
             return min((retained.wait_s(self._now()) for retained in self._due()), default=math.inf)
 
-    def take(self) -> tuple[Kind, Message] | None:
+    def take(self) -> tuple[MessageKind, Message] | None:
         """Return what is to be published now: status and state first, then telemetry, answers and what else is kept.
 
         Returns:

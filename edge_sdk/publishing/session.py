@@ -45,7 +45,7 @@ from typing import Literal, ParamSpec, TypeAlias, cast
 
 from edge_sdk.core.errors import in_words
 from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.schema import CameraKind, Kind, Message
+from edge_sdk.messages.schema import CameraKind, Message, MessageKind
 from edge_sdk.messages.topics import Topics
 from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
@@ -73,7 +73,7 @@ class InFlight:
 
     def __init__(self, stall_s: float) -> None:
         self._stall_s = stall_s
-        self._messages: dict[int, tuple[Kind, Message]] = {}  # oldest first
+        self._messages: dict[int, tuple[MessageKind, Message]] = {}  # oldest first
         self._progress_at = 0.0
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class InFlight:
     def __contains__(self, number: int) -> bool:
         return number in self._messages
 
-    def publish(self, link: Connection, kind: Kind, message: Message) -> int:
+    def publish(self, link: Connection, kind: MessageKind, message: Message) -> int:
         """Put one on its way; the number tells it from the others of this connection."""
         if not self._messages:
             self._progress_at = time.monotonic()
@@ -90,7 +90,7 @@ class InFlight:
         self._messages[number] = (kind, message)
         return number
 
-    def landed(self, link: Connection) -> Iterator[tuple[Kind, Message, Answer]]:
+    def landed(self, link: Connection) -> Iterator[tuple[MessageKind, Message, Answer]]:
         """Those that left or were answered since the last call; they are on their way no more."""
         for answer in link.finished():
             self._progress_at = time.monotonic()
@@ -107,11 +107,11 @@ class InFlight:
         if self._messages and time.monotonic() - self._progress_at > self._stall_s:
             raise TimeoutError(f"the broker answered nothing for {self._stall_s:.0f} s")
 
-    def messages(self) -> list[tuple[Kind, Message]]:
+    def messages(self) -> list[tuple[MessageKind, Message]]:
         """Those on their way, oldest first."""
         return list(self._messages.values())
 
-    def take_back(self, kind: Kind) -> list[Message]:
+    def take_back(self, kind: MessageKind) -> list[Message]:
         """Those of one kind that did not arrive, oldest first; the connection is over."""
         return [message for of_kind, message in self._messages.values() if of_kind == kind]
 
@@ -154,7 +154,7 @@ class PoisonDetection:
         """The broker took something of a camera."""
         self._needed = _SURE
 
-    def ended(self, flying: Sequence[tuple[Kind, Message]]) -> tuple[Kind, Message] | None:
+    def ended(self, flying: Sequence[tuple[MessageKind, Message]]) -> tuple[MessageKind, Message] | None:
         """The broker ended a connection.
 
         Args:
@@ -175,7 +175,7 @@ class PoisonDetection:
         self.relax()
         return flying[0]
 
-    def timed_out(self, flying: Sequence[tuple[Kind, Message]]) -> tuple[Kind, Message] | None:
+    def timed_out(self, flying: Sequence[tuple[MessageKind, Message]]) -> tuple[MessageKind, Message] | None:
         """Nothing came from the broker for too long; that a connection held before says nothing of this.
 
         Args:
@@ -202,10 +202,10 @@ class _Suspect:
         self.clear()
 
     def clear(self) -> None:
-        self._who: tuple[Kind, str, int | None] | None = None
+        self._who: tuple[MessageKind, str, int | None] | None = None
         self._times = 0
 
-    def times(self, kind: Kind, message: Message) -> int:
+    def times(self, kind: MessageKind, message: Message) -> int:
         """Once more."""
         who = (kind, message.topic, message.seq)
         self._times = self._times + 1 if who == self._who else 1
@@ -450,7 +450,7 @@ class Sender:
             self._give_up(*found, "a message ({}) is given up: ", _SLOW)
         return found[1] if found else None
 
-    def _give_up(self, kind: Kind, message: Message, what: str, template: str) -> None:
+    def _give_up(self, kind: MessageKind, message: Message, what: str, template: str) -> None:
         why = template.format(len(message.payload))
         if kind == "event":
             self._events.refuse(cast("QueuedEvent", message), why)
@@ -513,21 +513,24 @@ class PublishWarnings:
 
     Args:
         board: what the device says of itself.
-        on_doubt: takes one line for people; what it raises is passed over.
+        on_warning: takes one line for people; what it raises is passed over.
         clock_s: monotonic seconds.
     """
 
     def __init__(
-        self, board: DeviceState, on_doubt: Callable[[str], None] | None, clock_s: Callable[[], float] = time.monotonic
+        self,
+        board: DeviceState,
+        on_warning: Callable[[str], None] | None,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._board, self._on_doubt, self._clock_s = board, on_doubt, clock_s
+        self._board, self._on_doubt, self._clock_s = board, on_warning, clock_s
         self._next = 0.0
         self._said: set[str] = set()
 
     def look(self, link: Connection) -> None:
         """Look at a connection now."""
         self._next = self._clock_s() + _DAY_S
-        found = {**dict.fromkeys(self._said, ""), **link.doubts()}
+        found = {**dict.fromkeys(self._said, ""), **link.warnings()}
         self._said.clear()
         for name, line in found.items():
             self._tell(name, line)
@@ -562,7 +565,7 @@ class Callbacks:
     Args:
         board: what the device says of itself.
         on_state: takes a new state, and a detail for people.
-        on_doubt: takes a line for people.
+        on_warning: takes a line for people.
         receiver: takes what comes from the broker.
     """
 
@@ -570,10 +573,10 @@ class Callbacks:
         self,
         board: DeviceState,
         on_state: Callable[[State, str], None] | None = None,
-        on_doubt: Callable[[str], None] | None = None,
+        on_warning: Callable[[str], None] | None = None,
         receiver: Receiver | None = None,
     ) -> None:
-        self._board, self._on_state, self._on_doubt, self._receiver = board, on_state, on_doubt, receiver
+        self._board, self._on_state, self._on_doubt, self._receiver = board, on_state, on_warning, receiver
         self._failing: set[str] = set()
         self._said: set[str] = set()
         self._error = ""
@@ -591,7 +594,7 @@ class Callbacks:
     def doubt(self, line: str) -> None:
         """Something is not wrong yet."""
         if self._on_doubt is not None:
-            self._call("on_doubt", self._on_doubt, line)
+            self._call("on_warning", self._on_doubt, line)
 
     def receive(self, incoming: Incoming) -> None:
         """One message came; see `Receiver.receive`."""

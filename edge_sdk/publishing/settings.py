@@ -16,7 +16,7 @@ import msgspec
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import read_regular
-from edge_sdk.messages.schema import EVENTS, KINDS, SNAPSHOTS, CameraKind, Channel, Kind
+from edge_sdk.messages.schema import EVENTS, MESSAGES, SNAPSHOTS, CameraKind, Channel, MessageKind
 from edge_sdk.messages.topics import Topics, default_device
 
 _EXPECTED = "expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]"
@@ -190,13 +190,13 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         results = Channel(qos=self.qos, expiry_s=self.expiry_s, max_per_s=self.max_per_s)
         return {"event": self.events, "result": results, "snapshot": self.snapshots}
 
-    def channel(self, kind: Kind) -> Channel:
+    def channel(self, kind: MessageKind) -> Channel:
         """Return how messages of one kind travel; telemetry expires as results do."""
         if kind == "telemetry":
             return Channel(expiry_s=self.expiry_s)
         if kind in ("result", "event", "snapshot"):
             return self.channels[kind]
-        return KINDS[kind].channel
+        return MESSAGES[kind].channel
 
     @property
     def topics(self) -> Topics:

@@ -14,7 +14,7 @@ import msgspec
 from edge_sdk.core.threads import Backoff
 from edge_sdk.fleet.fleet import Fleet
 from edge_sdk.fleet.messages import Address, read
-from edge_sdk.messages.schema import Kind, Message
+from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.connection import Answer, Phase, Receiver, Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
@@ -38,7 +38,7 @@ class FakeLink:
         window: int = 20,
         answers: bool = True,
         complaint: str = "",
-        judge: Callable[[Kind, Message], tuple[str, int]] | None = None,
+        judge: Callable[[MessageKind, Message], tuple[str, int]] | None = None,
         limit: int = 10**9,
     ) -> None:
         self.phase: Phase = "opening"
@@ -50,7 +50,7 @@ class FakeLink:
         self._judge = judge or (lambda _kind, _message: (complaint, 0x80 if complaint else 0))
         self._limit = limit
         self._unanswered: list[int] = []
-        self.published: list[tuple[Kind, Message]] = []
+        self.published: list[tuple[MessageKind, Message]] = []
         self.most_unanswered = 0
         self.is_heard = False
         self.doubtful: dict[str, str] = {}
@@ -83,13 +83,13 @@ class FakeLink:
                 wakeup.clear()
                 return
 
-    def fits(self, kind: Kind, message: Message) -> bool:
+    def fits(self, kind: MessageKind, message: Message) -> bool:
         return kind not in ("result", "event", "snapshot") or len(message.payload) <= self._limit
 
-    def acknowledges(self, kind: Kind) -> bool:
+    def acknowledges(self, kind: MessageKind) -> bool:
         return True
 
-    def publish(self, kind: Kind, message: Message) -> int:
+    def publish(self, kind: MessageKind, message: Message) -> int:
         self.published.append((kind, message))
         self._unanswered.append(len(self.published))
         self.most_unanswered = max(self.most_unanswered, len(self._unanswered))
@@ -109,7 +109,7 @@ class FakeLink:
     def listen(self, topics: Sequence[str], receiver: Receiver) -> None:
         self.receiver, self._topics = receiver, topics
 
-    def doubts(self) -> dict[str, str]:
+    def warnings(self) -> dict[str, str]:
         return dict(self.doubtful)
 
     def close(self, *, politely: bool) -> None:
@@ -118,7 +118,7 @@ class FakeLink:
     def drop(self, detail: str) -> None:
         self.phase, self.detail = "lost", detail
 
-    def documents(self, *kinds: Kind) -> list[dict[str, Any]]:
+    def documents(self, *kinds: MessageKind) -> list[dict[str, Any]]:
         """What was published of some kinds, in order."""
         return [msgspec.json.decode(message.payload) for kind, message in list(self.published) if kind in kinds]
 

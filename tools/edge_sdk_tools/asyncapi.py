@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from edge_sdk.messages.schema import KINDS, SCHEMA_VERSION, Kind
+from edge_sdk.messages.schema import MESSAGES, SCHEMA_VERSION, MessageKind
 from edge_sdk.messages.topics import Topics
 
 _Json: TypeAlias = dict[str, Any]
@@ -30,7 +30,7 @@ _REF = "#/components/schemas/{name}"
 
 def asyncapi_document() -> bytes:
     """The document, JSON, indented."""
-    written = {name: kind.type for name, kind in KINDS.items() if kind.type is not None}
+    written = {name: kind.type for name, kind in MESSAGES.items() if kind.type is not None}
     payloads, schemas = msgspec.json.schema_components(written.values(), ref_template=_REF)
     by_kind = dict(zip(written, payloads, strict=True))
     document: _Json = {
@@ -42,36 +42,36 @@ def asyncapi_document() -> bytes:
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
         },
         "defaultContentType": "application/json",
-        "channels": {name: _channel(name) for name in KINDS},
-        "operations": {name: _operation(name) for name in KINDS},
+        "channels": {name: _channel(name) for name in MESSAGES},
+        "operations": {name: _operation(name) for name in MESSAGES},
         "components": {
-            "messages": {name: _message(name, by_kind.get(name)) for name in KINDS},
+            "messages": {name: _message(name, by_kind.get(name)) for name in MESSAGES},
             "schemas": {name: _draft7(schema) for name, schema in sorted(schemas.items())},
         },
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
-def _channel(name: Kind) -> _Json:
+def _channel(name: MessageKind) -> _Json:
     address = _address(name)
     return {
         "address": address,
-        "summary": KINDS[name].summary,
+        "summary": MESSAGES[name].summary,
         "parameters": {level: {"description": text} for level, text in _LEVELS.items() if f"{{{level}}}" in address},
         "messages": {name: {"$ref": f"#/components/messages/{name}"}},
     }
 
 
-def _address(name: Kind) -> str:
+def _address(name: MessageKind) -> str:
     """The topic of a kind, with the names of its levels in their places."""
-    if not KINDS[name].topic:
+    if not MESSAGES[name].topic:
         return _DISCOVERY
     levels = Topics("prefix", "site", "device").of(name, "camera").split("/")
     return "/".join(f"{{{level}}}" if level in _LEVELS else level for level in levels)
 
 
-def _operation(name: Kind) -> _Json:
-    kind = KINDS[name]
+def _operation(name: MessageKind) -> _Json:
+    kind = MESSAGES[name]
     binding: _Json = {"qos": kind.channel.qos, "retain": kind.is_retained, "bindingVersion": "0.2.0"}
     if not kind.is_retained and not kind.is_received:
         binding["messageExpiryInterval"] = kind.channel.expiry_s
@@ -88,7 +88,7 @@ def _operation(name: Kind) -> _Json:
     return operation
 
 
-def _message(name: Kind, payload: _Json | None) -> _Json:
+def _message(name: MessageKind, payload: _Json | None) -> _Json:
     properties: _Json = {"schema": {"const": str(SCHEMA_VERSION)}, "stream": {"const": name}}
     if name in ("result", "event", "snapshot"):
         properties["seq"] = {"type": "string", "pattern": "^[0-9]+$"}
@@ -103,9 +103,9 @@ def _message(name: Kind, payload: _Json | None) -> _Json:
     }
     return {
         "name": name,
-        "title": KINDS[name].summary,
+        "title": MESSAGES[name].summary,
         "contentType": "application/json" if payload is not None else "image/jpeg",
-        **({"headers": headers} if not KINDS[name].is_received else {}),
+        **({"headers": headers} if not MESSAGES[name].is_received else {}),
         "payload": {"type": "string", "format": "binary"} if payload is None else _draft7(payload),
         "bindings": {"mqtt": {"payloadFormatIndicator": 0 if payload is None else 1, "bindingVersion": "0.2.0"}},
     }

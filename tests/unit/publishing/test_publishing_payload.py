@@ -21,13 +21,13 @@ from edge_sdk.bundle.model_spec import ClassificationSpec
 from edge_sdk.core.frame import Classification, Detections
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import (
-    KINDS,
+    MESSAGES,
     CameraHealth,
     ControlState,
     EventMessage,
     Identity,
-    Kind,
     Message,
+    MessageKind,
     ResultMessage,
     Running,
     SeenMessage,
@@ -294,7 +294,7 @@ SEEN = [
     msgspec.json.encode(SeenMessage(**msgspec.structs.asdict(WHO), camera="door", label="shut")),
     *_examples("seen"),
 ]
-MESSAGES: list[tuple[str, type, list[bytes]]] = [
+EXAMPLES: list[tuple[str, type, list[bytes]]] = [
     ("status", StatusMessage, STATUSES),
     ("state", StateMessage, STATES),
     ("telemetry", TelemetryMessage, HEALTH),
@@ -302,8 +302,8 @@ MESSAGES: list[tuple[str, type, list[bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", [name for name in KINDS if name not in ("snapshot", "discovery")])
-def test_schema_files_are_up_to_date(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [name for name in MESSAGES if name not in ("snapshot", "discovery")])
+def test_schema_files_are_up_to_date(kind: MessageKind) -> None:
     assert (DOCS / f"{kind}.schema.json").read_bytes() == message_schema(kind), (
         f"write it again: python -c 'import pathlib; from edge_sdk.messages.schema import message_schema; "
         f'pathlib.Path("docs/{kind}.schema.json").write_bytes(message_schema("{kind}"))\''
@@ -337,7 +337,7 @@ def test_a_state_message() -> None:
     assert msgspec.json.decode(_board().state()) == expected
 
 
-@pytest.mark.parametrize(("name", "kind", "messages"), MESSAGES, ids=[name for name, *_ in MESSAGES])
+@pytest.mark.parametrize(("name", "kind", "messages"), EXAMPLES, ids=[name for name, *_ in EXAMPLES])
 def test_messages_keep_to_their_schema_and_are_read_back(name: str, kind: type, messages: list[bytes]) -> None:
     for data in messages:
         document = msgspec.json.decode(data)
@@ -360,7 +360,7 @@ def test_the_schemas_refuse_other_messages() -> None:
         ("telemetry", ["cpu_share"], -0.1),
         ("telemetry", ["cameras", "door", "results"], -1),
     ):
-        document: Any = msgspec.json.decode(next(messages[0] for other, _, messages in MESSAGES if other == name))
+        document: Any = msgspec.json.decode(next(messages[0] for other, _, messages in EXAMPLES if other == name))
         place = document
         for key in path[:-1]:
             place = place[key]

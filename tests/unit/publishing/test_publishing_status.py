@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import Kind, Message, ModelRef, Running, SourceState
+from edge_sdk.messages.schema import Message, MessageKind, ModelRef, Running, SourceState
 from edge_sdk.publishing.retained import DeviceState
 from edge_sdk.publishing.session import PublishWarnings
 from tests.support.connections import FakeLink, door_over, has_connected, publisher_over, put, until
@@ -253,13 +253,13 @@ def test_a_publisher_looks_at_each_connection() -> None:
 class _Narrow(FakeLink):
     """Takes no state."""
 
-    def fits(self, kind: Kind, message: Message) -> bool:
+    def fits(self, kind: MessageKind, message: Message) -> bool:
         return kind != "state" and super().fits(kind, message)
 
 
 def test_a_state_above_the_limit_is_said_once_and_publishing_goes_on() -> None:
     said: list[str] = []
-    publisher, door = door_over(_Narrow(), on_doubt=said.append)
+    publisher, door = door_over(_Narrow(), on_warning=said.append)
     for name in ("hung", "not_finite"):
         door.warn(name, "of the door")
     put(door, 1)
