@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -362,22 +362,22 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"max_per_s is {self.max_per_s}, expected {_SLOWEST:g} to {_FASTEST:g}")
 
 
-class MessageSpec(msgspec.Struct, frozen=True, kw_only=True):
+class MessageSpec(NamedTuple):
     """One kind of message.
 
     Attributes:
-        summary: what such a message says, for people.
         type: what its JSON holds; None for a JPEG picture.
         topic: its topic below the device's own, with `{camera}` where it is of one; empty for a topic of somebody else.
         channel: how it travels, where the settings do not say otherwise.
-        is_retained: whether the broker keeps the latest for those who subscribe later.
+        summary: what such a message says, for people.
+        is_retained: whether the broker keeps the latest for those who subscribe later; it does not expire.
         is_received: whether the device receives it; it sends all others.
     """
 
-    summary: str
     type: Any
     topic: str
     channel: Channel
+    summary: str
     is_retained: bool = False
     is_received: bool = False
 
@@ -396,51 +396,23 @@ _ANSWERS = Channel(qos=1, expiry_s=60)  # nobody waits longer for an answer
 
 MESSAGES: dict[MessageKind, MessageSpec] = {
     "status": MessageSpec(
-        summary="Whether the device is online, and with which models",
-        type=StatusMessage,
-        topic="status",
-        channel=_RETAINED,
-        is_retained=True,
+        StatusMessage, "status", _RETAINED, "Whether the device is online, and with which models", is_retained=True
     ),
-    "state": MessageSpec(
-        summary="How the device and its cameras do",
-        type=StateMessage,
-        topic="state",
-        channel=_RETAINED,
-        is_retained=True,
-    ),
-    "telemetry": MessageSpec(
-        summary="How the machine does", type=TelemetryMessage, topic="telemetry", channel=Channel()
-    ),
-    "result": MessageSpec(
-        summary="What one frame shows", type=ResultMessage, topic="result/{camera}", channel=Channel()
-    ),
-    "event": MessageSpec(
-        summary="Something that happened on a camera", type=EventMessage, topic="event/{camera}", channel=EVENTS
-    ),
-    "snapshot": MessageSpec(summary="A picture of a camera", type=None, topic="snapshot/{camera}", channel=SNAPSHOTS),
+    "state": MessageSpec(StateMessage, "state", _RETAINED, "How the device and its cameras do", is_retained=True),
+    "telemetry": MessageSpec(TelemetryMessage, "telemetry", Channel(), "How the machine does"),
+    "result": MessageSpec(ResultMessage, "result/{camera}", Channel(), "What one frame shows"),
+    "event": MessageSpec(EventMessage, "event/{camera}", EVENTS, "Something that happened on a camera"),
+    "snapshot": MessageSpec(None, "snapshot/{camera}", SNAPSHOTS, "A picture of a camera"),
     "seen": MessageSpec(
-        summary="What a camera sees at present, in few words",
-        type=SeenMessage,
-        topic="seen/{camera}",
-        channel=_RETAINED,
-        is_retained=True,
+        SeenMessage, "seen/{camera}", _RETAINED, "What a camera sees at present, in few words", is_retained=True
     ),
     "discovery": MessageSpec(
-        summary="What Home Assistant is told of the device",
-        type=dict[str, Any],
-        topic="",
-        channel=_RETAINED,
-        is_retained=True,
+        dict[str, Any], "", _RETAINED, "What Home Assistant is told of the device", is_retained=True
     ),
     "command": MessageSpec(
-        summary="What the device is asked to do, where that is allowed",
-        type=Command,
-        topic="cmd",
-        channel=Channel(),
-        is_received=True,
+        Command, "cmd", Channel(), "What the device is asked to do, where that is allowed", is_received=True
     ),
-    "response": MessageSpec(summary="What came of a command", type=ResponseMessage, topic="res", channel=_ANSWERS),
+    "response": MessageSpec(ResponseMessage, "res", _ANSWERS, "What came of a command"),
 }
 
 

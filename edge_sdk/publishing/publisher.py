@@ -21,6 +21,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timezone
 from functools import partial
 from typing import Protocol
 
@@ -349,15 +350,16 @@ class MqttStream(Stream):
 
     def report_running(self, running: Running) -> None:
         """Have the retained state say what runs; see `Stream.report_running`."""
-        self._notice(has_changed=self._state.set_running(self._entry, running))
+        self._notice(has_changed=self._state.update(self._entry, running=running))
 
     def report_source(self, state: SourceState) -> None:
         """Have the retained state say how the source is; see `Stream.report_source`."""
-        self._notice(has_changed=self._state.set_source(self._entry, state))
+        trouble, since = state.trouble or msgspec.UNSET, state.since.astimezone(timezone.utc)
+        self._notice(has_changed=self._state.update(self._entry, source=state.status, trouble=trouble, since=since))
 
     def report_controls(self, state: ControlState) -> None:
         """Have the retained state say what commands have set; see `Stream.report_controls`."""
-        self._notice(has_changed=self._state.set_controls(self._entry, state))
+        self._notice(has_changed=self._state.update(self._entry, controls=state))
 
     def report_seen(self, result: Result) -> None:
         """Keep what is seen on a retained topic of its own; see `Stream.report_seen`."""

@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from datetime import timezone
 from functools import partial
 from typing import Literal
 
@@ -22,13 +21,10 @@ import msgspec
 from edge_sdk.core.errors import one_line
 from edge_sdk.messages.schema import (
     CameraState,
-    ControlState,
     Identity,
     Message,
     MessageKind,
     ModelRef,
-    Running,
-    SourceState,
     StateMessage,
     StatusMessage,
 )
@@ -103,24 +99,28 @@ class DeviceState:
                 self.status_version += 1
                 self.state_version += 1
 
-    def set_source(self, entry: CameraEntry, source: SourceState) -> bool:
-        """Set the state of a camera's source; return whether that changed anything."""
-        trouble = source.trouble or msgspec.UNSET
-        return self._change(entry, source=source.status, trouble=trouble, since=source.since.astimezone(timezone.utc))
+    def update(self, entry: CameraEntry, **changes: object) -> bool:
+        """Change a camera's state; return whether that is news.
 
-    def set_running(self, entry: CameraEntry, running: Running) -> bool:
-        """Set what runs; return whether that changed anything."""
-        return self._change(entry, running=running)
-
-    def set_controls(self, entry: CameraEntry, controls: ControlState) -> bool:
-        """Set what commands have set; return whether that changed anything."""
-        return self._change(entry, controls=controls)
+        Args:
+            entry: of the camera.
+            changes: attributes of `CameraState`.
+        """
+        with self._lock:
+            state = msgspec.structs.replace(entry.state, **changes)
+            if state == entry.state:
+                return False
+            entry.state = state
+            if self._entries.get(entry.camera) is not entry:
+                return False  # another stream has the camera
+            self.state_version += 1
+            return True
 
     def warn(self, entry: CameraEntry, name: str, line: str) -> bool:
-        """Set a camera's warning of a name, an empty line takes it back; return whether that changed anything."""
+        """Set a camera's warning of a name, an empty line takes it back; return whether that is news."""
         before, line = entry.state.warnings or {}, one_line(line)
         warnings = {key: value for key, value in {**before, name: line}.items() if value}
-        return self._change(entry, warnings=warnings or msgspec.UNSET)
+        return self.update(entry, warnings=warnings or msgspec.UNSET)
 
     def warn_of_device(self, name: str, line: str) -> bool:
         """Set a warning of the device itself, as `warn` does a camera's."""
@@ -151,17 +151,6 @@ class DeviceState:
             cameras = {entry.camera: entry.state for entry in self._entries.values()}
             warnings = dict(self._warnings) or msgspec.UNSET
         return msgspec.json.encode(StateMessage(**self._header, cameras=cameras, warnings=warnings))
-
-    def _change(self, entry: CameraEntry, **changes: object) -> bool:
-        with self._lock:
-            state = msgspec.structs.replace(entry.state, **changes)
-            if state == entry.state:
-                return False
-            entry.state = state
-            if self._entries.get(entry.camera) is not entry:
-                return False  # another stream has the camera
-            self.state_version += 1
-            return True
 
 
 class _Retained:

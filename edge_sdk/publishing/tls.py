@@ -9,11 +9,10 @@ the two sides does not trust the other.
 from __future__ import annotations
 
 import errno
-import socket
 import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
@@ -75,19 +74,9 @@ class BrokerTls(ssl.SSLContext):
     connection: BrokerSocket | None = None
     sslsocket_class = BrokerSocket
 
-    def wrap_socket(
-        self,
-        sock: socket.socket,
-        server_side: bool = False,
-        do_handshake_on_connect: bool = True,
-        suppress_ragged_eofs: bool = True,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLSocket:
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
         """Wrap a socket; see `ssl.SSLContext.wrap_socket`."""
-        wrapped = super().wrap_socket(
-            sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, server_hostname, session
-        )
+        wrapped = super().wrap_socket(*args, **options)
         self.connection = wrapped if isinstance(wrapped, BrokerSocket) else None
         return wrapped
 

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import Message, SourceState
+from edge_sdk.messages.schema import Message
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming
 from edge_sdk.publishing.publisher import CameraSequence, MqttPublisher
@@ -67,7 +67,7 @@ def test_status_and_state_change_apart() -> None:
     desk = Desk()
     desk.said()
     desk.now_s += 60
-    desk.board.set_source(desk.door, SourceState(status="lost", since=_NOW))
+    desk.board.update(desk.door, source="lost", since=_NOW)
     assert desk.said() == ["state"]
     desk.now_s += 60
     desk.board.join("gate", MODEL)

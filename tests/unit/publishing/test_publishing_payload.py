@@ -31,7 +31,6 @@ from edge_sdk.messages.schema import (
     ResultMessage,
     Running,
     SeenMessage,
-    SourceState,
     StateMessage,
     StatusMessage,
     TelemetryMessage,
@@ -243,13 +242,13 @@ def _board() -> DeviceState:
     board = DeviceState(WHO, {"edge-sdk": "1.2"})
     door = board.join("door", MODEL)
     board.join("gate", MODEL)
-    board.set_source(door, SourceState(status="lost", trouble="connection refused", since=NOW))
-    board.set_running(
-        door, Running(variant="int8.320x320", every=1, rung=1, rungs=7, reason="34% of 60 frames were late")
+    board.update(door, source="lost", trouble="connection refused", since=NOW)
+    board.update(
+        door, running=Running(variant="int8.320x320", every=1, rung=1, rungs=7, reason="34% of 60 frames were late")
     )
     board.warn(door, "hung", "a run did not finish")
     board.warn_of_device("disk", "12 MB are free")
-    board.set_controls(door, ControlState(paused=True, confidence=0.5, max_fps=0))
+    board.update(door, controls=ControlState(paused=True, confidence=0.5, max_fps=0))
     return board
 
 
