@@ -238,18 +238,18 @@ WHO = Identity("pi", "boot", "run")
 HEADER = {"schema": 1, "device": "pi", "boot_id": "boot", "run_id": "run"}
 
 
-def _board() -> DeviceState:
-    board = DeviceState(WHO, {"edge-sdk": "1.2"})
-    door = board.join("door", MODEL)
-    board.join("gate", MODEL)
-    board.update(door, source="lost", trouble="connection refused", since=NOW)
-    board.update(
+def _device_state() -> DeviceState:
+    state = DeviceState(WHO, {"edge-sdk": "1.2"})
+    door = state.join("door", MODEL)
+    state.join("gate", MODEL)
+    state.update(door, source="lost", trouble="connection refused", since=NOW)
+    state.update(
         door, running=Running(variant="int8.320x320", every=1, rung=1, rungs=7, reason="34% of 60 frames were late")
     )
-    board.warn(door, "hung", "a run did not finish")
-    board.warn_of_device("disk", "12 MB are free")
-    board.update(door, controls=ControlState(paused=True, confidence=0.5, max_fps=0))
-    return board
+    state.warn(door, "hung", "a run did not finish")
+    state.warn_of_device("disk", "12 MB are free")
+    state.update(door, controls=ControlState(paused=True, confidence=0.5, max_fps=0))
+    return state
 
 
 def _telemetry() -> TelemetryMessage:
@@ -282,8 +282,13 @@ def _validator(name: str) -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(msgspec.json.decode((DOCS / f"{name}.schema.json").read_bytes()))
 
 
-STATUSES = [_board().online(), _board().offline("lost"), _board().offline("shutdown"), *_examples("status")]
-STATES = [_board().state(), DeviceState(WHO, {}).state(), *_examples("state")]
+STATUSES = [
+    _device_state().online(),
+    _device_state().offline("lost"),
+    _device_state().offline("shutdown"),
+    *_examples("status"),
+]
+STATES = [_device_state().state(), DeviceState(WHO, {}).state(), *_examples("state")]
 HEALTH = [
     msgspec.json.encode(_telemetry()),
     msgspec.json.encode(TelemetryMessage(**msgspec.structs.asdict(WHO), at=NOW)),
@@ -312,9 +317,9 @@ def test_schema_files_are_up_to_date(kind: MessageKind) -> None:
 def test_status_messages() -> None:
     model = {"name": "tiny", "version": 3, "sha256": "0" * 64}
     online = {**HEADER, "stream": "status", "status": "online", "versions": {"edge-sdk": "1.2"}}
-    assert msgspec.json.decode(_board().online()) == {**online, "cameras": {"door": model, "gate": model}}
+    assert msgspec.json.decode(_device_state().online()) == {**online, "cameras": {"door": model, "gate": model}}
     lost = {**HEADER, "stream": "status", "status": "offline", "reason": "lost"}
-    assert msgspec.json.decode(_board().offline("lost")) == lost
+    assert msgspec.json.decode(_device_state().offline("lost")) == lost
 
 
 def test_a_state_message() -> None:
@@ -333,7 +338,7 @@ def test_a_state_message() -> None:
         "cameras": {"door": door, "gate": {}},
         "warnings": {"disk": "12 MB are free"},
     }
-    assert msgspec.json.decode(_board().state()) == expected
+    assert msgspec.json.decode(_device_state().state()) == expected
 
 
 @pytest.mark.parametrize(("name", "kind", "messages"), EXAMPLES, ids=[name for name, *_ in EXAMPLES])

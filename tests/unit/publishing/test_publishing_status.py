@@ -216,28 +216,28 @@ def test_a_device_s_warnings_are_said_again_to_a_broker_that_came_back_and_outli
 _DAY_S = 24 * 60 * 60
 
 
-def _warnings(board: DeviceState) -> dict[str, str]:
-    found: dict[str, str] = msgspec.json.decode(board.state()).get("warnings", {})
+def _warnings(state: DeviceState) -> dict[str, str]:
+    found: dict[str, str] = msgspec.json.decode(state.state()).get("warnings", {})
     return found
 
 
 def test_a_connection_that_holds_is_looked_at_once_a_day() -> None:
     now, said = [1000.0], list[str]()
-    board, link = DeviceState(IDENTITY, {}), FakeLink()
-    doubts = PublishWarnings(board, said.append, lambda: now[0])
+    state, link = DeviceState(IDENTITY, {}), FakeLink()
+    doubts = PublishWarnings(state, said.append, lambda: now[0])
     doubts.look(link)
     link.doubtful = {"broker_certificate": "ends soon"}
     now[0] += _DAY_S - 1
     doubts.look_daily(link)
-    assert _warnings(board) == {}
+    assert _warnings(state) == {}
     now[0] += 1
     doubts.look_daily(link)
     doubts.look_daily(link)
-    assert (_warnings(board), said) == ({"broker_certificate": "ends soon"}, ["ends soon"])
+    assert (_warnings(state), said) == ({"broker_certificate": "ends soon"}, ["ends soon"])
     link.doubtful = {"broker_certificate": ""}
     now[0] += _DAY_S
     doubts.look_daily(link)
-    assert (_warnings(board), said) == ({}, ["ends soon"])
+    assert (_warnings(state), said) == ({}, ["ends soon"])
 
 
 def test_a_publisher_looks_at_each_connection() -> None:
