@@ -23,7 +23,7 @@ from edge_sdk.core.errors import (
     SizeGateError,
     UsageError,
 )
-from edge_sdk_tools.build import build
+from edge_sdk_tools.build.pipeline import build
 from tests.support.projects import picture, write_detector, write_pictures, write_project
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.core.errors import EdgeError, ModelError, OutputError, UsageError
-from edge_sdk_tools.candidates import Finished, Store, Workshop
-from edge_sdk_tools.candidates.outcome import decoded, encoded
+from edge_sdk_tools.jobs.outcome import decoded, encoded
+from edge_sdk_tools.jobs.runner import Finished, Workshop
+from edge_sdk_tools.jobs.store import Store
 from tests.support import jobs
 from tests.support.jobs import Counted, Measured, Recipe
 
@@ -100,7 +101,7 @@ def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_job_that_always_kills_its_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk_tools.candidates.processes._DEATHS", 1)  # each new pair of workers takes seconds
+    monkeypatch.setattr("edge_sdk_tools.jobs.processes._DEATHS", 1)  # each new pair of workers takes seconds
     with Workshop(jobs=2) as workshop, pytest.raises(EdgeError, match=r"^worker processes died 2 times, .*recipe-2"):
         workshop.run(jobs.die, jobs.recipes(4), shared=None, key=jobs.key, result=Measured)
 

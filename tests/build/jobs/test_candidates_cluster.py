@@ -21,7 +21,7 @@ from distributed import Client, LocalCluster
 import edge_sdk
 import edge_sdk_tools
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
-from edge_sdk_tools.candidates import Finished, Workshop
+from edge_sdk_tools.jobs.runner import Finished, Workshop
 from tests.support import jobs
 from tests.support.broker import free_port
 from tests.support.jobs import Counted, Measured, local_cluster
@@ -221,7 +221,7 @@ def _other_sources(folder: Path) -> None:
 def test_workers_with_other_versions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Any, expected: str
 ) -> None:
-    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 100.0)  # the worker starts beside other tests
+    monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 100.0)  # the worker starts beside other tests
     prepare(tmp_path)
     with (
         local_cluster(0) as empty,
@@ -253,7 +253,7 @@ def test_nobody_at_the_address(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 1.0)
+    monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
         with pytest.raises(UsageError, match="nobody answers within 1 s"):
@@ -261,13 +261,13 @@ def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 1.0)
+    monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 1.0)
     with local_cluster(0) as empty, pytest.raises(UsageError, match="no worker within 1 s; start some"):
         Workshop(scheduler=empty.scheduler_address).__enter__()
 
 
 def test_a_connection_that_does_not_close_in_time_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 0.1)
+    monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 0.1)
     close = Client.close
 
     def close_late(client: Client, timeout: float) -> None:
