@@ -123,7 +123,7 @@ def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
 _PROGRAM = """
 import sys
 from pathlib import Path
-from edge_sdk_tools.candidates import Workshop
+from edge_sdk_tools.jobs.runner import Workshop
 from tests.support import jobs
 if __name__ == "__main__":
     folder, many = Path(sys.argv[1]), int(sys.argv[2])
