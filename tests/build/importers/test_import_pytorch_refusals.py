@@ -31,6 +31,8 @@ from tests.support.projects import (
     write_toml,
 )
 
+pytestmark = pytest.mark.long  # half a minute of PyTorch's exporters; what is accepted is shown by test_import_pytorch
+
 
 @pytest.mark.parametrize(
     ("function", "expected"),
