@@ -182,7 +182,7 @@ def _unordered(schema: object) -> object:
 def test_the_documented_schema_is_the_code_s_and_fits_a_record() -> None:
     path = Path(__file__).parents[3] / "docs" / "report.schema.json"
     assert _unordered(json.loads(path.read_bytes())) == _unordered(json.loads(report_schema())), (
-        "write it again: python -c 'import pathlib; from edge_sdk_tools.ledger import report_schema; "
+        "write it again: python -c 'import pathlib; from edge_sdk_tools.report.schema import report_schema; "
         'pathlib.Path("docs/report.schema.json").write_bytes(report_schema())\''
     )
     validator = jsonschema.Draft202012Validator(json.loads(report_schema()))
