@@ -18,10 +18,10 @@ import torch
 
 from edge_sdk.cli.root import run as run_command
 from edge_sdk.core.errors import ModelError
-from edge_sdk_tools.build import build
-from edge_sdk_tools.importing.import_report import ImportReport
-from edge_sdk_tools.importing.pytorch import import_pytorch
-from edge_sdk_tools.ledger import from_json
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.importers.plan import ImportReport
+from edge_sdk_tools.importers.pytorch import import_pytorch
+from edge_sdk_tools.report.schema import from_json
 from tests.support import torch_models
 from tests.support.projects import (
     MODEL_TOML,
