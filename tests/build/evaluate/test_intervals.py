@@ -110,6 +110,7 @@ def test_a_difference_stays_where_one_can_be() -> None:
         assert -1 <= found.low < found.high <= 1
 
 
+@pytest.mark.long
 def test_the_intervals_of_average_precision_cover_what_more_images_would_give() -> None:
     population = _detections(np.random.default_rng(0), 1500)
     truth = AveragePrecision(population).mean()(np.ones((1, 1500)))[0]
