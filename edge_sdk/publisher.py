@@ -202,7 +202,7 @@ class Publisher:
         return self._events.wait_committed(timeout_s)
 
     def stats(self) -> PublisherStats:
-        """What happened so far, what waits and what is lost."""
+        """Return what happened so far, what waits and what is lost."""
         return self._publisher.stats()
 
     def close(self, timeout_s: float = 5.0) -> None:

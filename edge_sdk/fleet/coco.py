@@ -19,7 +19,7 @@ from edge_sdk.fleet.messages import Address
 from edge_sdk.messages.schema import DetectionMessage
 
 MOST_CATEGORIES = 10_000
-"""Of labels and their numbers; all are kept until the end, and anybody may publish new ones for ever."""
+"""Labels with their numbers; all are kept until the end, and anybody may publish new ones for ever."""
 
 _LONGEST_LABEL = 200  # characters
 _OTHERS_FROM = 10_000  # category numbers of labels whose class number another model's label has

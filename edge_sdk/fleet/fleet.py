@@ -43,7 +43,7 @@ MOST_DEVICES = 1000
 """More are counted, and not shown."""
 
 MOST_CAMERAS = 64
-"""Of one device; a real one has a handful."""
+"""Cameras of one device; a real one has a handful."""
 
 LONGEST_NAME = 100
 """Characters of a site, device or camera; none takes a longer one, and a topic may have 65535."""

@@ -57,7 +57,7 @@ class SetRate(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     max_fps: Annotated[float, Meta(extra_json_schema=_RATES)]
 
     def __post_init__(self) -> None:
-        """One number beside a range is nothing that a type says; msgspec makes a refusal of the ValueError."""
+        """Refuse what is neither 0 nor in the range, which no type says; msgspec reports the ValueError."""
         if self.max_fps != 0 and not SLOWEST_FPS <= self.max_fps <= FASTEST_FPS:
             raise ValueError(f"max_fps is {_in_short(self.max_fps)}, expected {_EXPECTED_FPS}")
 
@@ -134,7 +134,7 @@ class Complaint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a snapshot: where it was published, its size in pixels and in bytes, and the frame's number in its source."""
+    """A snapshot: where it was published, its size in pixels and in bytes, and the frame's number in its source."""
 
     topic: str
     width: Annotated[int, Meta(ge=1)]

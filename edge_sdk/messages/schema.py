@@ -32,7 +32,7 @@ SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "ende
 
 
 class ModelRef(msgspec.Struct, frozen=True, gc=False):
-    """What answered: the bundle's name, its version, the SHA-256 of its manifest in hex, and which of its models.
+    """The model that answered: the bundle's name, its version, the SHA-256 of its manifest in hex, and which of its models.
 
     `variant` is in results, for it may change from one to the next.
     """
@@ -237,7 +237,7 @@ class EventMessage(_Spoken, frozen=True, kw_only=True, tag="event"):
 
 
 class CameraHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one camera: `fps` since the last message, `age_p50_ms` of the latest results, the rest since it was added."""
+    """One camera's health: `fps` since the last message, `age_p50_ms` of the latest results, the rest since its start."""
 
     fps: _Amount | msgspec.UnsetType = msgspec.UNSET
     age_p50_ms: float | msgspec.UnsetType = msgspec.UNSET
@@ -258,7 +258,7 @@ class EventLosses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventsHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the events of all cameras: `waiting` is now, `durable` whether they wait on disk, the rest since the start.
+    """The events of all cameras: `waiting` is now, `durable` whether they wait on disk, the rest since the start.
 
     What a rate leaves out (`limited`) is in none of the other numbers.
     """

@@ -423,7 +423,7 @@ class MqttConnection:
         self._lose(f"connection lost{suspicion}" if reason.value == _UNSPECIFIED else str(reason))
 
     def _suspicion(self) -> str:
-        """What a broker may have meant that left without a word before it answered; empty where nothing is near."""
+        """Guess for people what a broker meant that left before it answered; empty where nothing is near."""
         if not self._settings.tls:
             return _WANTS_TLS
         return f"; perhaps {WANTS_OURS}" if self._settings.cert_file is None else ""

@@ -96,7 +96,7 @@ class _Announced(msgspec.Struct, frozen=True):
 
 
 class _Message(msgspec.Struct, frozen=True):
-    """What of an earlier message is of interest."""
+    """The part of an earlier message that is of interest."""
 
     components: dict[str, _Announced] = {}
 

@@ -215,7 +215,7 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client_id(self) -> str:
-        """The same after every restart, so that the broker ends a connection that died unnoticed.
+        """The client id: the same after every restart, so that the broker ends a connection that died unnoticed.
 
         With a random one the last will of the dead connection would come after the new one's birth, and stay. A name
         holds no slash, so two different devices never share an id.
