@@ -32,7 +32,7 @@ SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "ende
 
 
 class ModelRef(msgspec.Struct, frozen=True, gc=False):
-    """The model that answered: the bundle's name, its version, the SHA-256 of its manifest in hex, and which of its models.
+    """The model that answered: the bundle's name, its version, its manifest's SHA-256 in hex, and which of its models.
 
     `variant` is in results, for it may change from one to the next.
     """
@@ -237,7 +237,7 @@ class EventMessage(_Spoken, frozen=True, kw_only=True, tag="event"):
 
 
 class CameraHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """One camera's health: `fps` since the last message, `age_p50_ms` of the latest results, the rest since its start."""
+    """One camera's health: `fps` since the last message, `age_p50_ms` of the latest results, the rest in all."""
 
     fps: _Amount | msgspec.UnsetType = msgspec.UNSET
     age_p50_ms: float | msgspec.UnsetType = msgspec.UNSET
