@@ -617,7 +617,7 @@ class Disk:
             self.astray.close()  # takes away what is the log at its path, which is another file's by now
             self.astray = None
             with contextlib.suppress(sqlite3.Error):
-                store.look()
+                store.check_place()
             line = f"{self.path} was removed or replaced while it was used; {carried} events were carried over"
             self._on_trouble("outbox_damaged", f"{line}; nothing else may touch it")
         return denied

@@ -380,7 +380,7 @@ class EventStore:
             self._sql.close()
             raise
 
-    def look(self) -> None:
+    def check_place(self) -> None:
         """See whether it is still at its path; a log that was removed begins anew.
 
         Raises:

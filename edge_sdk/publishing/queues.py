@@ -240,7 +240,7 @@ class Queues:
         """Nothing is held any longer."""
         for pace in self._paces.values():
             pace.release(all_of_them=True)
-        self._events.hasten()
+        self._events.release_held()
 
     def wait_s(self) -> float:
         """Seconds until something that is held is due; infinity where nothing is."""

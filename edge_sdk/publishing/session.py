@@ -414,7 +414,7 @@ class Sender:
     def settle(self, link: Connection) -> None:
         """Look what was answered."""
         if link.heard():
-            self._events.hear()
+            self._events.confirm()
         for kind, message, answer in self._flight.landed(link):
             if kind == "event":
                 self._settle_event(cast("QueuedEvent", message), answer)
@@ -454,7 +454,7 @@ class Sender:
     def _give_up(self, kind: Kind, message: Message, what: str, template: str) -> None:
         why = template.format(len(message.payload))
         if kind == "event":
-            self._events.refuse(cast("QueuedEvent", message), why)
+            self._events.reject(cast("QueuedEvent", message), why)
             return
         self.of_camera(message.camera, message.kind).count(is_answer=True, complaint=why)
         self._doubts["too_large"] = what.format(kind) + why
@@ -464,7 +464,7 @@ class Sender:
 
     def _send_event(self, link: Connection, event: QueuedEvent) -> None:
         if not link.fits("event", event):
-            self._events.refuse(event, f"its {len(event.payload)} bytes are above the broker's maximum packet size")
+            self._events.reject(event, f"its {len(event.payload)} bytes are above the broker's maximum packet size")
             self._doubts["too_large"] = f"a message (event) of {len(event.payload)} bytes {TOO_LARGE}"
             return
         self._flying_events += 1
@@ -483,7 +483,7 @@ class Sender:
             return
         self._error = f"the broker did not take an event on {event.topic}: {answer.complaint}"
         if self._is_final(event, answer.code):
-            self._events.refuse(event, answer.complaint)
+            self._events.reject(event, answer.complaint)
         else:  # what else of this window is refused comes back by itself: one step of the back-off is for all of it
             self._events.give_back(event, 0.0 if self._events.is_held else self._hold.next_s())
             if answer.code == _DENIED_CODE and not self._holds_denied:

@@ -16,7 +16,7 @@ import pytest
 from edge_sdk.core.threads import Backoff
 from edge_sdk.outbox.event import Losses, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.queue import Quarantine
+from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.store import EventStore
 from edge_sdk.outbox.writer import Writer
 from edge_sdk.publishing.connection import Wakeup
@@ -140,7 +140,7 @@ def test_what_was_denied_comes_again_once_the_broker_takes_an_event_of_that_topi
         denied, yard = put(outbox, 3), put(outbox, 1, camera="yard")
         *door, other = taken(outbox, 4)
         for event in door:
-            outbox.refuse(event, DENIED)
+            outbox.reject(event, DENIED)
         outbox.deliver(other)  # of another topic: that says nothing of this one
         until(lambda: outbox.stats().lost == Losses(quarantine=3))
         assert (outbox.waiting, yard) == (0, [other.seq])
@@ -167,8 +167,8 @@ def test_a_start_offers_what_was_denied_and_nothing_else_that_was_refused(tmp_pa
     with outbox_at(path) as outbox:
         numbers = put(outbox, 3)
         denied, large, other = taken(outbox, 3)
-        outbox.refuse(denied, DENIED)
-        outbox.refuse(large, "Packet too large (reason code 149)")
+        outbox.reject(denied, DENIED)
+        outbox.reject(large, "Packet too large (reason code 149)")
         outbox.deliver(other)
     for _ in range(2):  # denied once more, it is put aside once more
         with outbox_at(path) as outbox:
@@ -176,7 +176,7 @@ def test_a_start_offers_what_was_denied_and_nothing_else_that_was_refused(tmp_pa
             assert outbox.waiting == 1
             [event] = taken(outbox, 1)
             assert event.seq == numbers[0]
-            outbox.refuse(event, DENIED)
+            outbox.reject(event, DENIED)
             assert outbox.stats().lost == Losses(quarantine=1)
     with outbox_at(path) as outbox:
         [event] = taken(outbox, 1)
@@ -198,7 +198,7 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
 
         def refused_meanwhile(writer: Writer, store: EventStore, topics: set[str]) -> list[int]:
             if not is_refused.is_set():
-                outbox.refuse(event, DENIED)
+                outbox.reject(event, DENIED)
                 writer._age_at = -math.inf  # the time has come to look for what is through
                 is_refused.set()
             return []
@@ -220,14 +220,14 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
 
 def test_a_broker_that_denies_some_and_takes_others_gets_them_once_a_minute() -> None:
     now_s = 100.0
-    aside = Quarantine(lambda: now_s)
-    event = QueuedEvent(TOPIC + "door", b"1", "door", seq=1, id=1)
+    queue = OutboxQueue(SequenceNumbers(lambda: 0.0), lambda: 0.0, 10**6, clock_s=lambda: now_s)
     found: list[bool] = []
-    for _ in range(13):
-        aside.refuse(event, DENIED)
-        aside.delivered(event.topic)
-        found.append(bool(aside.take_topics()))
+    for number in range(1, 27, 2):
+        events = [QueuedEvent(TOPIC + "door", b"1", "door", seq=one, id=one) for one in (number, number + 1)]
+        queue.feed(events, number + 1, has_more=False)
+        for event, settle in zip(events, (lambda event: queue.reject(event, DENIED), queue.deliver), strict=True):
+            assert queue.take() is event
+            settle(event)
+        found.append(bool(queue.take_offered_topics()))
         now_s += 10.0
     assert found == [True, False, False, False, False, False] * 2 + [True]
-    aside.delivered("another")
-    assert not aside.take_topics()
