@@ -22,7 +22,7 @@ from edge_sdk.outbox.writer import Writer
 from edge_sdk.publishing.connection import Wakeup
 from edge_sdk.publishing.queues import MemoryOutbox, Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
-from edge_sdk.publishing.session import InFlight, Rejections, Sender
+from edge_sdk.publishing.session import PublishWarnings, Rejections, Sender
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import FakeLink
 from tests.support.outboxes import TOPIC, WAIT_S, outbox_at, put, taken, until
@@ -33,19 +33,20 @@ POISON = b"poison"
 
 
 @contextmanager
-def _supply(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[Sender, EventOutbox]]:
+def _sending(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[Sender, EventOutbox]]:
     """With forty events of which some are poison."""
     with outbox_at(folder / "events.sqlite") as events:
         settings = MqttSettings(host="broker", port=1883, device="pi")
         queues = Queues(MemoryOutbox(), events, settings.channels)
-        board = DeviceState(IDENTITY, {})
-        refusals = Rejections(settings.topics, board, RetainedPublisher(board, settings.topics))
+        device_state = DeviceState(IDENTITY, {})
+        rejections = Rejections(settings.topics, device_state, RetainedPublisher(device_state, settings.topics))
+        warnings = PublishWarnings(device_state, lambda _line: None)
         for number in range(40):
             payload = POISON if number in poisons else b"%d" % number
             events.put(TOPIC + "door", "door", lambda _, payload=payload: payload)
         assert events.wait_committed(WAIT_S)
         until(lambda: events.is_ready)
-        yield Sender(queues, events, InFlight(60.0), refusals, hold), events
+        yield Sender(queues, events, rejections, warnings, 60.0, hold), events
 
 
 def _link(code: int) -> FakeLink:
@@ -56,20 +57,20 @@ def _link(code: int) -> FakeLink:
     return link
 
 
-def _round(supply: Sender, events: EventOutbox, link: FakeLink) -> None:
+def _round(sender: Sender, events: EventOutbox, link: FakeLink) -> None:
     """Send a window, as soon as events are sent at all, and settle it."""
     until(lambda: not events.is_held)
-    while supply.send_next(link):
+    while sender.send_next(link):
         pass
-    supply.settle(link)
+    sender.settle(link)
 
 
 @pytest.mark.parametrize("poisons", [{3}, {3, 5}, set(range(40))], ids=["one", "two", "all"])
 def test_each_is_tried_eight_times_and_put_aside(tmp_path: Path, poisons: set[int]) -> None:
-    with _supply(tmp_path, Backoff(0.001, 0.002), poisons) as (supply, events):
+    with _sending(tmp_path, Backoff(0.001, 0.002), poisons) as (sender, events):
         link = _link(0x83)
         while events.waiting:
-            _round(supply, events, link)
+            _round(sender, events, link)
             assert len(link.published) <= 40 * 8, "it goes on for ever"
         assert events.stats().lost == Losses(quarantine=len(poisons))
         assert [m.payload for _, m in link.published].count(POISON) == 8 * len(poisons)
@@ -78,13 +79,13 @@ def test_each_is_tried_eight_times_and_put_aside(tmp_path: Path, poisons: set[in
 
 
 def test_what_is_beyond_a_quota_is_tried_until_it_is_not(tmp_path: Path) -> None:
-    with _supply(tmp_path, Backoff(0.001, 0.002), {3, 5}) as (supply, events):
+    with _sending(tmp_path, Backoff(0.001, 0.002), {3, 5}) as (sender, events):
         link = _link(0x97)
         for _ in range(30):
-            _round(supply, events, link)
+            _round(sender, events, link)
         assert (events.waiting, events.stats().lost.total) == (2, 0)
         free = FakeLink()
-        _round(supply, events, free)
+        _round(sender, events, free)
         assert events.waiting == 0
 
 
@@ -95,14 +96,14 @@ def test_a_window_that_is_refused_is_one_step_of_the_back_off(tmp_path: Path) ->
         steps.append(ceiling_s)
         return ceiling_s
 
-    with _supply(tmp_path, Backoff(3600.0, 7200.0, longest), set(range(40))) as (supply, events):
+    with _sending(tmp_path, Backoff(3600.0, 7200.0, longest), set(range(40))) as (sender, events):
         link = _link(0x83)
         link.pace = 5  # answers come a few at a time
-        while supply.send_next(link):
+        while sender.send_next(link):
             pass
         assert len(link.published) == WINDOW
         for _ in range(4):
-            supply.settle(link)
+            sender.settle(link)
         assert steps == [3600.0]
         assert events.is_held
         assert events.waiting == 40
@@ -110,13 +111,13 @@ def test_a_window_that_is_refused_is_one_step_of_the_back_off(tmp_path: Path) ->
 
 @pytest.mark.parametrize("pace", [10**9, 5], ids=["at once", "a few at a time"])
 def test_a_window_that_is_refused_stays_on_disk_and_in_order(tmp_path: Path, pace: int) -> None:
-    with _supply(tmp_path, Backoff(0.001, 0.002), set(range(40))) as (supply, events):
+    with _sending(tmp_path, Backoff(0.001, 0.002), set(range(40))) as (sender, events):
         link = _link(0x97)
         link.pace = pace
         for _ in range(3):
-            _round(supply, events, link)
-        while supply._flight.messages():
-            supply.settle(link)
+            _round(sender, events, link)
+        while sender._in_flight:
+            sender.settle(link)
         events.put(TOPIC + "door", "door", lambda _: b"one more")  # what is through goes with the next commit
         assert events.wait_committed(WAIT_S)
         for file in tmp_path.glob("events.sqlite*"):  # as a power cut leaves them
@@ -125,7 +126,7 @@ def test_a_window_that_is_refused_stays_on_disk_and_in_order(tmp_path: Path, pac
             assert copy.waiting == 41
         free = FakeLink()
         while events.waiting:
-            _round(supply, events, free)
+            _round(sender, events, free)
         sent = [message.seq for _, message in free.published]
         assert sent == sorted(sent)
         assert len(sent) == 41
