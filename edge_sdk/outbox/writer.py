@@ -153,6 +153,7 @@ class Writer:
             if after < queue.fed and store.count_to(to) > store.count_to(after):
                 # What was in memory has overtaken what could not be read. Where this fails it may be done all the same.
                 by = queue.make_room(store.last_id)
+                self._add(queue.take_new())  # what was put until then has smaller ids, and must be fed before
                 self._unread.append((after + by, to + by))
                 store.shift(after, to, by, 0.0)
                 store.earlier_to = self._earlier_to = store.last_id

@@ -44,6 +44,22 @@ def _opening(path: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Iterat
         outbox.close(WAIT_S)
 
 
+def test_an_end_that_begins_before_the_file_is_open_tells_that_events_wait_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path) as outbox:
+        put(outbox, 1)
+    with _opening(path, monkeypatch) as (outbox, may_go):
+        put(outbox, 4)
+        ending = threading.Thread(target=outbox.close, args=(WAIT_S,))
+        ending.start()
+        until(outbox._closing.is_set)
+        may_go.set()
+        ending.join()
+        assert (outbox.stats().waiting, outbox.stats().is_durable) == (5, True)
+
+
 @pytest.mark.parametrize("count", [3, 1500])
 def test_a_disk_that_hangs_at_the_start_holds_up_nobody_and_no_number_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int

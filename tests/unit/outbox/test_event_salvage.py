@@ -539,6 +539,35 @@ def test_what_only_memory_has_is_not_overtaken_by_what_was_put_behind_it_in_the_
     assert found == numbers + earlier
 
 
+def test_what_is_put_while_unread_events_make_room_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, clock = OutboxSettings(), AgeClock("boot")
+    queue = OutboxQueue(SequenceNumbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
+    disk = Disk(tmp_path / "events.sqlite", settings, lambda *_: None, Backoff(0.001, 0.001))
+    writer = Writer(queue, disk, clock, settings, OutboxWarnings(lambda *_: None))
+    numbers = [queue.put(TOPIC + "gate", "gate", payload) for _ in range(600)]  # more than are read ahead
+    writer.turn()
+    found = _take_all(queue)
+    numbers.append(queue.put(TOPIC + "gate", "gate", payload))
+    with monkeypatch.context() as patch:
+        patch.setattr(EventStore, "commit", lambda *_: _raise("disk I/O error"))
+        writer.turn()  # the file is closed, and the last event overtakes those that were not read
+    found += _take_all(queue)
+    until(lambda: disk.may_try)
+    make_room = queue.make_room
+
+    def put_before(last_id: int) -> int:
+        numbers.append(queue.put(TOPIC + "gate", "gate", payload))
+        return make_room(last_id)
+
+    monkeypatch.setattr(queue, "make_room", put_before)
+    for _ in range(2):
+        writer.turn()
+        found += _take_all(queue)
+    writer.close()
+    assert len(numbers) == 602
+    assert sorted(found) == numbers
+
+
 @pytest.mark.parametrize("is_damaged", [True, False])
 def test_a_file_that_is_ours_at_the_second_try_is_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
@@ -572,5 +601,5 @@ def _take_all(queue: OutboxQueue) -> list[int]:
     return [event.seq for event in iter(queue.take, None)]
 
 
-def _raise(*_: object) -> None:
-    raise sqlite3.OperationalError("disk is full")
+def _raise(said: object = "", *_: object) -> None:
+    raise sqlite3.OperationalError(said if isinstance(said, str) and said else "disk is full")
