@@ -10,11 +10,9 @@ come before the file is read, or faster than their rate allows, wait for their n
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,8 +73,7 @@ class EventOutbox:
         self._queue = OutboxQueue(
             SequenceNumbers(wall_s), self._clock.seconds, settings.max_memory_bytes, is_open=not has_file
         )
-        self._limiter = RateLimiter(None, self._enter)
-        self._outcomes: deque[Exception | None] = deque()  # of late encodings, that nobody was told of yet
+        self.limit(None)
         self._disk: Disk | None = None
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
@@ -89,7 +86,10 @@ class EventOutbox:
 
     def limit(self, max_per_s: float | None) -> None:
         """Take so many of each camera a second, the newest of what is more; to be called before the first `put`."""
-        self._limiter = RateLimiter(max_per_s, self._enter, go_late=self._enter_late)
+        queue = self._queue
+        self._limiter: RateLimiter[tuple[str, str, Encode], int | None] = RateLimiter(
+            max_per_s, lambda event: queue.put(*event), go_late=lambda event: queue.put_late(*event)
+        )
 
     def put(self, topic: str, camera: str, encode: Encode) -> int | None:
         """Take one event; never waits for a disk or a network.
@@ -205,7 +205,7 @@ class EventOutbox:
 
     def release_held(self) -> None:
         """Let in what is held for its rate: the end has come."""
-        self._release(all_of_them=True)
+        self._limiter.release(all_of_them=True)
         self._bell.set()
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -230,26 +230,6 @@ class EventOutbox:
         """Return whether its thread may have this file open."""
         return path == self._path and self._thread is not None and self._thread.is_alive()
 
-    def _enter(self, event: tuple[str, str, Encode]) -> int | None:
-        return self._queue.put(*event)
-
-    def _enter_late(self, event: tuple[str, str, Encode]) -> None:
-        """Let in an event that was held for its rate; who put it does not hear what its encoding raises."""
-        try:
-            self._queue.put(*event)
-        except Exception as cause:  # noqa: BLE001 - told by `_release`
-            self._outcomes.append(cause)
-            self._queue.leave_out()
-        else:
-            self._outcomes.append(None)
-
-    def _release(self, *, all_of_them: bool = False) -> None:
-        """Let in what was held for its rate and is due, and say what could not be encoded."""
-        self._limiter.release(all_of_them=all_of_them)
-        with contextlib.suppress(IndexError):  # the outbox's thread and the one that ends it do so both
-            while self._outcomes:  # outside the limiter, whose lock a listener that asks for `stats` needs
-                self._warnings.encoded(self._outcomes.popleft())
-
     def _start(self) -> None:
         with self._start_lock:
             if self._thread is None and not self._closing.is_set():
@@ -269,12 +249,12 @@ class EventOutbox:
             self._before = None
         while (writer := self._load_writer()) is None:
             if self._closing.wait(_FAULT_S):
-                self._queue.open(self._warnings.encoded)
+                self._queue.number_early(self._warnings.encoded)
                 self._queue.count_lost("memory", self._queue.waiting)
                 self._warnings.lost(self._queue.stats().lost, is_last=True)
                 return
         self._try(writer.open)
-        self._queue.open(self._warnings.encoded)
+        self._queue.number_early(self._warnings.encoded)
         while not self._closing.is_set():
             begun_s = time.monotonic()  # what came in this turn has waited for its commit since then, at the longest
             self._turn(writer)
@@ -283,7 +263,8 @@ class EventOutbox:
                 begun_s = time.monotonic()
             if self._queue.has_new:  # what comes meanwhile goes into the same commit
                 self._closing.wait(max(0.0, begun_s + self._settings.commit_s - time.monotonic()))
-        self._release(all_of_them=True)
+        self._limiter.release(all_of_them=True)
+        self._queue.number_early(self._warnings.encoded)
         writer.close()
 
     def _load_writer(self) -> Writer | None:
@@ -301,7 +282,8 @@ class EventOutbox:
 
     def _turn(self, writer: Writer) -> None:
         self._is_hungry, self._soon_at = False, math.inf
-        self._try(self._release)
+        self._try(self._limiter.release)
+        self._try(lambda: self._queue.number_early(self._warnings.encoded))
         self._try(writer.turn)
         if self._queue.is_ready:
             self._on_ready()

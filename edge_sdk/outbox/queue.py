@@ -157,7 +157,7 @@ class OutboxQueue:
         numbers: of the cameras' events.
         age_s: the time of the outbox.
         max_bytes: payloads that may wait for the writer; of more the oldest events are lost.
-        is_open: whether numbers may be given; otherwise events wait for `open`, until the file says which were given.
+        is_open: whether numbers may be given; otherwise events wait for `number_early`, until the file says which were.
         clock_s: monotonic seconds.
     """
 
@@ -174,7 +174,7 @@ class OutboxQueue:
         self._lock = threading.Lock()
         self._has_progress = threading.Condition(self._lock)
         self._is_open = is_open
-        self._early: deque[tuple[str, str, Encode]] = deque()  # put before `open`
+        self._early: deque[tuple[str, str, Encode]] = deque()  # not numbered yet
         self._new: deque[QueuedEvent] = deque()
         self._new_bytes = 0
         self._entries: dict[int, _Entry] = {}  # by growing ids
@@ -196,54 +196,24 @@ class OutboxQueue:
     # What the cameras' threads do.
 
     def put(self, topic: str, camera: str, encode: Encode) -> int | None:
-        """Number one event and take it; return its number, or None where it waits for `open`.
+        """Number one event and take it; return its number, or None where it waits for `number_early`.
 
         Raises:
             Exception: what `encode` raises; the number is given to the next event.
         """
         with self._lock:
-            if self._is_open:
+            if self._is_open and not self._early:
                 seq = self._numbers.next(camera)
                 self._append(topic, encode(seq), camera, seq)
                 self._put += 1
                 return seq
-            self._early.append((topic, camera, encode))
-            self._put += 1
-            if len(self._early) > _MAX_NEW:
-                self._early.popleft()
-                self._lose_unsafe("memory", 1)
+            self._add_early(topic, camera, encode)
             return None
 
-    def open(self, on_encoded: Callable[[Exception | None], None]) -> None:
-        """Number the events that waited for this, and all later ones at once: which numbers were given is known.
-
-        Args:
-            on_encoded: called for each with what its encoding raised, or None.
-        """
-        while True:
-            with self._lock:
-                if not self._early:
-                    self._is_open = True
-                    self._has_progress.notify_all()
-                    return
-                topic, camera, encode = self._early.popleft()
-                seq = self._numbers.next(camera)
-            try:
-                payload = encode(seq)  # without the lock, which the cameras would wait for
-            except Exception as cause:  # noqa: BLE001 - the fault of the caller of `put`, which has returned
-                on_encoded(cause)
-                with self._lock:
-                    self._put -= 1
-                self.leave_out()
-            else:
-                on_encoded(None)
-                with self._lock:
-                    self._append(topic, payload, camera, seq)
-
-    def leave_out(self) -> None:
-        """Tell whoever waits for commits that an event could not be encoded after it had waited."""
+    def put_late(self, topic: str, camera: str, encode: Encode) -> None:
+        """Take one event that was held for its rate; `number_early` tells what its encoding raises."""
         with self._lock:
-            self._unsafe_losses += 1
+            self._add_early(topic, camera, encode)
 
     def newest_committed_seq(self, camera: str) -> int | None:
         """Return the newest number of a camera that a commit has written down; None without one."""
@@ -256,7 +226,7 @@ class OutboxQueue:
         """
         until = time.monotonic() + timeout_s
         with self._lock:
-            if not self._has_progress.wait_for(lambda: self._is_open, timeout_s):
+            if not self._has_progress.wait_for(lambda: self._is_open and not self._early, timeout_s):
                 return False
             put_id = self._put_id  # and not of what came from the disk
             if not self._has_progress.wait_for(lambda: self._safe_to >= put_id, max(0.0, until - time.monotonic())):
@@ -348,12 +318,45 @@ class OutboxQueue:
                 self._make_ready(entry)
             self._held_until = max(self._held_until, self._clock_s() + hold_s)
 
-    # What the writer's thread does.
+    # What the outbox's thread does.
 
     @property
     def has_new(self) -> bool:
         """Whether something was put that the writer has not seen."""
-        return bool(self._new)
+        return bool(self._new or self._early)
+
+    def number_early(self, on_encoded: Callable[[Exception | None], None]) -> None:
+        """Number the events that waited for this, and let all later ones be numbered at once.
+
+        To be called once it is known which numbers were given, or that this never will be; and then again and again.
+
+        Args:
+            on_encoded: called for each event with what its encoding raised, or None.
+        """
+        while True:
+            with self._lock:
+                if not self._early:
+                    self._is_open = True
+                    self._has_progress.notify_all()
+                    return
+                first = topic, camera, encode = self._early[0]  # stays there: no other event gets this number meanwhile
+                seq = self._numbers.next(camera)
+            payload: bytes | None = None
+            failure: Exception | None = None
+            try:
+                payload = encode(seq)  # without the lock, which the cameras would wait for
+            except Exception as cause:  # noqa: BLE001 - the fault of the caller of `put`, which has returned
+                failure = cause
+            on_encoded(failure)
+            with self._lock:
+                if not self._early or self._early[0] is not first:
+                    continue  # it was lost to newer ones
+                self._early.popleft()
+                if payload is None:
+                    self._put -= 1
+                    self._unsafe_losses += 1
+                else:
+                    self._append(topic, payload, camera, seq)
 
     def take_new(self, again: Sequence[QueuedEvent] = ()) -> list[QueuedEvent]:
         """Take what was put since the last call, and behind it, with new ids, events that are offered again."""
@@ -541,6 +544,13 @@ class OutboxQueue:
 
     def _waiting(self) -> int:
         return self._put + self._restored - self._delivered - self._lost.total()
+
+    def _add_early(self, topic: str, camera: str, encode: Encode) -> None:
+        self._early.append((topic, camera, encode))
+        self._put += 1
+        if len(self._early) > _MAX_NEW:
+            self._early.popleft()
+            self._lose_unsafe("memory", 1)
 
     def _append(self, topic: str, payload: bytes, camera: str, seq: int) -> None:
         self._numbers.give(camera, seq)
