@@ -538,7 +538,7 @@ class Disk:
         self.set_aside = 0
         self._retry = retry or Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
         self._retry_at: float | None = None
-        self._damage = self._said = ""
+        self._damage = ""
 
     @property
     def takes(self) -> bool:
@@ -586,7 +586,7 @@ class Disk:
     def worked(self) -> None:
         """Record that the file took what it was given."""
         if self._retry_at is not None:
-            self._retry_at, self._said = None, ""
+            self._retry_at = None
             self._on_trouble("outbox_disk", "")
         self._retry.reset()
 
@@ -633,7 +633,4 @@ class Disk:
 
     def _be_down(self, trouble: DiskTroubleError) -> None:
         self._retry_at = time.monotonic() + self._retry.next_s()
-        line = f"events wait in memory only: {trouble}"
-        if line != self._said:
-            self._said = line
-            self._on_trouble("outbox_disk", line)
+        self._on_trouble("outbox_disk", f"events wait in memory only: {trouble}")
