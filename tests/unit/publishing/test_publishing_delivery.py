@@ -174,7 +174,7 @@ def test_a_complaint_is_counted_and_said_once() -> None:
 def test_close_gives_up_in_time(link: FakeLink) -> None:
     publisher, door = door_over(link)
     put(door, 1, 2, 3)
-    publisher.close(timeout_s=0.2)
+    publisher.close(timeout_s=1.0)
     assert not publisher._thread.is_alive()
     assert (publisher.stats().state, publisher.stats().queued) == ("closed", 3)
 
