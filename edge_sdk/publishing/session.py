@@ -6,8 +6,9 @@ first, then results and pictures, which keep a place in the window so that a dev
 once. Then it settles what the broker answered, and waits for the network or for something to send.
 
 `Sender` knows what goes next, what is in flight and what was acknowledged; what did not arrive goes back to its queue
-when the connection ends. `PoisonDetection` finds a message at which the broker ends every connection. `Rejections` and
-`PublishWarnings` have the device's state say what is wrong, and `Callbacks` calls what the publisher's owner gave.
+when the connection ends. `PoisonMessageDetector` finds a message at which the broker ends every connection.
+`Rejections` and `PublishWarnings` have the device's state say what is wrong, and `Callbacks` calls what the publisher's
+owner gave.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _SUSPICIOUS = 2  # connections in a row that the broker ended with something of 
 _SURE = 3
 
 
-class PoisonDetection:
+class PoisonMessageDetector:
     """Finds the message at which a broker ends connections, so that it does not hold up all others for ever.
 
     Before MQTT 5 a broker cannot say that it does not take a message (too large, not allowed), and some do not say it
@@ -356,7 +357,7 @@ class Sender:
         hold: how long no event is sent after the broker rejected one.
 
     Attributes:
-        poison: whether messages go one by one, to find the one at which the broker hangs up.
+        detector: finds the message at which the broker hangs up; while there may be one, messages go one by one.
     """
 
     def __init__(
@@ -370,7 +371,7 @@ class Sender:
     ) -> None:
         self._queues, self._events, self._rejections, self._warnings = queues, events, rejections, warnings
         self._stall_s, self._hold = stall_s, hold or Backoff()
-        self.poison = PoisonDetection()
+        self.detector = PoisonMessageDetector()
         self._counts: dict[tuple[str, CameraKind], SentCounters] = {}
         self._in_flight: dict[int, tuple[Kind, Message]] = {}  # by the connection's numbers, oldest first
         self._events_in_flight = 0
@@ -399,7 +400,7 @@ class Sender:
 
     def has_room(self, connection: Connection) -> bool:
         """Return whether one more message may be in flight."""
-        window = 1 if self.poison.is_suspected else connection.window
+        window = 1 if self.detector.is_suspected else connection.window
         return connection.phase == "up" and len(self._in_flight) < window
 
     def has_next(self, connection: Connection) -> bool:
@@ -430,7 +431,7 @@ class Sender:
     def send_next(self, connection: Connection) -> bool:
         """Send the next message of a camera; return False where there is none."""
         message: Message | None = self._events.take() if self._may_send_event(connection) else None
-        message = message or self._queues.take(in_turn=self.poison.is_suspected)
+        message = message or self._queues.take(in_turn=self.detector.is_suspected)
         if message is None:
             return False
         self.send(connection, message.kind, message)
@@ -460,7 +461,7 @@ class Sender:
                 counts.rejected += bool(answer.complaint)
                 counts.acknowledged += is_answer and not answer.complaint
                 if is_answer:
-                    self.poison.took()
+                    self.detector.took()
         if self._in_flight and time.monotonic() - self._progress_at > self._stall_s:
             raise TimeoutError(f"the broker answered nothing for {self._stall_s:.0f} s")
         return [line for line in lines if line]
@@ -474,9 +475,9 @@ class Sender:
         """
         in_flight = list(self._in_flight.values())
         culprit: tuple[Kind, Message] | None = None
-        if end == "ended" and (culprit := self.poison.ended(in_flight)):
+        if end == "ended" and (culprit := self.detector.ended(in_flight)):
             self._give_up(*culprit, "the broker does not take a message ({}), which is given up: ", _POISON)
-        elif end == "timed out" and (culprit := self.poison.timed_out(in_flight)):
+        elif end == "timed out" and (culprit := self.detector.timed_out(in_flight)):
             self._give_up(*culprit, "a message ({}) is given up: ", _SLOW)
         self._queues.give_back(
             message
@@ -509,7 +510,7 @@ class Sender:
                 self._holds_denied = False
                 self._warnings.say("events_held", "")
             self._hold.reset()
-            self.poison.took()
+            self.detector.took()
             self._tries.pop(event.id, None)
             self._events.deliver(event)
             return
@@ -666,7 +667,7 @@ class PublishSession:
             if not is_done:
                 detail = connection.detail
                 if end and self._brief >= _RIVALRY:
-                    detail += _RIVAL + self._sender.poison.hint
+                    detail += _RIVAL + self._sender.detector.hint
                 self._report("refused" if connection.phase == "refused" else "connecting", detail)
         finally:
             if connection is not None:
@@ -696,7 +697,7 @@ class PublishSession:
                 raise TimeoutError(f"it says nothing of MQTT for {_ANSWER_S:.0f} s: is this a broker's port?")
             if up_at is not None and time.monotonic() - up_at > _HELD_S:
                 self._backoff.reset()
-                self._sender.poison.relax()
+                self._sender.detector.relax()
                 self._brief = 0
             while self._has_room(connection) and self._sender.send_next(connection):
                 pass
