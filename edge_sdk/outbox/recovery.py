@@ -131,44 +131,6 @@ def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventS
         raise DiskTroubleError(_advised(path, str(cause)), damage) from cause
 
 
-def carry_over(astray: EventStore, store: EventStore, after: int) -> int:
-    """Copy events that come after an id, and how far numbers were given.
-
-    Args:
-        astray: a file that is open, but no longer at its path.
-        store: the file there; may have some of these events. Of more than it may hold the oldest are left out.
-        after: all events up to this id are through.
-
-    Returns:
-        How many events were copied.
-
-    Raises:
-        sqlite3.Error: the file that is written to takes nothing.
-    """
-    there, copied = store.ids_to(astray.last_id), 0
-    mark = store.state.mark or astray.state.mark
-    assert mark is not None  # both are owned
-    if astray.state.file == store.state.file:  # an earlier copy, which has what is through since
-        store.drop(there - astray.ids_to(astray.last_id))
-    store.earlier_to = max(store.earlier_to, astray.earlier_to)
-    known = store.state.bounds
-    bounds = {name: max(bound, known.get(name, 0)) for name, bound in astray.state.bounds.items()}
-    store.commit((), bounds, 0, mark)
-    while after < astray.last_id:
-        try:
-            events, to, _ = astray.read_after(after, _AT_ONCE, _AT_ONCE_BYTES)
-        except sqlite3.Error:  # astray on a disk that is gone
-            break
-        if to == after:
-            break
-        new = [event for event in events if event.id not in there]
-        store.commit(new, {}, 0, mark)
-        for _ in store.shed(0):
-            pass
-        copied, after = copied + len(new), to
-    return copied
-
-
 def disk_trouble(error: sqlite3.Error, path: Path) -> DiskTroubleError | None:
     """Return the error of a disk that took nothing; None where it is the file that is damaged."""
     said = str(error)
@@ -611,18 +573,51 @@ class Disk:
         return trouble is None
 
     def carry_over(self, store: EventStore, after: int) -> list[QueuedEvent]:
-        """Copy what an astray file has after an id into the one that is open now; return what was denied there."""
-        denied: list[QueuedEvent] = []
-        if self.astray is not None:
-            carried = carry_over(self.astray, store, after)
-            with contextlib.suppress(sqlite3.Error):  # on a disk that is gone
-                denied = self.astray.denied(None)
-            self.astray.close()  # takes away what is the log at its path, which is another file's by now
-            self.astray = None
-            with contextlib.suppress(sqlite3.Error):
-                store.check_place()
-            line = f"{self.path} was removed or replaced while it was used; {carried} events were carried over"
-            self._on_trouble("outbox_damaged", f"{line}; nothing else may touch it")
+        """Copy what an astray file has into the one that is open now: its events, and how far numbers were given.
+
+        Args:
+            store: the file that is open now; may have some of these events. Of more than it may hold the oldest are
+                left out.
+            after: all events up to this id are through.
+
+        Returns:
+            The events that were denied in the astray file.
+
+        Raises:
+            sqlite3.Error: the file that is written to takes nothing.
+        """
+        astray, denied = self.astray, list[QueuedEvent]()
+        if astray is None:
+            return denied
+        there, copied = store.ids_to(astray.last_id), 0
+        mark = store.state.mark or astray.state.mark
+        assert mark is not None  # both are owned
+        if astray.state.file == store.state.file:  # an earlier copy, which has what is through since
+            store.drop(there - astray.ids_to(astray.last_id))
+        store.earlier_to = max(store.earlier_to, astray.earlier_to)
+        known = store.state.bounds
+        bounds = {name: max(bound, known.get(name, 0)) for name, bound in astray.state.bounds.items()}
+        store.commit((), bounds, 0, mark)
+        while after < astray.last_id:
+            try:
+                events, to, _ = astray.read_after(after, _AT_ONCE, _AT_ONCE_BYTES)
+            except sqlite3.Error:  # on a disk that is gone
+                break
+            if to == after:
+                break
+            new = [event for event in events if event.id not in there]
+            store.commit(new, {}, 0, mark)
+            for _ in store.shed(0):
+                pass
+            copied, after = copied + len(new), to
+        with contextlib.suppress(sqlite3.Error):  # likewise
+            denied = astray.denied(None)
+        astray.close()  # takes away what is the log at its path, which is another file's by now
+        self.astray = None
+        with contextlib.suppress(sqlite3.Error):
+            store.check_place()
+        line = f"{self.path} was removed or replaced while it was used; {copied} events were carried over"
+        self._on_trouble("outbox_damaged", f"{line}; nothing else may touch it")
         return denied
 
     def close(self) -> None:
