@@ -157,10 +157,6 @@ class Wakeup:
         self._is_open = True
         self._lock = threading.Lock()  # a closed descriptor's number soon belongs to somebody else
 
-    def ring(self) -> None:
-        """End `wait`, without a system call: the caller goes on first."""
-        self._event.set()
-
     def wake(self) -> None:
         """End `wait` and a poll of `fileno`; never blocks, and does nothing after `close`."""
         self._event.set()
@@ -169,7 +165,7 @@ class Wakeup:
                 os.write(self._writer, b"\0")
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for `ring` or `wake`, and forget it."""
+        """Wait for `wake`, and forget it."""
         self._event.wait(timeout_s)
         self._event.clear()
 

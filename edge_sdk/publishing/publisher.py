@@ -49,13 +49,12 @@ from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.connection import Connection, Receiver
 from edge_sdk.publishing.queues import MemoryOutbox, Queues
 from edge_sdk.publishing.retained import DeviceState
-from edge_sdk.publishing.session import TURN_S, Callbacks, PublishSession, State
+from edge_sdk.publishing.session import Callbacks, PublishSession, State
 from edge_sdk.publishing.settings import MqttSettings
 
 LAST_COMMIT_S = 3.0
 """Seconds for the last commit, which takes milliseconds; a card that tidies itself up pauses for a second or two."""
 
-_LISTENING_TURN_S = 0.1  # how soon a message is seen that comes while none is sent; it costs ten looks a second
 _STALL_KEEPALIVES = 2.0  # as long as MQTT itself gives a silent peer, and half of it again
 
 
@@ -311,7 +310,7 @@ class MqttStream(Stream):
         self._queues, self._session, self._state = queues, session, state
         sequence.take(self)
         self._entry = state.join(camera, encoder.model)
-        session.notice()
+        session.notify()
 
     def put(self, value: Result | Event) -> None:
         """Encode one result, or event, and leave it to the thread; see `Stream.put`."""
@@ -335,7 +334,7 @@ class MqttStream(Stream):
         """
         if not self._sequence.is_of(self):
             return None
-        return self._queues.put_event(self._topics.of("event", self.camera), self.camera, encode)
+        return self._queues.events.put(self._topics.of("event", self.camera), self.camera, encode)
 
     def put_snapshot(self, jpeg: bytes, seq: int) -> None:
         """Leave one picture to the thread; see `Stream.put_snapshot`."""
@@ -366,7 +365,7 @@ class MqttStream(Stream):
         payload = self._seen.encode_change(result)
         if payload is not None:
             self._has_seen = True
-            self._session.post.keep("seen", self._topics.of("seen", self.camera), payload)
+            self._session.retained.keep("seen", self._topics.of("seen", self.camera), payload)
             self._session.notify()
 
     def stats(self) -> StreamStats:
@@ -389,12 +388,12 @@ class MqttStream(Stream):
         if self._sequence.leave(self):
             self._state.leave(self._entry)
             if self._has_seen:
-                self._session.post.keep("seen", self._topics.of("seen", self.camera), b"")
-            self._session.notice()
+                self._session.retained.keep("seen", self._topics.of("seen", self.camera), b"")
+            self._session.notify()
 
     def _notice(self, *, has_changed: bool) -> None:
         if has_changed:
-            self._session.notice()
+            self._session.notify()
 
 
 class MqttPublisher(Publisher):
@@ -465,7 +464,6 @@ class MqttPublisher(Publisher):
             backoff or Backoff(),
             callbacks=callbacks,
             stall_s=settings.keepalive_s * _STALL_KEEPALIVES,
-            turn_s=_LISTENING_TURN_S if is_listening else TURN_S,
         )
         self._events.listen(self.warn)
         self._thread = threading.Thread(target=self._session.run, name="edge-mqtt", daemon=True)
@@ -485,12 +483,12 @@ class MqttPublisher(Publisher):
         Raises:
             UsageError: the name cannot be part of a topic.
         """
-        return self._queues.put_event(self.topics.of("event", camera), camera, encode)
+        return self._queues.events.put(self.topics.of("event", camera), camera, encode)
 
     def warn(self, name: str, line: str) -> None:
         """Have the device's retained state say what is wrong; see `Publisher.warn`."""
         if self._state.warn_of_device(name, line):
-            self._session.notice()
+            self._session.notify()
 
     def telemetry(self, message: TelemetryMessage) -> None:
         """Publish how the device does; see `Publisher.telemetry`."""
@@ -498,18 +496,18 @@ class MqttPublisher(Publisher):
 
     def keep(self, kind: MessageKind, topic: str, payload: bytes) -> None:
         """Keep this on a retained topic, one change a second at most; an empty payload clears it. Never blocks."""
-        self._session.post.keep(kind, topic, payload)
-        self._session.notice()
+        self._session.retained.keep(kind, topic, payload)
+        self._session.notify()
 
     def repeat(self, topic: str) -> None:
         """Publish once more what stands on a retained topic."""
-        self._session.post.repeat(topic)
-        self._session.notice()
+        self._session.retained.repeat(topic)
+        self._session.notify()
 
     def answer(self, message: Message) -> None:
         """Publish this once, before results; of more than 32 that wait for a connection the oldest goes."""
-        self._session.post.send("response", message)
-        self._session.notice()
+        self._session.retained.send("response", message)
+        self._session.notify()
 
     def snapshot(self, camera: str, jpeg: bytes, seq: int) -> None:
         """Publish a picture that somebody asked for, as those that a camera's stream puts, but at no rate."""
