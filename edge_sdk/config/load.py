@@ -29,7 +29,7 @@ from edge_sdk.config.schema import (
     merged,
 )
 from edge_sdk.core.errors import ConfigError
-from edge_sdk.core.toml import entry_label, first_problems, problems, read_document, sound_part
+from edge_sdk.core.toml import entry_label, first_lines, problems, read_document, without
 from edge_sdk.messages.schema import SNAPSHOTS, Channel
 from edge_sdk.messages.topics import default_device
 from edge_sdk.outbox.settings import OutboxSettings
@@ -80,7 +80,7 @@ def read_config(path: Path) -> Config:
         config = msgspec.convert(public, Config)
     except msgspec.ValidationError:
         config = None
-    wrong = first_problems(chain(found, _problems(public) if config is None else broken_rules(config)))
+    wrong = first_lines(chain(found, _problems(public) if config is None else broken_rules(config)))
     if wrong or config is None:
         raise ConfigError(*(f"{path}: {line}" for line in wrong))
     return _placed(config, path.parent)
@@ -97,10 +97,10 @@ def broker_config_of(tables: Mapping[str, object]) -> BrokerConfig:
     """
     found: list[str] = []
     public = _without_secrets(_as_toml(tables), "", found)
-    wrong = first_problems(chain(found, problems(public, BrokerConfig)))
+    wrong = first_lines(chain(found, (problem.text for problem in problems(public, BrokerConfig))))
     if not wrong:
         config = msgspec.convert(public, BrokerConfig)
-        wrong = first_problems(broken_broker_rules(config.mqtt))
+        wrong = first_lines(broken_broker_rules(config.mqtt))
     if wrong:
         raise ConfigError("; ".join(wrong))
     return config
@@ -125,10 +125,16 @@ def _check_version(path: Path, version: object) -> None:
 
 def _problems(public: object) -> Iterator[str]:
     """Values that are wrong, then what the keys of right ones get wrong together: nothing about one that is wrong."""
-    yield from problems(public, Config)
-    config, left_out = sound_part(public, Config) if isinstance(public, dict) else (None, set[str]())
-    if config is None:
+    wrong = []
+    for problem in problems(public, Config):
+        wrong.append(problem)
+        yield problem.text
+    rest = without(public, wrong) if isinstance(public, dict) else None
+    try:
+        config = msgspec.convert(rest, Config)
+    except msgspec.ValidationError:
         return
+    left_out = {str([step for step in problem.path if isinstance(step, str)][-1]) for problem in wrong}
     word = re.compile(rf"\b({'|'.join(map(re.escape, left_out))})\b")
     yield from (line for line in broken_rules(config) if not word.search(line))
 

@@ -239,7 +239,7 @@ def _of_camera_tls(stream: PipelineConfig, whole: PipelineConfig) -> Iterator[st
 def broken_by_flag(key: str, value: object) -> str:
     """What is wrong with a key of a stream that a flag of a command line gives; empty where nothing is."""
     document = {key: value}
-    found = [*problems(document, Defaults)] or [*_share(msgspec.convert(document, Defaults))]
+    found = [problem.text for problem in problems(document, Defaults)] or [*_share(msgspec.convert(document, Defaults))]
     return "; ".join(found)
 
 
