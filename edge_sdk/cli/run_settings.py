@@ -18,7 +18,7 @@ from edge_sdk.inference.trial import TRIAL_S
 from edge_sdk.messages.topics import check_name, default_device
 from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.sources.location import SourceOptions, holds_password
+from edge_sdk.sources.location import holds_password
 
 if TYPE_CHECKING:
     from edge_sdk.service.settings import RunSettings
@@ -44,7 +44,7 @@ def run_settings(options: dict[str, object], warn: Callable[[str], None]) -> Run
         bundle=cast("Path", options["bundle"]),
         source=source,
         source_password=_source_password(cast("Path | None", options["source_password_file"])),
-        source_options=SourceOptions(tls_fingerprint=cast("str | None", options["source_tls_fingerprint"])),
+        tls_fingerprint=cast("str | None", options["source_tls_fingerprint"]),
         camera=cast("str", options["camera"]),
         trusted_keys=cast("tuple[Path, ...]", options["trust"]),
         allow_older=bool(options["allow_older"]),

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import msgspec
 from msgspec import inspect
 
-from edge_sdk.core.errors import EdgeError
+from edge_sdk.core.errors import EdgeError, SettingError
 from edge_sdk.core.files import read_regular
 
 if sys.version_info >= (3, 11):
@@ -71,7 +71,7 @@ _WORDS: dict[type, tuple[str, str]] = {
 
 _TYPES: dict[type[inspect.Type], type] = {
     inspect.StrType: str,
-    inspect.CustomType: str,  # a Path
+    inspect.CustomType: str,  # a Path, the only one in a file
     inspect.BoolType: bool,
     inspect.IntType: int,
     inspect.FloatType: float,
@@ -129,7 +129,13 @@ def convert(document: object, schema: type[T], folder: Path = Path()) -> T:
     Raises:
         msgspec.ValidationError: the document does not fit; `problems` says why.
     """
-    return msgspec.convert(document, schema, dec_hook=lambda _kind, value: folder / value)
+
+    def path(_kind: type, value: object) -> Path:
+        if not isinstance(value, str) or not re.search(ONE_LINE, value):
+            raise ValueError("expected a path")
+        return folder / value
+
+    return msgspec.convert(document, schema, dec_hook=path)
 
 
 def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[str, Any]:
@@ -166,18 +172,23 @@ def problems(document: object, schema: type[msgspec.Struct]) -> Iterator[Problem
     return _problems(kind, document, _Place((), "", "", kind))
 
 
-def field_problem(struct: msgspec.Struct) -> str:
-    """Say what is wrong with the first field of a Struct that a program made; empty where nothing is.
+def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
+    """Check the fields of a Struct that a program made; called in its `__post_init__`.
 
-    msgspec checks types and ranges only when it converts a document. A Struct's `__post_init__` calls this, so that
-    ranges are written once, in the types of the fields.
+    msgspec checks types and ranges only when it converts a document. With this they are written once, in the types.
+
+    Args:
+        struct: with its values.
+        schema: its class, or the one above it whose fields are checked.
+
+    Raises:
+        SettingError: the first field that is wrong, in the words of a file.
     """
-    kind = _kind_of(type(struct))
+    kind = _kind_of(schema)
     for field in kind.fields:
-        place = _Place((), "", "", kind).inside(field.name)
+        place = _Place((), "", "", kind).inside(field.encode_name)
         for problem in _problems(field.type, getattr(struct, field.name), place):
-            return problem.text
-    return ""
+            raise SettingError(problem.text)
 
 
 def first_lines(lines: Iterable[str]) -> list[str]:
@@ -329,6 +340,8 @@ def _choices(kind: inspect.Type) -> list[object]:
 
 def _accepts(kind: inspect.Type, value: object) -> bool:
     """Whether a value has the right type, whatever its range."""
+    if isinstance(kind, inspect.CustomType):
+        return kind.cls is not Path or isinstance(value, str | Path)
     if isinstance(kind, inspect.LiteralType):
         return type(value) in map(type, kind.values)
     wanted = _TYPES.get(type(kind))
@@ -338,7 +351,7 @@ def _accepts(kind: inspect.Type, value: object) -> bool:
         return isinstance(value, list | tuple)
     if wanted is dict:
         return isinstance(value, dict | msgspec.Struct)
-    return wanted is None or type(value) is wanted or (wanted is str and isinstance(value, str | Path))
+    return wanted is None or type(value) is wanted
 
 
 def _problems(kind: inspect.Type, value: object, place: _Place) -> Iterator[Problem]:
@@ -363,8 +376,8 @@ def _choice_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Ite
     yield place.problem(f"{place.key}: {shown(value)}, expected {one_of(kind.values)}{hint}")
 
 
-def _path_problems(_kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
-    if not re.search(ONE_LINE, str(value)):
+def _path_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
+    if kind.cls is Path and not re.search(ONE_LINE, str(value)):
         yield place.problem(f"{place.key}: {shown(str(value))}, expected {notes.get('description') or 'a path'}")
 
 
@@ -423,8 +436,15 @@ def _struct_problems(kind: Any, _notes: _Notes, value: Any, place: _Place) -> It
         try:
             convert(value, kind.cls)
         except msgspec.ValidationError as cause:  # what only the Struct itself knows, in its `__post_init__`
-            words = str(cause.__cause__ or cause)
-            yield place.problem(f"{place.key}: {words}" if place.key else words)
+            yield place.problem(_within(place.key, str(cause.__cause__ or cause), kind))
+
+
+def _within(key: str, words: str, kind: inspect.StructType) -> str:
+    """Join a dotted key and words that may begin with a key of the table."""
+    if not key:
+        return words
+    begins_with_key = re.split(r"\W", words, maxsplit=1)[0] in (field.encode_name for field in kind.fields)
+    return f"{key}.{words}" if begins_with_key else f"{key}: {words}"
 
 
 def _key_problems(kind: inspect.StructType, value: dict[str, object], place: _Place) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ import pytest
 from msgspec import Meta
 
 from edge_sdk.core.errors import ConfigError
-from edge_sdk.core.toml import field_problem, problems, read_toml, shown
+from edge_sdk.core.toml import check_fields, problems, read_toml, shown
 
 
 class Camera(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -208,8 +208,28 @@ def test_all_problems_of_a_document_are_found(document: dict[str, Any], expected
     assert all(line.startswith(words) for line, words in zip(found, expected, strict=True)), found
 
 
-def test_a_program_gets_the_words_of_a_file() -> None:
-    assert field_problem(Camera("rtsp://x")) == ""
-    assert field_problem(Camera("rtsp://x", fps=0)) == "fps is 0, expected 1 or more"
-    assert field_problem(Camera("rtsp://x", rotate=45)) == "rotate: 45, expected 0, 90 or 180"  # type: ignore[arg-type]
-    assert field_problem(Camera("rtsp://x", fps="1")).startswith("fps: got a string")  # type: ignore[arg-type]
+class Checked(msgspec.Struct, frozen=True):
+    """What a program makes itself."""
+
+    fps: Annotated[float, Meta(ge=1)] = 25.0
+    rotate: Literal[0, 90] = 0
+    file: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, Checked)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"fps": 0}, "fps is 0, expected 1 or more"),
+        ({"fps": "1"}, "fps: got a string, expected a number; leave out the quotes"),
+        ({"rotate": 45}, "rotate: 45, expected 0 or 90"),
+        ({"file": Path("a\nb")}, "file: 'a\\nb', expected a path"),
+    ],
+)
+def test_a_program_gets_the_words_of_a_file(wrong: dict[str, Any], expected: str) -> None:
+    assert Checked(fps=1, file=Path("a")).fps == 1
+    with pytest.raises(ConfigError) as caught:
+        Checked(**wrong)
+    assert str(caught.value) == expected
