@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from edge_sdk.cli.options import POSITIVE, as_in_a_file, connection_options, echo_json, number
+from edge_sdk.cli.options import POSITIVE, connection_options, echo_json, key_option, number
 from edge_sdk.cli.root import unhurried
 from edge_sdk.cli.run_settings import config_file, rereading
+from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig
 from edge_sdk.core.errors import EdgeError, PublishError
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import BackgroundTask, Stop, ignore_signals, stopping_on_signals
+from edge_sdk.publishing.settings import BrokerSettings
 from edge_sdk.service.health import Progress, Start
 from edge_sdk.service.systemd import Notifier, is_journal, line_for_people
 
@@ -49,38 +51,26 @@ _READER_MS = 300  # a reader that works has taken something by then
 @click.option("--check", is_flag=True, help="Say what would run, and all that is wrong; start nothing.")
 @click.option("--source", help="V4L2 index or /dev path, rtsp:// or http:// URL, picamera2, video, images, pattern.")
 @click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
-@click.option("--source-tls-fingerprint", help="SHA-256 of the one certificate that an rtsps or https camera may show.")
+@key_option("--source-tls-fingerprint", "tls_fingerprint", PipelineConfig)
 @click.option("--camera", default="camera", show_default=True, help="The source's name in topics.")
 @click.option("--mqtt", "mqtt_url", help="mqtt[s]:// or ws[s]://[user@]host[:port]; without it results go to stdout.")
 @connection_options
-@click.option("--mqtt-qos", type=click.IntRange(0, 1), default=0, show_default=True, help="QoS of results.")
-@click.option("--mqtt-prefix", default="edge/v1", show_default=True, help="First levels of every topic.")
-@click.option("--site", default="default", show_default=True, help="Where the device stands: one level of the topic.")
+@key_option("--mqtt-qos", "qos", BrokerSettings, "mqtt_qos")
+@key_option("--mqtt-prefix", "prefix", BrokerSettings, "mqtt_prefix")
+@key_option("--site", "site", DeviceConfig)
 @click.option("--device", help="Its name in topics; each run needs its own.  [default: the host's name]")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
-@click.option("--allow-older", is_flag=True, help="Run a signed bundle although a newer version of it ran here.")
+@key_option("--allow-older", "allow_older", TrustConfig)
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
-@click.option(
-    "--run-limit",
-    type=float,
-    callback=as_in_a_file("run_limit_s"),
-    help="End a run of the model after so long.  [default: ten budgets, 5 s at least]",
-)
-@click.option("--every-frame", is_flag=True, help="Of a video file: each in turn, as fast as they can be worked on.")
+@key_option("--run-limit", "run_limit_s", PipelineConfig)
+@key_option("--every-frame", "every_frame", PipelineConfig)
 @click.option("--duration", type=POSITIVE, callback=number, help="Stop after so many seconds.")
-@click.option("--latency-ms", type=float, callback=as_in_a_file("latency_ms"), help="Overrides the bundle's budget.")
-@click.option("--variant", metavar="NAME", help="One of the bundle's models and no other: int8.320x320, fp32.")
-@click.option(
-    "--cpu-share", type=float, callback=as_in_a_file("cpu_share"), help="What tuning may use: 0.5 is half a core."
-)
+@key_option("--latency-ms", "latency_ms", PipelineConfig)
+@key_option("--variant", "variant", PipelineConfig, metavar="NAME")
+@key_option("--cpu-share", "cpu_share", PipelineConfig)
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
-@click.option(
-    "--trial-seconds",
-    type=float,
-    callback=as_in_a_file("trial_s"),
-    help="How long a new bundle may be tried; 0: not at all.  [default: 60]",
-)
-@click.option("--best-effort", is_flag=True, help="Run although this board cannot keep the budget.")
+@key_option("--trial-seconds", "trial_s", PipelineConfig)
+@key_option("--best-effort", "best_effort", PipelineConfig)
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")

@@ -16,7 +16,6 @@ from edge_sdk.config.schema import (
     PASSWORD_KEYS,
     TLS_KEYS,
     Config,
-    Defaults,
     MqttConfig,
     PipelineConfig,
     password_keys,
@@ -85,10 +84,11 @@ def broken_broker_rules(mqtt: MqttConfig) -> Iterator[str]:
             yield f"mqtt.{key}: there is no certificate that it belongs to, expected cert_file beside it"
 
 
-def broken_by_flag(key: str, value: object) -> str:
-    """Say what is wrong with a key of a stream that a flag of a command line gives; empty where nothing is."""
-    document = {key: value}
-    found = [problem.text for problem in problems(document, Defaults)] or [*_share(msgspec.convert(document, Defaults))]
+def broken_by_flag(table: type[msgspec.Struct], key: str, value: object) -> str:
+    """Say what is wrong with the value of a key that a flag of a command line gives; empty where nothing is."""
+    found = [problem.text for problem in problems({key: value}, table) if problem.path[:1] == (key,)]
+    if not found and key == "cpu_share" and isinstance(value, float):
+        found = [*_share(value)]
     return "; ".join(found)
 
 
@@ -119,16 +119,17 @@ def _pipeline(pipeline: PipelineConfig) -> Iterator[str]:
             yield f"{key}: it is for rtsps:// and https:// only, and source is not encrypted"
     if pipeline.bundle is None:
         yield "bundle is missing, expected a NAME.edge folder that `edge-sdk build` wrote, here or in [defaults]"
-    yield from _share(pipeline)
-    if pipeline.cpu_share is not None and not pipeline.tune:
-        yield "cpu_share is a limit that tuning keeps, and tune = false leaves that out; expected one of them"
+    if pipeline.cpu_share is not None:
+        yield from _share(pipeline.cpu_share)
+        if not pipeline.tune:
+            yield "cpu_share is a limit that tuning keeps, and tune = false leaves that out; expected one of them"
 
 
-def _share(stream: PipelineConfig) -> Iterator[str]:
+def _share(cpu_share: float) -> Iterator[str]:
     cores = configured()
-    if cores is not None and stream.cpu_share is not None and stream.cpu_share > cores:
+    if cores is not None and cpu_share > cores:
         most = "1 core" if cores == 1 else f"{cores} cores"
-        yield f"cpu_share is {stream.cpu_share:g}, expected {most} or less, which this machine has; 0.5 is half a core"
+        yield f"cpu_share is {cpu_share:g}, expected {most} or less, which this machine has; 0.5 is half a core"
 
 
 def _passwords(table: MqttConfig | PipelineConfig, of: str = "") -> Iterator[str]:

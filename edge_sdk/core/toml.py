@@ -191,6 +191,32 @@ def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
             raise SettingError(problem.text)
 
 
+class Key(NamedTuple):
+    """What a type says about one of its keys.
+
+    Attributes:
+        type: of its values: str, bool, int, float, Path; the type of the choices where there are some.
+        choices: the values that it may have; empty where any may be.
+        description: in words; empty where there is none.
+        default: None where a key that is not there stands for nothing, or has to be there.
+    """
+
+    type: type
+    choices: tuple[object, ...]
+    description: str
+    default: object
+
+
+def key_of(schema: type[msgspec.Struct], name: str) -> Key:
+    """Look up a key of a Struct."""
+    field = next(field for field in _kind_of(schema).fields if field.encode_name == name)
+    choices = tuple(_choices(field.type))
+    option = next(_options(field.type))
+    kind = type(choices[0]) if choices else Path if isinstance(option, inspect.CustomType) else _TYPES[type(option)]
+    default = None if field.default is msgspec.NODEFAULT else field.default
+    return Key(kind, choices, str(_notes(field.type).get("description", "")), default)
+
+
 def first_lines(lines: Iterable[str]) -> list[str]:
     """Return the first `MOST_PROBLEMS` different lines, and where there are more a line that says so."""
     found = dict[str, None]()
