@@ -1,7 +1,8 @@
-"""Bundle: a NAME.edge folder that is verified or refused, never half-valid.
+"""A bundle: a NAME.edge folder that is verified or refused, never half-valid.
 
-Owns the order of checks: signature over the manifest's bytes, then the manifest, then every file's name, size and hash.
-Knows nothing of models; `Bundle.read` hands out bytes that were hashed as they were read.
+`Bundle.open` checks in this order: the signature over the manifest's bytes, the manifest itself, then the name, size
+and hash of every file. `Bundle.read` hashes a file again as it reads it, so that what was verified is what is used.
+What the files of a model hold is the business of `edge_sdk.inference`.
 """
 
 from __future__ import annotations

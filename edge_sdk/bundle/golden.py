@@ -1,9 +1,9 @@
 """Golden: how near a device's outputs must come to those of the machine that built the bundle.
 
-Owns the comparison. Float models agree to a few of the last digits. INT8 models nearly always agree to the last bit,
-but not always: CPUs add two tensors of integers in floating point, and where a sum lies half-way between two integers
-they round to different sides (docs/adr/0024). What grows from that stays below what quantization itself costs, and what
-a CPU that saturates or a wrong kernel does is larger; so that cost is the measure.
+Float models agree to a few of the last digits. INT8 models nearly always agree to the last bit, but not always: CPUs
+add two tensors of integers in floating point, and where a sum lies half-way between two integers they round to
+different sides (docs/adr/0024). What grows from that stays below what quantization itself costs, and what a CPU that
+saturates or a wrong kernel does is larger; so that cost is the measure of `largest_difference`.
 """
 
 from __future__ import annotations

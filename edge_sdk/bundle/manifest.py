@@ -1,20 +1,9 @@
-"""What a bundle promises.
+"""What a bundle promises: the schema of manifest.json, its checks, and which variant is better than another.
 
-Manifest: what a bundle promises.
-
-Owns the schema, and does no I/O. Unknown keys are errors.
-
-InputTensor: in which form a model file takes its picture, where that is not the form of model.toml.
-
-Measured: figures that a manifest promises, each with what it was measured on.
-
-manifest.json: parsed and checked, encoded, and its JSON Schema.
-
-Variant: one model file of a bundle, and all that a device needs to choose it.
-
-ONNX Runtime versions, and which of them may run a bundle.
-
-Quality: by which one figure the variants of a bundle are compared, and which differences of it are noise.
+`Manifest` and the Structs inside it are the schema; unknown keys are errors. `decode_manifest` parses one and checks
+what its parts say together, `encode_manifest` writes one, `manifest_schema` is its JSON Schema. A `Variant` is one
+model file with the figures that were measured for it; `ratings` compares the variants by one of these figures. Reading
+files is done by `bundle`.
 """
 
 from __future__ import annotations

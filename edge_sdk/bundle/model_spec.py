@@ -1,6 +1,7 @@
-"""ModelSpec: one model.toml, which describes a model once for every verb.
+"""model.toml: what a user says about a model, once, for every verb.
 
-Owns the fields, their limits and the reading. Paths come out relative to the file's folder.
+`ModelSpec` and the Structs inside it are the schema, `load_model_spec` reads a file; its paths come out relative to the
+file's folder. A bundle's manifest uses the same Structs for what it promises about its input and outputs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Ed25519 keys: make them, sign with them, verify with them.
+"""Ed25519 keys: make them, sign manifests with them, verify signatures with them.
 
-Owns the key files and the signed message. Knows manifests only as bytes.
+A key file is PEM; a signature is made over the bytes of a manifest, whatever they mean.
 """
 
 from __future__ import annotations

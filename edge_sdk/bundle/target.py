@@ -1,11 +1,8 @@
-"""Target: what a device is and how it likes its models, as one flat TOML in targets/.
+"""Targets: what a device is and how it likes its models, one flat TOML file each in targets/.
 
-Owns the fields, their limits and where target files are found. Knows nothing of models.
-
-Options of execution providers, by ONNX Runtime's own names.
-
-Owns which of them a target and a bundle may give. None of them is a path or a library: a bundle must not say where a
-device writes, nor what code it loads.
+`Target` is the schema of such a file, `load_target` finds and reads one. `ProviderOptions` are the options of execution
+providers, by ONNX Runtime's own names, that a target and a bundle may give. None of them is a path or a library: a
+bundle must not say where a device writes, nor what code it loads.
 """
 
 from __future__ import annotations
