@@ -421,8 +421,6 @@ def _number_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Ite
             hint = "; was it seconds?"
         yield place.problem(f"{place.key} is {shown(value)}, expected {words.format(counted)}{hint}")
         return
-    if kind.multiple_of is not None and value % kind.multiple_of:
-        yield place.problem(f"{place.key} is {shown(value)}, expected a multiple of {kind.multiple_of}")
 
 
 def _text_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:

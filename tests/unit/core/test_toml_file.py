@@ -68,7 +68,7 @@ def _complaint(folder: Path, text: str) -> str:
         ("[named.gate]\nurl = 3", "named.gate.url: got a whole number, expected a string: an address that begins with"),
         ("[named.gate]\nfsp = 3", "unknown key named.gate.fsp; did you mean fps?\nnamed.gate.url is missing, expected"),
         ("[labels]\na = 3", "labels.a: got a whole number, expected a string"),
-        ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0].every is 7, expected a multiple of 5"),
+        ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0]: Expected `int` that's a multiple of 5"),
         ('sizes = ["a", "b", "c"]', "sizes has 3 entries, expected 2 or less"),
         ('code = "a"', "code: 'a', expected a string that matches '^[0-9]+$'"),
         ("pairs = [[1, 2], [3]]", "pairs[1] has 1 entry, expected 2"),
