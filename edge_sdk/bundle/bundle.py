@@ -105,7 +105,7 @@ class Bundle:
                 bundle._verify(entry)
         return bundle
 
-    def led_by(self, variant: str) -> Bundle:
+    def with_primary(self, variant: str) -> Bundle:
         """The same bundle, of which another variant runs: its file, its input size, its golden inputs.
 
         Args:
@@ -115,7 +115,7 @@ class Bundle:
             UsageError: there is none of that name.
         """
         try:
-            manifest = self.manifest.led_by(variant)
+            manifest = self.manifest.with_primary(variant)
         except UsageError as cause:
             raise UsageError(f"{self.path}: {cause}") from cause
         other = Bundle(self.path, manifest, self.manifest_bytes, signed=self.signed)
@@ -123,7 +123,7 @@ class Bundle:
         return other
 
     def forget_kept(self) -> None:
-        """Keep no file in memory any more; in none of the bundles that came of this one by `led_by`."""
+        """Keep no file in memory any more; in none of the bundles that came of this one by `with_primary`."""
         self._kept.clear()
 
     def read(self, name: str) -> bytes:

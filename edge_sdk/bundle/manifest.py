@@ -378,7 +378,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """The entry of one file, or None when the manifest does not name it."""
         return next((f for f in self.files if f.name == name), None)
 
-    def led_by(self, variant: str) -> Manifest:
+    def with_primary(self, variant: str) -> Manifest:
         """The same promise with one variant in front, so that it is the one that runs, and the input in its size.
 
         Args:

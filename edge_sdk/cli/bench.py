@@ -45,7 +45,7 @@ def command(
     """Time every stage of the loop with BUNDLE, beside a bare InferenceSession.run on the same tensors."""
     opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
     if variant is not None:
-        opened = opened.led_by(variant)
+        opened = opened.with_primary(variant)
     promised = SessionSettings.of(opened.manifest)
     settings = msgspec.structs.replace(
         promised,

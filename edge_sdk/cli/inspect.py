@@ -49,7 +49,7 @@ def command(
     """Show what BUNDLE is and promises, and where its time goes here."""
     opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
     if variant is not None:
-        opened = opened.led_by(variant)
+        opened = opened.with_primary(variant)
     inspection = inspect_bundle(opened)
     tuned = _tuned(opened)
     if graph is not None or with_profile:

@@ -106,7 +106,7 @@ def _opening(stop: Stop) -> Callable[[Bundle, Candidate], Stages]:
             say(line)
 
     def open_proved(bundle: Bundle, candidate: Candidate) -> Stages:
-        led = bundle.led_by(candidate.variant)
+        led = bundle.with_primary(candidate.variant)
         if not prove_here(led, say=say_once, is_stopped=stop.is_asked):
             raise StoppedError
         stages = Stages.open(led, candidate.settings(SessionSettings.of(bundle.manifest)), most_golden=1)

@@ -300,7 +300,7 @@ def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: 
     kind = _noted(found, partial(_check_source, settings))
     bundle = _noted(found, partial(bundles.open, settings.bundle))
     if bundle is not None and settings.variant is not None:
-        bundle = _noted(found, partial(bundle.led_by, settings.variant))
+        bundle = _noted(found, partial(bundle.with_primary, settings.variant))
     if bundle is not None:
         found += map(LabelError, unknown_labels(settings, bundle))
     runs, reason = (None, None) if bundle is None else _first_run(settings, bundle, kind)

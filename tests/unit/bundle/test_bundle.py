@@ -272,7 +272,7 @@ def test_what_was_verified_is_what_is_read_once(folder: Path) -> None:
     bundle = Bundle.open(folder, keeps_model=True)
     name = bundle.manifest.variants[0].file
     before = _swap_model(bundle)
-    led = bundle.led_by(bundle.manifest.variants[0].name)
+    led = bundle.with_primary(bundle.manifest.variants[0].name)
     assert led.read(name) == before
     for one in (led, bundle):
         with pytest.raises(BundleError, match="altered"):
@@ -281,7 +281,7 @@ def test_what_was_verified_is_what_is_read_once(folder: Path) -> None:
 
 def test_what_is_forgotten_is_read_again(folder: Path) -> None:
     bundle = Bundle.open(folder, keeps_model=True)
-    led = bundle.led_by(bundle.manifest.variants[0].name)
+    led = bundle.with_primary(bundle.manifest.variants[0].name)
     _swap_model(bundle)
     bundle.forget_kept()
     with pytest.raises(BundleError, match="altered"):
