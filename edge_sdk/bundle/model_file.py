@@ -20,7 +20,7 @@ _LARGEST_TAG = 0xFFFF_FFFF  # a parser in C++ drops the bits above, and so finds
 
 
 class Damaged(Exception):  # noqa: N818 - says what the bytes are
-    """Bytes that are no protobuf message."""
+    """Bytes are no protobuf message."""
 
 
 class Truncated(Damaged):
@@ -89,7 +89,7 @@ def length_field(number: int, content: bytes) -> bytes:
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """A number and the position behind it."""
+    """Read a number; return it and the position behind it."""
     result = 0
     for index in range(_LONGEST_VARINT):
         if position + index >= end:

@@ -55,7 +55,7 @@ def _check_finite(key: str, values: Iterable[float], *, positive: bool = False) 
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=False):
-    """What the model's one input wants.
+    """What the model's one input takes.
 
     Attributes:
         size_wh: width and height in pixels.
@@ -197,7 +197,7 @@ class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BudgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attributes: latency_ms, capture to outbox, overrides the target's."""
+    """The latency budget in milliseconds, capture to outbox; it overrides the target's."""
 
     latency_ms: Annotated[float, Meta(gt=0)] | None = None
 

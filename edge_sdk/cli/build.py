@@ -191,7 +191,7 @@ def _show_trials(report: BuildReport) -> None:
 
 
 def _show_variants(report: BuildReport) -> None:
-    """All models of the bundle beside FP32 at model.toml's size; nothing where there is one alone."""
+    """Show all models of the bundle beside FP32 at model.toml's size, where there are several."""
     from edge_sdk_tools.progress import print_table
 
     if len(report.variants) < 2:

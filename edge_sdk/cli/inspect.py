@@ -71,7 +71,7 @@ def command(
 
 
 def _tuned(bundle: Bundle) -> list[Record]:
-    """What `edge-sdk run` starts with here instead of what the bundle promises."""
+    """Recall what `edge-sdk run` starts with here instead of what the bundle promises."""
     try:
         return Records(state_folder() / "tuning").known(bundle, Machine.here())
     except EdgeError:  # there is no place where it could be

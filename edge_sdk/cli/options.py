@@ -170,14 +170,14 @@ _MEASURING_OPTIONS = (
 
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command that measures on images: `max_images`, `jobs` and `as_json`."""
+    """Give a command that measures on images its options: `max_images`, `jobs` and `as_json`."""
     for option in reversed(_MEASURING_OPTIONS):
         command = option(command)
     return command
 
 
 def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
-    """Warnings, the table against labels, and a line for each figure of agreement.
+    """Show warnings, the table against labels, and a line for each figure of agreement.
 
     Args:
         evaluation: of one model, or of one beside another.
@@ -200,7 +200,7 @@ def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
 
 
 def show_images(evaluation: Evaluation) -> None:
-    """What the images were read as, and which of them were left out."""
+    """Show what the images were read as, and which of them were left out."""
     click.echo(f"read as {evaluation.format}")
     click.echo(f"95 % intervals: {evaluation.resamples} resamplings of the images; shares as Wilson's or wider")
     if evaluation.calibrated:
@@ -210,19 +210,19 @@ def show_images(evaluation: Evaluation) -> None:
 
 
 def points(value: float, low: float, high: float) -> str:
-    """A difference in points (hundredths), with its interval."""
+    """Write a difference in points (hundredths), with its interval."""
     # Zero is added so that none of them is a minus zero.
     value, low, high = (round(100 * x, 1) + 0.0 for x in (value, low, high))
     return f"{value:+.1f} [{low:+.1f} to {high:+.1f}]"
 
 
 def points_of(difference: Interval) -> str:
-    """The same, of a difference of two figures."""
+    """Write a difference of two figures in points, with its interval."""
     return points(difference.value, difference.low, difference.high)
 
 
 def folded(line: str) -> str:
-    """A long line, for a terminal of 80 columns."""
+    """Wrap a long line for a terminal of 80 columns."""
     return click.wrap_text(line, width=_WIDTH, subsequent_indent="  ")
 
 

@@ -160,7 +160,7 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
 
 
 def _verifying_first(options: dict[str, object], settings: RunSettings | None) -> Callable[[], Bundle] | None:
-    """What verifies the bundle of a run's only stream; of several each does so in its turn."""
+    """Return what verifies the bundle of a run's only stream; several streams verify theirs in turn."""
     if settings is None:
         return _verifying(cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"]))
     first, *others = settings.pipelines
@@ -175,7 +175,7 @@ def _verifying(path: Path, key_files: tuple[Path, ...]) -> Callable[[], Bundle]:
 
 
 def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
-    """What begins to load a stream's model.
+    """Return the function that begins to load a stream's model.
 
     Args:
         first: of the stream whose model loads already.
@@ -211,7 +211,7 @@ def _silence(_line: str) -> None:
 
 
 def say(line: str) -> None:
-    """One line for people, on standard error; where nobody takes it, or the disk below is full, results go on."""
+    """Say one line to people on standard error; where nobody takes it, or the disk below is full, results go on."""
     with contextlib.suppress(OSError):
         click.echo(line_for_people(line), err=True)
 
@@ -234,7 +234,7 @@ def _closing(summary: RunSummary) -> str:
 
 
 def _undelivered(summary: RunSummary) -> str | None:
-    """What the broker or the reader did not get, or None."""
+    """Say what the broker or the reader did not get; None where nothing is missing."""
     if summary.lines and summary.lines.written < summary.lines.put:
         lost = summary.lines.put - summary.lines.written
         return f"{lost} of {summary.lines.put} results were not read from standard output"
@@ -247,7 +247,7 @@ def _undelivered(summary: RunSummary) -> str | None:
 
 
 def _waiting(summary: RunSummary) -> str | None:
-    """What of the events the broker did not get so far, or None; those in memory only are lost by now, and said so."""
+    """Say how many events wait on disk for the broker; None without any. Those in memory are lost, which was said."""
     from edge_sdk.core.logs import counted
 
     events = summary.publisher.events if summary.publisher else None

@@ -52,7 +52,7 @@ def run_settings(options: dict[str, Any], warn: Callable[[str], None]) -> RunSet
 
 
 def _refuse_password(source: str) -> None:
-    """A password on the command line is in every process list."""
+    """Refuse a password on the command line, where every process list shows it."""
     if holds_password(source):
         raise UsageError(
             "--source: a password on the command line can be read by every user of this machine; "
@@ -64,7 +64,7 @@ _WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet"}
 
 
 def config_file(context: click.Context, default: Path | None = None) -> Path | None:
-    """The configuration file that a run goes by; None where its flags say everything.
+    """Find the configuration file that a run goes by; None where its flags say everything.
 
     Args:
         context: of the command.
@@ -104,7 +104,7 @@ def config_file(context: click.Context, default: Path | None = None) -> Path | N
 
 
 def rereading(path: Path, say: Callable[[str], None], duration_s: float | None) -> Callable[[], RunSettings]:
-    """What reads a configuration file and its secrets, at the start and at every reload.
+    """Return what reads a configuration file and its secrets, at the start and at every reload.
 
     Args:
         path: of the file.

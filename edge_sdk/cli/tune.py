@@ -129,7 +129,7 @@ def _opened(
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[Candidate], None]]:
-    """One line on a terminal that says what is measured, and is gone at the end."""
+    """Show on a terminal, in one line that is gone at the end, what is measured."""
     if quiet or not sys.stderr.isatty():
         yield lambda _candidate: None
         return

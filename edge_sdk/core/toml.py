@@ -632,7 +632,7 @@ def _one_line(cause: Exception) -> str:
 
 
 def _syntax_hint(message: str, text: str, see: str) -> str:
-    """What to do about it, where it is known: another format, a quote that is open, a value without quotes."""
+    """Say what to do about it, where that is known: another format, a quote that is open, a value without quotes."""
     page = f", see {see}" if see else ""
     if _JSON.match(text):
         return f"; this looks like JSON; it must be TOML{page}"
@@ -655,6 +655,6 @@ def _syntax_hint(message: str, text: str, see: str) -> str:
 
 
 def _open_quote(text: str) -> str:
-    """Where the string begins that runs to the end of the file."""
+    """Say where the string begins that runs to the end of the file."""
     opened = next((found for found in _QUOTED.finditer(text) if found["open"]), None)
     return "" if opened is None else f" in line {text.count(chr(10), 0, opened.start()) + 1}"
