@@ -11,7 +11,6 @@ import math
 import os
 import select
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -19,7 +18,7 @@ import click
 
 from edge_sdk.cli.options import POSITIVE, connection_options, echo_json, key_option, number
 from edge_sdk.cli.root import unhurried
-from edge_sdk.cli.run_settings import config_file, rereading
+from edge_sdk.cli.run_settings import config_file, rereading, run_settings
 from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig
 from edge_sdk.core.errors import EdgeError, PublishError
 from edge_sdk.core.machine import no_collection, share_one_heap
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from edge_sdk.core.logs import Say
     from edge_sdk.service.pipeline import Begin
     from edge_sdk.service.runner import RunSummary
-    from edge_sdk.service.settings import PipelineSettings, RunSettings
+    from edge_sdk.service.settings import PipelineSettings
     from edge_sdk.service.shared import Shared
     from edge_sdk.service.startup import Loading
 
@@ -131,19 +130,14 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
             reread = None if config is None else rereading(config, status, duration_s)
-            settings = None if reread is None else reread()
-            verifying = _verifying_first(options, settings)
-            verified = None if verifying is None else stack.enter_context(BackgroundTask(verifying, "edge-verify"))
-            from edge_sdk.cli.run_settings import run_settings
+            settings = run_settings(options, status) if reread is None else reread()
+            first, *others = settings.pipelines  # of several each is verified in its turn
+            verified = None if others else stack.enter_context(_verifying(first))
             from edge_sdk.service.shared import Shared
             from edge_sdk.service.startup import begin_loading
 
-        if settings is None:
-            settings = run_settings(options, status)
         shared = Shared(Progress(notifier.interval_s or math.inf), status)
-        loading = None
-        if verified is not None:
-            loading = begin_loading(settings.pipelines[0], verified, status, stop, shared)
+        loading = None if verified is None else begin_loading(first, verified, status, stop, shared)
         if loading is not None:
             stack.enter_context(loading)
         with no_collection():
@@ -154,24 +148,17 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
             nothing = [RunSummary.of_nothing(each.camera, "signal", each.latency_ms) for each in settings.pipelines]
             return nothing, None
         start.mark("modules")
-        begin = _beginning(settings.pipelines[0], loading)
+        begin = _beginning(first, loading)
         daemon = Service(settings, begin, shared, status, stop, notifier, start, reread)
         return list(daemon.run().values()), daemon.left_out
 
 
-def _verifying_first(options: dict[str, object], settings: RunSettings | None) -> Callable[[], Bundle] | None:
-    """Return what verifies the bundle of a run's only stream; several streams verify theirs in turn."""
-    if settings is None:
-        return _verifying(cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"]))
-    first, *others = settings.pipelines
-    return None if others else _verifying(first.bundle, first.trusted_keys)
-
-
-def _verifying(path: Path, key_files: tuple[Path, ...]) -> Callable[[], Bundle]:
+def _verifying(settings: PipelineSettings) -> BackgroundTask[Bundle]:
+    """Verify a stream's bundle in a thread."""
     from edge_sdk.bundle.bundle import Bundle
-    from edge_sdk.bundle.signing import load_public_key
 
-    return lambda: Bundle.open(path, [load_public_key(key) for key in key_files], keeps_model=True)
+    keys = settings.trusted_keys
+    return BackgroundTask(lambda: Bundle.open(settings.bundle, keys, keeps_model=True), "edge-verify")
 
 
 def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
@@ -188,7 +175,7 @@ def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
 
         if begun and settings == first:
             return begun.pop()
-        with BackgroundTask(_verifying(settings.bundle, settings.trusted_keys), "edge-verify") as verified:
+        with _verifying(settings) as verified:
             return begin_loading(settings, verified, say, stop, shared)
 
     return begin
