@@ -10,7 +10,6 @@ import click
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Variant
-from edge_sdk.bundle.signing import load_public_key
 from edge_sdk.cli.options import PATH, echo_json
 from edge_sdk.core.errors import EdgeError, printable
 from edge_sdk.core.files import state_folder
@@ -47,7 +46,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Show what BUNDLE is and promises, and where its time goes here."""
-    opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
+    opened = Bundle.open(bundle, trust)
     if variant is not None:
         opened = opened.with_primary(variant)
     inspection = inspect_bundle(opened)

@@ -12,7 +12,6 @@ import click
 import cv2
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.signing import load_public_key
 from edge_sdk.cli.options import PATH, POSITIVE, echo_json, key_option, number
 from edge_sdk.cli.run import say
 from edge_sdk.config.schema import PipelineConfig
@@ -70,7 +69,7 @@ def command(
     check_name("camera", camera)
     if source is not None and fps is not None:
         raise UsageError("--fps is of the pictures that come without --source; a source has its own rate")
-    opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
+    opened = Bundle.open(bundle, trust)
     opened.check_device(platform.machine(), onnxruntime_version())
     limits = Limits(latency_ms or opened.manifest.latency_budget_ms, cpu_share)
     cv2.setNumThreads(opened.manifest.intra_op_num_threads)  # as in a run
