@@ -110,6 +110,24 @@ def test_documented_defaults_are_those_of_the_program() -> None:
     assert count >= 26
 
 
+_TYPES = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "string"}
+
+
+def test_documented_types_and_ranges_are_those_of_the_program() -> None:
+    definitions = msgspec.json.decode(config_schema())["$defs"]
+    for title, table in _TABLES.items():
+        properties = definitions.get(table.__name__, {}).get("properties", {})
+        for row in _rows(title):
+            for field in (properties.get(key, {}) for key in re.findall(r"`(\w+)`", row[0])):
+                if "enum" in field:
+                    written = [msgspec.json.decode(choice) for choice in re.findall("`([^`]+)`", row[1])]
+                    assert sorted(written) == sorted(field["enum"]), row
+                elif field.get("type") in _TYPES:
+                    assert row[1].startswith(_TYPES[field["type"]]), row
+                    bounds = {field.get(name, 1e9) for name in ("minimum", "exclusiveMinimum", "maximum")} - {1e9}
+                    assert {float(number) for number in re.findall(r"[\d.]+", row[1])} == bounds, row
+
+
 def test_the_schema_is_up_to_date() -> None:
     path = DOCS / "config.schema.json"
     assert msgspec.json.decode(path.read_bytes()) == msgspec.json.decode(config_schema()), (
