@@ -41,7 +41,7 @@ _CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
 @click.option("--source", help="A camera, stream or video file to measure on.  [default: a golden image at 1280x720]")
 @click.option("--source-password-file", type=PATH, help="Password of the user in the source's URL.")
 @key_option("--source-tls-fingerprint", "tls_fingerprint", PipelineConfig)
-@click.option("--camera", default="camera", show_default=True, help="As in `edge-sdk run`: it is remembered for it.")
+@key_option("--camera", "name", PipelineConfig, "camera", default="camera", show_default=True)
 @click.option(
     "--fps", type=click.FloatRange(0.1, 1000), callback=number, help=f"Without --source.  [default: {_FPS:g}]"
 )

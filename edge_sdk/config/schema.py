@@ -60,7 +60,7 @@ class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         site: one level of every topic: where the device stands.
     """
 
-    name: Annotated[str, Meta(description="this device's name, a level of every topic")] | None = None
+    name: Annotated[str, Meta(description="this device's name, in every topic; the host's by default")] | None = None
     site: Annotated[str, Meta(description="where the device stands, a level of every topic")] = "default"
 
 
