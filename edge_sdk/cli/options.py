@@ -26,8 +26,9 @@ from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, r
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edge_sdk_tools.dataset import Skipped
-    from edge_sdk_tools.evaluate import Evaluation, Figure, Interval
+    from edge_sdk_tools.datasets.images import Skipped
+    from edge_sdk_tools.evaluate.evaluation import Evaluation
+    from edge_sdk_tools.evaluate.statistics import Figure, Interval
 
 
 PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password

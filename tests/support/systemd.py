@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from edge_sdk_tools.wheel import cache_folder
+from edge_sdk_tools.packages import cache_folder
 from tests.support.absent import not_allowed, not_installed
 from tests.support.broker import find_program, wait_until
 from tests.support.cache import Cache
