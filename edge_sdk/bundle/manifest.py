@@ -26,6 +26,7 @@ from edge_sdk.bundle.model_spec import (
 )
 from edge_sdk.bundle.target import ProviderOptions
 from edge_sdk.core.errors import BundleError, UsageError
+from edge_sdk.core.toml import problems
 
 InputType: TypeAlias = Literal["float32", "uint8"]
 TensorColor: TypeAlias = Literal["RGB", "BGR", "GRAY", "RGBA", "BGRA"]
@@ -420,7 +421,8 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.ValidationError as cause:
-        raise BundleError(f"{where}: {cause}") from cause
+        problem = next(problems(loose, Manifest), None)
+        raise BundleError(f"{where}: {problem.text if problem else cause}") from cause
     _check_names(manifest, where)
     _check_variants(manifest, where)
     _check_tensors(manifest, where)

@@ -304,7 +304,7 @@ class _Place(NamedTuple):
         if isinstance(step, int):
             key = f"{self.key}[{step}]"
         else:
-            name = step if _BARE_KEY.fullmatch(step) else shown(step)
+            name = step if _BARE_KEY.fullmatch(step) and len(step) <= _LONGEST_NAME else shown(step)
             key = f"{self.key}.{name}" if self.key else name
         return self._replace(path=(*self.path, step), key=key)
 

@@ -108,7 +108,7 @@ def _entry(name: str) -> list[dict[str, object]]:
         (lambda f: edit_manifest(f, schema_version=2), "schema_version is 2, expected 1; update edge-sdk"),
         (lambda f: edit_manifest(f, schema_version=0), "schema_version is 0, expected 1; build the bundle again"),
         (lambda f: edit_manifest(f, schema_version=None), "schema_version is missing"),
-        (lambda f: edit_manifest(f, surprise=1), "unknown field `surprise`"),
+        (lambda f: edit_manifest(f, surprise=1), "unknown key surprise; known keys: "),
         (lambda f: edit_manifest(f, latency_budget_ms=-1), "latency_budget_ms"),
         (lambda f: edit_manifest(f, decoder="yolov8"), "decoder: 'yolov8' is not for classification"),
         (lambda f: _promise_yolov4(f, scale_xy=[1.05]), "detection.scale_xy: expected as many numbers as"),
