@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-import cv2
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.signing import load_public_key
 from edge_sdk.cli.options import PATH, POSITIVE, as_in_a_file, echo_json, number
 from edge_sdk.cli.run import say
 from edge_sdk.core.errors import LatencyGateError, StoppedError, UsageError
+from edge_sdk.core.opencv import cv2
 from edge_sdk.core.protocols import Source
 from edge_sdk.core.threads import Stop, stopping_on_signals
 from edge_sdk.inference.runtime import Shortfalls, onnxruntime_version

@@ -9,10 +9,9 @@ import math
 import time
 from collections.abc import Callable
 
-import cv2
-
 from edge_sdk.core.errors import EdgeError
 from edge_sdk.core.logs import Say
+from edge_sdk.core.opencv import cv2
 from edge_sdk.core.threads import Stop
 from edge_sdk.publishing.publisher import NameLock
 from edge_sdk.service.command_handler import CommandHandler

@@ -251,7 +251,7 @@ _SILENCE_S = 30.0  # a camera that is switched on again, or a stream that is ope
 
 def golden_camera(bundle: Bundle, fps: float, camera: str) -> PacedImage:
     """A camera that shows the bundle's first golden image, enlarged to 1280x720, at `fps` frames a second."""
-    import cv2  # a run that tunes beside its work loads its first model before OpenCV
+    from edge_sdk.core.opencv import cv2  # a run that tunes beside its work loads its first model before OpenCV
 
     image = cv2.resize(bundle.golden()[0][0], _SIZE_WH)
     return PacedImage(image.astype("uint8", copy=False), fps, camera)
