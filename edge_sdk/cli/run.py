@@ -9,6 +9,7 @@ signal itself. From then on `stop` hears it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import select
@@ -20,23 +21,29 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from edge_sdk.cli.options import POSITIVE, as_in_a_file, connection_options, echo_json, number
+from edge_sdk.cli.options import (
+    POSITIVE,
+    as_in_a_file,
+    connection_options,
+    echo_json,
+    logging_to_standard_error,
+    number,
+)
 from edge_sdk.cli.root import unhurried
 from edge_sdk.cli.run_settings import config_file, rereading
 from edge_sdk.core.errors import EdgeError, PublishError
+from edge_sdk.core.logs import line_for_people
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import BackgroundTask, Stop, ignore_signals, stopping_on_signals
 from edge_sdk.service.health import Progress, Start
-from edge_sdk.service.systemd import Notifier, is_journal, line_for_people
+from edge_sdk.service.systemd import Notifier
 
 if TYPE_CHECKING:
     from edge_sdk.bundle.bundle import Bundle
-    from edge_sdk.core.logs import Say
-    from edge_sdk.service.pipeline import Begin
     from edge_sdk.service.runner import RunSummary
     from edge_sdk.service.settings import PipelineSettings, RunSettings
     from edge_sdk.service.shared import Shared
-    from edge_sdk.service.startup import Loading
+    from edge_sdk.service.startup import Begin, Loading
 
 
 _PATH = click.Path(path_type=Path)
@@ -97,8 +104,7 @@ def command(context: click.Context, /, **options: object) -> None:
 
         check(options, config)
         return
-    is_journal(2)  # remembers the answer: below something else is in its place
-    with unhurried():
+    with logging_to_standard_error(quiet=quiet), unhurried():  # in this order: what is below has something else there
         summaries, left_out = _run(options, config, quiet=quiet)
         if any(summary.ended_by == "signal" for summary in summaries):
             ignore_signals()
@@ -153,10 +159,10 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
 
         if settings is None:
             settings = run_settings(options, status)
-        shared = Shared(Progress(notifier.interval_s or math.inf), status)
+        shared = Shared(Progress(notifier.interval_s or math.inf))
         loading = None
         if verified is not None:
-            loading = begin_loading(settings.pipelines[0], verified, status, stop, shared)
+            loading = begin_loading(settings.pipelines[0], verified, stop, shared)
         if loading is not None:
             stack.enter_context(loading)
         with no_collection():
@@ -168,7 +174,7 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
             return nothing, None
         start.mark("modules")
         begin = _beginning(settings.pipelines[0], loading)
-        daemon = Service(settings, begin, shared, status, stop, notifier, start, reread)
+        daemon = Service(settings, begin, shared, stop, notifier, start, reread)
         return list(daemon.run().values()), daemon.left_out
 
 
@@ -196,13 +202,13 @@ def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
     """
     begun = [] if loading is None else [loading]
 
-    def begin(settings: PipelineSettings, say: Say, stop: Stop, shared: Shared) -> Loading | None:
+    def begin(settings: PipelineSettings, stop: Stop, shared: Shared) -> Loading | None:
         from edge_sdk.service.startup import begin_loading
 
         if begun and settings == first:
             return begun.pop()
         with BackgroundTask(_verifying(settings.bundle, settings.trusted_keys), "edge-verify") as verified:
-            return begin_loading(settings, verified, say, stop, shared)
+            return begin_loading(settings, verified, stop, shared)
 
     return begin
 
@@ -224,9 +230,10 @@ def _silence(_line: str) -> None:
 
 
 def say(line: str) -> None:
-    """One line for people, on standard error; where nobody takes it, or the disk below is full, results go on."""
+    """Print one line for people on standard error; where nobody takes it, or the disk below is full, results go on."""
+    text = line.removeprefix("warning: ")
     with contextlib.suppress(OSError):
-        click.echo(line_for_people(line), err=True)
+        click.echo(line_for_people(text, logging.INFO if text == line else logging.WARNING), err=True)
 
 
 def _closing(summary: RunSummary) -> str:

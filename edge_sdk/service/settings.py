@@ -18,7 +18,6 @@ from msgspec import UnsetType
 from edge_sdk.config.load import device_name, given, mqtt_settings_of, outbox_settings_of
 from edge_sdk.config.schema import Config, Defaults, MqttConfig, PipelineConfig, read_secret
 from edge_sdk.core.errors import CameraError, ConfigError, UsageError
-from edge_sdk.core.logs import Say
 from edge_sdk.core.toml import entry_label
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.inference.trial import TRIAL_S
@@ -124,7 +123,7 @@ _KEY_PASSWORD = "the private key's password"  # noqa: S105 - what it is called
 
 def run_settings_of(
     config: Config,
-    warn: Say = lambda _line: None,
+    warn: Callable[[str], None] = lambda _line: None,
     *,
     duration_s: float | None = None,
     excuse: Callable[[ConfigError], None] | None = None,
@@ -190,7 +189,9 @@ def _home_assistant(config: Config) -> HomeAssistantSettings | None:
     return HomeAssistantSettings(is_enabled=said.enabled, prefix=said.prefix, labels=said.labels)
 
 
-def _look_at_credentials(broker: MqttSettings, warn: Say, excuse: Callable[[ConfigError], None] | None) -> None:
+def _look_at_credentials(
+    broker: MqttSettings, warn: Callable[[str], None], excuse: Callable[[ConfigError], None] | None
+) -> None:
     """A service goes on with a certificate that has expired: a new one in its place is taken without a restart."""
     try:
         for line in check_credentials(broker):
