@@ -199,8 +199,31 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
         )
 
 
+class ResultViewer:
+    """Sink of a stream's loop that keeps the picture of a result where one is wanted, and publishes what is seen.
+
+    It is no part of the runner, which would then hold itself by its loop, and its model for longer than it runs.
+
+    Args:
+        controls: of all cameras of the process.
+        stream: whose results they are.
+    """
+
+    def __init__(self, controls: Controls, stream: Stream) -> None:
+        self._controls, self._control, self._stream = controls, controls.of(stream.camera), stream
+
+    def put(self, result: Result) -> None:
+        """Look at a result after it was delivered; see `Sink`."""
+        control = self._control
+        if control.wants_shot:
+            control.wants_shot = False
+            control.shot = Shot(result.frame.image.copy(), result.frame.seq)
+        if self._controls.sees:
+            self._stream.see(result)
+
+
 class PipelineRunner:
-    """Runs the loop of one stream; as a `Sink` it is given each result after it was delivered.
+    """Runs the loop of one stream.
 
     Args:
         settings: of the stream.
@@ -245,7 +268,8 @@ class PipelineRunner:
         )
         self._record = RunRecord()
         self._faults = FrameFaults(self._record, stream.warn)
-        self.loop = Loop(source, stages, stream, budget, observers=[self._record, self, *observers])
+        viewer = ResultViewer(controls, stream)
+        self.loop = Loop(source, stages, stream, budget, observers=[self._record, viewer, *observers])
         self._supervisors: list[Supervisor] = [
             self._record,
             self._faults,
@@ -301,15 +325,6 @@ class PipelineRunner:
                 if now_ns >= next_line_ns:
                     next_line_ns = now_ns + interval_ns  # none is owed by a process that was paused
                     _log.info(self._record.line(loop))
-
-    def put(self, result: Result) -> None:
-        """Keep the picture where somebody waits for it, and say what is seen; see `Sink`."""
-        control = self._control
-        if control.wants_shot:
-            control.wants_shot = False
-            control.shot = Shot(result.frame.image.copy(), result.frame.seq)
-        if self._controls.sees:
-            self._stream.see(result)
 
     def health(self) -> CameraHealth:
         """Return how it does, with the rate since the last call; one thread asks."""

@@ -214,8 +214,8 @@ class Service:
     def _restart_output(self) -> None:
         """End all streams, deliver what they put as far as that is quick, and begin all again."""
         self._streams.stop(self._stop.is_asked)
-        self._output.restart(self._settings, _CLOSE_TIMEOUT_S, disk_s=_SHORTEST_S)
         if not self._stop.is_asked():
+            self._output.restart(self._settings, _CLOSE_TIMEOUT_S, disk_s=_SHORTEST_S)
             self._streams.start(self._settings.pipelines)
 
     def _refuse(self, why: str) -> None:

@@ -95,7 +95,9 @@ class Supervisor:
         return {name: camera.running for name, camera in self._cameras.items()}
 
     def start(self, settings: Iterable[PipelineSettings]) -> None:
-        """Start them all, where nothing else runs; none runs a frame before all have measured what they can do."""
+        """Start them all in place of what ran before; none runs a frame before all have measured what they can do."""
+        self._cameras.clear()
+        self._ending.clear()
         chosen = tuple(settings)
         gate = Gate(len(chosen)) if len(chosen) > 1 else None
         for each in chosen:
@@ -179,7 +181,7 @@ class Supervisor:
         return [*filter(None, of_cameras), *self._ending]
 
     def stop(self, is_stopped: Callable[[], bool]) -> None:
-        """End all pipelines and forget their cameras; one that takes longer than two seconds is left behind.
+        """End all pipelines, before `start` begins others; one that takes longer than two seconds is left behind.
 
         Args:
             is_stopped: asked while it waits for that.
@@ -190,8 +192,6 @@ class Supervisor:
         while not all(each.is_over for each in self.all()) and not is_stopped() and time.monotonic() < until:
             time.sleep(_LOOK_S)
         self.join(0.0)
-        self._cameras.clear()
-        self._ending.clear()
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of all, together at most so many seconds."""

@@ -17,7 +17,7 @@ from edge_sdk.messages.commands import CLASSES, COMMANDS, Command, command_schem
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.service.commands import CommandAdmission, CommandRequest, Rejection
-from edge_sdk.service.runner import PipelineRunner
+from edge_sdk.service.runner import PipelineRunner, ResultViewer
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import SourceStats, SourceStatus
 from tests.support.bundles import make_manifest
@@ -81,8 +81,8 @@ class _Obedient:
             budget,
             office.controls,
         )
-        observers = [self._runner]
-        self.loop = Loop(source, stages, Collector(), budget, observers=observers, clock_ns=clock)
+        viewer = ResultViewer(office.controls, stream)
+        self.loop = Loop(source, stages, Collector(), budget, observers=[viewer], clock_ns=clock)
         self._runner.loop = self.loop
 
     def go_on(self, steps: int = 3) -> list[Tick]:
