@@ -216,7 +216,7 @@ class Stop:
         self._reason = self._reason or reason
 
     def is_asked(self) -> bool:
-        """Whether it shall end."""
+        """Tell whether it shall end."""
         return self.reason is not None
 
     def left_s(self, total_s: float) -> float:

@@ -144,7 +144,7 @@ Open: TypeAlias = Callable[[str, int | None], Stages]
 
 
 class VariantTime(msgspec.Struct, frozen=True):
-    """What one variant takes here, in milliseconds.
+    """What one variant takes on this board, in milliseconds.
 
     Attributes:
         variant: its name.

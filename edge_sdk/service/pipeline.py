@@ -96,7 +96,7 @@ class SourceTransfer:
 
 
 class Pipeline:
-    """One stream; `start` it once.
+    """One stream in a thread of its own; `start` it once.
 
     Args:
         settings: of the stream.

@@ -16,7 +16,7 @@ _MOST_OWED = 8  # lines; a manager that reads nothing for so long has lost inter
 
 
 class Notifier:
-    """Tells the service manager; without one, nobody. To be used from one thread.
+    """Tells the service manager how the process does; without one, nobody. To be used from one thread.
 
     Args:
         address: of its datagram socket: a path, or a name after an @; None: there is no manager.
