@@ -84,7 +84,7 @@ def remember_version(bundle: Bundle) -> str:
 
 
 def _newest(bundle: Bundle) -> int:
-    """The newest version that was proved here; 0: none.
+    """Read the newest version that was proved here; 0 where there is none.
 
     Raises:
         OutputError: nobody knows.

@@ -256,7 +256,7 @@ def prove_here(
     """
     if seconds == 0:
         return True
-    chosen = bundle if variant is None else bundle.led_by(variant)
+    chosen = bundle if variant is None else bundle.with_primary(variant)
     proof = Proof.of(chosen, settings)
     if proof.is_known():
         return True

@@ -35,7 +35,7 @@ def _try(job: Job) -> Verdict:
         if bundle.digest != job.digest:
             raise BundleError(f"{bundle.path}: was changed while it was opened")
         bundle.signed = job.signed  # its digest is that of the one whose signature was verified
-        Stages.open(bundle.led_by(job.variant), job.settings)
+        Stages.open(bundle.with_primary(job.variant), job.settings)
     except MemoryError:
         return Verdict("memory")
     except EdgeError as error:

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from edge_sdk.core.errors import failure_line, printable
-from edge_sdk.core.toml import explain, shown
+from edge_sdk.core.toml import problems, shown
 from edge_sdk.events.snapshots import jpeg_of
 from edge_sdk.messages.commands import (
     CLASSES,
@@ -232,9 +232,10 @@ def _no_command(payload: bytes) -> str:
 def _wrong_field(cause: str, name: str, payload: bytes) -> str:
     example = COMMANDS[name].example
     try:
-        words = explain(cause, type(example), msgspec.json.decode(payload))
+        found = next(problems(msgspec.json.decode(payload), type(example)), None)
     except _UNREADABLE:
-        words = cause
+        found = None
+    words = found.text if found else cause
     return f"{_bounded(words)}; such as {msgspec.json.encode(example).decode()}"
 
 

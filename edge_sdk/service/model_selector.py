@@ -118,7 +118,7 @@ class LevelChanger:
         variant = loop.stages.variant
         names = [level.variant for level in self._governor.levels]
         if variant not in names:  # another supervisor's choice
-            self._manifest, names = self._manifest.led_by(variant), [variant]
+            self._manifest, names = self._manifest.with_primary(variant), [variant]
         self._replace_governor(names.index(variant))
         self._variant = variant
         self._tell(reason)
@@ -167,7 +167,7 @@ class LevelChanger:
     def _follow(self, loop: Loop, variant: str) -> None:
         """Take what another supervisor chose as the top level from now on."""
         self._move = None  # what is being loaded for it is given up when it comes
-        self._manifest = self._manifest.led_by(variant)
+        self._manifest = self._manifest.with_primary(variant)
         self._replace_governor()
         self._variant, loop.every = variant, 1.0
         self._tell("chosen by measurement")
@@ -278,7 +278,7 @@ class ModelSelector:
             )
         stages = self._tuning.open() if self._tuning is not None else self._load(bundle, session)
         # What was tuned here was measured against this very budget: above it there is nothing to climb to.
-        self._led = bundle.led_by(stages.variant)
+        self._led = bundle.with_primary(stages.variant)
         self._stages = [stages]  # a list: who takes it out holds the only one, and can give it back
         self._reason = ""
         self._settled: dict[str, int] = {}  # threads with which a variant was fastest at the start
@@ -378,7 +378,7 @@ class ModelSelector:
             StoppedError: the run was told to stop first.
         """
         check_free_memory(self._led, variant)
-        self._prove(self._bundle.led_by(variant))
+        self._prove(self._bundle.with_primary(variant))
 
     def open(self, variant: str) -> Stages:
         """Load another variant, on the threads that the start found best, until tuning knows better.
@@ -415,7 +415,7 @@ class ModelSelector:
         return msgspec.structs.replace(Candidate.promised(self._bundle.manifest), variant=variant)
 
     def _open_candidate(self, bundle: Bundle, candidate: Candidate) -> Stages:
-        return self._load(bundle.led_by(candidate.variant), candidate.settings(self._session))
+        return self._load(bundle.with_primary(candidate.variant), candidate.settings(self._session))
 
     def _load(self, bundle: Bundle, settings: SessionSettings) -> Stages:
         self._prove(bundle)

@@ -116,7 +116,7 @@ def begin_loading(
         shared.log_once(logging.WARNING, allowed)
     bundle.check_device(platform.machine(), onnxruntime_version())
     if settings.variant is not None:
-        bundle = bundle.led_by(settings.variant)
+        bundle = bundle.with_primary(settings.variant)
     session = _session_settings(settings, bundle)
     is_beside = shared.progress.is_any  # the trial gives way to frames
     if not prove_here(bundle, settings=session, seconds=settings.trial_s, is_stopped=stop.is_asked, beside=is_beside):
