@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-import cv2
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.clock import Percentiles, percentiles_of
 from edge_sdk.core.frame import Frame, Image
+from edge_sdk.core.opencv import cv2
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings

@@ -16,6 +16,7 @@ import pytest
 from edge_sdk.core.errors import MissingDependencyError
 from tests.support.broker import Broker
 from tests.support.cache import Cache, locked
+from tests.support.logs import begin_recording, forget
 from tests.support.systemd import service, systemd_container
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["service", "systemd_container"]
 
+begin_recording()
 _CHECKOUT = Path(__file__).parents[1]
 _LONG, _SYSTEM = Path(__file__).parent / "long", Path(__file__).parent / "system"
 _LONG_TIMEOUT_S = 900  # of one test with what its file has set up for it; only a guard
@@ -69,6 +71,12 @@ def nothing_ignored() -> Iterator[None]:
     finally:
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture(autouse=True)
+def _no_lines() -> None:
+    """What one test's program said to people is not there for the next."""
+    forget()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,7 +9,6 @@ that cannot be read or written never stops a device.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -57,15 +56,17 @@ def refuse_older(bundle: Bundle, *, allow_older: bool) -> str:
     )
 
 
-def remember_version(bundle: Bundle, say: Callable[[str], None]) -> None:
+def remember_version(bundle: Bundle) -> str:
     """Remember the version of a signed bundle that was proved here, where it is the newest.
 
     Args:
         bundle: verified, and proved.
-        say: takes a line for people where that cannot be.
+
+    Returns:
+        What to tell people where that cannot be; empty where it is well.
     """
     if not bundle.signed:
-        return
+        return ""
     version, problem = bundle.manifest.version, ""
     with _remembering:
         try:
@@ -77,8 +78,9 @@ def remember_version(bundle: Bundle, say: Callable[[str], None]) -> None:
                 write_record(_path(bundle), msgspec.json.encode(_Newest(version)))
             except OutputError as cause:
                 problem = problem or str(cause)
-    if problem:
-        say(f"warning: which version of {bundle.manifest.name} is the newest is not known, so that any runs: {problem}")
+    if not problem:
+        return ""
+    return f"which version of {bundle.manifest.name} is the newest is not known, so that any runs: {problem}"
 
 
 def _newest(bundle: Bundle) -> int:

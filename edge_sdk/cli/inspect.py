@@ -10,7 +10,7 @@ import click
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Variant
-from edge_sdk.cli.options import PATH, echo_json
+from edge_sdk.cli.options import PATH, echo_json, logging_to_standard_error
 from edge_sdk.core.errors import EdgeError, printable
 from edge_sdk.core.files import state_folder
 from edge_sdk.inference.inspection import Inspection, ProfiledRun, inspect_bundle, profile_bundle, write_graph
@@ -53,7 +53,8 @@ def command(
     tuned = _tuned(opened)
     if graph is not None or with_profile:
         opened.check_device(platform.machine(), onnxruntime_version())
-        prove_here(opened, say=lambda line: click.echo(f"edge-sdk: {line}", err=True))
+        with logging_to_standard_error():
+            prove_here(opened)
     if graph is not None:
         write_graph(opened, graph)
     profiled = profile_bundle(opened, runs) if with_profile else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import click
 import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, UsageError, is_want_of_memory, one_line
+from edge_sdk.core.logs import formatter
 from edge_sdk.core.toml import key_of
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
 
@@ -287,6 +289,34 @@ def host_tools(verb: str, extra: str = "host") -> Iterator[None]:
             f"`edge-sdk {verb}` runs on the workstation and needs {missing}; in the checkout: "
             f"pip install -c constraints.txt '.[{extra}]'"
         ) from cause
+
+
+class _StandardError(logging.Handler):
+    """Prints lines for people; where nobody takes one, or the disk below is full, results go on."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Print without the handler's lock: a reader that takes nothing holds up one thread, and not the end."""
+        with contextlib.suppress(OSError):
+            click.echo(self.format(record), err=True)
+        return True
+
+
+@contextlib.contextmanager
+def logging_to_standard_error(*, quiet: bool = False) -> Iterator[None]:
+    """Print what the device's modules log, or nothing of it."""
+    log = logging.getLogger("edge_sdk")
+    handler = logging.NullHandler() if quiet else _StandardError()
+    handler.setFormatter(formatter())
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 def echo_json(document: object) -> None:

@@ -134,11 +134,13 @@ def _fail_for_memory(error: Exception) -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    from edge_sdk.service.systemd import Priority, line_for_people
+    import logging
+
+    from edge_sdk.core.logs import line_for_people
 
     with contextlib.suppress(OSError):  # the exit code says it all the same
         for line in message.split("\n"):
-            click.echo(line_for_people(line, Priority.ERROR), err=True)
+            click.echo(line_for_people(line, logging.ERROR), err=True)
     return exit_code
 
 

@@ -7,6 +7,7 @@ model) and runs the service, `_end` says what it came to.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import select
@@ -16,25 +17,31 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from edge_sdk.cli.options import POSITIVE, connection_options, echo_json, key_option, number
+from edge_sdk.cli.options import (
+    POSITIVE,
+    connection_options,
+    echo_json,
+    key_option,
+    logging_to_standard_error,
+    number,
+)
 from edge_sdk.cli.root import unhurried
 from edge_sdk.cli.run_settings import config_file, rereading, run_settings
 from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig
 from edge_sdk.core.errors import EdgeError, PublishError
+from edge_sdk.core.logs import line_for_people
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import BackgroundTask, Stop, ignore_signals, stopping_on_signals
 from edge_sdk.publishing.settings import BrokerSettings
 from edge_sdk.service.health import Progress, Start
-from edge_sdk.service.systemd import Notifier, is_journal, line_for_people
+from edge_sdk.service.systemd import Notifier
 
 if TYPE_CHECKING:
     from edge_sdk.bundle.bundle import Bundle
-    from edge_sdk.core.logs import Say
-    from edge_sdk.service.pipeline import Begin
     from edge_sdk.service.runner import RunSummary
     from edge_sdk.service.settings import PipelineSettings
     from edge_sdk.service.shared import Shared
-    from edge_sdk.service.startup import Loading
+    from edge_sdk.service.startup import Begin, Loading
 
 
 _PATH = click.Path(path_type=Path)
@@ -83,8 +90,7 @@ def command(context: click.Context, /, **options: object) -> None:
 
         check(options, config)
         return
-    is_journal(2)  # remembers the answer: below something else is in its place
-    with unhurried():
+    with logging_to_standard_error(quiet=quiet), unhurried():  # in this order: what is below has something else there
         summaries, left_out = _run(options, config, quiet=quiet)
         if any(summary.ended_by == "signal" for summary in summaries):
             ignore_signals()
@@ -136,8 +142,8 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
             from edge_sdk.service.shared import Shared
             from edge_sdk.service.startup import begin_loading
 
-        shared = Shared(Progress(notifier.interval_s or math.inf), status)
-        loading = None if verified is None else begin_loading(first, verified, status, stop, shared)
+        shared = Shared(Progress(notifier.interval_s or math.inf))
+        loading = None if verified is None else begin_loading(first, verified, stop, shared)
         if loading is not None:
             stack.enter_context(loading)
         with no_collection():
@@ -149,7 +155,7 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
             return nothing, None
         start.mark("modules")
         begin = _beginning(first, loading)
-        daemon = Service(settings, begin, shared, status, stop, notifier, start, reread)
+        daemon = Service(settings, begin, shared, stop, notifier, start, reread)
         return list(daemon.run().values()), daemon.left_out
 
 
@@ -170,13 +176,13 @@ def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
     """
     begun = [] if loading is None else [loading]
 
-    def begin(settings: PipelineSettings, say: Say, stop: Stop, shared: Shared) -> Loading | None:
+    def begin(settings: PipelineSettings, stop: Stop, shared: Shared) -> Loading | None:
         from edge_sdk.service.startup import begin_loading
 
         if begun and settings == first:
             return begun.pop()
         with _verifying(settings) as verified:
-            return begin_loading(settings, verified, say, stop, shared)
+            return begin_loading(settings, verified, stop, shared)
 
     return begin
 
@@ -198,9 +204,10 @@ def _silence(_line: str) -> None:
 
 
 def say(line: str) -> None:
-    """Say one line to people on standard error; where nobody takes it, or the disk below is full, results go on."""
+    """Print one line for people on standard error; where nobody takes it, or the disk below is full, results go on."""
+    text = line.removeprefix("warning: ")
     with contextlib.suppress(OSError):
-        click.echo(line_for_people(line), err=True)
+        click.echo(line_for_people(text, logging.INFO if text == line else logging.WARNING), err=True)
 
 
 def _closing(summary: RunSummary) -> str:

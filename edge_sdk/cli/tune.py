@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
-import cv2
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.cli.options import PATH, POSITIVE, echo_json, key_option, number
+from edge_sdk.cli.options import PATH, POSITIVE, echo_json, key_option, logging_to_standard_error, number
 from edge_sdk.cli.run import say
 from edge_sdk.config.schema import PipelineConfig
 from edge_sdk.core.errors import LatencyGateError, StoppedError, UsageError
+from edge_sdk.core.opencv import cv2
 from edge_sdk.core.protocols import Source
 from edge_sdk.core.threads import Stop, stopping_on_signals
 from edge_sdk.inference.runtime import Shortfalls, onnxruntime_version
@@ -73,8 +73,8 @@ def command(
     opened.check_device(platform.machine(), onnxruntime_version())
     limits = Limits(latency_ms or opened.manifest.latency_budget_ms, cpu_share)
     cv2.setNumThreads(opened.manifest.intra_op_num_threads)  # as in a run
-    with stopping_on_signals() as stop, contextlib.ExitStack() as stack:
-        tuning = Tuning(opened, limits, camera=camera, variant=variant, say=say, open_stages=_opening(stop))
+    with logging_to_standard_error(), stopping_on_signals() as stop, contextlib.ExitStack() as stack:
+        tuning = Tuning(opened, limits, camera=camera, variant=variant, open_stages=_opening(stop))
         if source is None:
             found: tuple[Source, float] = golden_camera(opened, fps or _FPS, camera), fps or _FPS
         else:
@@ -97,16 +97,11 @@ def command(
 
 
 def _opening(stop: Stop) -> Callable[[Bundle, Candidate], Stages]:
-    shortfalls, said = Shortfalls(say), set[str]()
-
-    def say_once(line: str) -> None:
-        if line not in said:
-            said.add(line)
-            say(line)
+    shortfalls = Shortfalls()
 
     def open_proved(bundle: Bundle, candidate: Candidate) -> Stages:
         led = bundle.with_primary(candidate.variant)
-        if not prove_here(led, say=say_once, is_stopped=stop.is_asked):
+        if not prove_here(led, is_stopped=stop.is_asked):
             raise StoppedError
         stages = Stages.open(led, candidate.settings(SessionSettings.of(bundle.manifest)), most_golden=1)
         shortfalls.tell(stages.variant, stages.session.providers)

@@ -1,45 +1,130 @@
-"""Say: how a run speaks to people.
+"""How the device's program speaks to people: through `logging`, one line a record.
 
-Alarm: one thing that may be wrong, told when it begins and when it is over.
+Every module logs to `logging.getLogger(__name__)`. `edge-sdk run` puts a handler on the logger `edge_sdk`, with the
+formatter of the place where the lines are read: a terminal, or systemd's journal. `Model` and `Loop` in somebody else's
+program log to the same loggers, and that program decides what becomes of it.
+
+A thread that works for a camera sets `CAMERA`; threads that `BackgroundTask` begins for it inherit that. Where a
+process has several cameras (`name_cameras`) the name stands in front of the line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
-Say: TypeAlias = Callable[[str], None]
-"""Takes one line."""
+from edge_sdk.core.errors import printable
+
+_log = logging.getLogger(__name__)
+
+CAMERA: ContextVar[str] = ContextVar("camera", default="")
+"""The camera that the current thread works for; empty where it works for all of them."""
+
+_STANDARD_ERROR = 2
+_PRIORITIES = {logging.ERROR: 3, logging.WARNING: 4, logging.INFO: 6}  # of syslog(3)
+_names_cameras = False
+
+
+def name_cameras(*, wanted: bool) -> None:
+    """Have lines from now on bear the camera's name, or not, as where there is only one."""
+    global _names_cameras
+    _names_cameras = wanted
+
+
+@contextlib.contextmanager
+def of_all_cameras() -> Iterator[None]:
+    """Have lines that are logged within bear no camera's name: they hold for all of them."""
+    token = CAMERA.set("")
+    try:
+        yield
+    finally:
+        CAMERA.reset(token)
+
+
+def line_of(record: logging.LogRecord) -> str:
+    """Return what a record says, with `warning: ` and the camera's name in front where they belong there."""
+    camera = CAMERA.get()
+    return (
+        ("warning: " if record.levelno == logging.WARNING else "")
+        + (f"{camera}: " if camera and _names_cameras else "")
+        + record.getMessage()
+    )
+
+
+class TerminalFormatter(logging.Formatter):
+    """`edge-sdk: LINE`. Somebody else's words may be in it: whatever a terminal would act on is replaced."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        return f"edge-sdk: {printable(line_of(record))}"
+
+
+class JournalFormatter(logging.Formatter):
+    """`<PRIORITY>LINE` (sd-daemon(3)); the journal adds the program's name itself."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        return f"<{_PRIORITIES.get(record.levelno, 6)}>{printable(line_of(record))}"
+
+
+def formatter() -> logging.Formatter:
+    """Return the formatter of the place where this process's standard error is read."""
+    return JournalFormatter() if is_journal(_STANDARD_ERROR) else TerminalFormatter()
+
+
+def line_for_people(text: str, level: int = logging.INFO) -> str:
+    """Format one line as the handler of `edge-sdk run` does, for verbs that print without one."""
+    return formatter().format(logging.LogRecord("edge_sdk", level, "", 0, text, None, None))
+
+
+@functools.cache
+def is_journal(descriptor: int) -> bool:
+    """Tell whether what is written there goes to the journal: $JOURNAL_STREAM names its device and inode.
+
+    The variable alone does not tell: a program whose output was redirected inherits it.
+    """
+    named = os.environ.get("JOURNAL_STREAM", "")
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return False
+    return named == f"{status.st_dev}:{status.st_ino}"
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 thread`, `2 threads`."""
+    """Return `1 thread`, `2 threads`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def told(line: str, before: str) -> str:
-    """What is wrong, for people; where the line is empty that what was wrong is over, without what was to be done."""
-    return f"warning: {line}" if line else f"over: {before.partition('; ')[0]}"
-
-
 class Alarm:
-    """Tells people, and whoever watches from afar.
+    """One thing that may be wrong, told when it begins and when it is over: to people, and to who watches from afar.
 
     Args:
-        name: of what may be wrong.
-        say: takes one line for people.
+        name: of what may be wrong, as in the state's `warnings`.
         warn: takes the name and the line, empty once it is over.
 
     Attributes:
         line: what is wrong; empty while nothing is.
     """
 
-    def __init__(self, name: str, say: Callable[[str], None], warn: Callable[[str, str], None]) -> None:
+    def __init__(self, name: str, warn: Callable[[str, str], None]) -> None:
         self.line = ""
-        self._name, self._say, self._warn = name, say, warn
+        self._name, self._warn = name, warn
 
     def tell(self, line: str) -> None:
         """Say what is wrong now, or with an empty line that it is over."""
         before, self.line = self.line, line
-        self._say(told(line, before))
+        log_change(_log, line, before)
         self._warn(self._name, line)
+
+
+def log_change(log: logging.Logger, line: str, before: str) -> None:
+    """Log what is wrong; where the line is empty, that what was wrong before is over, without what was to be done."""
+    if line:
+        log.warning(line)
+    elif before:
+        log.info("over: %s", before.partition("; ")[0])

@@ -1,35 +1,22 @@
-"""Ahead: work begun in a thread of its own, while whoever needs it does something else first.
+"""Threads of the device's program, and what they share: work in the background, stopping, waiting, limiting a rate.
 
-Owns that thread, and what becomes of one that comes to no end. What goes wrong in it goes wrong for who takes it.
-
-Left behind: threads that a library still holds when a run ends, and that nobody can end.
-
-A model that hangs while it loads is one. Libraries crash when they are taken down below such a thread.
-
-Periodic: a function that is called now and then beside everything else.
-
-Stop: what ends a run from outside, from its first moment on, and what has it read its configuration again.
-
-Backoff: how long to wait before the next connection.
-
-Owns the arithmetic and no clock. Jitter keeps a fleet from coming back all at once when its broker does.
-
-Pace: at most so many of each camera a second, the newest of what is more.
-
-What comes too early is held until its time has come, and what comes before that takes its place: the last one of a
-burst is never lost. Whoever empties it late, or never, has no other ones left out than who does it in time.
+- `BackgroundTask`: one piece of work in a thread; `Periodic`: a function that a thread calls now and then.
+- `join_or_leave`, `leave`: a model that hangs while it loads cannot be ended, and libraries crash when they are taken
+  down below such a thread; so it is left behind, and the process ends without clean-up.
+- `Stop`: whether a run, or a part of it, shall end; `stopping_on_signals` sets it.
+- `Backoff`: how long to wait before the next attempt; `RateLimiter`: at most so many a second, the newest of more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import errno
 import math
 import os
 import random
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from threading import Event, Lock, Thread
@@ -41,7 +28,7 @@ _lock = Lock()
 
 
 def join_or_leave(thread: Thread, timeout_s: float) -> None:
-    """Wait for its end, at most so long; one that goes on is remembered for as long as it does."""
+    """Wait for the end of a thread, at most so long; one that goes on is remembered for as long as it does."""
     thread.join(timeout_s)
     if thread.is_alive():
         with _lock:
@@ -49,13 +36,13 @@ def join_or_leave(thread: Thread, timeout_s: float) -> None:
 
 
 def is_any_left() -> bool:
-    """Whether one of them still goes on."""
+    """Tell whether a thread that was left behind still goes on."""
     with _lock:
         return any(thread.is_alive() for thread in _threads)
 
 
 def leave(exit_code: int) -> None:
-    """End the process; at once, without any clean-up, if a thread was left behind that still goes on."""
+    """End the process; at once, without any clean-up, where a thread was left behind that still goes on."""
     if not _empty(sys.stdout):
         exit_code = exit_code or 1
     _empty(sys.stderr)
@@ -77,7 +64,7 @@ def ignore_signals() -> None:
 
 
 def _empty(stream: TextIO) -> bool:
-    """Write what waits in it, or lose it: Python would try once more at the end, and make its own exit code of that."""
+    """Write what waits in it, or lose it: Python would try once more at the end, and make its own exit code of it."""
     try:
         stream.flush()
     except (AttributeError, ValueError):  # closed, or never there
@@ -96,7 +83,9 @@ _PATIENCE_S = 0.5  # a model that loads, a camera that is silent: who is told to
 
 
 class BackgroundTask(Generic[T]):
-    """One piece of work, begun at once; a context that waits for its end, half a second at most.
+    """One piece of work in a thread, begun at once; a context that waits for its end, half a second at most.
+
+    What goes wrong in the work goes wrong for who takes its result. Its lines bear the camera of who began it.
 
     Args:
         work: what to do; everything that it shares with others must bear several threads.
@@ -106,12 +95,12 @@ class BackgroundTask(Generic[T]):
 
     def __init__(self, work: Callable[[], T], name: str, undo: Callable[[T], None] | None = None) -> None:
         self._work, self._undo = work, undo
-        self._done = threading.Event()
+        self._done = Event()
         self._is_closed = False
         self._results: list[T] = []
         self._failure: BaseException | None = None
         # A daemon thread: what hangs in it must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = Thread(target=contextvars.copy_context().run, args=(self._run,), name=name, daemon=True)
         self._thread.start()
 
     def __enter__(self) -> BackgroundTask[T]:
@@ -123,7 +112,7 @@ class BackgroundTask(Generic[T]):
         self.close(_PATIENCE_S)
 
     def close(self, timeout_s: float) -> None:
-        """Wait for its end, at most so many seconds; what comes of it, now or later, is undone."""
+        """Wait for the end of the work, at most so many seconds; what comes of it, now or later, is undone."""
         join_or_leave(self._thread, timeout_s)
         self._is_closed = True
         self._undo_untaken()
@@ -134,14 +123,14 @@ class BackgroundTask(Generic[T]):
         return self._done.is_set()
 
     def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until it is done; False when `is_stopped` said so first."""
+        """Wait until the work is done; False when `is_stopped` said so first."""
         while not is_stopped():
             if self._done.wait(_LOOK_S):
                 return True
         return False
 
     def take(self) -> T:
-        """What came of it; waits. Who takes it holds the only one.
+        """Wait for the result and return it; who takes it holds the only one.
 
         Raises:
             BaseException: what the work raised.
@@ -162,7 +151,7 @@ class BackgroundTask(Generic[T]):
             self._undo_untaken()
 
     def _undo_untaken(self) -> None:
-        """Called by `close` and by the thread: whichever pops the result is the one that undoes it."""
+        """Undo the result; called by `close` and by the thread, of which whichever pops it is the one that does."""
         if self._undo is None:
             return
         try:
@@ -173,10 +162,10 @@ class BackgroundTask(Generic[T]):
 
 
 class Periodic:
-    """Calls it every so often, in a thread of its own, until it is closed.
+    """Calls a function every so often, in a thread of its own, until it is closed.
 
     Args:
-        call: what; where it raises it is called again the next time.
+        call: the function; where it raises it is called again the next time.
         interval_s: seconds between two calls; the first one comes at once.
         name: of the thread.
     """
@@ -188,7 +177,7 @@ class Periodic:
         Thread(target=self._run, name=name, daemon=True).start()
 
     def close(self) -> None:
-        """Call no more; does not wait for a call that hangs."""
+        """Stop calling; does not wait for a call that hangs."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -218,7 +207,7 @@ class Stop:
 
     @property
     def reason(self) -> str | None:
-        """Why; None as long as it shall go on."""
+        """Why it shall end; None as long as it shall go on."""
         return self._reason or (self._whole.reason if self._whole else None)
 
     def ask(self, reason: str = "signal") -> None:
@@ -227,17 +216,17 @@ class Stop:
         self._reason = self._reason or reason
 
     def is_asked(self) -> bool:
-        """Whether it shall end."""
+        """Tell whether it shall end."""
         return self.reason is not None
 
     def left_s(self, total_s: float) -> float:
-        """What is left of so many seconds since somebody asked for the end: less than 0 after them, all before."""
+        """Return what is left of so many seconds since somebody asked for the end: below 0 after them, all before."""
         return min(total_s, self._asked_s + total_s - time.monotonic())
 
 
 @contextlib.contextmanager
 def stopping_on_signals(*, reloads: bool = False) -> Iterator[Stop]:
-    """SIGTERM and SIGINT ask for the end, and SIGHUP does; a second SIGINT interrupts at once.
+    """Have SIGTERM, SIGINT and SIGHUP ask for the end; a second SIGINT interrupts at once.
 
     SIGHUP stays ignored where it was, as under nohup: then it neither ends a run nor has it read anything again.
 
@@ -269,7 +258,7 @@ def stopping_on_signals(*, reloads: bool = False) -> Iterator[Stop]:
 
 
 def _has_terminal() -> bool:
-    """Whether there is a controlling terminal; the kernel takes it away before it signals that it was closed."""
+    """Tell whether there is a controlling terminal; the kernel takes it away before it signals that it was closed."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError as cause:
@@ -278,7 +267,7 @@ def _has_terminal() -> bool:
 
 
 class Backoff:
-    """Doubling waits with jitter.
+    """Doubling waits with jitter, so that a fleet does not come back all at once when its broker does.
 
     Args:
         first_s: the longest first wait in seconds.
@@ -295,7 +284,7 @@ class Backoff:
         self._ceiling_s = first_s
 
     def next_s(self, *, slow: bool = False) -> float:
-        """Seconds to wait now, between half of the ceiling and the ceiling, which doubles with every call.
+        """Return the seconds to wait now, from half of the ceiling to the ceiling, which doubles with every call.
 
         Args:
             slow: go to the longest wait at once; for a broker that says no, and will until somebody mends it.
@@ -314,7 +303,10 @@ _R = TypeVar("_R")
 
 
 class RateLimiter(Generic[_T, _R]):
-    """Filled by the cameras' threads, released by another one.
+    """Lets at most so many items of each camera go a second, of more the newest; filled and released by threads.
+
+    What comes too early is held until its time has come, and what comes before that takes its place: the last one of a
+    burst is never lost. Whoever releases late, or never, has no other items left out than who does it in time.
 
     Args:
         max_per_s: of each camera; None: no limit.
@@ -332,13 +324,13 @@ class RateLimiter(Generic[_T, _R]):
     ) -> None:
         self._interval_s = 0.0 if max_per_s is None else 1.0 / max_per_s
         self._go, self._go_late, self._clock_s = go, go_late or go, clock_s
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._not_before: dict[str, float] = {}
         self._held: dict[str, _T] = {}
         self._limited: dict[str, int] = {}
 
     def put(self, camera: str, item: _T) -> _R | None:
-        """Let it go where its time has come; otherwise it is held, in place of what was held before.
+        """Let an item go where its time has come; otherwise hold it, in place of what was held before.
 
         Returns:
             What `go` said; None while it is held.
@@ -373,7 +365,7 @@ class RateLimiter(Generic[_T, _R]):
                 self._release(camera, now)
 
     def wait_s(self) -> float:
-        """Seconds until something is due; infinity where nothing is held."""
+        """Return the seconds until something is due; infinity where nothing is held."""
         if not self._held:
             return math.inf
         with self._lock:
@@ -381,12 +373,12 @@ class RateLimiter(Generic[_T, _R]):
             return max(0.0, min((self._not_before[camera] - now for camera in self._held), default=math.inf))
 
     def limited(self, camera: str | None = None) -> int:
-        """How many others took the place of, of one camera or of all."""
+        """Return how many items were left out for others, of one camera or of all."""
         with self._lock:
             return sum(self._limited.values()) if camera is None else self._limited.get(camera, 0)
 
     def _release(self, camera: str, now: float) -> None:
-        """With the lock: what is held goes as if it had done so when its time came."""
+        """Let go, with the lock, what is held, as if that had been done when its time came."""
         if camera in self._held and now >= self._not_before[camera]:
             self._not_before[camera] += self._interval_s
             self._go_late(self._held.pop(camera))

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Classification, Detections, Image, Result, Segmentation
+from edge_sdk.core.opencv import cv2
 
 _STRENGTH = 0.4  # of the colour; the rest is the picture
 _PAINTED = 255

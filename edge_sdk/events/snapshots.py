@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 
 from edge_sdk.core.frame import Image, Result
+from edge_sdk.core.opencv import cv2
 from edge_sdk.events.rules import WORST_QUALITY, SnapshotSettings
 
 MOST_BYTES = 512_000

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-import cv2
 import numpy as np
 
 from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.core.frame import Image, Result
+from edge_sdk.core.opencv import cv2
 from edge_sdk.events.annotate import Annotator
 
 _CLOSE_TIMEOUT_S = 120  # to finish a long video on a slow board

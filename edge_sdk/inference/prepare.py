@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +22,7 @@ from edge_sdk.bundle.manifest import InputTensor, Manifest, floats_of
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Frame, Geometry, Image, Prepared, Tensor, check_image
+from edge_sdk.core.opencv import cv2
 
 _HIGHEST = 255
 

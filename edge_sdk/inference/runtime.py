@@ -16,13 +16,14 @@ installed, and that of a bundle which a trusted key signed. Nobody else's.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,7 @@ from edge_sdk.core.machine import give_back_freed
 from edge_sdk.inference.settings import GraphLevel, SessionSettings
 
 CPU = "CPUExecutionProvider"
+_log = logging.getLogger(__name__)
 _PACKAGES = {"TensorrtExecutionProvider": "onnxruntime-gpu", "CUDAExecutionProvider": "onnxruntime-gpu"}
 _NO_LIBRARY = re.compile(r"Failed to load library \S*_providers_(\w+)\.so with error: (.+)")
 _NOT_CREATED = re.compile(r"Failed to create (\w+)\.\s*(.*?)(?:\. Please|$)")
@@ -284,14 +286,9 @@ def _options(settings: SessionSettings) -> ort.SessionOptions:
 
 
 class Shortfalls:
-    """Of one run.
+    """Warns of providers that did not start, each once a run."""
 
-    Args:
-        say: takes one line for people.
-    """
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self) -> None:
         self._said: set[tuple[str, str]] = set()
 
     def tell(self, variant: str, providers: Providers) -> None:
@@ -304,7 +301,7 @@ class Shortfalls:
         new = [line for line in providers.shortfalls() if (variant, line) not in self._said]
         self._said.update((variant, line) for line in new)
         if new:
-            self._say(f"warning: {variant}: {'; '.join(new)}")
+            _log.warning(f"{variant}: {'; '.join(new)}")
 
 
 EXTENSIONS_DOMAIN = "ai.onnx.contrib"

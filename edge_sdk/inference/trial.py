@@ -18,7 +18,9 @@ Owns what makes two trials the same. A record that is damaged, or that nobody ca
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import logging
 import os
 import resource
 import signal
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     import subprocess
 
 
+_log = logging.getLogger(__name__)
 _SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
 
 
@@ -214,13 +217,17 @@ _FAMILIES: dict[str, type[EdgeError]] = {
 }
 
 
+@functools.cache
+def _warn_once(line: str) -> None:
+    _log.warning(line)
+
+
 def prove_here(
     bundle: Bundle,
     variant: str | None = None,
     *,
     settings: SessionSettings | None = None,
     seconds: float = TRIAL_S,
-    say: Callable[[str], None] = lambda _line: None,
     is_stopped: Callable[[], bool] = lambda: False,
     beside: bool = False,
 ) -> bool:
@@ -233,7 +240,6 @@ def prove_here(
         variant: which of its models, by name or file; the one in front by default.
         settings: with which it will run; those that the bundle promises by default.
         seconds: how long it may take; 0: nothing is tried.
-        say: takes a line for people when that it went well cannot be remembered.
         is_stopped: asked while waiting.
         beside: whether a camera's frames run in this process meanwhile: then that process gives way to them.
 
@@ -267,7 +273,7 @@ def prove_here(
     try:
         proof.remember()
     except OutputError as cause:
-        say(f"warning: that the bundle was tried cannot be remembered, so every start tries it again: {cause}")
+        _warn_once(f"that the bundle was tried cannot be remembered, so every start tries it again: {cause}")
     return True
 
 

@@ -1,12 +1,13 @@
-"""Commands: what a device can be told on its `cmd` topic, and the answer to it on `res`.
+"""The commands that a device can be given on its `cmd` topic, and the answers to them.
 
-Owns names, fields and ranges. No command carries code, a path, an address or a name of anything but a camera. What a
-command does, and who may send which, is the service's matter.
+Each command is a struct with its fields and ranges, one member of `Command`, and one entry of `COMMANDS` with its
+permission and an example; what it does is one entry of `edge_sdk.service.commands.HANDLERS`. No command carries code, a
+path, an address or a name of anything but a camera. `ResponseMessage` is the answer; `RefusedError` becomes one.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -80,33 +81,37 @@ class Reload(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=
 Command: TypeAlias = Pause | Resume | SetThreshold | SetRate | Snapshot | ReportState | Reload
 
 
-def class_of(command: Command) -> CommandClass:
-    """Which class of commands this is of."""
-    if isinstance(command, Resume):
-        return "pause"
-    # msgspec types a tag as any text or number; the classes above are the tags.
-    name: CommandClass = command.__struct_config__.tag  # type: ignore[assignment]
-    return name
+class CommandKind(NamedTuple):
+    """One of the commands.
+
+    Attributes:
+        permission: that `[commands] allow` must hold for it.
+        example: for people who wrote a wrong one.
+    """
+
+    permission: CommandClass
+    example: Command
 
 
-_EXAMPLES: tuple[Command, ...] = (
-    Pause(camera="gate"),
-    Resume(camera="gate"),
-    SetThreshold(camera="gate", confidence=0.6),
-    SetRate(camera="gate", max_fps=5),
-    Snapshot(camera="gate"),
-    ReportState(),
-    Reload(),
-)
+COMMANDS: dict[str, CommandKind] = {
+    "pause": CommandKind("pause", Pause(camera="gate")),
+    "resume": CommandKind("pause", Resume(camera="gate")),
+    "set_threshold": CommandKind("set_threshold", SetThreshold(camera="gate", confidence=0.6)),
+    "set_rate": CommandKind("set_rate", SetRate(camera="gate", max_fps=5)),
+    "snapshot": CommandKind("snapshot", Snapshot(camera="gate")),
+    "report_state": CommandKind("report_state", ReportState()),
+    "reload": CommandKind("reload", Reload()),
+}
+"""By name, which is the struct's tag."""
 
 
-def example_of(name: str) -> Command:
-    """A command of this name, for people who wrote a wrong one."""
-    return next(each for each in _EXAMPLES if each.__struct_config__.tag == name)
+def name_of(command: Command) -> str:
+    """Return the name of a command, as it is written on the topic."""
+    return str(command.__struct_config__.tag)
 
 
 def _in_short(value: float) -> str:
-    """A number as people write it, where that is the same number."""
+    """Write a number as people do, where that is the same number."""
     text = f"{value:g}"
     return text if float(text) == value else repr(value)
 

@@ -36,7 +36,8 @@ from edge_sdk.messages.topics import check_name
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import check_authorities, valid_until
-from edge_sdk.service.pipeline import unknown_home_labels, unknown_labels
+from edge_sdk.service.home_assistant import unknown_home_labels
+from edge_sdk.service.pipeline import unknown_labels
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.sources.location import IMAGE_SUFFIXES, Kind, SourceOptions, add_password, kind_of, names_file, redact
 from edge_sdk.tuning.candidates import Limits, figures

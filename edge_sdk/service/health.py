@@ -1,17 +1,10 @@
-"""Readings: how the machine and this process are, from /proc and /sys.
+"""How the machine and this process do: readings from /proc and /sys, alarms, progress, and the times of the start.
 
-What is missing, cannot be read or makes no sense is None, and never an error.
+    Gauges.read() -> Readings -> Alarms.update() -> what began or is over -> HealthWatch tells it
 
-Alarms: which readings people should know of.
-
-Owns the limits and the words. A limit is left at another level than it is reached, so that a reading beside it does
-not come and go.
-
-HealthWatch: reads how machine and process are, now and then, and says what changed.
-
-Progress: whether every pipeline moves, so that a watchdog is told of work and not of a thread that sleeps well.
-
-Start: how long it took from the process's start to the first result, and where that went.
+An alarm is one entry of `_RULES`: its name, its level, its line. `Progress` knows whether every pipeline moves, so that
+a watchdog is told of work and not of a thread that sleeps well. `Start` measures the way to the first result. What is
+missing, cannot be read or makes no sense is None, and never an error.
 """
 
 from __future__ import annotations
@@ -69,7 +62,7 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gauges:
-    """Reads them; one thread at a time.
+    """Reads how the machine and this process are; one thread at a time.
 
     Args:
         folder: where the device keeps its state; the disk below it is looked at, itself need not exist.
@@ -84,7 +77,7 @@ class Gauges:
         self._before: tuple[float, float] | None = None
 
     def read(self) -> Readings:
-        """Now."""
+        """Return how they are now."""
         board, proc = read_board(self._root / "sys"), self._root / "proc"
         disk_free_mb, disk_mb = _disk(self._folder)
         open_files, open_files_limit = _open_files(proc / "self")
@@ -116,7 +109,7 @@ def _in_mb(size: float | None) -> float | None:
 
 
 def _disk(folder: Path | None) -> tuple[float | None, float | None]:
-    """What is free for this user, and the whole, in 10^6 bytes; of the nearest folder above that there is."""
+    """Return what is free for this user, and the whole, in 10^6 bytes, of the nearest folder above that there is."""
     for near in () if folder is None else (folder, *folder.parents):
         try:
             disk = os.statvfs(near)
@@ -129,7 +122,7 @@ def _disk(folder: Path | None) -> tuple[float | None, float | None]:
 
 
 def _number_at(path: Path, position: int, times: int = 1) -> float | None:
-    """A word of a file's first line."""
+    """Return a word of a file as a number, `times` as much."""
     try:
         return float(path.read_text(encoding="ascii").split()[position]) * times
     except (OSError, ValueError, IndexError):
@@ -137,7 +130,7 @@ def _number_at(path: Path, position: int, times: int = 1) -> float | None:
 
 
 def _open_files(own: Path) -> tuple[int | None, int | None]:
-    """Descriptors of this process, and how many it may have. One that has them all cannot open the folder to count."""
+    """Count descriptors of this process, and those it may have; one that has them all cannot open the folder."""
     try:
         count = sum(1 for _ in (own / "fd").iterdir())
     except OSError as cause:
@@ -167,7 +160,7 @@ _CALM_READINGS = 6  # a weak power supply fails for moments, whenever the board 
 
 
 class _Rule(msgspec.Struct, frozen=True):
-    """When something is wrong.
+    """One alarm. It is left at another level than it is reached, so that a reading beside the limit does not flap.
 
     Attributes:
         name: of what is wrong, as in the status's `warnings`.
@@ -243,7 +236,7 @@ _RULES = (
 
 
 class Alarms:
-    """Remembers which are on."""
+    """Decides which alarms are on."""
 
     def __init__(self) -> None:
         self._calm: dict[str, int] = {}  # of those that are on: readings in a row that were below
@@ -309,7 +302,7 @@ class HealthWatch:
 
 
 class Beat:
-    """One pipeline's count of steps; a context, after which the pipeline is no longer waited for.
+    """Counts the steps of one pipeline; a context, after which the pipeline is no longer waited for.
 
     Attributes:
         steps: how many there were; only the pipeline's own thread writes it, so it needs no lock.
@@ -322,11 +315,11 @@ class Beat:
         self.steps = 0
 
     def after_step(self) -> None:
-        """One more; a step that no frame came to counts, one that never returns does not."""
+        """Count one more; a step that no frame came to counts, one that never returns does not."""
         self.steps += 1
 
     def end(self) -> None:
-        """The pipeline is over."""
+        """Forget the pipeline, which is over."""
         self._forget()
 
     def __enter__(self) -> Beat:
@@ -339,7 +332,7 @@ class Beat:
 
 
 class Progress:
-    """Of all pipelines of a process.
+    """Knows whether all pipelines of a process move.
 
     Pipelines begin and end in threads of their own; `is_due` is called from one thread, a few times an interval.
 
@@ -355,7 +348,7 @@ class Progress:
         self._told_s: float | None = None
 
     def begin(self) -> Beat:
-        """A pipeline steps from now on."""
+        """Count a pipeline that steps from now on."""
         number = next(self._numbers)
         beat = self._beats[number] = Beat(lambda: self._beats.pop(number, None))
         return beat
@@ -366,7 +359,7 @@ class Progress:
         return bool(self._beats)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether the watchdog is to be told now: an interval is over, and in it every pipeline moved.
+        """Tell whether the watchdog is to be told now: an interval is over, and in it every pipeline moved.
 
         Asked again soon after it was not, it says so as soon as the slowest has moved: a machine that was paused, where
         nobody moved, is no hang. Where no pipeline steps there is none that hangs.
@@ -389,7 +382,7 @@ _STARTED_COLUMN = 19  # of /proc/self/stat (proc_pid_stat(5)), counted from behi
 
 
 def process_age_s(root: Path = Path("/"), now_s: float | None = None) -> float | None:
-    """Seconds since this process was started, to a hundredth; None where /proc does not say.
+    """Return the seconds since this process was started, to a hundredth; None where /proc does not say.
 
     Args:
         root: the folder that holds `proc`; another one in tests.
@@ -417,13 +410,13 @@ class StartTimes(msgspec.Struct, frozen=True):
     parts_ms: dict[str, float]
 
     def line(self) -> str:
-        """For people."""
+        """Write it for people."""
         parts = ", ".join(f"{name} {part_ms / 1000:.2f}" for name, part_ms in self.parts_ms.items())
         return f"first result {self.first_result_ms / 1000:.2f} s after start ({parts})"
 
 
 class Start:
-    """Marks on the way to the first result.
+    """Measures the way from the process's start to the first result.
 
     Args:
         age_s: of the process now, seconds; by default as /proc has it, or counted from now where that says nothing.
@@ -444,7 +437,7 @@ class Start:
             self._parts_ms["interpreter and command"] = age_s * 1000
 
     def mark(self, name: str, at_ns: int | None = None) -> None:
-        """The part of that name is over; nothing after the first result.
+        """Note that the part of that name is over; nothing after the first result.
 
         Args:
             name: of the part.
@@ -456,7 +449,7 @@ class Start:
             self._last_ns = now_ns
 
     def first_result(self, at_ns: int | None = None) -> StartTimes | None:
-        """A result is in the outbox; what the start took, the first time, and None from then on; see `mark`."""
+        """Note a result in the outbox; return what the start took, and None from the second on; see `mark`."""
         if self.times is not None:
             return None
         self.mark("first frame and result", at_ns)

@@ -1,11 +1,12 @@
-"""Vitals: what the service manager, the broker and people are told of the process as a whole.
+"""Tell the service manager, the broker and people how the process as a whole does.
 
-Owns when: ready once all streams have begun, a sign of life only while all of them move, how the machine is as often as
-it is read.
+`HealthReporter` decides when: the manager hears "ready" once all streams have begun, and the watchdog only while all of
+them move; the broker gets telemetry as often as the machine is read; people hear what the start took and of alarms.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
@@ -16,7 +17,7 @@ from msgspec import UNSET
 
 from edge_sdk.core.errors import OutputError
 from edge_sdk.core.files import state_folder
-from edge_sdk.core.logs import Alarm, Say, counted
+from edge_sdk.core.logs import Alarm, counted
 from edge_sdk.messages.schema import CameraHealth, EventLosses, EventsHealth, TelemetryMessage
 from edge_sdk.outbox.warnings import EVENTS_LOST, lost_in_words
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats
@@ -25,41 +26,37 @@ from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
 from edge_sdk.service.systemd import Notifier
 
+_log = logging.getLogger(__name__)
 _LOST_EVERY_S = 60.0
 _TURN_S = 330.0  # for one stream's start: a trial of its bundle (90 s) and the load of its model (240 s) at most
 
 
 class HealthReporter:
-    """Of one process; used from its main thread.
+    """Reports the health of a process; used from its main thread.
 
     Args:
         notifier: tells the service manager.
         start: of the process, marked up to the imports.
-        say: takes one line for people.
-        outlet: where telemetry and warnings go.
+        output: where telemetry and warnings go.
         progress: of the streams.
         begin_watch: begins to read how the machine is; takes what is told of alarms.
         clock_s: monotonic seconds, by which the watchdog is told.
-
-    Attributes:
-        outlet: as given; another one may take its place.
     """
 
     def __init__(
         self,
         notifier: Notifier,
         start: Start,
-        say: Say,
-        outlet: Output,
+        output: Output,
         progress: Progress,
         *,
         begin_watch: Callable[[Tell], HealthWatch] | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.outlet = outlet
+        self._output = output
         self._begin_watch = begin_watch or (lambda tell: HealthWatch(Gauges(_state_folder()), tell))
         self._clock_s = clock_s
-        self._notifier, self._start, self._say, self._progress = notifier, start, say, progress
+        self._notifier, self._start, self._progress = notifier, start, progress
         self._is_ready = self._has_been_ready = False
         self._ready_words = ""
         self._turns = 0
@@ -69,7 +66,7 @@ class HealthReporter:
         self._lost, self._lost_at = 0, 0.0
 
     def look(self, pipelines: Iterable[Pipeline], *, have_begun: bool, turns: int = 0) -> None:
-        """Tell whatever is to be told; called a few times a second.
+        """Tell what is new; called a few times a second.
 
         Args:
             pipelines: of all cameras.
@@ -92,11 +89,11 @@ class HealthReporter:
             self._look_at_clock()
             health = {pipeline.settings.camera: pipeline.health() for pipeline in pipelines}
             known = {camera: found for camera, found in health.items() if found is not None}
-            self.outlet.telemetry(_message(self.outlet, readings, known))
+            self._output.telemetry(_message(self._output, readings, known))
             self._look_at_losses()
 
     def reloading(self, words: str = "") -> None:
-        """The configuration is read again, until all streams have begun.
+        """Tell the manager that the configuration is read again, until all streams have begun.
 
         Args:
             words: what `systemctl status` shows then; by default what runs.
@@ -105,7 +102,7 @@ class HealthReporter:
         self._is_ready, self._ready_words = False, words
 
     def stopping(self) -> None:
-        """The end has begun."""
+        """Tell the manager that the end has begun."""
         self._notifier.stopping()
 
     def close(self) -> None:
@@ -134,28 +131,28 @@ class HealthReporter:
             self._start.mark("source", pipeline.source_ns)
             times = self._start.first_result(pipeline.first_result_ns)
             if times is not None:
-                self._say(times.line())
+                _log.info(times.line())
             return
 
     def _look_at_clock(self) -> None:
-        put_forward_s = self.outlet.clock.look()
+        put_forward_s = self._output.clock.look()
         if put_forward_s is not None:
-            self._say(f"the clock is set by a time server now: {put_forward_s:+.1f} s; times before were that much off")
+            _log.info(f"the clock is set by a time server now: {put_forward_s:+.1f} s; times before were that much off")
 
     def _look_at_losses(self) -> None:
-        """Have the state's warning count what telemetry counts: at once where it doubles, else once a minute."""
-        stats, now = self.outlet.stats(), self._clock_s()
+        """Have the state's warning count lost events: at once where they double, else once a minute."""
+        stats, now = self._output.stats(), self._clock_s()
         if not isinstance(stats, PublisherStats) or stats.events.lost.total == self._lost:
             return
         lost = stats.events.lost
         if self._lost <= lost.total < 2 * self._lost and now - self._lost_at < _LOST_EVERY_S:
             return
         self._lost, self._lost_at = lost.total, now
-        self.outlet.warn(EVENTS_LOST, lost_in_words(lost) if lost.total else "")
+        self._output.warn(EVENTS_LOST, lost_in_words(lost) if lost.total else "")
 
     def _alarm(self, name: str, line: str) -> None:
-        if name not in self._alarms:  # the outlet may be another one by then
-            self._alarms[name] = Alarm(name, self._say, lambda name, line: self.outlet.warn(name, line))
+        if name not in self._alarms:
+            self._alarms[name] = Alarm(name, self._output.warn)
         self._alarms[name].tell(line)
 
 
@@ -166,13 +163,13 @@ def _state_folder() -> Path | None:
         return None
 
 
-def _message(outlet: Output, readings: Readings, cameras: dict[str, CameraHealth]) -> TelemetryMessage:
+def _message(output: Output, readings: Readings, cameras: dict[str, CameraHealth]) -> TelemetryMessage:
     def known(value: float | None) -> float | msgspec.UnsetType:
         return UNSET if value is None else round(value, 3)
 
-    stats = outlet.stats()
+    stats = output.stats()
     return TelemetryMessage(
-        **msgspec.structs.asdict(outlet.identity),
+        **msgspec.structs.asdict(output.identity),
         at=datetime.now(timezone.utc),
         uptime_s=known(readings.uptime_s),
         temperature_c=known(readings.temperature_c),
@@ -183,7 +180,7 @@ def _message(outlet: Output, readings: Readings, cameras: dict[str, CameraHealth
         cpu_share=known(readings.cpu_share),
         load1=known(readings.load1),
         open_files=UNSET if readings.open_files is None else readings.open_files,
-        clock=UNSET if outlet.clock.is_synchronised else "unsynchronised",
+        clock=UNSET if output.clock.is_synchronised else "unsynchronised",
         events=_events(stats),
         snapshots_lost=(stats.snapshots_lost or UNSET) if isinstance(stats, PublisherStats) else UNSET,
         cameras=cameras,

@@ -1,30 +1,44 @@
-"""Home: when Home Assistant is told of this device: once its streams run, on change, and when it says it is there.
+"""Tell Home Assistant of this device: once its streams run, on change, and when it says that it is there.
 
-Owns the times; what is told is `Discovery`'s.
+`HomeAssistantReporter` decides when; what is told is made by `Discovery`.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import random
 from collections.abc import Callable, Collection, Iterable
 
 import edge_sdk
-from edge_sdk.core.logs import Say
 from edge_sdk.core.machine import Cpu
+from edge_sdk.events.rules import missing_labels
 from edge_sdk.messages.commands import CommandClass
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.discovery import Camera, Discovery, HomeAssistantSettings, Machine
 from edge_sdk.service.output import Output
-from edge_sdk.service.pipeline import unknown_home_labels
 from edge_sdk.service.runner import Controls
 
+_log = logging.getLogger(__name__)
 _LONGEST_PAUSE_S = 2.0  # a house full of devices must not answer a birth all at once
 
 
+def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collection[str]) -> list[str]:
+    """Return a line for each label that Home Assistant shall be told of, and that is none of these.
+
+    Args:
+        settings: None: there is no Home Assistant.
+        labels: of all bundles together: a camera may have what another one has not.
+    """
+    if settings is None or not settings.is_enabled:
+        return []
+    of = "is no label of a bundle here, so it has no entity"
+    return [f"home_assistant.labels: {line}" for line in missing_labels(settings.labels, labels, of)]
+
+
 class HomeAssistantReporter:
-    """Of one device; used from the daemon's main thread.
+    """Tells Home Assistant of one device; used from the process's main thread.
 
     Args:
         settings: what Home Assistant is told.
@@ -34,7 +48,6 @@ class HomeAssistantReporter:
         pictured: cameras of which pictures are published without a command.
         clock_s: monotonic seconds.
         uniform: a random number from 0 to 1.
-        say: takes one line for people.
 
     Attributes:
         topics: where Home Assistant says that it is there, and where it was told of this device by an earlier run.
@@ -49,8 +62,6 @@ class HomeAssistantReporter:
         pictured: Collection[str],
         clock_s: Callable[[], float],
         uniform: Callable[[], float] = random.random,
-        *,
-        say: Say = lambda _line: None,
     ) -> None:
         self._is_enabled, self._controls = settings.is_enabled, controls
         self._clock_s, self._uniform, self._pictured = clock_s, uniform, frozenset(pictured)
@@ -60,11 +71,11 @@ class HomeAssistantReporter:
         self._told: tuple[tuple[Camera, ...], tuple[str, ...], Machine] | None = None
         self._teller: object = None
         self._repeat_at: float | None = None
-        self._settings, self._say = settings, say
+        self._settings = settings
         self._unknown: list[str] = []
 
     def go_on_from(self, before: HomeAssistantReporter) -> None:
-        """Take that away which another one told and is not there any more."""
+        """Take that away which an earlier reporter told and is not there any more."""
         self._discovery.go_on_from(before._discovery)
 
     def hear(self, incoming: Incoming) -> None:
@@ -75,13 +86,13 @@ class HomeAssistantReporter:
         elif incoming.payload == b"online" and not incoming.retain and self._repeat_at is None:
             self._repeat_at = self._clock_s() + self._uniform() * _LONGEST_PAUSE_S
 
-    def look(self, outlet: Output, cameras: Iterable[str]) -> None:
-        """Tell what is new, and once more what is not where that was asked for."""
-        broker = outlet.broker
+    def look(self, output: Output, cameras: Iterable[str]) -> None:
+        """Tell what is new, and once more all of it where that was asked for."""
+        broker = output.broker
         if broker is None:
             return
         names = tuple(cameras)
-        told = (*self._cameras(names), Machine(hardware=_hardware(), has_temperature=outlet.has_temperature))
+        told = (*self._cameras(names), Machine(hardware=_hardware(), has_temperature=output.has_temperature))
         if told != self._told or broker is not self._teller:
             self._told, self._teller = told, broker
             payload = self._discovery.message(*told) if self._is_enabled else b""
@@ -98,17 +109,17 @@ class HomeAssistantReporter:
             broker.repeat(self._discovery.topic)
 
     def _look_at_labels(self, cameras: Iterable[Camera], awaited: Collection[str]) -> None:
-        """Say which labels no camera has, once all of them are known."""
+        """Warn of labels that no camera has, once all cameras are known."""
         if awaited:
             return
         before, labels = self._unknown, {label for camera in cameras for label in camera.labels}
         self._unknown = unknown_home_labels(self._settings, labels)
         for line in self._unknown:
             if line not in before:
-                self._say(f"warning: {line}")
+                _log.warning(line)
 
     def _cameras(self, names: Iterable[str]) -> tuple[tuple[Camera, ...], tuple[str, ...]]:
-        """Those that are known, and the names of those that are not yet."""
+        """Return the cameras that are known, and the names of those that are not yet."""
         known = [(name, self._controls.of(name).known) for name in sorted(names)]
         awaited = tuple(name for name, found in known if found is None)
         cameras = tuple(

@@ -1,24 +1,18 @@
-"""Loader: another variant's stages, opened in a thread of its own while the loop goes on.
+"""Load a stream's models: the first one by measuring what this board can run, others beside the running loop.
 
-Owns that thread, and another one where a model hangs it. ONNX Runtime lets other threads run while it loads a model;
-what a model held is given back here too, because that takes milliseconds.
-
-Feasible: can this board keep the budget at all?
-
-Owns the measuring at the start and the words for it. A noisy start must not refuse a board that can, so the best of
-several runs is what counts; and what is measured is less than a real frame costs: a picture of the input's own size in
-which nothing is found.
+`choose_start` is the start-up benchmark. A noisy start must not refuse a board that can, so the best of several runs
+counts; and what is measured is less than a real frame costs: a picture of the input's own size in which nothing is
+found. `Loader` opens another variant's stages in a thread while the loop goes on, which ONNX Runtime allows.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from queue import Empty, SimpleQueue
 from statistics import median
-from threading import Thread
 from typing import TypeAlias
 
 import msgspec
@@ -28,16 +22,16 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import EdgeError, LatencyGateError, NoRoomError, StoppedError, failure_line, is_want_of_memory
 from edge_sdk.core.frame import Frame
 from edge_sdk.core.logs import counted
-from edge_sdk.core.threads import join_or_leave
+from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.inference.stages import Stages
-from edge_sdk.tuning.degradation import ladder_of
+from edge_sdk.tuning.degradation import levels_of
+
+_log = logging.getLogger(__name__)
 
 LIMIT_S = 20.0
 """A board thirty times as slow as a busy workstation loads and proves YOLOv8n in that; a stream waits for it."""
 
 _LONGEST_LOOK_S = 1.0  # between two looks: more is a process that was stopped, and no load hangs for that
-
-_Job: TypeAlias = Callable[[], None]
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -56,52 +50,13 @@ class Loaded(msgspec.Struct, frozen=True):
     is_for_now: bool = False
 
 
-class _Worker:
-    """A thread that does one job after the other.
-
-    Attributes:
-        done: what was loaded.
-        is_loading: whether a model is.
-    """
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self.done: SimpleQueue[Loaded] = SimpleQueue()
-        self.is_loading = False
-        # A daemon thread: a model that hangs while it loads must not keep the process from ending.
-        self._thread = Thread(target=self._run, name="edge-loader", daemon=True)
-        self._thread.start()
-
-    def put(self, job: _Job | None) -> None:
-        """Do this last; None: end there."""
-        self._jobs.put(job)
-
-    def waiting(self) -> list[_Job]:
-        """What was not begun, which is not done any more."""
-        jobs = list[_Job]()
-        while True:
-            try:
-                job = self._jobs.get_nowait()
-            except Empty:
-                return jobs
-            if job is not None:
-                jobs.append(job)
-
-    def join(self, timeout_s: float) -> None:
-        join_or_leave(self._thread, timeout_s)
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-
-
 class Loader:
-    """Opens one variant at a time.
+    """Opens one variant at a time, each in a thread of its own.
 
     Args:
         open_stages: the name of a variant -> its stages, loaded and proved.
         prepare: what comes before it and ends by itself, as a trial does; its time does not count.
-        limit_s: seconds after which a load is given up.
+        limit_s: seconds after which a load is given up, and its thread left behind.
     """
 
     def __init__(
@@ -111,67 +66,71 @@ class Loader:
         limit_s: float = LIMIT_S,
     ) -> None:
         self._open_stages, self._prepare, self._limit_s = open_stages, prepare, limit_s
-        self._worker = _Worker()
-        self._asked = ""
+        self._task: BackgroundTask[Stages] | None = None
+        self._freeing: BackgroundTask[None] | None = None
+        self._loaded: Loaded | None = None
+        self._variant = ""
+        self._is_loading = False  # and no longer preparing
         self._looked_s = self._busy_s = 0.0
 
     def ask(self, variant: str) -> None:
-        """Open this variant; `take` has it later."""
-        self._asked, self._busy_s = variant, 0.0
-        worker = self._worker
-        worker.put(lambda: self._open(worker, variant))
+        """Begin to open this variant; `take` has it later."""
+        self._variant, self._is_loading, self._busy_s = variant, False, 0.0
+        try:
+            self._task = BackgroundTask(lambda: self._open(variant), "edge-loader", undo=lambda _stages: None)
+        except RuntimeError as cause:  # there is no thread to be had now
+            self._loaded = Loaded(variant, None, failure_line(cause), is_for_now=True)
 
     def take(self) -> Loaded | None:
-        """What was asked for and is done, or None; to be asked after every frame, as long as it is under way."""
-        worker = self._worker
-        if not worker.done.empty():
-            return worker.done.get()
-        now_s = time.monotonic()
-        if worker.is_loading:
-            self._busy_s += min(now_s - self._looked_s, _LONGEST_LOOK_S)
-        self._looked_s = now_s
-        return self._abandon() if self._busy_s >= self._limit_s else None
+        """Return what was asked for once it is done, and None before; to be asked after every frame."""
+        task = self._task
+        if task is None:
+            loaded, self._loaded = self._loaded, None
+            return loaded
+        if not task.is_done and not self._takes_too_long():
+            return None
+        self._task = None
+        if not task.is_done:
+            task.close(0.0)  # whatever it may still come to
+            return Loaded(self._variant, None, f"its model was not loaded after {self._limit_s:g} s and is given up")
+        try:
+            return Loaded(self._variant, task.take())
+        except StoppedError:
+            return None  # nothing is wrong, and nobody takes a model any more
+        except Exception as cause:  # noqa: BLE001 - the stream goes on with what it has
+            is_for_now = isinstance(cause, NoRoomError) or is_want_of_memory(cause)
+            return Loaded(self._variant, None, failure_line(cause), is_for_now=is_for_now)
 
     def give_up(self, stages: list[Stages]) -> None:
-        """Give back what these hold, before anything else is opened.
+        """Give back what these hold, before anything else is opened, and not in this thread: it takes milliseconds.
 
         Args:
             stages: emptied; who calls must keep none of them.
         """
-        self._worker.put(stages.clear)
+        try:
+            self._freeing = BackgroundTask(stages.clear, "edge-loader")
+        except RuntimeError:
+            stages.clear()
+
+    def _open(self, variant: str) -> Stages:
+        if self._freeing is not None:
+            self._freeing.take()
+        self._prepare(variant)
+        if self._variant == variant:
+            self._is_loading = True
+        return self._open_stages(variant)
+
+    def _takes_too_long(self) -> bool:
+        now_s = time.monotonic()
+        if self._is_loading:
+            self._busy_s += min(now_s - self._looked_s, _LONGEST_LOOK_S)
+        self._looked_s = now_s
+        return self._busy_s >= self._limit_s
 
     def close(self, timeout_s: float) -> None:
-        """End the thread once it is done with what it does; one that hangs is left behind."""
-        self._worker.put(None)
-        self._worker.join(timeout_s)
-
-    def _abandon(self) -> Loaded:
-        """Leave the thread to its model; nobody takes what it may still come to."""
-        hung, self._worker, self._busy_s = self._worker, _Worker(), 0.0
-        for job in hung.waiting():
-            self._worker.put(job)
-        hung.put(None)
-        hung.join(0)
-        return Loaded(self._asked, None, f"its model was not loaded after {self._limit_s:g} s and is given up")
-
-    def _open(self, worker: _Worker, variant: str) -> None:
-        try:
-            worker.done.put(self._loaded(worker, variant))
-        except StoppedError:
-            return  # nothing is wrong, and nobody takes a model any more
-        finally:
-            worker.is_loading = False
-
-    def _loaded(self, worker: _Worker, variant: str) -> Loaded:
-        try:
-            self._prepare(variant)
-            worker.is_loading = True
-            return Loaded(variant, self._open_stages(variant))
-        except StoppedError:
-            raise
-        except Exception as cause:  # noqa: BLE001 - the stream goes on with what it has
-            is_for_now = isinstance(cause, NoRoomError) or is_want_of_memory(cause)
-            return Loaded(variant, None, failure_line(cause), is_for_now=is_for_now)
+        """Wait for the thread, at most so many seconds; one that hangs is left behind."""
+        if self._task is not None:
+            self._task.close(timeout_s)
 
 
 _RUNS = 7  # of which the best counts; golden has warmed the model up
@@ -185,7 +144,7 @@ Open: TypeAlias = Callable[[str, int | None], Stages]
 
 
 class VariantTime(msgspec.Struct, frozen=True):
-    """What one variant takes here, in milliseconds.
+    """What one variant takes on this board, in milliseconds.
 
     Attributes:
         variant: its name.
@@ -209,12 +168,12 @@ class VariantTime(msgspec.Struct, frozen=True):
         )
 
 
-class Start(msgspec.Struct, frozen=True):
-    """With what a stream starts.
+class StartChoice(msgspec.Struct, frozen=True):
+    """What a stream starts with.
 
     Attributes:
         stages: loaded and proved.
-        too_slow: the variants that were found to be beyond the budget, in the order of the ladder; the last may be
+        too_slow: the variants that were found to be beyond the budget, in the order of the levels; the last may be
             that of `stages`, on another number of threads.
         fits: whether `stages` can keep it; otherwise they are the fastest there are.
     """
@@ -224,7 +183,7 @@ class Start(msgspec.Struct, frozen=True):
     fits: bool
 
     def reason(self, budget_ms: float) -> str:
-        """Why it is this variant, for people."""
+        """Say why it is this variant, for people."""
         return f"the budget is {budget_ms:g} ms, and {', '.join(map(str, self.too_slow))}" if self.too_slow else "start"
 
 
@@ -270,10 +229,9 @@ def choose_start(
     *,
     threads: Sequence[int] = (),
     fixed: bool,
-    say: Callable[[str], None],
     is_stopped: Callable[[], bool] = lambda: False,
-) -> Start:
-    """Take the best variant that this board can run inside the budget, or the fastest where there is none.
+) -> StartChoice:
+    """Choose the best variant that this board can run inside the budget, or the fastest where there is none.
 
     Args:
         bundle: led by the variant that shall run by choice.
@@ -282,15 +240,14 @@ def choose_start(
         open_stages: loads another one, or the same with another number of threads.
         threads: numbers of threads that a variant may run with where its own miss the budget, ascending.
         fixed: no other variant may run.
-        say: takes one line for people.
         is_stopped: asked before every run.
 
     Raises:
         StoppedError: `is_stopped` said so.
     """
-    slot = _Slot(stages.pop(), open_stages, budget_ms, say, is_stopped)
+    slot = _Slot(stages.pop(), open_stages, budget_ms, is_stopped)
     too_slow: list[VariantTime] = []
-    for name in dict.fromkeys(rung.variant for rung in ladder_of(bundle.manifest, fixed=fixed)):
+    for name in dict.fromkeys(level.variant for level in levels_of(bundle.manifest, fixed=fixed)):
         if not slot.hold(name):
             continue
         found = [slot.time()]
@@ -301,38 +258,31 @@ def choose_start(
                 break
         slow = [taken for taken in found if taken is not None]
         if found[-1] is None:
-            return Start(slot.take(), (*too_slow, *slow[:1]), fits=True)
+            return StartChoice(slot.take(), (*too_slow, *slow[:1]), fits=True)
         too_slow.append(min(slow, key=lambda t: t.least_ms))
     fastest = min(too_slow, key=lambda t: t.least_ms)
-    return Start(slot.take(fastest.variant, fastest.threads), tuple(too_slow), fits=False)
+    return StartChoice(slot.take(fastest.variant, fastest.threads), tuple(too_slow), fits=False)
 
 
 class _Slot:
-    """Room for one model."""
+    """Holds the one model that is loaded while a start measures."""
 
-    def __init__(
-        self,
-        stages: Stages,
-        open_stages: Open,
-        budget_ms: float,
-        say: Callable[[str], None],
-        is_stopped: Callable[[], bool],
-    ) -> None:
+    def __init__(self, stages: Stages, open_stages: Open, budget_ms: float, is_stopped: Callable[[], bool]) -> None:
         self._stages: Stages | None = stages
-        self._open, self._budget_ms, self._say, self._is_stopped = open_stages, budget_ms, say, is_stopped
+        self._open, self._budget_ms, self._is_stopped = open_stages, budget_ms, is_stopped
 
     def hold(self, variant: str, threads: int | None = None) -> bool:
-        """Whether this one is here now."""
+        """Load this one in place of the other; False where it does not load."""
         try:
             self._stages = self.take(variant, threads)
         except EdgeError as cause:
             on = f" on {counted(threads, 'thread')}" if threads else ""
-            self._say(f"{variant}{on} does not load here and is left out: {cause}")
+            _log.info(f"{variant}{on} does not load here and is left out: {cause}")
             return False
         return True
 
     def time(self) -> VariantTime | None:
-        """What the one that is here takes; None where it keeps the budget."""
+        """Measure the one that is here; None where it keeps the budget."""
         return None if self._stages is None else time_stages(self._stages, self._budget_ms, self._is_stopped)
 
     def take(self, variant: str | None = None, threads: int | None = None) -> Stages:
@@ -347,7 +297,7 @@ class _Slot:
 
 
 def _worth_trying(taken: VariantTime | None, threads: Sequence[int], budget_ms: float) -> list[int]:
-    """Numbers of threads that may bring a variant back into the budget, the most first."""
+    """List the numbers of threads that may bring a variant back into the budget, the most first."""
     if taken is None:
         return []
     prepare_ms, run_ms, decode_ms = taken.parts_ms
@@ -366,8 +316,8 @@ def _brief(taken: VariantTime) -> str:
     return f"{taken.variant} takes {taken.least_ms:.3g} ms on {counted(taken.threads, 'thread')}"
 
 
-def refusal(bundle: Bundle, start: Start, budget_ms: float, *, fixed: bool) -> LatencyGateError:
-    """What to say of a budget that cannot be kept, with the numbers."""
+def refusal(bundle: Bundle, start: StartChoice, budget_ms: float, *, fixed: bool) -> LatencyGateError:
+    """Make the error that says, with the numbers, that the budget cannot be kept."""
     fastest = min(start.too_slow, key=lambda t: t.least_ms)
     which = "its fastest model, " if len(start.too_slow) > 1 else ""
     rest = "".join(f"; {_brief(other)}" for other in start.too_slow if other != fastest)

@@ -1,58 +1,45 @@
-"""Troubles: what goes wrong with single frames is counted and said, and ends the run only when it does not stop.
+"""What is watched while one stream runs: each monitor looks after every step and tells people of what is wrong.
 
-Undecodable: a source of whose frames a clear share cannot be decoded is told of, by the minute.
+- `FrameFaults`: frames whose run hangs, and results that are no numbers.
+- `Undecodable`: a clear share of the source's frames cannot be decoded.
+- `LatencyMonitor`: results are late only because frames are old when they come.
+- `WatchedSource`: whether the source is open, lost or open again.
 
-HeldBack: a stream whose results are late only because its frames are old when they come is told of.
-
-Neither a smaller model nor dropped frames help it, so that nothing else would speak of it.
-
-WatchedSource: where a stream's source stands, told to people and to whoever reads the device's state.
-
-CoreWatch: how many cores this process may use, while it runs.
-
-A core is taken away by an affinity mask, a control group or the kernel, and nobody tells the process.
-
-MachineWatch: how the machine is, read once for all streams of a process.
+All but `WatchedSource` are supervisors of the loop that change nothing in it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
+import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import NamedTuple
 
-from edge_sdk.core.logs import Alarm, Say
-from edge_sdk.core.machine import Cores
-from edge_sdk.core.threads import Periodic
-from edge_sdk.core.throttling import BoardWatch
+from edge_sdk.core.logs import Alarm
 from edge_sdk.loop import Loop, RunRecord, Tick
 from edge_sdk.messages.schema import SourceState
 from edge_sdk.publishing.publisher import Stream
 from edge_sdk.sources.location import redact
 from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
 
+_log = logging.getLogger(__name__)
+
 _HANGS = 3  # in a row: nothing says that a fourth would do better, and a restart may
 
 
 class FrameFaults:
-    """A supervisor that changes nothing.
+    """Tells of runs that hang and of outputs that are no numbers; three hangs in a row end the run.
 
     Args:
-        record: what counts results.
-        say: takes one line for people.
-        warn: takes the name of what is wrong, and the line, for whoever watches from afar.
+        record: counts the stream's results.
+        warn: takes the name of what is wrong, and the line, for the state that the device publishes.
 
     Attributes:
         hopeless: why the run must end; None as long as there is hope.
     """
 
-    def __init__(
-        self, record: RunRecord, say: Callable[[str], None], warn: Callable[[str, str], None] | None = None
-    ) -> None:
-        self._record, self._say, self._warn = record, say, warn
+    def __init__(self, record: RunRecord, warn: Callable[[str, str], None]) -> None:
+        self._record, self._warn = record, warn
         self._hangs = 0
         self._has_said_not_finite = False
         self.hopeless: str | None = None
@@ -75,9 +62,8 @@ class FrameFaults:
             )
 
     def _report(self, name: str, line: str) -> None:
-        self._say(f"warning: {line}")
-        if self._warn is not None:
-            self._warn(name, line)
+        _log.warning(line)
+        self._warn(name, line)
 
 
 _EVERY_S = 60.0
@@ -86,29 +72,27 @@ _FEWEST = 10  # frames in a minute of which anything can be said
 
 
 class Undecodable:
-    """A supervisor that changes nothing.
+    """Tells, once a minute, when a tenth of the source's frames or more cannot be decoded.
 
     Args:
-        stats: of the source.
-        say: takes one line for people.
-        warn: takes the name of what is wrong and the line, empty once it is over, for whoever watches from afar.
+        stats: returns the source's counts.
+        warn: takes the name of what is wrong and the line, empty once it is over, for the state.
         clock_s: monotonic seconds; injected by tests.
     """
 
     def __init__(
         self,
         stats: Callable[[], SourceStats],
-        say: Callable[[str], None],
         warn: Callable[[str, str], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stats, self._clock_s = stats, clock_s
-        self._alarm = Alarm("undecodable", say, warn)
+        self._alarm = Alarm("undecodable", warn)
         self._before = self._counts()
         self._due_s = clock_s() + _EVERY_S
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Look once a minute; see `Supervisor`."""
+        """Compare the counts with those of a minute ago."""
         now_s = self._clock_s()
         if now_s < self._due_s:
             return
@@ -137,21 +121,22 @@ _ON_TIME_IN_A_ROW = 100  # where the one and the other come in turn, that is not
 
 
 class LatencyMonitor:
-    """A supervisor that changes nothing.
+    """Tells when results are late only because frames are old when they come.
+
+    Neither a smaller model nor dropped frames help such a stream, so that nothing else would speak of it.
 
     Args:
         limit_ns: the latency budget, nanoseconds.
-        say: takes one line for people.
-        warn: takes the name of what is wrong and the line, empty once it is over, for whoever watches from afar.
+        warn: takes the name of what is wrong and the line, empty once it is over, for the state.
     """
 
-    def __init__(self, limit_ns: int, say: Callable[[str], None], warn: Callable[[str, str], None]) -> None:
+    def __init__(self, limit_ns: int, warn: Callable[[str, str], None]) -> None:
         self._limit_ns = limit_ns
-        self._alarm = Alarm("held_back", say, warn)
+        self._alarm = Alarm("held_back", warn)
         self._in_a_row = 0
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Count results that say something else than what was told last; see `Supervisor`."""
+        """Count results in a row that contradict what was told last."""
         is_wrong = tick is Tick.LATE and loop.last_age_ns - loop.last_delay_ns <= self._limit_ns
         if not is_wrong and tick is not Tick.ON_TIME:
             return
@@ -178,13 +163,12 @@ _TOLD_EVERY_S = 60.0  # after them: a camera may be gone for months, for one rea
 
 
 class WatchedSource:
-    """Looked at after every step.
+    """Tells people and the stream's state whether the source is there, and why not.
 
     Args:
-        source: what is looked at.
-        location: of it; shown without secrets.
-        stream: whose source it is.
-        say: takes one line for people.
+        source: looked at after every step.
+        location: where it is; shown without secrets.
+        stream: whose state has the source.
         clock_s: monotonic seconds; injected by tests.
     """
 
@@ -193,10 +177,9 @@ class WatchedSource:
         source: OpenedSource,
         location: str,
         stream: Stream,
-        say: Say,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source, self._shown, self._stream, self._say = source, redact(location), stream, say
+        self._source, self._shown, self._stream = source, redact(location), stream
         self._clock_s = clock_s
         self._status: SourceStatus | None = None
         self._trouble = ""
@@ -207,14 +190,9 @@ class WatchedSource:
         self._changes = self._untold = 0  # of this minute; of them those that were not told
         self._minute_s = 0.0
 
-    def go_on(self, stream: Stream, say: Say) -> None:
-        """Tell others from now on, who went on with the source; what was told is not told again.
-
-        Args:
-            stream: whose source it is now.
-            say: takes one line for people.
-        """
-        self._stream, self._say = stream, say
+    def go_on(self, stream: Stream) -> None:
+        """Tell another stream from now on, which goes on with the source; people are not told again what they know."""
+        self._stream = stream
         self._tell_stream()
 
     def look(self) -> None:
@@ -245,7 +223,7 @@ class WatchedSource:
             line += f" ({self._untold} lines before were not told)" if self._untold else ""
             self._minute_s, self._changes, self._untold = now_s + _TOLD_EVERY_S, 1, 0
         if self._changes <= _MOST_CHANGES:
-            self._say(line)
+            _log.info(line)
         else:
             self._untold += 1
 
@@ -259,71 +237,3 @@ class WatchedSource:
         if status is SourceStatus.OPENING:
             return f"source {self._shown}: not there yet" + (f": {trouble}; it is waited for" if trouble else "")
         return f"source {self._shown}: {status.value}" + (f": {trouble}" if trouble else "")
-
-
-_INTERVAL_S = 2.0  # a reading takes a millisecond of a slow board; a stream that suffers is judged in two seconds, too
-
-
-class CoreWatch:
-    """Reads them every two seconds, in a thread of its own.
-
-    Args:
-        read: reads them.
-        interval_s: seconds between two readings.
-
-    Attributes:
-        cores: what the last two readings agreed on; looking at it costs nothing.
-    """
-
-    def __init__(self, read: Callable[[], Cores] = Cores.read, interval_s: float = _INTERVAL_S) -> None:
-        self._read = read
-        self.cores = self._before = read()
-        self._reading = Periodic(self._look, interval_s, "edge-cores")
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._reading.close()
-
-    def _look(self) -> None:
-        now = self._read()
-        if now == self._before:  # quotas that are being written, or one that comes and goes, are worth no other session
-            self.cores = now
-        self._before = now
-
-
-class Watches(NamedTuple):
-    """What reads the board's state, and what reads the cores."""
-
-    board: BoardWatch
-    cores: CoreWatch
-
-
-class MachineWatch:
-    """Reads for as long as a stream looks at it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._reading: tuple[Watches, contextlib.ExitStack] | None = None
-        self._lookers = 0
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[Watches]:
-        """The same for all who look at the same time."""
-        with self._lock:
-            watches, stack = self._reading = self._reading or _begin()
-            self._lookers += 1
-        try:
-            yield watches
-        finally:
-            with self._lock:
-                self._lookers -= 1
-                if not self._lookers:
-                    self._reading = None
-                    stack.close()
-
-
-def _begin() -> tuple[Watches, contextlib.ExitStack]:
-    with contextlib.ExitStack() as stack:  # there may be a thread for the first, and none for the second
-        board = stack.enter_context(contextlib.closing(BoardWatch()))
-        cores = stack.enter_context(contextlib.closing(CoreWatch()))
-        return Watches(board, cores), stack.pop_all()

@@ -1,10 +1,13 @@
-"""Outlet: where all that the streams of a process have to say goes: a broker, or standard output where none is named.
+"""Where all that the streams of a process have to say goes: a broker, or standard output where none is named.
 
-Owns when that is opened: with the first stream, for what can run nothing says nothing to a broker.
+`Output` opens the publisher with the first stream, for what can run nothing says nothing to a broker. When a reload
+names another broker or device, `restart` closes the publisher and has the next stream open another one: events are
+kept, results that were on their way may be lost.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -15,17 +18,16 @@ import msgspec
 import edge_sdk
 from edge_sdk.core.clock import WallClock
 from edge_sdk.core.errors import OutputError, StoppedError, UsageError
-from edge_sdk.core.logs import Say, counted, told
+from edge_sdk.core.logs import counted, log_change, of_all_cameras
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.messages.encoder import ResultEncoder
-from edge_sdk.messages.schema import Identity, Message, TelemetryMessage, new_run_id
+from edge_sdk.messages.schema import Identity, TelemetryMessage, new_run_id
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.connection import Connection, Receiver
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.json_lines import JsonLinesPublisher
 from edge_sdk.publishing.publisher import (
     LAST_COMMIT_S,
-    CameraSequences,
     LinesStats,
     MqttPublisher,
     Publisher,
@@ -33,28 +35,26 @@ from edge_sdk.publishing.publisher import (
     Stream,
     load_client,
 )
-from edge_sdk.publishing.queues import MemoryOutbox
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import own_expiry, refusal
 from edge_sdk.service.settings import RunSettings
 
+_log = logging.getLogger(__name__)
 _HEARD = ("connection lost", "the broker ", "there is no MQTT")  # what is said of somebody who answered
 _FILE_S = 0.5  # as long as a connection waits for the file of events, which takes milliseconds
 
 
 class Output:
-    """Of one broker, or of standard output; its methods may be called from any thread.
+    """The publisher of a process; its methods may be called from any thread.
 
     Args:
         settings: of the run.
-        say: takes one line for people.
         is_stopped: once True, nothing waits for a reader of standard output any more.
         make_link: makes connections to the broker; over the network by default.
         receiver: takes what comes from the broker.
-        run_id: of the process, where it had an outlet before; a new one by default.
 
     Attributes:
-        identity: who speaks.
+        identity: who speaks; another run's after a restart.
         clock: whose times its messages bear.
         has_temperature: whether the processor's can be read; None while nobody tried.
     """
@@ -62,23 +62,19 @@ class Output:
     def __init__(
         self,
         settings: RunSettings,
-        say: Say,
         is_stopped: Callable[[], bool],
         make_link: Callable[[], Connection] | None = None,
         receiver: Receiver | None = None,
-        run_id: str | None = None,
     ) -> None:
-        self.identity, self.clock = Identity(settings.device, run_id=run_id or new_run_id()), WallClock()
+        self.identity, self.clock = Identity(settings.device, run_id=new_run_id()), WallClock()
         self.has_temperature: bool | None = None
-        self._settings, self._say, self._is_stopped = settings, say, is_stopped
+        self._settings, self._is_stopped = settings, is_stopped
         self._receiver, self._make_link = receiver, make_link
         self._lock = threading.Lock()
         self._publisher: Publisher | None = None
         self._streams: dict[str, Stream] = {}
         self._warnings: dict[str, str] = {}
-        self._seats = CameraSequences()
-        self._unsent: list[Message] = []  # by the outlet before
-        self._events: EventOutbox | None = None  # until there is a publisher, those of the outlet before
+        self._events: EventOutbox | None = None  # until there is a publisher, those of the one before
         self._said_doubt = ""
         self._has_connected = False
         self._troubles: dict[str, str] = {}  # of its events
@@ -100,14 +96,15 @@ class Output:
             if self._is_closed:
                 raise StoppedError
             if self._publisher is None:
-                self._publisher = self._opened()
+                with of_all_cameras():
+                    self._publisher = self._opened()
                 for name, line in self._warnings.items():
                     self._publisher.warn(name, line)
             stream = self._streams[camera] = self._publisher.stream(camera, encoder)
             return stream
 
     def leave(self, camera: str) -> None:
-        """A camera is gone for good: neither its latest stream nor a warning of its name stays."""
+        """Forget a camera that is gone for good: neither its latest stream nor a warning of its name stays."""
         with self._lock:
             stream = self._streams.pop(camera, None)
         if stream is not None:
@@ -115,7 +112,7 @@ class Output:
         self.warn_of(camera, "")
 
     def warn(self, name: str, line: str) -> None:
-        """Say that something is wrong with the device itself; see `Publisher.warn`."""
+        """Publish that something is wrong with the device itself, also by later publishers; see `Publisher.warn`."""
         with self._lock:
             if self._publisher is not None:
                 self._publisher.warn(name, line)
@@ -124,7 +121,7 @@ class Output:
                 del self._warnings[name]
 
     def warn_of(self, camera: str, line: str) -> None:
-        """Say that something is wrong with a camera that has no stream; no name of one holds a slash."""
+        """Publish that something is wrong with a camera that has no stream; no name of one holds a slash."""
         self.warn(f"camera/{camera}", line)
 
     def telemetry(self, message: TelemetryMessage) -> None:
@@ -140,24 +137,23 @@ class Output:
         return self._publisher if isinstance(self._publisher, MqttPublisher) else None
 
     def stats(self) -> PublisherStats | LinesStats | None:
-        """What happened to all results so far; None where no stream came so far."""
+        """Return what happened to all results so far; None where no stream came so far."""
         return self._publisher.stats() if self._publisher is not None else None
 
-    def successor(self, settings: RunSettings) -> Output:
-        """One with other settings, once this one is closed.
+    def restart(self, settings: RunSettings, timeout_s: float, disk_s: float) -> None:
+        """Close the publisher, and go by other settings from now on; warnings of the device stay.
 
-        It knows what is wrong with the device, goes on with the cameras' numbers and so with the run's id, and sends
-        what did not go out here where the topics are the same.
+        Args:
+            settings: of the run.
+            timeout_s: for what waits to be sent, seconds.
+            disk_s: that the disk has for the last events, seconds.
         """
-        run_id = self.identity.run_id
-        other = Output(settings, self._say, self._is_stopped, self._make_link, self._receiver, run_id)
-        other.clock, other._seats, other.has_temperature = self.clock, self._seats, self.has_temperature
-        old, new = self._settings.mqtt, settings.mqtt
-        if isinstance(self._publisher, MqttPublisher) and old and new and old.topics == new.topics:
-            other._unsent = self._publisher.unsent()
-        other._events = self._events
-        other._lock, other._warnings = self._lock, self._warnings  # whoever still has this one warns the other, too
-        return other
+        self.close(timeout_s, disk_s)
+        with self._lock:
+            self._settings, self._publisher, self._is_closed = settings, None, False
+            self.identity = Identity(settings.device, run_id=new_run_id())
+            self._has_connected = False
+            self._streams.clear()
 
     def close(self, timeout_s: float, disk_s: float = LAST_COMMIT_S) -> None:
         """Send what waits as far as the time allows, and say goodbye; see `Publisher.close`.
@@ -181,20 +177,14 @@ class Output:
         mqtt = self._settings.mqtt
         if mqtt is not None:
             versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
-            outbox = MemoryOutbox()
-            for message in self._unsent:
-                outbox.put(message)
-            self._unsent.clear()
             self._said_doubt = own_expiry(mqtt, datetime.now(timezone.utc))  # by who read the settings
             return MqttPublisher(
                 mqtt,
                 self.identity,
                 versions=versions,
-                outbox=outbox,
-                seats=self._seats,
-                on_state=lambda state, detail: self._say_broker(mqtt.address, state, detail),
+                on_state=lambda state, detail: self._log_broker(mqtt.address, state, detail),
                 events=self._opened_events(mqtt),
-                on_warning=lambda line: self._say_doubt(mqtt.address, line),
+                on_warning=lambda line: self._log_doubt(mqtt.address, line),
                 make_link=self._make_link,
                 listens_to=topics_of(self._settings),
                 receiver=self._receiver,
@@ -204,7 +194,7 @@ class Output:
         # Past Python's buffer: it is flushed when the process ends, and a write that hangs keeps its lock.
         stdout = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
         keeps_all = not any(pipeline.paced for pipeline in self._settings.pipelines)
-        return JsonLinesPublisher(stdout, keeps_all=keeps_all, is_stopped=self._is_stopped, seats=self._seats)
+        return JsonLinesPublisher(stdout, keeps_all=keeps_all, is_stopped=self._is_stopped)
 
     def _opened_events(self, mqtt: MqttSettings) -> EventOutbox:
         outbox = self._settings.outbox
@@ -212,35 +202,34 @@ class Output:
             path = outbox.path_of(mqtt.site, mqtt.device)
         except OutputError as cause:
             path = None
-            self._say(f"warning: events wait in memory only: {cause}")
+            _log.warning(f"events wait in memory only: {cause}")
         boot_id = self.identity.boot_id
-        self._events = EventOutbox(outbox, path, boot_id, on_trouble=self._say_trouble, after=self._events)
+        self._events = EventOutbox(outbox, path, boot_id, on_trouble=self._log_trouble, after=self._events)
         return self._events
 
-    def _say_trouble(self, name: str, line: str) -> None:
+    def _log_trouble(self, name: str, line: str) -> None:
         before = self._troubles.pop(name, "")
         if line:
             self._troubles[name] = line
-        if line or before:
-            self._say(told(line, before))
+        log_change(_log, line, before)
 
-    def _say_doubt(self, address: str, line: str) -> None:
+    def _log_doubt(self, address: str, line: str) -> None:
         if line != self._said_doubt:
-            self._say(f"warning: broker {address}: {line}")
+            _log.warning(f"broker {address}: {line}")
 
-    def _say_broker(self, address: str, state: str, detail: str) -> None:
+    def _log_broker(self, address: str, state: str, detail: str) -> None:
         if state == "connecting" and detail:
             what = detail if detail.startswith(_HEARD) else f"not reachable ({detail})"
-            self._say(f"broker {address}: {what}, trying again")
+            _log.info(f"broker {address}: {what}, trying again")
         elif state == "refused":
-            self._say(f"broker {address}: {refusal(detail)}, trying again")
+            _log.info(f"broker {address}: {refusal(detail)}, trying again")
         elif state == "online":
             waiting = 0 if detail else self._waiting()
             waited = f"; {counted(waiting, 'event')} waited for it" if waiting > 0 else ""
-            self._say(f"broker {address}: online" + (f", {detail}" if detail else waited))
+            _log.info(f"broker {address}: online" + (f", {detail}" if detail else waited))
 
     def _waiting(self) -> int:
-        """Events that wait; at the first connection their file may still be on its way to be read."""
+        """Count the events that wait; at the first connection their file may still be on its way to be read."""
         if self._events is None:
             return 0
         if not self._has_connected:
@@ -250,7 +239,7 @@ class Output:
 
 
 def topics_of(settings: RunSettings) -> tuple[str, ...]:
-    """What a run listens to at its broker: commands where some are allowed, and whether Home Assistant is there."""
+    """Return what a run listens to at its broker: commands where some are allowed, and Home Assistant's birth."""
     if settings.mqtt is None:
         return ()
     home = settings.home_assistant

@@ -1,22 +1,23 @@
-"""Reloading: the configuration is read again beside what runs, and whoever asked is told what came of it.
+"""Read the configuration again beside what runs, one at a time, and tell whoever asked what came of it.
 
-Owns that one is read at a time. Files, keys and bundles may be on a disk that is slow or hangs: nobody waits for it but
+Files, keys and bundles may be on a disk that is slow or hangs: they are read in a thread, and nobody waits for it but
 who asked.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
 from collections.abc import Callable
 
 from edge_sdk.core.errors import CameraError, ConfigError, failure_line
-from edge_sdk.core.logs import Say
 from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.service.settings import RunSettings
-from edge_sdk.service.supervisor import outlet_words
+from edge_sdk.service.supervisor import output_changes
 
+_log = logging.getLogger(__name__)
 _LONG_S = 10.0  # a slow card reads bundles in that
 _MOST_WAITING = 32  # while a disk hangs; of more the first are not told
 
@@ -25,13 +26,12 @@ Told = Callable[[str], None]
 
 
 class Reloading:
-    """Of one process; used from its main thread.
+    """Reads the configuration of a process again; used from its main thread.
 
     Args:
         reread: reads the configuration again.
         take: goes by what was read from now on.
         refuse: takes why it is not taken, in lines.
-        say: takes one line for people.
         clock_s: monotonic seconds; injected by tests.
     """
 
@@ -40,11 +40,10 @@ class Reloading:
         reread: Callable[[], RunSettings],
         take: Callable[[RunSettings], None],
         refuse: Callable[[str], None],
-        say: Say,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reread, self._take, self._refuse = reread, take, refuse
-        self._say, self._clock_s = say, clock_s
+        self._clock_s = clock_s
         self._long_at_s = math.inf
         self._reading: BackgroundTask[RunSettings] | None = None
         self._wait_for_this = deque[Told](maxlen=_MOST_WAITING)
@@ -56,11 +55,11 @@ class Reloading:
         return self._reading is not None
 
     def wait(self, told: Told) -> None:
-        """Have somebody told of the next one."""
+        """Have somebody told of the next reading."""
         self._wait_for_next.append(told)
 
     def begin(self, now: RunSettings) -> None:
-        """Read it; what `look` takes.
+        """Begin to read it; `look` takes it.
 
         Args:
             now: by what the process goes.
@@ -74,7 +73,7 @@ class Reloading:
             self._give_up(failure_line(cause))
 
     def look(self) -> None:
-        """Take what was read, once it is."""
+        """Go by what was read, once it is."""
         reading = self._reading
         if reading is None:
             return
@@ -91,7 +90,7 @@ class Reloading:
             self._tell("")
 
     def end(self) -> None:
-        """Nothing is taken any more."""
+        """Take nothing any more, and tell all who wait."""
         self._wait_for_this.extend(self._wait_for_next)
         self._tell("the program ends")
         if self._reading is not None:
@@ -100,8 +99,8 @@ class Reloading:
     def _look_at_time(self) -> None:
         if self._clock_s() >= self._long_at_s:
             self._long_at_s = math.inf
-            self._say(
-                f"warning: the configuration is being read for {_LONG_S:g} s, with its keys and bundles; does their "
+            _log.warning(
+                f"the configuration is being read for {_LONG_S:g} s, with its keys and bundles; does their "
                 "disk answer? What runs goes on, and it is not read once more before that ends"
             )
 
@@ -115,16 +114,16 @@ class Reloading:
 
 
 def _read(reread: Callable[[], RunSettings], now: RunSettings) -> RunSettings:
-    """Raises EdgeError: it cannot be used; where all streams are to change, none must be kept from running either."""
+    """Read it; raises EdgeError where it cannot be used, or restarts all streams and keeps one from running."""
     fresh = reread()
-    hindrances = _hindrances(fresh) if outlet_words(now, fresh) else []
+    hindrances = _hindrances(fresh) if output_changes(now, fresh) else []
     if hindrances:
         raise ConfigError(*hindrances)
     return fresh
 
 
 def _hindrances(settings: RunSettings) -> list[str]:
-    """What would keep streams from running, but for cameras that are not there: those are waited for."""
+    """List what would keep streams from running, but for cameras that are not there: those are waited for."""
     from edge_sdk.service.check import check_run  # few reloads need it
 
     problems = [each for each in check_run(settings).all_problems() if each.exit_code != CameraError.exit_code]

@@ -1,19 +1,14 @@
-"""Stepping: a stream's loop, stepped until there is a reason to stop.
+"""Run the loop of one stream, step by step, until there is a reason to stop.
 
-Owns what is looked at after every step, and what is counted for the summary.
-
-Obeying: a running stream does what its camera's Control says, between two frames.
-
-Control: what commands have set of one camera, and what they need to know of it.
-
-Written by the daemon's main thread and read by the stream's, which acts on it between two frames. It belongs to the
-camera and not to its pipeline: it stays when another pipeline takes over, and goes with the camera or the process.
-
-RunSummary: what a run came to.
+After every step `PipelineRunner` looks at the monitors, at what chooses the model, and at what commands have set
+(`CameraControls`); it counts for the summary. `CameraControls` are written by the process's main thread and read by the
+stream's, which acts on them between two frames. They belong to the camera and not to its pipeline: they stay when
+another pipeline takes over, and go with the camera or the process.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -23,8 +18,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.errors import SessionError
 from edge_sdk.core.frame import Image, Result
-from edge_sdk.core.logs import Say
-from edge_sdk.core.protocols import Sink, Source
+from edge_sdk.core.protocols import Sink
 from edge_sdk.core.threads import Stop
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, RunRecord, Supervisor, Tick
@@ -37,9 +31,14 @@ from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.slot import OpenedSource, SourceStats
 from edge_sdk.tuning.measurement import Timed
 
+_log = logging.getLogger(__name__)
+_STEP_TIMEOUT_S = 0.2  # how soon a request to stop is seen while no frame comes
+_OFTEN_NS = 10_000_000_000
+_RARELY_NS = 600_000_000_000  # of a service, whose lines are kept for months
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a camera once its stream runs.
+
+class CameraFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What commands and Home Assistant need to know of a camera, once its stream runs.
 
     Attributes:
         task: of its bundle.
@@ -57,19 +56,19 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shot(msgspec.Struct, frozen=True, eq=False):
-    """A picture that was asked for, and its number in its source."""
+    """A picture that was asked for, uint8 (height, width, 3) in BGR, and its number in its source."""
 
     image: Image
     seq: int
 
 
 class CameraControls:
-    """Of one camera.
+    """What commands have set of one camera.
 
     Attributes:
         known: set by the stream; None until it runs.
         paused: whether frames are left alone.
-        confidence: from which detections count; None: as the bundle has it.
+        confidence: from which detections count, 0 to 1; None: as the bundle has it.
         max_fps: frames a second that run at most; 0: as many as come.
         version: grows with every change of these.
         wants_shot: whether somebody waits for a picture.
@@ -77,7 +76,7 @@ class CameraControls:
     """
 
     def __init__(self) -> None:
-        self.known: Known | None = None
+        self.known: CameraFacts | None = None
         self.paused = False
         self.confidence: float | None = None
         self.max_fps = 0.0
@@ -96,7 +95,7 @@ class CameraControls:
 
 
 class Controls:
-    """Of all cameras of a process, by name.
+    """The controls of all cameras of a process, by name.
 
     Attributes:
         are_told: whether the state says what they are: where commands are allowed.
@@ -108,7 +107,7 @@ class Controls:
         self.are_told = self.sees = False
 
     def of(self, camera: str) -> CameraControls:
-        """One camera's; made when it is asked for first."""
+        """Return one camera's controls, made when they are asked for first."""
         return self._of.setdefault(camera, CameraControls())
 
     def keep_only(self, cameras: Collection[str], allowed: Collection[CommandClass]) -> None:
@@ -121,83 +120,6 @@ class Controls:
                 paused=control.paused and "pause" in allowed,
                 max_fps=control.max_fps if "set_rate" in allowed else 0.0,
             )
-
-
-class Obeying:
-    """Of one stream; a `Sink` too, which is given each result after it was delivered.
-
-    Args:
-        controls: of the process.
-        stream: whose camera's it is; is told what is set, and what is seen.
-        bundle: that runs.
-        is_paced: whether frames come at their own pace.
-        tells_events: whether it is told what appears and disappears.
-    """
-
-    def __init__(
-        self, controls: Controls, stream: Stream, bundle: Bundle, *, is_paced: bool, tells_events: bool = False
-    ) -> None:
-        self._controls, self._stream, self._is_paced = controls, stream, is_paced
-        manifest = bundle.manifest
-        self._control: CameraControls = controls.of(stream.camera)
-        self._lowest = manifest.thresholds.confidence if manifest.task == "detection" else None
-        self._control.known = Known(
-            task=manifest.task,
-            confidence=self._lowest,
-            labels=bundle.labels(),
-            is_paced=is_paced,
-            tells_events=tells_events,
-        )
-        self._version = -1
-
-    def is_paused(self, loop: Loop) -> bool:
-        """Whether no frame may run now; otherwise the next one runs as it is wanted."""
-        control = self._control
-        if control.version != self._version:
-            self._obey(loop, control)
-        if self._lowest is not None:
-            _set_confidence(loop, control.confidence)  # also of another model that has come meanwhile
-        return control.paused
-
-    def rest(self, source: Source, timeout_s: float) -> None:
-        """While paused: let a camera's frames pass unseen, so that none is old when it goes on."""
-        if self._is_paced:
-            source.latest(timeout_s)
-        else:
-            time.sleep(timeout_s)
-
-    def put(self, result: Result) -> None:
-        """Keep the picture where somebody waits for it, and say what is seen; see `Sink`."""
-        control = self._control
-        if control.wants_shot:
-            control.wants_shot = False
-            control.shot = Shot(result.frame.image.copy(), result.frame.seq)
-        if self._controls.sees:
-            self._stream.report_seen(result)
-
-    def _obey(self, loop: Loop, control: CameraControls) -> None:
-        self._version = control.version
-        loop.least_gap_ns = _gap_ns(control.max_fps) if self._is_paced else 0
-        if self._controls.are_told:
-            lowest = self._lowest if control.confidence is None else control.confidence
-            self._stream.report_controls(
-                ControlState(
-                    paused=control.paused,
-                    confidence=msgspec.UNSET if self._lowest is None or lowest is None else lowest,
-                    max_fps=control.max_fps,
-                )
-            )
-
-
-def _gap_ns(max_fps: float) -> int:
-    """Between two frames; whatever the number, for what is raised here ends the stream."""
-    return int(1e9 / max(max_fps, SLOWEST_FPS)) if max_fps > 0 else 0
-
-
-def _set_confidence(loop: Loop, confidence: float | None) -> None:
-    stages = loop.stages.stages if isinstance(loop.stages, Timed) else loop.stages
-    if isinstance(stages, Stages) and stages.confidence != confidence:
-        stages.set_confidence(confidence)
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="summary"):
@@ -248,7 +170,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
         budget_ms: float | None,
         of_all: PublisherStats | LinesStats | None = None,
     ) -> RunSummary:
-        """That of a run which ended before there was a model.
+        """Make the summary of a run that ended before there was a model.
 
         Args:
             camera: of which stream.
@@ -277,24 +199,42 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
         )
 
 
-_STEP_TIMEOUT_S = 0.2  # how soon a request to stop is seen while no frame comes
-_OFTEN_NS = 10_000_000_000
-_RARELY_NS = 600_000_000_000  # of a service, whose lines are kept for months
+class ResultViewer:
+    """Sink of a stream's loop that keeps the picture of a result where one is wanted, and publishes what is seen.
+
+    It is no part of the runner, which would then hold itself by its loop, and its model for longer than it runs.
+
+    Args:
+        controls: of all cameras of the process.
+        stream: whose results they are.
+    """
+
+    def __init__(self, controls: Controls, stream: Stream) -> None:
+        self._controls, self._control, self._stream = controls, controls.of(stream.camera), stream
+
+    def put(self, result: Result) -> None:
+        """Look at a result after it was delivered; see `Sink`."""
+        control = self._control
+        if control.wants_shot:
+            control.wants_shot = False
+            control.shot = Shot(result.frame.image.copy(), result.frame.seq)
+        if self._controls.sees:
+            self._stream.report_seen(result)
 
 
 class PipelineRunner:
-    """A stream that runs.
+    """Runs the loop of one stream.
 
     Args:
         settings: of the stream.
+        bundle: that runs.
         source: opened.
         stages: of the first step.
         stream: takes results, and what is to be known of the stream.
         budget: the deadline's arithmetic.
-        say: takes one line for people.
-        obeying: does what commands have set.
+        controls: of all cameras of the process.
         observers: further sinks.
-        watched: the source, as the stream before told of it.
+        watched: the source, as the stream before told of it; None: nobody did.
 
     Attributes:
         loop: that is stepped.
@@ -306,32 +246,39 @@ class PipelineRunner:
     def __init__(
         self,
         settings: PipelineSettings,
+        bundle: Bundle,
         source: OpenedSource,
         stages: Stages,
         stream: Stream,
         budget: Budget,
-        say: Say,
-        obeying: Obeying,
+        controls: Controls,
         observers: Sequence[Sink] = (),
         watched: WatchedSource | None = None,
     ) -> None:
-        self._settings, self._source, self._stream = settings, source, stream
-        self._budget, self._say = budget, say
+        self._settings, self._source, self._stream, self._budget = settings, source, stream, budget
+        self._controls, self._control, self._version = controls, controls.of(stream.camera), -1
+        manifest = bundle.manifest
+        self._confidence = manifest.thresholds.confidence if manifest.task == "detection" else None
+        self._control.known = CameraFacts(
+            task=manifest.task,
+            confidence=self._confidence,
+            labels=bundle.labels(),
+            is_paced=source.paced,
+            tells_events=bool(settings.events),
+        )
         self._record = RunRecord()
-        self._troubles = FrameFaults(self._record, say, stream.warn)
-        self.loop = Loop(source, stages, stream, budget, observers=[self._record, obeying, *observers])
-        self._obeying = obeying
+        self._faults = FrameFaults(self._record, stream.warn)
+        viewer = ResultViewer(controls, stream)
+        self.loop = Loop(source, stages, stream, budget, observers=[self._record, viewer, *observers])
         self._supervisors: list[Supervisor] = [
             self._record,
-            self._troubles,
-            Undecodable(lambda: source.stats, say, stream.warn),
-            LatencyMonitor(budget.limit_ns, say, stream.warn),
+            self._faults,
+            Undecodable(lambda: source.stats, stream.warn),
+            LatencyMonitor(budget.limit_ns, stream.warn),
         ]
-        if watched is None:
-            self.watched = WatchedSource(source, settings.source, stream, say)
-        else:
-            self.watched = watched
-            watched.go_on(stream, say)
+        self.watched = watched or WatchedSource(source, settings.source, stream)
+        if watched is not None:
+            watched.go_on(stream)
         self._overtaken = 0 if watched is None else source.stats.dropped  # before this stream had the source
         self._told = (time.monotonic(), 0)  # when results were counted last, and how many there were
         self.first_result_ns = 0
@@ -343,7 +290,7 @@ class PipelineRunner:
         Args:
             stop: ends it.
             progress: is told of every step.
-            steer: gives what decides which model runs; called once frames come, whose rate it goes by.
+            steer: returns what decides which model runs; called once frames come, whose rate it goes by.
             rare_lines: say how it goes every ten minutes, and not every ten seconds.
 
         Raises:
@@ -363,8 +310,8 @@ class PipelineRunner:
                 beat.after_step()
                 for supervisor in self._supervisors:
                     supervisor.after(loop, tick)
-                if self._troubles.hopeless is not None:
-                    raise SessionError(self._troubles.hopeless)
+                if self._faults.hopeless is not None:
+                    raise SessionError(self._faults.hopeless)
                 if not self.first_result_ns and self._record.results:
                     self.first_result_ns = time.monotonic_ns()
                 self.watched.look()
@@ -377,17 +324,10 @@ class PipelineRunner:
                 now_ns = time.monotonic_ns()
                 if now_ns >= next_line_ns:
                     next_line_ns = now_ns + interval_ns  # none is owed by a process that was paused
-                    self._say(self._record.line(loop))
-
-    def _step(self) -> Tick:
-        """One step; a stream that is paused does as if no frame came."""
-        if not self._obeying.is_paused(self.loop):
-            return self.loop.step(_STEP_TIMEOUT_S)
-        self._obeying.rest(self._source, _STEP_TIMEOUT_S)
-        return Tick.IDLE
+                    _log.info(self._record.line(loop))
 
     def health(self) -> CameraHealth:
-        """How it does, with the rate since the last call; one thread asks."""
+        """Return how it does, with the rate since the last call; one thread asks."""
         now_s, results, age = time.monotonic(), self._record.results, self._record.age()
         (before_s, before), self._told = self._told, (now_s, results)
         return CameraHealth(
@@ -400,7 +340,7 @@ class PipelineRunner:
         )
 
     def summary(self, ended_by: str, of_all: PublisherStats | LinesStats | None) -> RunSummary:
-        """What it came to.
+        """Return what it came to.
 
         Args:
             ended_by: why it ended.
@@ -426,3 +366,42 @@ class PipelineRunner:
             lines=of_all if isinstance(of_all, LinesStats) else None,
             ended_by=ended_by,
         )
+
+    def _step(self) -> Tick:
+        """Apply what commands have set, and step; a stream that is paused does as if no frame came."""
+        control = self._control
+        if control.version != self._version:
+            self._apply(control)
+        if self._confidence is not None:
+            _set_confidence(self.loop, control.confidence)  # also of another model that has come meanwhile
+        if not control.paused:
+            return self.loop.step(_STEP_TIMEOUT_S)
+        if self._source.paced:
+            self._source.latest(_STEP_TIMEOUT_S)  # frames pass unseen, so that none is old when it goes on
+        else:
+            time.sleep(_STEP_TIMEOUT_S)
+        return Tick.IDLE
+
+    def _apply(self, control: CameraControls) -> None:
+        self._version = control.version
+        self.loop.least_gap_ns = _gap_ns(control.max_fps) if self._source.paced else 0
+        if self._controls.are_told:
+            lowest = self._confidence if control.confidence is None else control.confidence
+            self._stream.report_controls(
+                ControlState(
+                    paused=control.paused,
+                    confidence=msgspec.UNSET if self._confidence is None or lowest is None else lowest,
+                    max_fps=control.max_fps,
+                )
+            )
+
+
+def _gap_ns(max_fps: float) -> int:
+    """Return the time between two frames; of any number, for what is raised here ends the stream."""
+    return int(1e9 / max(max_fps, SLOWEST_FPS)) if max_fps > 0 else 0
+
+
+def _set_confidence(loop: Loop, confidence: float | None) -> None:
+    stages = loop.stages.stages if isinstance(loop.stages, Timed) else loop.stages
+    if isinstance(stages, Stages) and stages.confidence != confidence:
+        stages.set_confidence(confidence)

@@ -1,32 +1,36 @@
-"""The daemon: runs the streams of one process, each in a thread of its own, until told to stop.
+"""Run the streams of one process, each in a thread of its own, until told to stop.
 
-Owns the order of starting and stopping, and what a reload changes.
+`Service` owns the order of starting and stopping, and what a reload changes: settings of single streams are the
+supervisor's to change; another broker or device restarts the publisher and all streams. Its main thread looks a few
+times a second at the streams, the health, the commands and the reload.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
 
-import cv2
-
 from edge_sdk.core.errors import EdgeError
-from edge_sdk.core.logs import Say
+from edge_sdk.core.logs import name_cameras
+from edge_sdk.core.opencv import cv2
 from edge_sdk.core.threads import Stop
 from edge_sdk.publishing.publisher import NameLock
-from edge_sdk.service.command_handler import CommandHandler
+from edge_sdk.service.commands import CommandHandler, CommandInbox
 from edge_sdk.service.health import Start
 from edge_sdk.service.health_reporter import HealthReporter
 from edge_sdk.service.output import Output
-from edge_sdk.service.pipeline import Begin, Pipeline
+from edge_sdk.service.pipeline import Pipeline
 from edge_sdk.service.reload import Reloading, Told
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate, Shared
-from edge_sdk.service.supervisor import Supervisor, other_words, outlet_words
+from edge_sdk.service.startup import Begin
+from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
 from edge_sdk.service.systemd import Notifier
 
+_log = logging.getLogger(__name__)
 _LOOK_S = 0.1  # how soon a signal is seen
 _JOIN_S = 0.9  # for the streams together: who is told to stop has two seconds for everything
 _END_S = 1.4  # for streams and the results that wait, counted from then like the line above ...
@@ -41,9 +45,8 @@ class Service:
 
     Args:
         settings: what to run.
-        begin: what verifies a stream's bundle, and begins to load its model.
-        shared: what its streams have in common.
-        say: takes status lines; never called once a frame.
+        begin: verifies a stream's bundle, and begins to load its model.
+        shared: what its streams share.
         stop: ends it, and asks for a reload.
         notifier: tells the service manager.
         start: of the process, marked up to the imports.
@@ -58,20 +61,20 @@ class Service:
         settings: RunSettings,
         begin: Begin,
         shared: Shared,
-        say: Say,
         stop: Stop,
         notifier: Notifier,
         start: Start,
         reread: Callable[[], RunSettings] | None = None,
     ) -> None:
         self._settings, self._begin, self._shared = settings, begin, shared
-        self._say, self._stop, self._reread = say, stop, reread
+        self._stop, self._reread = stop, reread
         ask_to_reload = None if reread is None else self._ask_to_reload
-        self._desk = CommandHandler(settings, shared.controls, say, lambda: self._outlet, ask_to_reload)
-        self._outlet = Output(settings, say, stop.is_asked, receiver=self._desk.inbox)
-        self._vitals = HealthReporter(notifier, start, say, self._outlet, shared.progress)
-        self._streams = Supervisor(self._make, say, is_service=settings.waits)
-        self._reloading = Reloading(self._read_again, self._take, self._refuse, say)
+        inbox = CommandInbox()
+        self._output = Output(settings, stop.is_asked, receiver=inbox)
+        self._commands = CommandHandler(settings, shared.controls, inbox, self._output, ask_to_reload)
+        self._health = HealthReporter(notifier, start, self._output, shared.progress)
+        self._streams = Supervisor(self._make, is_service=settings.waits)
+        self._reloading = Reloading(self._read_again, self._take, self._refuse)
         self._names: dict[str, NameLock] = {}  # by key; while another name is taken, both
         self._threads: dict[str, int] = {}  # of models, by camera
         self.left_out: EdgeError | None = None
@@ -86,31 +89,33 @@ class Service:
             EdgeError: the failure of a stream, where that is the process's: always where its camera is not waited for;
                 or another program publishes under this device's name.
         """
-        streams, vitals = self._streams, self._vitals
+        streams, health = self._streams, self._health
         try:
             self._lock_name(self._settings)
+            name_cameras(wanted=len(self._settings.pipelines) > 1)
             streams.start(self._settings.pipelines)
             self._wait()
             self._reloading.end()
-            vitals.stopping()
+            health.stopping()
         finally:
             for pipeline in streams.all():
                 pipeline.ask(self._stop.reason or "signal")
             draws = any(pipeline.annotate for pipeline in self._settings.pipelines)
             streams.join(_VIDEO_S if draws else self._left_s(_JOIN_S))
-            vitals.close()
+            health.close()
+            self._shared.close()
             if self._stop.is_asked() and not draws:
-                self._outlet.close(min(_CLOSE_TIMEOUT_S, self._left_s(_END_S)), disk_s=_SHORTEST_S)
+                self._output.close(min(_CLOSE_TIMEOUT_S, self._left_s(_END_S)), disk_s=_SHORTEST_S)
             else:
-                self._outlet.close(_LONGER_S)
+                self._output.close(_LONGER_S)
             self._unlock_names()
         if not self._settings.waits:
             streams.look()  # what failed only at its end, such as a video that cannot be finished
-        of_all = self._outlet.stats()
+        of_all = self._output.stats()
         return {camera: pipeline.summary(of_all) for camera, pipeline in streams.running.items()}
 
     def _left_s(self, total_s: float) -> float:
-        """What a step of the end has of so many seconds since somebody asked for it."""
+        """Return what a step of the end has of so many seconds since somebody asked for it."""
         return max(_SHORTEST_S, self._stop.left_s(total_s))
 
     def _wait(self) -> None:
@@ -119,12 +124,12 @@ class Service:
         deadline = math.inf if duration_s is None else time.monotonic() + duration_s
         while not self._stop.is_asked():
             self._streams.look()
-            self._vitals.look(
+            self._health.look(
                 list(self._streams.running.values()),
                 have_begun=self._streams.have_begun and not self._reloading.is_reading,
                 turns=self._shared.turns,
             )
-            self._desk.look()
+            self._commands.look()
             if self._streams.are_over and not self._reloading.is_reading:
                 self.left_out = self._streams.left_out
                 return
@@ -135,31 +140,25 @@ class Service:
                 time.sleep(_LOOK_S)
 
     def _make(self, settings: PipelineSettings, gate: Gate | None, before: Pipeline | None) -> Pipeline:
-        name = settings.camera
-
-        def is_alone() -> bool:  # others may come later
-            return len(self._settings.pipelines) == 1
-
         return Pipeline(
             settings,
             self._begin,
-            self._outlet,
+            self._output,
             self._shared,
-            lambda line: self._say(line if is_alone() else _of_camera(name, line)),
             self._stop,
             waits=self._settings.waits,
             gate=gate,
             before=before,
-            use_threads=lambda threads: self._use_threads(name, threads),
+            use_threads=lambda threads: self._use_threads(settings.camera, threads),
         )
 
     def _use_threads(self, camera: str, threads: int) -> None:
-        """A model of that camera has so many threads."""
+        """Note that a model of that camera has so many threads."""
         self._threads[camera] = threads
         self._share_threads()
 
     def _share_threads(self) -> None:
-        """While a frame is resized no model runs, so that its threads' cores are free; not with several streams."""
+        """Give OpenCV the cores of the only stream's model, which does not run while a frame is resized."""
         first, *others = self._settings.pipelines
         cv2.setNumThreads(1 if others else self._threads.get(first.camera, 1))
 
@@ -174,14 +173,14 @@ class Service:
         self._stop.reload = False  # before anything is read: who asks from here on may have changed what was
         if self._reread is None:
             why = "there is no configuration to read again"
-            self._vitals.reloading(why)
-            self._say(f"{why}: what runs was named on the command line")
+            self._health.reloading(why)
+            _log.info(f"{why}: what runs was named on the command line")
         else:
-            self._vitals.reloading()
+            self._health.reloading()
             self._reloading.begin(self._settings)
 
     def _read_again(self) -> RunSettings:
-        """Called in a thread of its own; raises EdgeError where what is read cannot be used."""
+        """Read the configuration, in a thread of its own; raises EdgeError where it cannot be used."""
         fresh = self._settings if self._reread is None else self._reread()
         self._lock_name(fresh)
         return fresh
@@ -200,36 +199,26 @@ class Service:
     def _take(self, fresh: RunSettings) -> None:
         """Go by another configuration from now on."""
         before, self._settings = self._settings, fresh
-        self._desk.change_to(fresh)
+        name_cameras(wanted=len(fresh.pipelines) > 1)
+        self._commands.change_to(fresh)
         self._share_threads()
-        outlet, others = outlet_words(before, fresh), other_words(before, fresh)
-        if outlet:
-            self._say(f"configuration read again: {'; '.join([*outlet, *others])}; all streams change")
-            self._change_outlet()
+        of_output, others = output_changes(before, fresh), other_changes(before, fresh)
+        if of_output:
+            _log.info(f"configuration read again: {'; '.join([*of_output, *others])}; all streams begin again")
+            self._restart_output()
         else:
             words = [*others, self._streams.change_to(fresh.pipelines)]
-            self._say(f"configuration read again: {'; '.join(words)}")
+            _log.info(f"configuration read again: {'; '.join(words)}")
         self._unlock_names(fresh)
 
-    def _change_outlet(self) -> None:
-        """All streams end and leave their sources; what they put is delivered, and others go on with the sources."""
-        before = self._streams.stop_for_others(self._stop.is_asked)
-        self._outlet.close(_CLOSE_TIMEOUT_S, disk_s=_SHORTEST_S)  # the next one waits for this one's disk
-        stay = set() if self._stop.is_asked() else {each.camera for each in self._settings.pipelines}
-        for camera in before.keys() - stay:
-            before[camera].handover.close_left()
-            before[camera].leave_outlet()
-        if stay:
-            self._outlet = self._vitals.outlet = self._outlet.successor(self._settings)
-            self._streams.start(self._settings.pipelines, before)
+    def _restart_output(self) -> None:
+        """End all streams, deliver what they put as far as that is quick, and begin all again."""
+        self._streams.stop(self._stop.is_asked)
+        if not self._stop.is_asked():
+            self._output.restart(self._settings, _CLOSE_TIMEOUT_S, disk_s=_SHORTEST_S)
+            self._streams.start(self._settings.pipelines)
 
     def _refuse(self, why: str) -> None:
         self._unlock_names(self._settings)
         for line in f"the configuration is not taken, what runs goes on: {why}".splitlines():
-            self._say(line)
-
-
-def _of_camera(name: str, line: str) -> str:
-    """With the camera's name, but what the line's reader goes by in front."""
-    warning = "warning: "
-    return f"{warning}{name}: {line.removeprefix(warning)}" if line.startswith(warning) else f"{name}: {line}"
+            _log.info(line)

@@ -15,7 +15,6 @@ import msgspec
 from edge_sdk.config.load import device_name, given, mqtt_settings_of, outbox_settings_of, read_secret
 from edge_sdk.config.schema import Config, MqttConfig, PipelineConfig
 from edge_sdk.core.errors import CameraError, ConfigError, UsageError
-from edge_sdk.core.logs import Say
 from edge_sdk.core.toml import entry_label
 from edge_sdk.events.rules import EventRule, SnapshotSettings
 from edge_sdk.messages.commands import CommandClass
@@ -97,7 +96,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_settings_of(
     config: Config,
-    warn: Say = lambda _line: None,
+    warn: Callable[[str], None] = lambda _line: None,
     *,
     duration_s: float | None = None,
     excuse: Callable[[ConfigError], None] | None = None,
@@ -157,7 +156,9 @@ def run_settings_of(
     )
 
 
-def _look_at_credentials(broker: MqttSettings, warn: Say, excuse: Callable[[ConfigError], None] | None) -> None:
+def _look_at_credentials(
+    broker: MqttSettings, warn: Callable[[str], None], excuse: Callable[[ConfigError], None] | None
+) -> None:
     """Warn of a certificate that has expired: a service goes on, and takes a new one in its place without a restart."""
     try:
         for line in check_credentials(broker):

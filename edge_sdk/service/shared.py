@@ -1,24 +1,27 @@
-"""Shared: what the streams of one process have in common.
+"""What the streams of one process share.
 
-Turn: of several streams one tunes at a time, so that none measures another's trials.
+`Shared` holds it all: the models that are loaded, the degradation controller, what commands have set, whose turn it is
+to start or to tune. `Gate` has streams that start together wait for each other. `TuningLock` lets one tune at a time.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable
 
-from edge_sdk.core.logs import Say
+from edge_sdk.core.logs import of_all_cameras
+from edge_sdk.core.throttling import BoardWatch
 from edge_sdk.inference.session import SessionCache
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.service.health import Progress
-from edge_sdk.service.monitors import MachineWatch
 from edge_sdk.service.runner import Controls
-from edge_sdk.tuning.degradation import Peers
+from edge_sdk.tuning.degradation import DegradationController
 from edge_sdk.tuning.live import LiveTuner
 
+_log = logging.getLogger(__name__)
 _LOOK_S = 0.05  # how soon a request to stop is seen
 _PATIENCE_S = 10.0  # for all streams to be ready: one that takes longer holds up no other
 
@@ -42,53 +45,63 @@ class Gate:
             self._open.set()
 
     def arrive(self) -> None:
-        """One is there, or never will be."""
+        """Count one that is there, or never will be."""
         with self._lock:
             self._missing -= 1
             if self._missing <= 0:
                 self._open.set()
 
     def wait(self, is_stopped: Callable[[], bool]) -> None:
-        """Wait until it opens."""
+        """Wait until it opens, or `is_stopped` says so."""
         while not is_stopped() and time.monotonic() < self._until:
             if self._open.wait(_LOOK_S):
                 return
 
 
 class Shared:
-    """What the streams of one process have in common.
+    """What the streams of one process share.
 
     Args:
-        progress: follows the steps of all streams.
-        say: takes one line for people.
+        progress: follows the steps of all streams, for the watchdog.
 
     Attributes:
         progress: as given.
         models: loaded once for all streams that run the same; each goes with the last that has it.
-        machine: read once for all streams.
         controls: what commands have set of each camera.
-        peers: where each of them stands on its ladder.
+        degradation: decides which stream steps down or up.
         turns: how many starts of streams were begun.
         tuning: held by the stream that tunes; the others wait for their turn.
     """
 
-    def __init__(self, progress: Progress | None = None, say: Say = lambda _line: None) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
         self.progress = progress or Progress(math.inf)
-        self._say = say
         self.models = SessionCache(most=0)
-        self.machine = MachineWatch()
         self.controls = Controls()
-        self.peers = Peers()
+        self.degradation = DegradationController()
         self.turns = 0  # changed by who has the lock below
         self.tuning = threading.Lock()
         self._starting = threading.Lock()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
+        self._board_lock = threading.Lock()
+        self._board: BoardWatch | None = None
 
-    def say_once(self, line: str) -> None:
-        """Say what holds for all streams, whichever finds it out first; called while it has its turn to start."""
-        if line not in self._said:
-            self._said.add(line)
-            self._say(line)
+    def throttled(self) -> str:
+        """Return why the board slows itself down at present; empty when it does not. It is read in another thread."""
+        with self._board_lock:
+            self._board = self._board or BoardWatch()
+        return self._board.state.throttled
+
+    def close(self) -> None:
+        """Stop reading what the board says."""
+        if self._board is not None:
+            self._board.close()
+
+    def log_once(self, level: int, line: str) -> None:
+        """Log what holds for all streams, whichever finds it out first; called while it has its turn to start."""
+        if line not in self._logged:
+            self._logged.add(line)
+            with of_all_cameras():
+                _log.log(level, line)
 
     def start(self, work: Callable[[], None], is_stopped: Callable[[], bool]) -> bool:
         """Do what only one stream does at a time: try a bundle, load its model, measure what it takes.
@@ -110,6 +123,8 @@ class Shared:
 class TuningLock:
     """A supervisor that lets a tuner look at its loop only while it is that stream's turn.
 
+    Of several streams one tunes at a time, so that none measures another's trials.
+
     Args:
         tuner: waits, and then tunes.
         lock: held by the stream whose turn it is.
@@ -125,7 +140,7 @@ class TuningLock:
         return self._tuner.done
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """See `Supervisor`."""
+        """Let the tuner look at one step, where it is its turn; see `Supervisor`."""
         if self._tuner.done:
             return
         if not self._is_ours and tick is not Tick.IDLE:  # while no frame comes, another may as well tune

@@ -1,24 +1,28 @@
-"""Streams: the pipelines of a process by their cameras' names.
+"""Keep the pipelines of a process running, one a camera: restart those that fail, change those whose settings change.
 
-Owns what becomes of one that fails, and of one that another takes the place of: none of them touches the others.
+`Supervisor.look` is called a few times a second by the process's main thread. A pipeline that fails begins again after
+a delay that grows; one that cannot run is left out until the configuration is read again. A changed one is replaced:
+the new pipeline loads its model while the old one runs, and takes its place then. No camera's trouble touches another.
 
-Differences: what of a configuration is another than before, in words, beside the cameras themselves.
+`output_changes` and `other_changes` say what two configurations differ in beside the cameras.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 
 from edge_sdk.core.errors import EdgeError, LinesError, failure_line, is_want_of_memory, worst_first
-from edge_sdk.core.logs import Say
+from edge_sdk.core.threads import Backoff
 from edge_sdk.service.output import topics_of
 from edge_sdk.service.pipeline import Pipeline
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate
 
+_log = logging.getLogger(__name__)
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 1.0, 60.0
 _LONGEST_END_S = 2.0
 _LOOK_S = 0.02
@@ -30,55 +34,74 @@ Make = Callable[[PipelineSettings, Gate | None, Pipeline | None], Pipeline]
 """Settings, the gate that its first frame waits for, whose place it takes -> a pipeline."""
 
 
+class _Camera:
+    """One camera's pipelines.
+
+    Attributes:
+        running: has the camera; one that ended, too, until another takes its place.
+        coming: is about to take the place of `running`.
+        is_unsure: whether its bundle was being read when the configuration was read again, so that its files are
+            compared later.
+        again_s: when it begins again after a failure, monotonic seconds.
+        left_out: why it is left out.
+    """
+
+    def __init__(self, running: Pipeline, started_s: float, backoff: Backoff) -> None:
+        self.running, self.started_s, self.backoff = running, started_s, backoff
+        self.coming: Pipeline | None = None
+        self.is_unsure = False
+        self.again_s: float | None = None
+        self.left_out: EdgeError | None = None
+
+    @property
+    def latest(self) -> Pipeline:
+        """The pipeline with the newest settings."""
+        return self.coming or self.running
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it came to its end for good, and that was looked at."""
+        is_through = self.running.failure is None or self.left_out is not None
+        return self.coming is None and self.again_s is None and self.running.is_over and is_through
+
+
 class Supervisor:
-    """The pipelines of a process.
+    """Keeps the pipelines of a process running; used from its main thread.
 
     Args:
         make: makes a pipeline.
-        say: takes one line for people.
         is_service: a stream that fails at run time begins again, and one that cannot run is left out; otherwise
             the first failure is that of the process.
-        uniform: a random number from 0 to 1, for the jitter.
+        uniform: draws a number between two others, for the jitter.
         clock_s: monotonic seconds, by which a stream begins again.
-
-    Attributes:
-        running: by camera; those that ended, too, until others take their place.
     """
 
     def __init__(
         self,
         make: Make,
-        say: Say,
         *,
         is_service: bool,
-        uniform: Callable[[], float] = random.random,
+        uniform: Callable[[float, float], float] = random.uniform,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.running: dict[str, Pipeline] = {}
-        self._make, self._say, self._is_service = make, say, is_service
+        self._make, self._is_service = make, is_service
         self._uniform, self._clock_s = uniform, clock_s
-        self._coming: dict[str, Pipeline] = {}
-        self._leaving: list[Pipeline] = []  # their cameras are gone
-        self._ending: list[Pipeline] = []  # others have their cameras
-        self._unsure: set[str] = set()
-        self._again: dict[str, float] = {}  # when a stream that failed begins again, monotonic seconds
-        self._attempts: dict[str, int] = {}
-        self._started: dict[str, float] = {}
-        self._out: dict[str, EdgeError] = {}
+        self._cameras: dict[str, _Camera] = {}
+        self._ending: list[Pipeline] = []
 
-    def start(self, settings: Iterable[PipelineSettings], before: dict[str, Pipeline] | None = None) -> None:
-        """Start them all; none runs a frame before all have measured what they can do.
+    @property
+    def running(self) -> dict[str, Pipeline]:
+        """The pipelines by camera; those that ended, too, until others take their place."""
+        return {name: camera.running for name, camera in self._cameras.items()}
 
-        Args:
-            settings: of each.
-            before: pipelines that ended and left their sources, by camera; nothing else runs any more.
-        """
-        for kept in (self.running, self._leaving, self._ending, self._again, self._out, self._unsure):
-            kept.clear()
+    def start(self, settings: Iterable[PipelineSettings]) -> None:
+        """Start them all in place of what ran before; none runs a frame before all have measured what they can do."""
+        self._cameras.clear()
+        self._ending.clear()
         chosen = tuple(settings)
         gate = Gate(len(chosen)) if len(chosen) > 1 else None
         for each in chosen:
-            self._begin(each, gate, (before or {}).get(each.camera))
+            self._begin(each, gate)
 
     def change_to(self, settings: Iterable[PipelineSettings]) -> str:
         """Bring what runs to other settings, or other files; what stays the same goes on as if nothing was.
@@ -91,94 +114,84 @@ class Supervisor:
         """
         self._look_at_coming()
         wanted = {each.camera: each for each in settings}
-        ends = [camera for camera in self.running if camera not in wanted]
-        for camera in ends:
-            self._end(camera)
+        ends = [name for name in self._cameras if name not in wanted]
+        for name in ends:
+            camera = self._cameras.pop(name)
+            for pipeline in filter(None, (camera.running, camera.coming)):
+                pipeline.ask("reload")
+                self._ending.append(pipeline)
         begin, change, stay = list[str](), list[str](), list[str]()
-        for camera, each in wanted.items():
-            if camera not in self.running:
-                begin.append(camera)
+        for name, each in wanted.items():
+            if name not in self._cameras:
+                begin.append(name)
                 self._begin(each)
                 continue
-            if camera in self._coming and not _suits(self._coming[camera], each):
+            camera = self._cameras[name]
+            if camera.coming is not None and not _suits(camera.coming, each):
                 self._call_off(camera)
-            latest = self._coming.get(camera, self.running[camera])
-            if not _suits(latest, each):
-                change.append(camera)
-                self._replace(each)
+            if not _suits(camera.latest, each):
+                change.append(name)
+                self._replace(camera, each)
                 continue
-            (change if camera in self._coming else stay).append(camera)
-            if latest.digest is None:  # its files are being read: which ones, is known later
-                self._unsure.add(camera)
+            (stay if camera.coming is None else change).append(name)
+            camera.is_unsure = camera.is_unsure or camera.latest.digest is None
         words = (("ending", ends), ("new", begin), ("changing", change), ("as before", stay))
-        return "; ".join(f"{word}: {', '.join(cameras)}" for word, cameras in words if cameras)
+        return "; ".join(f"{word}: {', '.join(names)}" for word, names in words if names)
 
     def look(self) -> None:
-        """Look after those that ended, or are about to take another's place.
+        """Look after pipelines that ended, or are about to take another's place.
 
         Raises:
             BaseException: the failure of a stream that is that of the whole process.
         """
-        for camera in list(self._unsure):
+        for camera in self._cameras.values():
             self._look_at_files(camera)
         self._look_at_coming()
-        for camera, pipeline in list(self.running.items()):
-            if pipeline.is_over and pipeline.failure is not None and camera not in self._coming:
-                self._failed(camera, pipeline, pipeline.failure)
-        for leaving in [each for each in self._leaving if each.is_over]:
-            self._leaving.remove(leaving)
-            if leaving.settings.camera not in self.running:
-                leaving.leave_outlet()
-        self._ending = [each for each in self._ending if not each.is_over]
-        now = self._clock_s()
-        for camera in [camera for camera, due in self._again.items() if now >= due]:
-            del self._again[camera]
-            self._begin(self.running[camera].settings)
+        for name, camera in self._cameras.items():
+            failure = camera.running.failure
+            if camera.running.is_over and failure is not None and camera.coming is None and camera.again_s is None:
+                self._failed(name, camera, failure)
+        for ended in [each for each in self._ending if each.is_over]:
+            self._ending.remove(ended)
+            if ended.settings.camera not in self._cameras:
+                ended.leave_output()
+        for camera in self._cameras.values():
+            if camera.again_s is not None and self._clock_s() >= camera.again_s:
+                self._begin(camera.running.settings)
 
     @property
     def are_over(self) -> bool:
         """Whether all came to their end, which `look` has seen, and none begins again."""
-        return not (self._coming or self._again or self._leaving or self._ending) and all(
-            p.is_over and (p.failure is None or camera in self._out) for camera, p in self.running.items()
-        )
+        return not self._ending and all(camera.is_over for camera in self._cameras.values())
 
     @property
     def left_out(self) -> EdgeError | None:
         """The worst of what keeps streams from running; None where none is left out."""
-        return min(self._out.values(), key=lambda failure: worst_first(failure.exit_code), default=None)
+        out = [camera.left_out for camera in self._cameras.values() if camera.left_out is not None]
+        return min(out, key=lambda failure: worst_first(failure.exit_code), default=None)
 
     @property
     def have_begun(self) -> bool:
         """Whether all that were started run frames, or never will."""
-        return not self._coming and all(pipeline.began.is_set() for pipeline in self.running.values())
+        return all(camera.coming is None and camera.running.began.is_set() for camera in self._cameras.values())
 
     def all(self) -> list[Pipeline]:
-        """Everything that may still go on."""
-        return [*self.running.values(), *self._coming.values(), *self._leaving, *self._ending]
+        """Return everything that may still go on."""
+        of_cameras = [each for camera in self._cameras.values() for each in (camera.running, camera.coming)]
+        return [*filter(None, of_cameras), *self._ending]
 
-    def stop_for_others(self, is_stopped: Callable[[], bool]) -> dict[str, Pipeline]:
-        """End all that runs.
+    def stop(self, is_stopped: Callable[[], bool]) -> None:
+        """End all pipelines, before `start` begins others; one that takes longer than two seconds is left behind.
 
         Args:
             is_stopped: asked while it waits for that.
-
-        Returns:
-            What ran, by camera; each left its source for the pipeline that takes its place.
         """
-        for camera in list(self._coming):
-            self._call_off(camera)
-        ended = dict(self.running)
-        for camera, pipeline in self.running.items():
-            if pipeline.withdraw() and pipeline.forgone is not None:
-                ended[camera] = pipeline.forgone
-            pipeline.leave_source()
-        for pipeline in (*self._leaving, *self._ending):
+        for pipeline in self.all():
             pipeline.ask("reload")
         until = time.monotonic() + _LONGEST_END_S
         while not all(each.is_over for each in self.all()) and not is_stopped() and time.monotonic() < until:
             time.sleep(_LOOK_S)
         self.join(0.0)
-        return ended
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of all, together at most so many seconds."""
@@ -186,97 +199,88 @@ class Supervisor:
         for pipeline in self.all():
             pipeline.join(max(0.0, until - time.monotonic()))
 
-    def _begin(self, settings: PipelineSettings, gate: Gate | None = None, before: Pipeline | None = None) -> None:
-        self._out.pop(settings.camera, None)
-        pipeline = self.running[settings.camera] = self._make(settings, gate, before)
-        self._started[settings.camera] = self._clock_s()
+    def _begin(self, settings: PipelineSettings, gate: Gate | None = None) -> None:
+        pipeline = self._make(settings, gate, None)
+        camera = self._cameras.get(settings.camera)
+        if camera is None:
+            backoff = Backoff(_FIRST_DELAY_S, _LONGEST_DELAY_S, self._uniform)
+            self._cameras[settings.camera] = _Camera(pipeline, self._clock_s(), backoff)
+        else:
+            camera.running, camera.started_s = pipeline, self._clock_s()
+            camera.again_s = camera.left_out = None
         pipeline.start()
 
-    def _replace(self, settings: PipelineSettings) -> None:
-        camera, before = settings.camera, self.running[settings.camera]
-        self._again.pop(camera, None)
-        self._attempts.pop(camera, None)
-        if before.is_over:
-            self._begin(settings, None, before)
-        elif before.withdraw():  # it has run nothing yet
-            self._ending.append(before)
-            self._begin(settings, None, before.forgone)
+    def _replace(self, camera: _Camera, settings: PipelineSettings) -> None:
+        before = camera.running
+        camera.again_s = None
+        camera.backoff.reset()
+        if before.is_over or before.withdraw():  # it runs nothing any more, or has run nothing so far
+            if not before.is_over:
+                self._ending.append(before)
+            self._begin(settings)
         else:
-            coming = self._coming[camera] = self._make(settings, None, before)
-            coming.start()
+            camera.coming = self._make(settings, None, before)
+            camera.coming.start()
 
-    def _call_off(self, camera: str) -> None:
-        """Nobody is to take the place of what runs; who has it already is what runs."""
-        coming = self._coming.pop(camera)
-        if coming.withdraw():
+    def _call_off(self, camera: _Camera) -> None:
+        """Have nobody take the place of what runs; who has it already is what runs."""
+        coming, camera.coming = camera.coming, None
+        if coming is not None and coming.withdraw():
             self._ending.append(coming)
-        else:
+        elif coming is not None:
             self._succeed(camera, coming)
 
-    def _succeed(self, camera: str, coming: Pipeline) -> None:
-        self._ending.append(self.running[camera])
-        self.running[camera] = coming
-        self._started[camera] = self._clock_s()
+    def _succeed(self, camera: _Camera, coming: Pipeline) -> None:
+        self._ending.append(camera.running)
+        camera.running, camera.started_s = coming, self._clock_s()
 
     def _look_at_coming(self) -> None:
-        for camera, coming in list(self._coming.items()):
-            if coming.began.is_set():
-                self._arrived(camera, coming)
+        for name, camera in self._cameras.items():
+            coming = camera.coming
+            if coming is None or not coming.began.is_set():
+                continue
+            camera.coming = None
+            if coming.failure is not None and not coming.has_place and not camera.running.is_over:
+                _log.info(f"{name}: the new settings cannot run, what ran goes on: {failure_line(coming.failure)}")
+            else:
+                self._succeed(camera, coming)
 
-    def _arrived(self, camera: str, coming: Pipeline) -> None:
-        del self._coming[camera]
-        if coming.failure is not None and not coming.has_place and not self.running[camera].is_over:
-            self._say(f"{camera}: the new settings cannot run, what ran goes on: {failure_line(coming.failure)}")
-        else:
-            self._succeed(camera, coming)
-
-    def _look_at_files(self, camera: str) -> None:
-        """Whether it got hold of those that were there when the configuration was read again, or of others before."""
-        latest = self._coming.get(camera, self.running.get(camera))
-        if latest is not None and latest.digest is None and not latest.is_over:
+    def _look_at_files(self, camera: _Camera) -> None:
+        """Tell whether it got hold of the files that were there when the configuration was read, or of older ones."""
+        latest = camera.latest
+        if not camera.is_unsure or (latest.digest is None and not latest.is_over):
             return
-        self._unsure.discard(camera)
-        if latest is not None and (latest.has_other_files or latest.failure is not None):
-            if camera in self._coming:
+        camera.is_unsure = False
+        if latest.has_other_files or latest.failure is not None:
+            if camera.coming is not None:
                 self._call_off(camera)
-            self._replace(latest.settings)
+            self._replace(camera, latest.settings)
 
-    def _end(self, camera: str) -> None:
-        coming = self._coming.pop(camera, None)
-        for pipeline in (self.running.pop(camera), coming):
-            if pipeline is not None:
-                pipeline.ask("reload")
-                self._leaving.append(pipeline)
-        for kept in (self._again, self._attempts, self._started, self._out):
-            kept.pop(camera, None)
-        self._unsure.discard(camera)
-
-    def _failed(self, camera: str, pipeline: Pipeline, failure: BaseException) -> None:
-        if camera in self._again or camera in self._out:
+    def _failed(self, name: str, camera: _Camera, failure: BaseException) -> None:
+        if camera.left_out is not None:
             return
         is_fatal = isinstance(failure, (BrokenPipeError, LinesError)) or not isinstance(failure, Exception)
         if is_fatal or not self._is_service:
             raise failure
         if isinstance(failure, EdgeError) and failure.exit_code != 1 and not _may_pass(failure):
-            self._out[camera] = failure
-            pipeline.warn("failed", str(failure))
-            if len(self.running) > 1:  # else its failure is the process's, and said as that
-                self._say(f"{camera}: cannot run, and is left out until the configuration is read again: {failure}")
-            if self.left_out is not None and len(self._out) == len(self.running):
-                raise self.left_out
+            camera.left_out = failure
+            camera.running.warn("failed", str(failure))
+            if len(self._cameras) > 1:  # else its failure is the process's, and said as that
+                _log.info(f"{name}: cannot run, and is left out until the configuration is read again: {failure}")
+            worst = self.left_out
+            if worst is not None and all(each.left_out is not None for each in self._cameras.values()):
+                raise worst
             return
-        if self._clock_s() - self._started[camera] > _HELD_S:
-            self._attempts.pop(camera, None)
-        attempt = self._attempts.get(camera, 0)
-        self._attempts[camera] = attempt + 1
-        delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(attempt, 10)) * (0.5 + self._uniform() / 2)
-        self._again[camera] = self._clock_s() + delay_s
-        pipeline.warn("failed", failure_line(failure))
-        self._say(f"{camera}: {failure_line(failure)}; begins again in {delay_s:.0f} s")
+        if self._clock_s() - camera.started_s > _HELD_S:
+            camera.backoff.reset()
+        delay_s = camera.backoff.next_s()
+        camera.again_s = self._clock_s() + delay_s
+        camera.running.warn("failed", failure_line(failure))
+        _log.info(f"{name}: {failure_line(failure)}; begins again in {delay_s:.0f} s")
 
 
 def _may_pass(failure: BaseException) -> bool:
-    """Whether it came of a want of descriptors, processes or memory."""
+    """Tell whether it came of a want of descriptors, processes or memory."""
     if is_want_of_memory(failure):
         return True
     cause: BaseException | None = failure
@@ -288,12 +292,12 @@ def _may_pass(failure: BaseException) -> bool:
 
 
 def _suits(pipeline: Pipeline, settings: PipelineSettings) -> bool:
-    """Whether it runs, or is about to, what these settings say."""
+    """Tell whether it runs, or is about to, what these settings say."""
     return pipeline.settings == settings and pipeline.failure is None and not pipeline.has_other_files
 
 
-def outlet_words(before: RunSettings, after: RunSettings) -> list[str]:
-    """What all streams change for; nothing where they need not."""
+def output_changes(before: RunSettings, after: RunSettings) -> list[str]:
+    """Say what the publisher restarts for; empty where it need not."""
     pairs = (
         ("device's name", before.device, after.device),
         ("broker, or how it is used", before.mqtt, after.mqtt),
@@ -303,8 +307,8 @@ def outlet_words(before: RunSettings, after: RunSettings) -> list[str]:
     return [f"other {what}" for what, old, new in pairs if old != new]
 
 
-def other_words(before: RunSettings, after: RunSettings) -> Iterator[str]:
-    """What changes while all streams go on."""
+def other_changes(before: RunSettings, after: RunSettings) -> Iterator[str]:
+    """Say what changes while all streams go on."""
     if before.commands != after.commands:
         yield f"commands: {', '.join(after.commands) or 'none'}"
     if before.home_assistant != after.home_assistant:

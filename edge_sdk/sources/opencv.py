@@ -35,10 +35,10 @@ from pathlib import Path
 from threading import Condition, get_native_id
 from typing import Protocol, cast
 
-import cv2
 import numpy as np
 
 from edge_sdk.core.frame import Image
+from edge_sdk.core.opencv import cv2
 from edge_sdk.sources.location import (
     AS_IT_COMES,
     DEVICE_TIMEOUT_VARIABLE,

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-import cv2
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.model_spec import Thresholds
 from edge_sdk.core.frame import Detections, Inferred, Tensor
+from edge_sdk.core.opencv import cv2
 from edge_sdk.tasks.arrays import Finite, are_finite
 
 MAX_CANDIDATES = 1000  # the strongest go on; a frame of noise must not cost a second of suppression

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Protocol
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import NO_CLASS, Geometry, Inferred, Segmentation, Tensor
+from edge_sdk.core.opencv import cv2
 
 _BLOCK = 32768  # cells at a time: what is compared, 320 KB, stays in a core's second cache
 

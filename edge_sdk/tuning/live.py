@@ -9,6 +9,7 @@ Background: one job in a thread of its own, so that the loop never waits for a m
 from __future__ import annotations
 
 import enum
+import logging
 import time
 from collections.abc import Callable
 from threading import Event, Thread
@@ -74,6 +75,7 @@ class Background(Generic[Value]):
         self._finished.set()
 
 
+_log = logging.getLogger(__name__)
 _RESTARTS = 2  # cores that come and go all the time are not worth measuring
 LOAD_LIMIT_S = 120.0  # a trial of 60 s ends by itself after 90; the model that it found sound loads in far less
 _JOIN_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
@@ -100,7 +102,6 @@ class LiveTuner:
         open_stages: loads a candidate.
         load_limit_s: seconds after which a load is given up, and tuning with it; a trial that comes before it counts.
         remember: keeps what came out; called beside the loop, and may raise.
-        say: takes one line for people.
         on_trying: called with every candidate before it is loaded or measured.
         on_variant: called with the variant of the next results, or of the one that is being made, whenever another
             one answers.
@@ -123,7 +124,6 @@ class LiveTuner:
         *,
         load_limit_s: float = LOAD_LIMIT_S,
         remember: Callable[[Tuned], None],
-        say: Callable[[str], None],
         on_tuned: Callable[[Tuned, str], None],
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
@@ -134,7 +134,7 @@ class LiveTuner:
     ) -> None:
         self.plan = plan
         self._home: tuple[Candidate, _Stages] | None = home
-        self._open, self._remember, self._say = open_stages, remember, say
+        self._open, self._remember = open_stages, remember
         self._on_tuned, self._on_trying, self._on_variant = on_tuned, on_trying, on_variant
         self._read_cores, self._read_cpu_time = read_cores, read_cpu_time
         self._clock_ns, self._cpu_ns, self.load_limit_s = clock_ns, cpu_ns, load_limit_s
@@ -189,7 +189,7 @@ class LiveTuner:
                 job.join(_JOIN_S)
         # At its end there is something, and it is kept by whoever writes it, however long that takes.
         if self._phase in (_Phase.LOADING, _Phase.MEASURING):
-            self._say("tuning was not finished: nothing is remembered")
+            _log.info("tuning was not finished: nothing is remembered")
         self._phase = _Phase.DONE
 
     def _abandon_hung(self) -> None:
@@ -200,7 +200,7 @@ class LiveTuner:
             if job is not None:
                 job.join(0)
         self._loading = self._ending = None
-        self._say(
+        _log.info(
             f"tuning is given up: {self._wanted} was not loaded after {self.load_limit_s:g} s; what runs stays. The "
             "next start tries again, unless it is given --variant with a model that loads"
         )
@@ -233,7 +233,7 @@ class LiveTuner:
         self._slowest_load_ns = max(self._slowest_load_ns, self._clock_ns() - self._load_start_ns)
         found, loading.value = loading.value, None
         if found is None:
-            self._say(f"tuning passes over {self._wanted}: {loading.error}")
+            _log.info(f"tuning passes over {self._wanted}: {loading.error}")
             self._go_on(loop, self._next(None))
             return
         stages, cores = found
@@ -264,14 +264,14 @@ class LiveTuner:
         if found is not None:
             self._measured.append(found)
         elif window.timed.failure is not None:
-            self._say(f"tuning passes over {window.candidate}: {window.timed.failure}")
+            _log.info(f"tuning passes over {window.candidate}: {window.timed.failure}")
         self._go_on(loop, self._next(found))
 
     def _has_other_cores(self, cores: Cores) -> bool:
         return cores != self.plan.cores and self._restarts < _RESTARTS
 
     def _restart(self, loop: Loop, cores: Cores) -> None:
-        self._say(f"cores that may be used: {cores.allowed} now, {self.plan.cores.allowed} before; tuning anew")
+        _log.info(f"cores that may be used: {cores.allowed} now, {self.plan.cores.allowed} before; tuning anew")
         self._restarts += 1
         self.plan = self.plan.on(cores)
         self._begin(loop)
@@ -290,7 +290,7 @@ class LiveTuner:
 
     def _conclude(self) -> None:
         if not self._measured:
-            self._say("tuning could measure nothing: what runs stays")
+            _log.info("tuning could measure nothing: what runs stays")
             self._retire()
             return
         others = self._read_cpu_time().others_since(self._cpu_before)
@@ -320,7 +320,7 @@ class LiveTuner:
             self._restart(loop, ending.value)
             return
         if ending.value is None:
-            self._say(f"tuning cannot load what it chose: {ending.error}; what ran before stays")
+            _log.info(f"tuning cannot load what it chose: {ending.error}; what ran before stays")
         else:
             self.tuned, stages, remark = ending.value
             self._give(loop, stages, self.tuned.chosen.candidate.variant)

@@ -6,6 +6,7 @@ tune: tuning for its own sake, with the very code of a run, on frames that nobod
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -21,11 +22,12 @@ from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned, figures
-from edge_sdk.tuning.degradation import check_room
+from edge_sdk.tuning.degradation import check_free_memory
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
 from edge_sdk.tuning.measurement import Candidate, PacedImage
 from edge_sdk.tuning.records import Machine, Record, Records, Request
 
+_log = logging.getLogger(__name__)
 _SAME_RATE = 0.1  # a camera that promises 25 FPS and a file of 23.976 are not worth measuring twice
 
 Open = Callable[[Bundle, Candidate], Stages]
@@ -49,7 +51,6 @@ class Tuning:
         limits: what has to be kept.
         camera: the stream's name.
         variant: the only one that may run; None for any.
-        say: takes one line for people.
         open_stages: loads a candidate.
         cores: the cores here; read by default.
 
@@ -67,13 +68,12 @@ class Tuning:
         *,
         camera: str,
         variant: str | None,
-        say: Callable[[str], None],
         open_stages: Open = open_candidate,
         cores: Cores | None = None,
     ) -> None:
         self._bundle = bundle if variant is None else bundle.with_primary(variant)
         self._variant = None if variant is None else self._bundle.manifest.variants[0].name
-        self._limits, self._say, self._open = limits, say, open_stages
+        self._limits, self._open = limits, open_stages
         self._cores = cores or Cores.read()
         self._request = Request(digest=bundle.digest, camera=camera, variant=self._variant, limits=limits)
         self._records: Records | None = None
@@ -81,7 +81,7 @@ class Tuning:
         try:
             self._records = Records(state_folder() / "tuning")
         except EdgeError as cause:
-            say(f"tuning is not remembered: {cause}")
+            _log.info(f"tuning is not remembered: {cause}")
 
     def open(self) -> Stages:
         """What is remembered, or what the bundle promises, loaded and proved.
@@ -97,15 +97,15 @@ class Tuning:
         try:
             stages = self._open(self._bundle, wanted)
         except EdgeError as cause:
-            self._say(f"what was tuned at {record.at} cannot be loaded any more: {cause}")
+            _log.info(f"what was tuned at {record.at} cannot be loaded any more: {cause}")
             return self.open_promised()
         change = _change(record.tuned, wanted, stages.session.providers.got)
         if change:
             del stages  # before another one is loaded
-            self._say(f"tuning anew: {change} since {record.at}, when what is remembered was measured")
+            _log.info(f"tuning anew: {change} since {record.at}, when what is remembered was measured")
             return self.open_promised()
         self.tuned = record.tuned
-        self._say(f"tuned at {record.at}: {chosen.candidate} ({figures(chosen)}); {record.tuned.reason}")
+        _log.info(f"tuned at {record.at}: {chosen.candidate} ({figures(chosen)}); {record.tuned.reason}")
         return stages
 
     def open_promised(self) -> Stages:
@@ -170,7 +170,6 @@ class Tuning:
             self.open_beside,
             load_limit_s=load_limit_s,
             remember=self._remember,
-            say=self._say,
             on_tuned=on_tuned,
             on_trying=on_trying,
             on_variant=on_variant,
@@ -199,7 +198,7 @@ class Tuning:
             EdgeError: when it cannot be loaded, read or trusted here, or for want of memory.
             SessionError: one of its providers does not start: what would be measured is another candidate.
         """
-        check_room(self._bundle, candidate.variant)
+        check_free_memory(self._bundle, candidate.variant)
         stages = self._open(self._bundle, candidate)
         why_not = stages.session.providers.why_not
         if why_not:  # what would be measured is something else
@@ -211,7 +210,7 @@ class Tuning:
             return None
         found = self._records.recall(self._bundle, self._request, Machine.here())
         if isinstance(found, str):
-            self._say(f"tuning anew: {found}")
+            _log.info(f"tuning anew: {found}")
             return None
         return found
 
@@ -251,7 +250,7 @@ _SILENCE_S = 30.0  # a camera that is switched on again, or a stream that is ope
 
 def golden_camera(bundle: Bundle, fps: float, camera: str) -> PacedImage:
     """A camera that shows the bundle's first golden image, enlarged to 1280x720, at `fps` frames a second."""
-    import cv2  # a run that tunes beside its work loads its first model before OpenCV
+    from edge_sdk.core.opencv import cv2  # a run that tunes beside its work loads its first model before OpenCV
 
     image = cv2.resize(bundle.golden()[0][0], _SIZE_WH)
     return PacedImage(image.astype("uint8", copy=False), fps, camera)

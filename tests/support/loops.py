@@ -20,11 +20,13 @@ from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.messages.schema import Running
-from edge_sdk.service.model_selector import DegradationController
+from edge_sdk.service.model_selector import LevelChanger
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned
+from edge_sdk.tuning.degradation import DegradationController
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
 from edge_sdk.tuning.measurement import Candidate
 from tests.support.bundles import LARGE, SMALL, open_variant, write_variants
+from tests.support.logs import SAID
 from tests.support.results import CPU, cores
 
 # A hand-moved clock, a camera on it, and a sink: a loop without any real time.
@@ -98,41 +100,42 @@ class Scene:
         open_stages: Callable[[str], Stages] | None = None,
         prepare: Callable[[str], None] = lambda _variant: None,
         load_limit_s: float = 60.0,
-        threads: int = 1,
         throttled: Callable[[], str] | None = None,
     ) -> None:
         self.folder, self.clock = folder, Clock()
         self.costs_ms = {LARGE: 150.0, SMALL: 5.0}
         self.heat = ""
-        self.cores = cores(4)
-        self.threads = threads  # of whatever is loaded next
-        self.said: list[str] = []
+        self.said = SAID
         self.announced: list[Running] = []
         self.opened: list[weakref.ref[Stages]] = []
         self.most_alive = 0
         self.is_held = False
         self.camera, self.camera_delay_ms = Camera(self.clock, 100, 10**9), 0.0
-        self.loop = Loop(self, self.open(start), self, Budget(100), clock_ns=self.clock)
-        self.governing = DegradationController(
+        self.loop = Loop(self, self.open_here(start), self, Budget(100), clock_ns=self.clock)
+        self.prepare = prepare
+        self._open_stages = open_stages
+        self.governing = LevelChanger(
             Bundle.open(folder).manifest,
-            open_stages or self.open,
+            self,
             limit_ns=100 * MS,
             fps=10,
             fixed=fixed,
-            say=self.said.append,
             announce=self.announced.append,
             throttled=throttled or (lambda: self.heat),
-            is_held=lambda: self.is_held,
-            cores=lambda: self.cores,
-            threads_of=lambda _variant: self.threads,
-            prepare=prepare,
+            is_tuning=lambda: self.is_held,
+            controller=DegradationController(),
             load_limit_s=load_limit_s,
             clock_ns=self.clock,
         )
         self.governing.begin(self.loop, "start")
 
     def open(self, variant: str) -> Stages:
-        stages = open_variant(self.folder, variant, self.threads)
+        if self._open_stages is not None:
+            return self._open_stages(variant)
+        return self.open_here(variant)
+
+    def open_here(self, variant: str) -> Stages:
+        stages = open_variant(self.folder, variant)
         self.opened.append(weakref.ref(stages))
         self.most_alive = max(self.most_alive, self.alive)
         return stages
@@ -222,7 +225,7 @@ class Board:
     ) -> None:
         self.clock, self.cpu_ns, self.sink = Clock(), 0, Collector()
         self.variants, self.ran = list[tuple[int, str]](), list[str]()
-        self.lines, self.outcome, self.remembered = list[str](), list[tuple[Tuned, str]](), list[Tuned]()
+        self.lines, self.outcome, self.remembered = SAID, list[tuple[Tuned, str]](), list[Tuned]()
         self._work, self._refused, self._disk_is_full = work, refused, disk_is_full
         self._alive: weakref.WeakSet[Slowed] = weakref.WeakSet()
         self._usable = iter([*usable[1:], *[usable[-1]] * 100])
@@ -247,7 +250,6 @@ class Board:
             self.open,
             load_limit_s=load_limit_s,
             remember=self._remember,
-            say=self.lines.append,
             on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),
             on_variant=self._note_variant,
             read_cores=self._cores,

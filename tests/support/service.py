@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.logs import Say
 from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.messages.commands import CLASSES
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.publisher import Stream
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.service.command_handler import CommandHandler
+from edge_sdk.service.commands import CommandHandler, CommandInbox
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
 from edge_sdk.service.reload import Told
@@ -25,6 +24,7 @@ from edge_sdk.service.shared import Gate, Shared
 from edge_sdk.service.startup import Loading, begin_loading
 from tests.support.bundles import write_graded
 from tests.support.connections import WAIT_S, FakeLink, until
+from tests.support.logs import SAID
 from tests.support.results import make_encoder
 
 # What the streams of one process share, for tests: a real bundle, real pipelines, and a broker made by hand.
@@ -36,10 +36,10 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.bundle = write_graded(folder / "graded.edge")
-        self.said, self.threads = list[str](), list[int]()
+        self.said, self.threads = SAID, list[int]()
         self.stop, self.link = Stop(), FakeLink()
-        self.shared = Shared(say=self.said.append)
-        self.outlet = Output(self.run_settings("gate"), self.said.append, self.stop.is_asked, lambda: self.link)
+        self.shared = Shared()
+        self.outlet = Output(self.run_settings("gate"), self.stop.is_asked, lambda: self.link)
         self._pipelines: list[Pipeline] = []
 
     def run_settings(self, *cameras: str, device: str = "pi") -> RunSettings:
@@ -50,10 +50,10 @@ class Site:
         given = {"source": PICTURES, "bundle": self.bundle, "latency_ms": 5000.0, "tune": False, "trial_s": 0.0}
         return PipelineSettings(camera=camera, **{**given, **changes})
 
-    def begin(self, settings: PipelineSettings, say: Say, stop: Stop, shared: Shared) -> Loading | None:
+    def begin(self, settings: PipelineSettings, stop: Stop, shared: Shared) -> Loading | None:
         """As the program does it."""
         with BackgroundTask(lambda: Bundle.open(settings.bundle), "edge-verify") as verified:
-            return begin_loading(settings, verified, say, stop, shared)
+            return begin_loading(settings, verified, stop, shared)
 
     def pipeline(
         self,
@@ -62,7 +62,6 @@ class Site:
         gate: Gate | None = None,
         before: Pipeline | None = None,
         waits: bool = True,
-        say: Say | None = None,
     ) -> Pipeline:
         """A pipeline that began to start."""
         made = Pipeline(
@@ -70,7 +69,6 @@ class Site:
             self.begin,
             self.outlet,
             self.shared,
-            say or self.said.append,
             self.stop,
             waits=waits,
             gate=gate,
@@ -98,6 +96,7 @@ class Site:
 
     def close(self) -> None:
         self.stop.ask()
+        self.shared.close()
         for pipeline in self._pipelines:
             assert pipeline.join(WAIT_S)
         self.outlet.close(WAIT_S)
@@ -119,16 +118,14 @@ class Office:
         mqtt = MqttSettings(host="broker", port=1883, device="pi")
         pipelines = (PipelineSettings(camera="gate", source="pattern", bundle="a.edge"),)  # type: ignore[arg-type]
         settings = RunSettings(device="pi", mqtt=mqtt, commands=CLASSES, pipelines=pipelines, waits=True)
-        self.said, self.link, self.controls = list[str](), FakeLink(), Controls()
+        self.said, self.link, self.controls, self.inbox = SAID, FakeLink(), Controls(), CommandInbox()
         self.topics = mqtt.topics
         self.now_s = 0.0
-        self.outlet = Output(settings, self.said.append, lambda: False, lambda: self.link)
+        self.outlet = Output(settings, lambda: False, lambda: self.link)
         self.encoder = make_encoder(self.outlet.identity)
         self.outlet.stream("gate", self.encoder)
         self.why_not = ""  # a configuration is not taken
-        self.desk = CommandHandler(
-            settings, self.controls, self.said.append, lambda: self.outlet, self._reload, lambda: self.now_s
-        )
+        self.desk = CommandHandler(settings, self.controls, self.inbox, self.outlet, self._reload, lambda: self.now_s)
         until(lambda: any("online" in line for line in self.said))
         self.said.clear()
 
@@ -142,7 +139,7 @@ class Office:
 
     def hear(self, command: str, **fields: Any) -> None:
         """One message on the `cmd` topic."""
-        self.desk.inbox.receive(Incoming(self.topics.command, msgspec.json.encode({"command": command, **fields})))
+        self.inbox.receive(Incoming(self.topics.command, msgspec.json.encode({"command": command, **fields})))
         self.desk.look()
 
     def answers(self, count: int) -> list[dict[str, Any]]:

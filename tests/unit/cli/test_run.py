@@ -18,13 +18,13 @@ from edge_sdk.cli import run as run_module
 from edge_sdk.cli.root import run
 from edge_sdk.cli.run import _beginning, _closing, _undelivered, _waiting, say
 from edge_sdk.core.clock import Percentiles
+from edge_sdk.core.logs import is_journal
 from edge_sdk.core.threads import BackgroundTask, Stop
 from edge_sdk.outbox.event import EventStats
 from edge_sdk.publishing.publisher import PublisherStats, StreamStats
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.shared import Shared
 from edge_sdk.service.startup import begin_loading
-from edge_sdk.service.systemd import is_journal
 from edge_sdk.sources.slot import SourceStats
 from tests.support.broker import free_port
 from tests.support.bundles import write_graded
@@ -90,17 +90,17 @@ def test_a_model_that_was_loaded_ahead_is_for_the_stream_that_it_was_loaded_for(
     site, shared, stop = Site(tmp_path), Shared(), Stop()
     gate, other = site.settings("gate"), site.settings("gate", latency_ms=4000.0)
     with BackgroundTask(lambda: Bundle.open(site.bundle), "edge-verify") as verified:
-        loading = begin_loading(gate, verified, site.said.append, stop, shared)
+        loading = begin_loading(gate, verified, stop, shared)
     assert loading is not None
     with loading:
         begin = _beginning(gate, loading)
-        loaded = begin(other, site.said.append, stop, shared)
+        loaded = begin(other, stop, shared)
         assert loaded is not None
         with loaded:
             assert loaded is not loading
             assert loaded.budget_ms == 4000.0
-        assert begin(gate, site.said.append, stop, shared) is loading
-        again = begin(gate, site.said.append, stop, shared)
+        assert begin(gate, stop, shared) is loading
+        again = begin(gate, stop, shared)
         assert again is not None
         with again:
             assert again is not loading

@@ -24,6 +24,7 @@ from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared
 from edge_sdk.service.startup import begin_loading
 from tests.support.bundles import deep, edit_manifest, endless_of_hostile, sound, wants, write_hostile
+from tests.support.logs import SAID
 
 Found = TypeVar("Found")
 HARM = {
@@ -90,11 +91,10 @@ def test_another_bundle_in_its_place_is_refused(state: Path, bundle: Bundle) -> 
 
 def test_a_state_folder_that_cannot_be_written_is_said_and_nothing_more(state: Path, bundle: Bundle) -> None:
     state.parent.write_text("in the way")
-    said: list[str] = []
     for _ in range(2):
-        assert prove_here(bundle, say=said.append)
-    assert len(said) == 2
-    assert "every start tries it again" in said[0]
+        assert prove_here(bundle)
+    [line] = SAID
+    assert "every start tries it again" in line
 
 
 def test_a_user_without_a_home_gets_a_trial_at_every_start(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +105,8 @@ def test_a_user_without_a_home_gets_a_trial_at_every_start(bundle: Bundle, monke
         raise RuntimeError("no home")
 
     monkeypatch.setattr(Path, "home", nobody)
-    said: list[str] = []
-    assert prove_here(bundle, say=said.append)
-    [line] = said
+    assert prove_here(bundle)
+    [line] = SAID
     assert "every start tries it again: this user has no home folder" in line
 
 
@@ -173,7 +172,7 @@ def test_a_stream_that_starts_beside_others_tries_its_bundle_beside_them(
         if others_run:
             stack.enter_context(shared.progress.begin())
         verified = stack.enter_context(BackgroundTask(lambda: Bundle.open(path), "edge-verify"))
-        niceness = _niceness_during(lambda: begin_loading(settings, verified, print, stop, shared), stop, others_run)
+        niceness = _niceness_during(lambda: begin_loading(settings, verified, stop, shared), stop, others_run)
     assert niceness == (min(10, 19 - os.getpriority(os.PRIO_PROCESS, 0)) if others_run else 0)
 
 

@@ -8,11 +8,11 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.messages.commands import CLASSES, Pause, Resume, SetRate, Snapshot, class_of
+from edge_sdk.messages.commands import CLASSES, COMMANDS, Pause, Resume, SetRate, Snapshot, name_of
 from edge_sdk.messages.schema import message_schema
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
-from edge_sdk.service.commands import Admission, CommandInbox, Request, Turned
+from edge_sdk.service.commands import CommandAdmission, CommandInbox, CommandRequest, Rejection
 
 TOPICS = Topics("edge/v1", "yard", "pi")
 RES = TOPICS.response
@@ -26,15 +26,15 @@ class Clock:
         return self.now_s
 
 
-def _admission(*allowed: str, clock: Clock | None = None) -> Admission:
-    return Admission(TOPICS, allowed or CLASSES, clock or Clock())  # type: ignore[arg-type]
+def _admission(*allowed: str, clock: Clock | None = None, before: CommandAdmission | None = None) -> CommandAdmission:
+    return CommandAdmission(TOPICS, allowed or CLASSES, clock or Clock(), before)  # type: ignore[arg-type]
 
 
 def _incoming(payload: bytes = REPORT, **fields: object) -> Incoming:
     return Incoming(TOPICS.command, payload, **fields)  # type: ignore[arg-type]
 
 
-def _passed_over(admission: Admission) -> str:
+def _passed_over(admission: CommandAdmission) -> str:
     turned = admission.passed_over()
     assert turned is not None
     assert (turned.complaint.code, turned.topic) == ("too_fast", RES)
@@ -42,7 +42,7 @@ def _passed_over(admission: Admission) -> str:
 
 
 def _code(found: object) -> str:
-    assert isinstance(found, Turned), found
+    assert isinstance(found, Rejection), found
     return found.complaint.code
 
 
@@ -57,8 +57,8 @@ def test_only_what_is_allowed_is_carried_out(name: str) -> None:
 def test_who_may_pause_may_resume_and_the_answer_goes_back_with_what_was_sent_along() -> None:
     resume = b'{"command":"resume","camera":"gate"}'
     found = _admission("pause").admit(_incoming(resume, response_topic=f"{RES}/a/b", correlation=b"\0\xff"))
-    assert isinstance(found, Request)
-    assert (found.command, class_of(found.command)) == (Resume(camera="gate"), "pause")
+    assert isinstance(found, CommandRequest)
+    assert (found.command, COMMANDS[name_of(found.command)].permission) == (Resume(camera="gate"), "pause")
     assert (found.topic, found.correlation) == (f"{RES}/a/b", b"\0\xff")
 
 
@@ -72,7 +72,7 @@ def test_large_correlation_data_and_retained_commands_are_refused() -> None:
     found = _admission().admit(_incoming(correlation=b"x" * 129))
     assert (_code(found), found.correlation) == ("malformed", b"")
     found = _admission().admit(_incoming(retain=True))
-    assert isinstance(found, Turned)
+    assert isinstance(found, Rejection)
     assert f"mosquitto_pub -r -n -t {TOPICS.command}" in found.complaint.message  # how it is taken away
 
 
@@ -80,7 +80,7 @@ def test_a_flood_is_answered_once_a_second_with_its_number() -> None:
     clock = Clock()
     admission = _admission(clock=clock)
     found = [admission.admit(_incoming()) for _ in range(100)]
-    assert [isinstance(each, Request) for each in found[:20]] == [True] * 20
+    assert [isinstance(each, CommandRequest) for each in found[:20]] == [True] * 20
     assert found[20:] == [None] * 80
     assert _passed_over(admission).startswith("80 commands were passed over")
     clock.now_s = 0.1
@@ -88,11 +88,11 @@ def test_a_flood_is_answered_once_a_second_with_its_number() -> None:
     admission.overflow(7)
     assert admission.passed_over() is None
     clock.now_s = 1.1
-    assert [isinstance(admission.admit(_incoming()), Request) for _ in range(5)] == [True] * 5
+    assert [isinstance(admission.admit(_incoming()), CommandRequest) for _ in range(5)] == [True] * 5
     assert _passed_over(admission).startswith("8 commands were passed over")  # though nothing came too fast since
     clock.now_s = 100
     assert admission.passed_over() is None
-    assert isinstance(admission.admit(_incoming()), Request)
+    assert isinstance(admission.admit(_incoming()), CommandRequest)
 
 
 def test_a_reload_gives_nobody_more() -> None:
@@ -100,8 +100,7 @@ def test_a_reload_gives_nobody_more() -> None:
     before = _admission(clock=clock)
     for _ in range(21):
         before.admit(_incoming())
-    after = _admission(clock=clock)
-    after.go_on_from(before)
+    after = _admission(clock=clock, before=before)
     assert after.admit(_incoming()) is None
     assert _passed_over(after).startswith("2 commands were")
 
@@ -128,7 +127,7 @@ def test_a_reload_gives_nobody_more() -> None:
 )
 def test_what_is_wrong_is_said_with_what_came_and_what_is_right(payload: bytes, said: str, example: str) -> None:
     found = _admission().admit(_incoming(payload))
-    assert isinstance(found, Turned)
+    assert isinstance(found, Rejection)
     assert found.complaint.message.startswith(said)
     assert " such as {" in found.complaint.message
     assert found.complaint.message.endswith(example)
@@ -136,7 +135,7 @@ def test_what_is_wrong_is_said_with_what_came_and_what_is_right(payload: bytes, 
 
 def test_what_turns_a_command_on_turns_no_other_off() -> None:
     found = _admission("snapshot", "reload").admit(_incoming(b'{"command":"resume"}'))
-    assert isinstance(found, Turned)
+    assert isinstance(found, Rejection)
     assert found.complaint.message.startswith("resume is off here, which pause stands for; ")
     assert 'allow = ["pause", "snapshot", "reload"]' in found.complaint.message
 
@@ -151,10 +150,10 @@ def test_no_bytes_at_all_do_more_than_be_refused() -> None:
         for _ in range(chance.randrange(1, 6)):
             payload[chance.randrange(len(payload))] = chance.randrange(256)
         found = admission.admit(_incoming(bytes(payload[: chance.randrange(len(payload) + 1)])))
-        if isinstance(found, Request):
-            assert class_of(found.command) == "set_threshold"
+        if isinstance(found, CommandRequest):
+            assert COMMANDS[name_of(found.command)].permission == "set_threshold"
         else:
-            assert isinstance(found, Turned)
+            assert isinstance(found, Rejection)
             assert len(found.complaint.message) < 320
             assert found.complaint.message.isprintable()
             msgspec.json.encode(found.complaint)

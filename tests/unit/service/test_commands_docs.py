@@ -10,11 +10,12 @@ import msgspec
 
 from edge_sdk.messages.commands import (
     CLASSES,
+    COMMANDS,
     Code,
     Command,
     ResponseMessage,
-    class_of,
 )
+from edge_sdk.service.commands import HANDLERS
 
 DOCS = Path(__file__).parents[3] / "docs"
 _TEXT = (DOCS / "commands.md").read_text(encoding="utf-8")
@@ -33,10 +34,11 @@ def test_every_command_is_documented_with_its_fields_and_its_class() -> None:
     for kind in get_args(Command):
         row = rows.pop(kind.__struct_config__.tag)
         assert re.findall(r"`(\w+)`", row[1]) == [f.name for f in msgspec.structs.fields(kind) if f.name != "id"]
-        example = {"camera": "gate", "confidence": 0.5, "max_fps": 1.0}
-        fields = {f.name: example[f.name] for f in msgspec.structs.fields(kind) if f.required}
-        assert class_of(kind(**fields)) == row[3].strip("` ")
+        entry = COMMANDS[kind.__struct_config__.tag]
+        assert (type(entry.example), entry.permission) == (kind, row[3].strip("` "))
+        assert kind in HANDLERS
     assert rows == {}
+    assert len(COMMANDS) == len(HANDLERS) == len(get_args(Command))
 
 
 def test_every_code_is_documented() -> None:

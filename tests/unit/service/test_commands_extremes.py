@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import jsonschema
@@ -12,12 +13,14 @@ import pytest
 from edge_sdk.core.frame import Detections, Frame
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
-from edge_sdk.messages.commands import CLASSES, Command, example_of
+from edge_sdk.messages.commands import CLASSES, COMMANDS, Command
 from edge_sdk.messages.schema import message_schema
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
-from edge_sdk.service.commands import Admission, Request, Turned
-from edge_sdk.service.runner import Obeying
+from edge_sdk.service.commands import CommandAdmission, CommandRequest, Rejection
+from edge_sdk.service.runner import PipelineRunner, ResultViewer
+from edge_sdk.service.settings import PipelineSettings
+from edge_sdk.sources.slot import SourceStats, SourceStatus
 from tests.support.bundles import make_manifest
 from tests.support.connections import WAIT_S
 from tests.support.loops import Camera, Clock, Collector
@@ -57,19 +60,34 @@ class _Thresholded:
         return found
 
 
+class _Source(Camera):
+    paced, stats, status, trouble = True, SourceStats(), SourceStatus.OPENED, ""
+
+
 class _Obedient:
     """A stream's loop, on a clock of its own, beside a desk."""
 
     def __init__(self, office: Office) -> None:
         clock = Clock()
         stream = office.outlet.stream("gate", office.encoder)
-        self._obeying = Obeying(office.controls, stream, _Bundle(), is_paced=True)  # type: ignore[arg-type]
         stages = Stages("int8", _same, _same, _Thresholded(None), _Thresholded)  # type: ignore[arg-type]
-        camera = Camera(clock, 50, 10**9)
-        self.loop = Loop(camera, stages, Collector(), Budget(1e9), observers=[self._obeying], clock_ns=clock)
+        settings = PipelineSettings(camera="gate", source="pattern", bundle=Path("a.edge"))
+        budget, source = Budget(1e9), _Source(clock, 50, 10**9)
+        self._runner = PipelineRunner(
+            settings,
+            _Bundle(),  # type: ignore[arg-type]
+            source,  # type: ignore[arg-type]
+            stages,
+            stream,
+            budget,
+            office.controls,
+        )
+        viewer = ResultViewer(office.controls, stream)
+        self.loop = Loop(source, stages, Collector(), budget, observers=[viewer], clock_ns=clock)
+        self._runner.loop = self.loop
 
     def go_on(self, steps: int = 3) -> list[Tick]:
-        return [self.loop.step() for _ in range(steps) if not self._obeying.is_paused(self.loop)]
+        return [self._runner._step() for _ in range(steps)]
 
 
 def _same(value: object) -> object:
@@ -84,7 +102,7 @@ def office() -> Iterator[Office]:
 
 
 def _payload(name: str, field: str, number: str) -> bytes:
-    document = {**msgspec.to_builtins(example_of(name)), field: msgspec.Raw(number.encode())}
+    document = {**msgspec.to_builtins(COMMANDS[name].example), field: msgspec.Raw(number.encode())}
     return msgspec.json.encode(document)
 
 
@@ -99,7 +117,7 @@ def test_no_number_harms_the_stream(office: Office, name: str, field: str) -> No
     for count, number in enumerate((*_NUMBERS, *_NO_JSON), start=1):
         office.said.clear()
         office.now_s += 10
-        office.desk.inbox.receive(Incoming(office.topics.command, _payload(name, field, number)))
+        office.inbox.receive(Incoming(office.topics.command, _payload(name, field, number)))
         office.desk.look()
         assert Tick.IDLE not in stream.go_on()
         assert 0 <= stream.loop.least_gap_ns <= 100 * 10**9
@@ -123,9 +141,9 @@ def test_a_rate_is_taken_where_the_schema_has_it_and_else_it_is_told_what_would_
     schema = jsonschema.Draft202012Validator(msgspec.json.decode(message_schema("command")))
     for number in _NUMBERS:
         payload, value = _payload("set_rate", "max_fps", number), float(number)
-        found = Admission(Topics("edge/v1", "yard", "pi"), CLASSES).admit(Incoming("cmd", payload))
-        assert isinstance(found, Request) == (value == 0 or 0.01 <= value <= 240)
+        found = CommandAdmission(Topics("edge/v1", "yard", "pi"), CLASSES).admit(Incoming("cmd", payload))
+        assert isinstance(found, CommandRequest) == (value == 0 or 0.01 <= value <= 240)
         if abs(value) < 1e300:
-            assert schema.is_valid(msgspec.json.decode(payload)) == isinstance(found, Request)
-        if isinstance(found, Turned) and abs(value) < 2**53:
+            assert schema.is_valid(msgspec.json.decode(payload)) == isinstance(found, CommandRequest)
+        if isinstance(found, Rejection) and abs(value) < 2**53:
             assert ", expected 0 (as many as come) or 0.01 to 240; such as" in found.complaint.message

@@ -104,7 +104,7 @@ def test_a_picture_that_cannot_be_made_is_answered_and_costs_nothing_else(
         raise cv2.error("/build/opencv/loadsave.cpp: error: (-4:Insufficient memory)")
 
     with monkeypatch.context() as patch:
-        patch.setattr("edge_sdk.service.command_handler.jpeg_of", fail)
+        patch.setattr("edge_sdk.service.commands.jpeg_of", fail)
         _shoot(office, 1)
     _shoot(office, 2)
     failed, made = office.answers(2)
@@ -125,7 +125,7 @@ def test_a_picture_on_its_way_when_the_connection_breaks_is_sent_again(office: O
 def test_the_end_of_a_burst_is_told_though_nothing_comes_after_it(office: Office) -> None:
     def burst() -> None:
         for _ in range(30):
-            office.desk.inbox.receive(Incoming(office.topics.command, b'{"command":"report_state"}'))
+            office.inbox.receive(Incoming(office.topics.command, b'{"command":"report_state"}'))
 
     burst()
     office.look(0.0)

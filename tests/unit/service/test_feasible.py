@@ -19,10 +19,11 @@ from edge_sdk.core.frame import Inferred, Prepared
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
-from edge_sdk.service.model_loader import Start, VariantTime, _worth_trying, choose_start, refusal, time_stages
+from edge_sdk.service.model_loader import StartChoice, VariantTime, _worth_trying, choose_start, refusal, time_stages
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from tests.support.bundles import LARGE, SMALL, edit_manifest, open_variant, write_graded
+from tests.support.logs import SAID
 from tests.support.pictures import write_video
 
 NEVER_MS = 1e-4
@@ -68,14 +69,14 @@ def test_the_best_variant_that_fits_starts_and_the_reason_has_the_numbers(bundle
         assert gone() is None, "two models are loaded"
         return open_variant(bundle.path, variant)
 
-    start = choose_start(bundle, stages, budget_ms, open_one, fixed=False, say=pytest.fail)
+    start = choose_start(bundle, stages, budget_ms, open_one, fixed=False)
     assert (start.stages.variant, start.fits) == (SMALL, True)
     assert [t.variant for t in start.too_slow] == [LARGE]
     assert f"the budget is {budget_ms:g} ms, and {LARGE} takes" in start.reason(budget_ms)
 
 
 def test_a_fixed_variant_is_the_only_one_that_is_tried(bundle: Bundle) -> None:
-    start = choose_start(bundle, [Stages.open(bundle)], NEVER_MS, pytest.fail, fixed=True, say=pytest.fail)
+    start = choose_start(bundle, [Stages.open(bundle)], NEVER_MS, pytest.fail, fixed=True)
     assert [t.variant for t in start.too_slow] == [LARGE]
     assert "choose another --variant" in str(refusal(bundle, start, NEVER_MS, fixed=True))
 
@@ -143,11 +144,10 @@ class Board:
         stages.session = slowed  # type: ignore[assignment]
         return stages
 
-    def start(self, own: int, threads: tuple[int, ...], said: list[str] | None = None) -> Start:
+    def start(self, own: int, threads: tuple[int, ...]) -> StartChoice:
         """Choose what keeps 30 ms, from the large variant on its own number of threads on."""
-        say = pytest.fail if said is None else said.append
         stages, bundle = [self.open(LARGE, own)], Bundle.open(self.folder)
-        return choose_start(bundle, stages, 30, self.open, threads=threads, fixed=False, say=say)
+        return choose_start(bundle, stages, 30, self.open, threads=threads, fixed=False)
 
 
 def test_threads_are_tried_where_they_may_keep_20_ms() -> None:
@@ -197,10 +197,10 @@ def test_a_budget_is_refused_when_no_number_of_threads_keeps_it_and_the_best_of_
 def test_a_variant_or_a_number_of_threads_that_does_not_load_is_said_and_left_out(
     tmp_path: Path, refused: tuple[str, int | None], runs: tuple[str, bool], what: str
 ) -> None:
-    said, seconds = list[str](), {(LARGE, 1): 0.05, (LARGE, 2): 0.04}
-    start = Board(tmp_path, seconds, refused=refused).start(2, threads=(1, 2), said=said)
+    seconds = {(LARGE, 1): 0.05, (LARGE, 2): 0.04}
+    start = Board(tmp_path, seconds, refused=refused).start(2, threads=(1, 2))
     assert (start.stages.variant, start.fits) == runs
-    assert said == [f"{what} does not load here and is left out: not here"]
+    assert [f"{what} does not load here and is left out: not here"] == SAID
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) != 2, reason="of more cores one is left, and of one there is no more")
@@ -209,16 +209,16 @@ def test_a_run_says_with_which_threads_it_starts_and_keeps_them_unless_it_must_n
     tmp_path: Path, tune: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    board, said = Board(tmp_path, {(LARGE, 1): 0.06}), list[str]()
+    board = Board(tmp_path, {(LARGE, 1): 0.06})
     settings = PipelineSettings(bundle=board.folder, source="0", tune=tune)
-    steering = ModelSelector(settings, Bundle.open(board.folder), SessionSettings(), 50.0, said.append, lambda: False)
+    steering = ModelSelector(settings, Bundle.open(board.folder), SessionSettings(), 50.0, lambda: False)
     steering._stages = [board.open(LARGE)]
-    monkeypatch.setattr(steering._tuning, "open_variant", board.open)
+    monkeypatch.setattr(steering, "open_with", board.open)
     steering.settle(paced=True)
     stages = steering.take_stages()
     if tune:
-        assert (stages.variant, stages.threads, steering._threads_of(LARGE)) == (LARGE, 2, 2)
-        [line] = said
+        assert (stages.variant, stages.threads, steering.open(LARGE).threads) == (LARGE, 2, 2)
+        [line] = SAID
         assert line.startswith(f"{LARGE} runs on 2 threads here, not on 1: the budget is 50 ms, and {LARGE} takes ")
     else:
-        assert (stages.variant, stages.threads, steering._threads_of(LARGE), said) == (SMALL, 1, 1, [])
+        assert (stages.variant, stages.threads, steering.open(LARGE).threads, SAID) == (SMALL, 1, 1, [])

@@ -322,10 +322,11 @@ def test_a_real_process_is_as_old_as_its_parent_saw() -> None:
 
 _PROGRAM = """
 import sys
-from edge_sdk.service.systemd import Priority, line_for_people
+import logging
+from edge_sdk.core.logs import line_for_people
 print(line_for_people("source 0 is open"), file=sys.stderr)
-print(line_for_people("warning: no key"), file=sys.stderr)
-print(line_for_people("no such\\n\\x1b[2Jbundle", Priority.ERROR), file=sys.stderr)
+print(line_for_people("no key", logging.WARNING), file=sys.stderr)
+print(line_for_people("no such\\n\\x1b[2Jbundle", logging.ERROR), file=sys.stderr)
 """
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from edge_sdk.core.errors import IncompatibleError, StoppedError
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Tick
 from edge_sdk.service import model_loader as loader_module
-from edge_sdk.service.model_loader import Loader
 from tests.support.bundles import LARGE, SMALL, open_variant, write_graded
 from tests.support.loops import WAIT_S, Scene
 
@@ -132,27 +130,6 @@ def test_what_ends_by_itself_before_a_load_may_take_its_time(folder: Path, monke
     scene.governing.close()
 
 
-def test_what_waits_behind_a_model_that_hangs_is_given_back_all_the_same(folder: Path) -> None:
-    loader, may_end = Loader(lambda _variant: _wait(may_end), limit_s=0.1), threading.Event()
-    loader.ask(SMALL)
-    stages = [open_variant(folder, LARGE)]
-    gone = weakref.ref(stages[0])
-    loader.give_up(stages)
-    deadline = time.monotonic() + WAIT_S
-    while (loaded := loader.take()) is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert loaded is not None
-    assert (loaded.variant, loaded.stages) == (SMALL, None)
-    loader.close(WAIT_S)
-    assert gone() is None
-    may_end.set()
-
-
-def _wait(event: threading.Event) -> Stages:
-    assert event.wait(WAIT_S)
-    raise IncompatibleError("nobody asks any more")
-
-
 def test_what_was_being_loaded_is_given_up_when_another_supervisor_chooses(folder: Path) -> None:
     is_loading, may_end = threading.Event(), threading.Event()
     given: list[weakref.ref[Stages]] = []
@@ -166,7 +143,7 @@ def test_what_was_being_loaded_is_given_up_when_another_supervisor_chooses(folde
 
     scene = Scene(folder, open_stages=open_slowly)
     scene.until(is_loading.is_set)
-    scene.loop.stages = chosen = scene.open(SMALL)
+    scene.loop.stages = chosen = scene.open_here(SMALL)
     scene.step()
     scene.costs_ms[SMALL] = 6.0
     may_end.set()

@@ -63,20 +63,23 @@ def test_after_the_end_nothing_is_opened_for_a_stream_that_comes_late(site: Site
     assert "edge-mqtt" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_successor_tells_the_warnings_again_and_hears_those_that_come_too_late(site: Site) -> None:
-    before = site.outlet
+def test_after_a_restart_warnings_are_told_again_and_messages_name_the_new_device(site: Site) -> None:
+    output, run_id = site.outlet, site.outlet.identity.run_id
     site.stream()
-    before.warn("hot", "81 degrees")
-    before.warn("disk", "nearly full")
-    before.close(WAIT_S)
-    second = site.link = FakeLink()
-    site.outlet = before.successor(site.run_settings("gate", device="other"))
-    before.warn("disk", "")
-    before.warn("memory", "low")
-    assert site.outlet.identity == msgspec.structs.replace(before.identity, device="other")
+    output.warn("hot", "81 degrees")
+    output.warn("disk", "nearly full")
+    until(lambda: "warnings" in site.state())
+    first, second = site.link, FakeLink()
+    site.link = second
+    output.restart(site.run_settings("gate", device="other"), WAIT_S, WAIT_S)
+    output.warn("disk", "")
+    output.warn("memory", "low")
+    assert (output.identity.device, output.stats()) == ("other", None)
+    assert output.identity.run_id != run_id
     site.stream()
     until(lambda: site.state().get("warnings") == {"hot": "81 degrees", "memory": "low"})
     assert {document["device"] for document in second.documents("state")} == {"other"}
+    assert {document["device"] for document in first.documents("state")} == {"pi"}
 
 
 def test_a_warning_of_a_file_whose_name_is_no_text_is_published(site: Site) -> None:
@@ -109,7 +112,7 @@ def test_people_hear_of_the_broker_what_they_can_do_something_about(site: Site) 
         ("online", "the broker did not take a message: quota"),
         ("closed", ""),
     ):
-        site.outlet._say_broker("b:1883", state, detail)
+        site.outlet._log_broker("b:1883", state, detail)
     assert [line.removeprefix("broker b:1883: ") for line in site.said] == [
         "not reachable (Connection refused), trying again",
         "connection lost, trying again",
@@ -121,7 +124,7 @@ def test_people_hear_of_the_broker_what_they_can_do_something_about(site: Site) 
 
 
 def test_without_a_broker_results_are_lines_of_standard_output(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    outlet = Output(_lines("pattern"), print, lambda: False)
+    outlet = Output(_lines("pattern"), lambda: False)
     outlet.prepare()
     stream = outlet.stream("0", make_encoder(outlet.identity))
     outlet.warn("hot", "81 degrees")
@@ -134,7 +137,7 @@ def test_without_a_broker_results_are_lines_of_standard_output(capsysbinary: pyt
 
 
 def test_without_standard_output_a_stream_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    outlet = Output(_lines("pattern"), print, lambda: False)
+    outlet = Output(_lines("pattern"), lambda: False)
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(UsageError, match="standard output is closed"):
         outlet.stream("0", make_encoder(outlet.identity))
@@ -152,7 +155,7 @@ def test_lines_are_kept_for_a_slow_reader_only_where_no_stream_has_a_pace(
         reading, writing = (stack.enter_context(os.fdopen(ends[i], mode, 0)) for i, mode in enumerate(("rb", "wb")))
         is_stopped, is_done = threading.Event(), threading.Event()
         monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=writing))
-        outlet = Output(settings, print, is_stopped.is_set)
+        outlet = Output(settings, is_stopped.is_set)
         stream = outlet.stream("0", make_encoder(outlet.identity))
 
         def put() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 
 import pytest
 
+from edge_sdk.core.logs import CAMERA, name_cameras
 from edge_sdk.loop import Loop, Tick
-from edge_sdk.service.monitors import MachineWatch
 from edge_sdk.service.shared import Gate, Shared, TuningLock
 from tests.support.connections import WAIT_S, until
+from tests.support.logs import SAID
 
 
 def test_a_gate_opens_when_the_last_has_come() -> None:
@@ -39,22 +41,16 @@ def test_a_gate_without_anybody_or_without_patience_is_open() -> None:
         assert len(asked) <= 1
 
 
-def test_the_machine_is_read_once_for_all_who_look_at_it_and_by_nobody_else() -> None:
-    machine, before = MachineWatch(), _readers()
-    with machine.watching() as first:
-        with machine.watching() as second:
-            assert second is first
-        with machine.watching() as third:
-            assert third is first
-        assert _readers() == before + 2
+def test_the_board_is_read_once_for_all_streams_and_by_nobody_before_one_looks() -> None:
+    shared, before = Shared(), _readers()
+    assert isinstance(shared.throttled() + shared.throttled(), str)
+    assert _readers() == before + 1
+    shared.close()
     until(lambda: _readers() == before)
-    with machine.watching() as again:
-        assert again is not first
-        assert _readers() == before + 2
 
 
 def _readers() -> int:
-    return sum(thread.name in ("edge-board", "edge-cores") for thread in threading.enumerate())
+    return sum(thread.name == "edge-board" for thread in threading.enumerate())
 
 
 def test_one_stream_at_a_time_starts_and_one_that_fails_gives_its_turn_on() -> None:
@@ -93,11 +89,12 @@ def test_a_stream_that_is_told_to_end_gives_up_waiting_for_its_turn() -> None:
 
 
 def test_a_line_that_holds_for_all_streams_is_said_once() -> None:
-    said = list[str]()
-    shared = Shared(say=said.append)
+    shared, token = Shared(), CAMERA.set("gate")
+    name_cameras(wanted=True)
     for line in ("no key", "no disk", "no key"):
-        shared.say_once(line)
-    assert said == ["no key", "no disk"]
+        shared.log_once(logging.WARNING, line)
+    CAMERA.reset(token)
+    assert SAID == ["warning: no key", "warning: no disk"]
 
 
 class _Tuner:

@@ -17,16 +17,16 @@ from edge_sdk.core.errors import HungRunError, SessionError
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.threads import Stop
 from edge_sdk.loop import Budget, Loop, Supervisor, Tick
-from edge_sdk.messages.schema import Running, SourceState
+from edge_sdk.messages.schema import SourceState
 from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service import runner as stepping_module
 from edge_sdk.service.health import Progress
-from edge_sdk.service.model_selector import StateReporter
 from edge_sdk.service.monitors import LatencyMonitor, Undecodable, WatchedSource
-from edge_sdk.service.runner import Obeying, PipelineRunner
+from edge_sdk.service.runner import PipelineRunner
 from edge_sdk.sources.slot import SourceStats, SourceStatus
 from tests.support.bundles import LARGE, open_variant
 from tests.support.connections import until
+from tests.support.logs import SAID
 from tests.support.loops import MS, Camera, Clock, Collector
 from tests.support.results import make_detections, make_frame
 from tests.support.service import Site
@@ -79,10 +79,17 @@ class Scene:
     def __init__(self, site: Site, source: Source, **settings: object) -> None:
         self.site, self.source, self.stop, self.observer = site, source, Stop(), Collector()
         stages, stream, self.progress = open_variant(site.bundle, LARGE), site.stream(), Progress(1e-9)
-        obeying = Obeying(site.shared.controls, stream, Bundle.open(site.bundle), is_paced=True)
+        bundle, controls = Bundle.open(site.bundle), site.shared.controls
         chosen, budget = site.settings(**settings), Budget(5000.0)
         self.stepping = PipelineRunner(
-            chosen, source, stages, stream, budget, site.said.append, obeying, [self.observer]
+            chosen,
+            bundle,
+            source,  # type: ignore[arg-type]
+            stages,
+            stream,
+            budget,
+            controls,
+            [self.observer],
         )
 
     def run(self, *supervisors: Supervisor, rare_lines: bool = False) -> None:
@@ -216,8 +223,8 @@ def test_frames_that_come_too_old_for_the_budget_or_cannot_be_decoded_are_told(
     ],
 )
 def test_frames_are_told_to_be_old_when_that_lasts(spells: list[tuple[int, float, float]], told: list[str]) -> None:
-    said, warned = list[str](), list[tuple[str, str]]()
-    supervisor = LatencyMonitor(50 * MS, said.append, lambda name, line: warned.append((name, line)))
+    warned = list[tuple[str, str]]()
+    supervisor = LatencyMonitor(50 * MS, lambda name, line: warned.append((name, line)))
     for frames, delay_ms, work_ms in spells:
         clock = Clock()
 
@@ -230,7 +237,7 @@ def test_frames_are_told_to_be_old_when_that_lasts(spells: list[tuple[int, float
             supervisor.after(loop, loop.step())
     assert [line.partition(" old")[0] for _, line in warned] == told
     assert {name for name, _ in warned} <= {"held_back"}
-    assert [line.startswith("warning: ") for line in said] == [bool(line) for line in told]
+    assert [line.startswith("warning: ") for line in SAID] == [bool(line) for line in told]
 
 
 def _idle_loop() -> Loop:
@@ -255,7 +262,6 @@ def test_the_share_that_cannot_be_decoded_is_told_by_the_minute(
     now_s, unreadable, others = 0.0, 900, 1000  # before anybody looked
     supervisor = Undecodable(
         lambda: SourceStats(delivered=others, unreadable=unreadable),
-        lambda _line: None,
         lambda name, line: warned.append((name, line)),
         lambda: now_s,
     )
@@ -267,30 +273,6 @@ def test_the_share_that_cannot_be_decoded_is_told_by_the_minute(
     assert [(name, line.partition(" frames")[0]) for name, line in warned] == [("undecodable", line) for line in told]
 
 
-# What runs, renewed when tuning is over.
-
-START = Running(variant="int8", every=1, rung=0, rungs=6, reason="start")
-CHOSEN = Running(variant="fp32", every=1, rung=0, rungs=7, reason="chosen by measurement")
-
-
-@pytest.mark.parametrize("chosen", [START, CHOSEN], ids=["the same", "another"])
-def test_the_state_says_once_that_tuning_is_over(chosen: Running) -> None:
-    published, variants, is_tuning = list[Running](), list[str](), True
-    announcing = StateReporter(variants.append, published.append, lambda: is_tuning)
-    announcing.after(_idle_loop(), Tick.ON_TIME)
-    announcing.tell(START)
-    announcing.after(_idle_loop(), Tick.ON_TIME)
-    tuning = [msgspec.structs.replace(START, tuning=True)]
-    assert published == tuning
-    is_tuning = False
-    if chosen is CHOSEN:
-        announcing.tell(CHOSEN)
-    for _ in range(3):
-        announcing.after(_idle_loop(), Tick.ON_TIME)
-    assert published == [*tuning, chosen]
-    assert variants[-1] == chosen.variant
-
-
 # Where the source stands, told to people without tiring them and to the stream whatever changes.
 
 _SHOWN = "source rtsp://cam/live"
@@ -300,14 +282,13 @@ class Watch:
     """A watched source with all that it speaks to, and a clock that is set by hand."""
 
     def __init__(self) -> None:
-        self.camera, self.states, self.said = Source(), list[SourceState](), list[str]()
+        self.camera, self.states, self.said = Source(), list[SourceState](), SAID
         self.now_s = 1000.0
         stream = SimpleNamespace(source=self.states.append)
         self.watched = WatchedSource(
             self.camera,
             "rtsp://bob:s3cret@cam/live",
             stream,  # type: ignore[arg-type]
-            self.said.append,
             lambda: self.now_s,
         )
 
@@ -371,13 +352,13 @@ def test_remarks_are_told_once_when_the_camera_is_there() -> None:
 
 
 def test_a_stream_that_goes_on_with_a_source_is_told_at_once_and_people_nothing_twice() -> None:
-    watch, states, said = Watch(), list[SourceState](), list[str]()
+    watch, states = Watch(), list[SourceState]()
     watch.look(SourceStatus.OPENING, "connection refused")
-    watch.watched.go_on(SimpleNamespace(source=states.append), said.append)  # type: ignore[arg-type]
-    watch.look(SourceStatus.OPENING, "connection refused")
-    assert (states, said) == (watch.states[-1:], [])
-    watch.look(SourceStatus.OPENED)
-    assert (_told(states)[1:], said) == ([("opened", "")], [f"{_SHOWN} is open"])
+    watch.watched.go_on(SimpleNamespace(source=states.append))  # type: ignore[arg-type]
+    assert watch.look(SourceStatus.OPENING, "connection refused") == []
+    assert states == watch.states[-1:]
+    assert watch.look(SourceStatus.OPENED) == [f"{_SHOWN} is open"]
+    assert _told(states)[1:] == [("opened", "")]
 
 
 def test_a_camera_that_comes_and_goes_all_the_time_is_told_of_now_and_then() -> None:

@@ -15,7 +15,8 @@ from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate
-from edge_sdk.service.supervisor import Supervisor, other_words, outlet_words
+from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
+from tests.support.logs import SAID
 
 
 class Double:
@@ -25,7 +26,6 @@ class Double:
         self.settings, self.gate, self.before = settings, gate, before
         self.began, self.is_over = threading.Event(), False
         self.failure: BaseException | None = None
-        self.forgone: Double | None = None
         self.digest: str | None = "0" * 64
         self.has_other_files = False
         self.events, self.joined, self.warned = list[str](), list[float](), list[str]()
@@ -43,14 +43,11 @@ class Double:
     def withdraw(self) -> bool:
         if not self.has_place:
             self.events.append("withdraw")
-            self.before, self.forgone = None, self.before
+            self.before = None
         return not self.has_place
 
-    def leave_source(self) -> None:
-        self.events.append("leave source")
-
-    def leave_outlet(self) -> None:
-        self.events.append("leave outlet")
+    def leave_output(self) -> None:
+        self.events.append("leave output")
 
     def join(self, timeout_s: float) -> bool:
         self.joined.append(timeout_s)
@@ -73,12 +70,11 @@ class Scene:
 
     def __init__(self, *cameras: str, is_service: bool = True, uniform: float = 1.0, idle: str = "") -> None:
         self.now_s = 1000.0
-        self.said, self.made = list[str](), list[Double]()
+        self.said, self.made = SAID, list[Double]()
         self.streams = Supervisor(
             self._make,  # type: ignore[arg-type]
-            self.said.append,
             is_service=is_service,
-            uniform=lambda: uniform,
+            uniform=lambda least, most: least + uniform * (most - least),
             clock_s=lambda: self.now_s,
         )
         self.streams.start(map(settings, cameras))
@@ -213,7 +209,7 @@ def test_a_change_ends_begins_and_replaces_streams_and_says_so() -> None:
     assert scene.streams.have_begun
     hall.end()
     scene.streams.look()
-    assert hall.events[-1] == "leave outlet"
+    assert hall.events[-1] == "leave output"
     assert not scene.streams.are_over
 
 
@@ -263,21 +259,18 @@ def test_of_several_changes_of_one_stream_the_last_counts() -> None:
     first.end()
     scene.streams.look()
     assert scene["gate"] is last
-    assert "leave outlet" not in first.events
+    assert "leave output" not in first.events
     scene.change(settings("gate", "2"))
     arrived = scene.made[-1].run()
     assert scene.change(settings("gate", "3")) == "changing: gate"
     assert scene.made[-1].before is arrived  # though nobody has looked since it began
 
 
-def test_a_stream_that_is_changed_before_it_ran_leaves_its_successor_what_it_would_have_had() -> None:
-    scene = Scene("gate")
-    ran = scene["gate"]
-    scene.streams.start([settings("gate")], scene.streams.stop_for_others(lambda: True))
+def test_a_stream_that_is_changed_before_it_ran_is_withdrawn() -> None:
+    scene = Scene("gate", idle="gate")
     scene.change(settings("gate", "0"))
-    second, third = scene.made[1:]
-    assert (second.events, second.forgone, third.before) == (["start", "withdraw"], ran, ran)
-    assert scene.streams.stop_for_others(lambda: True) == {"gate": ran}
+    first, second = scene.made
+    assert (first.events, second.events, second.before) == (["start", "withdraw"], ["start"], None)
 
 
 def test_a_bundle_that_is_replaced_is_a_change_also_while_the_stream_reads_it() -> None:
@@ -309,7 +302,7 @@ def test_a_camera_that_leaves_while_it_changes_takes_both_along_and_one_that_is_
     assert [gate.events[-1], coming.events[-1], yard.events] == ["ask reload", "ask reload", ["start"]]
 
 
-def test_before_other_streams_start_all_end_and_leave_their_sources() -> None:
+def test_before_other_streams_start_all_end_and_one_that_hangs_is_left_behind() -> None:
     scene = Scene("gate", "yard", "hall")
     gate, yard, hall = scene.made
     scene.change(settings("gate"), settings("yard"), settings("hall", "0"))
@@ -317,23 +310,18 @@ def test_before_other_streams_start_all_end_and_leave_their_sources() -> None:
     for each in (gate, hall, coming):
         each.is_over = True
     looks = iter([False, True])
-    ended = scene.streams.stop_for_others(lambda: next(looks))  # the yard's hangs, and holds nobody up
-    assert ended == {"gate": gate, "yard": yard, "hall": hall}
-    assert {each.events[-1] for each in (gate, yard, hall)} == {"leave source"}
-    assert coming.events == ["start", "withdraw", "ask reload"]
-    scene.streams.start([settings("gate"), settings("hall", "0"), settings("door")], ended)
-    assert [(each.settings.camera, each.before) for each in scene.made[-3:]] == [
-        ("gate", gate),
-        ("hall", hall),
-        ("door", None),
-    ]
+    scene.streams.stop(lambda: next(looks))  # the yard's hangs, and holds nobody up
+    assert {each.events[-1] for each in (gate, yard, hall, coming)} == {"ask reload"}
+    assert yard.joined == [0.0]
+    scene.streams.start([settings("gate"), settings("hall", "0"), settings("door")])
     assert list(scene.streams.running) == ["gate", "hall", "door"]
+    assert [each.before for each in scene.made[-3:]] == [None] * 3
     scene.streams.join(0.5)
     waited_s = [each.joined[-1] for each in scene.made[-3:]]
     assert 0.5 >= waited_s[0] >= waited_s[1] >= waited_s[2] >= 0  # for all together
     for each in scene.streams.all():
         each.is_over = True  # type: ignore[misc]
-    scene.streams.stop_for_others(pytest.fail)  # who has ended is not waited for
+    scene.streams.stop(pytest.fail)  # who has ended is not waited for
 
 
 _MQTT = MqttSettings(host="broker", port=1883, device="pi")
@@ -358,4 +346,4 @@ def test_differences_beside_the_streams_are_named(
 ) -> None:
     before = RunSettings(device="pi", mqtt=_MQTT, commands=("pause",), pipelines=())
     after = msgspec.structs.replace(before, **changes)
-    assert (outlet_words(before, after), [*other_words(before, after)]) == (outlet, others)
+    assert (output_changes(before, after), [*other_changes(before, after)]) == (outlet, others)

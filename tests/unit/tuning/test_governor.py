@@ -15,7 +15,7 @@ import pytest
 
 from edge_sdk.core.frame import Classification, Frame, Result
 from edge_sdk.loop import Budget, Loop, Tick
-from edge_sdk.tuning.degradation import Governor, Level, Move, Peers, with_steps
+from edge_sdk.tuning.degradation import DegradationController, Governor, Level, Move, with_steps
 from tests.support.loops import MS, Camera, Clock, Collector
 
 S = 1_000_000_000
@@ -62,7 +62,7 @@ class World:
         self._ready_ns = 0
 
     def work(self, frame: Frame) -> Result:
-        rung = self.governor.rung
+        rung = self.governor.level
         is_odd = self.large_ms is not None and rung.variant == "large"
         took_ms = (self.large_ms(self) if is_odd else rung.cost) * self.load(self.now_s)
         self.clock.advance(took_ms)
@@ -80,7 +80,7 @@ class World:
             if self._move is not None and self.clock.now_ns >= self._ready_ns:
                 self._finish(self._move)
             move = governor.decide(self.clock.now_ns, self.heat(self.now_s))
-            if move is not None and move.rung.variant == governor.rung.variant:
+            if move is not None and move.level.variant == governor.level.variant:
                 self._finish(move)
             elif move is not None:
                 self._move, self._ready_ns = move, self.clock.now_ns + int(self.load_s * S)
@@ -88,14 +88,14 @@ class World:
 
     def _finish(self, move: Move) -> None:
         self._move = None
-        if move.rung.variant == self.broken:
+        if move.level.variant == self.broken:
             self.governor.fail(self.clock.now_ns)
-        elif move.rung.variant in self.short(self.now_s).split():
+        elif move.level.variant in self.short(self.now_s).split():
             self.postponed_s.append(self.now_s)
             self.governor.postpone(self.clock.now_ns)
         else:
             self.governor.arrive(self.clock.now_ns)
-            self.loop.every, self.loop.stages = self.governor.rung.every, self.work
+            self.loop.every, self.loop.stages = self.governor.level.every, self.work
             self.steps.append(Step(self.now_s, self.governor.index, move.reason))
 
     @property
@@ -191,7 +191,7 @@ def test_heat_that_comes_back_with_the_larger_model_is_met_less_and_less_often()
 def test_a_variant_that_does_not_load_is_left_out() -> None:
     ladder = (Level("large", 1, 40.0), Level("middle", 1, 30.0), Level("small", 1, 15.0), Level("small", 2, 15.0))
     world = World(between(10, 40, 4.0), ladder=ladder, broken="middle").run(120)
-    assert [rung.variant for rung in world.governor.ladder] == ["large", "small", "small"]
+    assert [rung.variant for rung in world.governor.levels] == ["large", "small", "small"]
     assert world.path == [1, 0]
 
 
@@ -277,7 +277,7 @@ THREE = (Level("large", 1, 40.0), Level("middle", 1, 25.0), Level("small", 1, 15
 def test_without_memory_frames_are_left_out_and_the_smaller_model_is_tried_less_and_less_often() -> None:
     world = World(lambda s: 4.0 if s >= 10 else 1.0, short=lambda _s: "small").run(2400)
     assert world.path[:2] == [1, 2]
-    assert str(world.governor.rung) == "large, every 3rd frame"
+    assert str(world.governor.level) == "large, every 3rd frame"
     gaps = [b - a for a, b in pairwise(world.postponed_s)]
     assert [round(gap, -1) for gap in gaps[:4]] == [30, 60, 120, 240]
     assert max(gaps) < 700
@@ -285,17 +285,17 @@ def test_without_memory_frames_are_left_out_and_the_smaller_model_is_tried_less_
 
 def test_when_memory_is_free_again_the_smaller_model_runs_and_all_is_as_it_was() -> None:
     world = World(between(10, 400, 4.0), short=lambda s: "small" if s < 100 else "").run(330)
-    assert (str(world.governor.rung), world.loop.every) == ("small", 1)
+    assert (str(world.governor.level), world.loop.every) == ("small", 1)
     assert world.steps[-1].reason == "memory for it may be free again"
     small = ["small", "small, every 2nd frame", "small, every 3rd frame"]
-    assert [str(rung) for rung in world.governor.ladder] == ["large", *small]
-    assert str(world.run(500).governor.rung) == "large"
+    assert [str(rung) for rung in world.governor.levels] == ["large", *small]
+    assert str(world.run(500).governor.level) == "large"
 
 
 def test_a_model_between_that_has_no_room_is_passed_over_in_both_directions() -> None:
     world = World(between(10, 40, 6.0), ladder=THREE, short=lambda _s: "middle").run(300)
     assert [step.rung for step in world.steps][-1] == 0
-    assert str(world.governor.rung) == "large"
+    assert str(world.governor.level) == "large"
     assert len(world.postponed_s) >= 1
 
 
@@ -304,7 +304,7 @@ def _missing(governor: Governor, second: int) -> str:
     for _ in range(8):
         governor.note_stale()
     move = governor.decide(second * S)
-    return str(move.rung) if move else ""
+    return str(move.level) if move else ""
 
 
 def test_several_that_come_back_at_once_are_tried_one_after_the_other() -> None:
@@ -316,10 +316,10 @@ def test_several_that_come_back_at_once_are_tried_one_after_the_other() -> None:
     governor.arrive(6 * S)
     assert _missing(governor, 1000) == "middle"
     governor.postpone(1000 * S)
-    assert str(governor.rung) == "large, every 2nd frame"
+    assert str(governor.level) == "large, every 2nd frame"
     assert _missing(governor, 1002) == "small"
     governor.arrive(1002 * S)
-    assert [str(rung) for rung in governor.ladder] == ["large", "small", "small, every 2nd frame"]
+    assert [str(rung) for rung in governor.levels] == ["large", "small", "small, every 2nd frame"]
 
 
 # Streams that share a machine.
@@ -339,17 +339,17 @@ class Shares(NamedTuple):
         return [sum(n) ** 2 / (len(n) * sum(x * x for x in n)) for n in list(zip(*self.results, strict=True))[1:-1]]
 
 
-def _share(runs_ms: list[float], limit_ms: float, peers: Callable[[], Peers]) -> Shares:
+def _share(runs_ms: list[float], limit_ms: float, controller: Callable[[], DegradationController]) -> Shares:
     """Simulate streams on two cores for ten minutes: a run takes longer by as much as more is wanted than there is.
 
     Args:
         runs_ms: of each stream, on a machine that does nothing else.
         limit_ms: the budget of each.
-        peers: gives those among which a stream has its place.
+        controller: gives the one that decides for a stream.
     """
     chance, seconds = random.Random(1), 600.0
     streams = range(len(runs_ms))
-    governors = [Governor(STEPS, int(limit_ms * MS), int(S / FPS), 0, place=peers().join()) for _ in streams]
+    governors = [Governor(STEPS, int(limit_ms * MS), int(S / FPS), 0, controller=controller()) for _ in streams]
     next_s = [chance.random() / FPS for _ in streams]
     due, seen, steps = [0.0 for _ in streams], [0 for _ in streams], [0 for _ in streams]
     results = [[0] * (int(seconds / 20) + 1) for _ in streams]
@@ -363,8 +363,8 @@ def _share(runs_ms: list[float], limit_ms: float, peers: Callable[[], Peers]) ->
             slow, slow_until_s = chance.lognormvariate(0, 0.15), now_s + chance.expovariate(1 / 1.5)
         if seen[one] < due[one]:
             continue
-        due[one] = max(due[one], seen[one] - 1) + governor.rung.every
-        wanted = sum(run * FPS / 1000 / g.rung.every for run, g in zip(runs_ms, governors, strict=True))
+        due[one] = max(due[one], seen[one] - 1) + governor.level.every
+        wanted = sum(run * FPS / 1000 / g.level.every for run, g in zip(runs_ms, governors, strict=True))
         run_ns = int(runs_ms[one] * max(1.0, wanted / CORES) * slow * chance.lognormvariate(0, 0.35) * MS)
         governor.note_result(is_late=run_ns > limit_ms * MS, age_ns=run_ns, run_ns=run_ns)
         results[one][int(now_s / 20)] += 1
@@ -376,69 +376,61 @@ def _share(runs_ms: list[float], limit_ms: float, peers: Callable[[], Peers]) ->
 
 
 def test_streams_that_cannot_all_run_share_what_there_is() -> None:
-    shared = Peers()
+    shared = DegradationController()
     together = _share([25.0] * 4, 60.0, lambda: shared)
     assert any(together.steps), "there was enough for all"
     jain = together.jain()
     assert sum(value >= 0.95 for value in jain) >= 0.9 * len(jain), jain
-    apart = _share([25.0] * 4, 60.0, Peers)
+    apart = _share([25.0] * 4, 60.0, DegradationController)
     assert sum(map(sum, together.results)) > 0.9 * sum(map(sum, apart.results)), "fairness costs too much"
     assert sum(value >= 0.95 for value in apart.jain()) < 0.7 * len(jain), "streams that know nothing do it as well"
 
 
 def test_one_that_is_too_heavy_goes_down_alone() -> None:
-    shared = Peers()
+    shared = DegradationController()
     shares = _share([20.0, 20.0, 20.0, 90.0], 80.0, lambda: shared)
     *light, heavy = [sum(of_stream[1:]) for of_stream in shares.results]
     assert min(light) > 0.98 * FPS * 580
     assert heavy < 0.2 * FPS * 580
 
 
-def test_the_one_that_stands_higher_is_asked_while_it_has_trouble_too_and_else_once() -> None:
-    peers = Peers()
-    high, low = peers.join(), peers.join()
-    low.stand(3)
-    high.note(misses=True, rises=False, until_ns=10)
-    for now_ns in range(10):
-        assert low.gives_way(now_ns)
-    assert high.take_asked()
-    assert not high.take_asked()
-    assert not low.gives_way(10)
-    assert not high.gives_way(0), "there is none above it"
-    peers = Peers()
-    high, low = peers.join(), peers.join()
-    low.stand(1)
-    low.note(misses=True, rises=False, until_ns=10)
-    assert low.gives_way(0)
-    assert high.take_asked()
-    low.note(misses=True, rises=False, until_ns=10)
-    assert not low.gives_way(1)
-    low.note(misses=False, rises=False, until_ns=10)
-    assert low.gives_way(2)
+def _window(governor: Governor, end_s: int, missed: int = 0) -> Move | None:
+    """What it decides on a window of 20 frames of which it missed so many."""
+    for number in range(20):
+        governor.note_result(is_late=number < missed, age_ns=20 * MS, run_ns=10 * MS)
+    return governor.decide(end_s * S)
 
 
-def test_the_lowest_rises_first_and_one_at_a_time() -> None:
-    peers = Peers()
-    high, low = peers.join(), peers.join()
-    high.stand(1)
-    low.stand(2)
-    low.note(misses=False, rises=True, until_ns=S)
-    assert not high.may_rise(0)
-    assert low.may_rise(0)
-    low.stand(1)
-    assert not high.may_rise(3 * S)
-    assert high.may_rise(4 * S)
+def _streams(*indexes: int) -> list[Governor]:
+    controller = DegradationController()
+    return [Governor(STEPS, 100 * MS, 33 * MS, 0, index, controller) for index in indexes]
 
 
-def test_one_that_is_gone_or_silent_holds_up_nobody() -> None:
-    peers = Peers()
-    high, low, gone = peers.join(), peers.join(), peers.join()
-    high.stand(1)
-    for place, until_ns in ((low, S), (gone, 50 * S)):
-        place.stand(2)
-        place.note(misses=False, rises=True, until_ns=until_ns)
-    assert not high.may_rise(31 * S)
-    gone.leave()
-    gone.leave()
-    assert not high.may_rise(30 * S), "the other one still wishes to rise"
-    assert high.may_rise(31 * S)
+def test_the_one_that_stands_higher_steps_down_while_it_has_trouble_too() -> None:
+    high, low = _streams(0, 3)
+    assert _window(high, 2, missed=2) is None  # 10 %: not enough to step down by itself
+    assert _window(low, 2, missed=10) is None
+    move = _window(high, 4, missed=2)
+    assert move is not None
+    assert move.reason.endswith("as did a stream that runs less")
+
+
+def test_trouble_that_no_other_has_is_waited_out_for_one_window() -> None:
+    high, low = _streams(0, 3)
+    assert _window(high, 2) is None
+    assert _window(low, 2, missed=10) is None
+    assert _window(high, 4) is None
+    assert _window(low, 4, missed=10) is not None
+
+
+def test_the_lowest_steps_up_first_and_one_at_a_time_and_one_that_is_gone_holds_up_nobody() -> None:
+    high, low, gone = _streams(1, 2, 3)
+    moves = {second: [bool(_window(each, second)) for each in (high, low, gone)] for second in (2, 4, 6, 8, 10)}
+    assert moves == dict.fromkeys((2, 4, 6, 8), [False] * 3) | {10: [False, False, True]}
+    gone.close()
+    gone.close()
+    assert [bool(_window(each, 12)) for each in (high, low)] == [False, False]  # the last step is not judged so far
+    assert [bool(_window(each, 14)) for each in (high, low)] == [False, True]
+    low.arrive(14 * S)
+    assert not _window(high, 16)
+    assert _window(high, 18)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from edge_sdk.bundle.manifest import Agreement, BoardEstimate, Manifest, Quality, Variant
-from edge_sdk.tuning.degradation import Level, ladder_of
+from edge_sdk.tuning.degradation import Level, levels_of
 from tests.support.bundles import make_manifest, make_variant
 
 
@@ -26,11 +26,11 @@ def _manifest(*variants: Variant) -> Manifest:
 
 
 def _names(manifest: Manifest) -> list[str]:
-    return list(dict.fromkeys(rung.variant for rung in ladder_of(manifest)))
+    return list(dict.fromkeys(rung.variant for rung in levels_of(manifest)))
 
 
 def test_one_model_can_only_leave_out_frames() -> None:
-    assert [str(rung) for rung in ladder_of(make_manifest())] == [
+    assert [str(rung) for rung in levels_of(make_manifest())] == [
         *("int8", "int8, 2 of 3 frames", "int8, every 2nd frame", "int8, every 3rd frame"),
         *("int8, every 4th frame", "int8, every 6th frame", "int8, every 8th frame"),
     ]
@@ -71,13 +71,13 @@ def test_variants_stand_by_time_and_none_is_beaten(variants: list[Variant], expe
 
 
 def test_frames_are_left_out_of_the_fastest_only() -> None:
-    rungs = ladder_of(_manifest(_variant("int8", 10, 0.8), _variant("a", 3, 0.6)))
+    rungs = levels_of(_manifest(_variant("int8", 10, 0.8), _variant("a", 3, 0.6)))
     assert rungs[:3] == (Level("int8", 1, 10), Level("a", 1, 3), Level("a", 1.5, 3))
     assert {rung.variant for rung in rungs[1:]} == {"a"}
 
 
 def test_a_fixed_variant_is_never_left() -> None:
-    rungs = ladder_of(_manifest(_variant("int8", 10, 0.8), _variant("a", 3, 0.6)), fixed=True)
+    rungs = levels_of(_manifest(_variant("int8", 10, 0.8), _variant("a", 3, 0.6)), fixed=True)
     assert {rung.variant for rung in rungs} == {"int8"}
     assert rungs[-1].every == 8
 
@@ -91,4 +91,4 @@ def test_the_boards_own_times_count_where_all_have_them() -> None:
     assert _names(_manifest(fp32, int8)) == ["fp32"]
     assert _names(_manifest(with_estimate(fp32, 90), int8)) == ["fp32"]
     assert _names(_manifest(with_estimate(fp32, 90), with_estimate(int8, 30))) == ["fp32", "int8"]
-    assert ladder_of(_manifest(with_estimate(fp32, 90), with_estimate(int8, 30)))[0].cost == 90
+    assert levels_of(_manifest(with_estimate(fp32, 90), with_estimate(int8, 30)))[0].cost == 90

@@ -12,7 +12,7 @@ from edge_sdk.core.errors import NoRoomError
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
-from edge_sdk.tuning.degradation import check_room
+from edge_sdk.tuning.degradation import check_free_memory
 from tests.support.bundles import LARGE, SMALL, write_graded, write_variants
 from tests.support.loops import Scene
 
@@ -22,7 +22,7 @@ def test_a_model_for_which_memory_is_short_is_not_tried(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: 8000000 kB\nMemAvailable:  {64 * 1024 - 1} kB\n")
     with pytest.raises(NoRoomError, match="fp32 needs about 64 MiB of memory to be loaded, 63 are free"):
-        check_room(bundle, "fp32", tmp_path)
+        check_free_memory(bundle, "fp32", tmp_path)
 
 
 def test_a_control_group_that_leaves_less_counts(tmp_path: Path) -> None:
@@ -38,22 +38,22 @@ def test_a_control_group_that_leaves_less_counts(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     with pytest.raises(NoRoomError, match="fp32 needs about 64 MiB of memory to be loaded, 30 are free"):
-        check_room(bundle, "fp32", tmp_path)
+        check_free_memory(bundle, "fp32", tmp_path)
     # Files that somebody read are given back before anybody is killed.
     (group / "memory.stat").write_text("anon 31457280\ninactive_file 41943040\nactive_file 9\nslab_reclaimable 4096\n")
-    check_room(bundle, "fp32", tmp_path)
+    check_free_memory(bundle, "fp32", tmp_path)
     (group / "memory.stat").write_text("anon 73400320\n")
     (group / "memory.max").write_text("max\n")
-    check_room(bundle, "fp32", tmp_path)
+    check_free_memory(bundle, "fp32", tmp_path)
 
 
 def test_enough_is_enough_and_what_is_not_known_stops_nothing(tmp_path: Path) -> None:
     bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
-    check_room(bundle, "fp32", tmp_path)
+    check_free_memory(bundle, "fp32", tmp_path)
     (tmp_path / "proc").mkdir()
     for text in ("MemAvailable: 65536 kB\n", "MemTotal: 1 kB\n", "MemAvailable:\n"):
         (tmp_path / "proc" / "meminfo").write_text(text)
-        check_room(bundle, "fp32", tmp_path)
+        check_free_memory(bundle, "fp32", tmp_path)
 
 
 def test_that_memory_is_short_is_said_once_until_the_model_was_there(tmp_path: Path) -> None:
@@ -82,6 +82,6 @@ def test_a_run_looks_for_room_before_it_loads_another_model(tmp_path: Path) -> N
     files = [msgspec.structs.replace(f, size=huge.get(f.name, f.size)) for f in bundle.manifest.files]
     bundle.manifest = msgspec.structs.replace(bundle.manifest, files=tuple(files))
     settings = PipelineSettings(bundle=bundle.path, source="0", tune=False)
-    steering = ModelSelector(settings, bundle, SessionSettings(), 100.0, pytest.fail, lambda: False)
+    steering = ModelSelector(settings, bundle, SessionSettings(), 100.0, lambda: False)
     with pytest.raises(NoRoomError, match=f"{SMALL} needs about .* MiB of memory to be loaded"):
-        steering._make_ready(SMALL)
+        steering.prepare(SMALL)

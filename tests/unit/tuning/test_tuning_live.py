@@ -18,13 +18,14 @@ from edge_sdk.core.frame import Classification, Frame
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.loop import Tick
 from edge_sdk.service.model_loader import LIMIT_S
-from edge_sdk.service.model_selector import SelfTuning
+from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.opening import open_source
 from edge_sdk.tuning.candidates import Limits
 from edge_sdk.tuning.measurement import Candidate, PacedImage, Timed
 from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
 from tests.support.bundles import write_variants
+from tests.support.logs import SAID
 from tests.support.loops import Board, Slowed
 from tests.support.pictures import write_video
 from tests.support.results import candidate
@@ -292,11 +293,11 @@ def test_where_nothing_could_be_measured_the_next_step_is_named(
 ) -> None:
     """The camera delivers far less than it says."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
-    bundle, limits, lines = Bundle.open(write_variants(tmp_path / "a.edge")), Limits(1000), list[str]()
-    tuning = Tuning(bundle, limits, camera="c", variant="int8.8x8", say=lines.append)
+    bundle, limits = Bundle.open(write_variants(tmp_path / "a.edge")), Limits(1000)
+    tuning = Tuning(bundle, limits, camera="c", variant="int8.8x8")
     with pytest.raises(SessionError, match=r"; mend what the lines above tell of, or give more --seconds$"):
         tune(tuning, limits, golden_camera(bundle, 3, "c"), 1000, 0.1)
-    assert lines == ["tuning could measure nothing: what runs stays"]
+    assert SAID == ["tuning could measure nothing: what runs stays"]
     assert not (tmp_path / "state" / "tuning").exists()
 
 
@@ -338,9 +339,9 @@ def test_a_trial_may_take_all_its_time_before_tuning_is_given_up(
     bundle, video = Bundle.open(write_variants(tmp_path / "a.edge")), str(write_video(tmp_path / "a.avi", [1, 2]))
     settings = PipelineSettings(bundle=bundle.path, source=video, trial_s=trial_s)
     session = SessionSettings.of(bundle.manifest)
-    tuning = SelfTuning(settings, bundle, session, Limits(100), lambda _line: None, lambda: False)
+    selector = ModelSelector(settings, bundle, session, 100.0, lambda: False)
     with contextlib.closing(open_source(video)) as source:
-        tuner = tuning.supervisor(tuning.open(), source)
+        tuner = selector._tuner(selector.take_stages(), source, lambda _variant: None)
     assert tuner is not None
     # Its process has 30 s to start, and what it found sound is loaded once more.
     assert tuner.load_limit_s > trial_s + 30 + LIMIT_S

@@ -25,6 +25,7 @@ from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.records import Machine, Record, Records, Request
 from edge_sdk.tuning.tuning import Tuning, open_candidate
 from tests.support.bundles import edit_manifest, write_variants
+from tests.support.logs import SAID
 from tests.support.loops import Camera, Clock, Collector
 from tests.support.pictures import write_video
 from tests.support.results import CPU, candidate, cores, measurement
@@ -178,9 +179,8 @@ def _remember(bundle: Bundle, tuned: Tuned) -> None:
     Records(state_folder() / "tuning").remember(_request(bundle), Machine.here(), tuned)
 
 
-def _tuning(bundle: Bundle, said: list[str] | None = None, **changes: Any) -> Tuning:
-    say = (said if said is not None else []).append
-    return Tuning(bundle, LIMITS, **{"camera": "gate", "variant": None, "say": say, **changes})
+def _tuning(bundle: Bundle, **changes: Any) -> Tuning:
+    return Tuning(bundle, LIMITS, **{"camera": "gate", "variant": None, **changes})
 
 
 def _noting(opened: list[Candidate]) -> Callable[[Bundle, Candidate], Stages]:
@@ -271,10 +271,10 @@ def _promising(bundle: Bundle, *providers: str) -> Bundle:
 def test_a_provider_that_came_or_went_is_noticed(
     bundle: Bundle, promised: str, chosen: tuple[str, ...], started: tuple[str, ...], expected: str
 ) -> None:
-    bundle, said = _promising(bundle, promised), list[str]()
+    bundle = _promising(bundle, promised)
     _remember(bundle, _tuned(candidate("fp32", providers=chosen), started))
-    assert _tuning(bundle, said).open().variant == ("fp32" if expected.startswith("tuned at") else "int8")
-    [line] = said
+    assert _tuning(bundle).open().variant == ("fp32" if expected.startswith("tuned at") else "int8")
+    [line] = SAID
     assert line.startswith(expected)
 
 
