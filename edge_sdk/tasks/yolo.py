@@ -1,4 +1,4 @@
-"""The heads of the YOLO family: v4 (raw convolutions), v5 (decoded rows), v8 and 11 (decoded columns).
+"""The YOLO family: v4 (raw convolutions), v5 (decoded rows), v8 and 11 (decoded columns).
 
 Each reads only what can reach the threshold, so that the cost follows the number of objects and not of cells. Layouts
 as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5 and of v8/11 without suppression.
@@ -12,11 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.detection import MAX_CANDIDATES, MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes, strongest
+from edge_sdk.tasks.boxes import MAX_CANDIDATES, MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes, strongest
+from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, Output, Shape
+from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
 Floats = NDArray[np.float32]
 
+_STRIDES = (8, 16, 32)
 _HALF, _MINUS_HALF = np.float32(0.5), np.float32(-0.5)
 
 
@@ -51,7 +55,7 @@ class YoloV4:
         ]
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read all heads: gather what may count from each, then compute on all of it at once."""
+        """Read all heads of one frame: gather what may count from each, then compute on all of it at once."""
         parts = []
         for output, head in zip(outputs, self._heads, strict=False):
             rows = output.reshape(head.shape)
@@ -65,7 +69,7 @@ class YoloV4:
         return self._read(values, cells)
 
     def _read(self, values: Floats, cells: Floats) -> Candidates:
-        """Float32 (K, 5 + classes) logits and their (K, 6) rows of `_Head.cells`."""
+        """Read float32 (K, 5 + classes) logits and their (K, 6) rows of `_Head.cells`."""
         class_ids = values[:, 5:].argmax(axis=1)
         activated = values[:, :5].copy()
         activated[:, 3] = values[:, 5:].max(axis=1)  # the height is read from `values`; its column is free
@@ -83,7 +87,7 @@ class YoloV4:
 
 
 class _Head:
-    """What one head's cells mean, worked out once.
+    """Position and anchor of each cell of one YOLOv4 head, computed once.
 
     Attributes:
         shape: (anchors, 5 + classes or -1, cells).
@@ -117,7 +121,7 @@ class YoloV5:
         self._confidence = confidence
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the one output."""
+        """Read the one output of one frame."""
         rows: Floats = outputs[0][0]
         rows = rows[rows[:, 4] >= self._confidence]
         return Candidates(corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
@@ -134,7 +138,7 @@ class YoloV8:
         self._confidence = confidence
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the one output."""
+        """Read the one output of one frame."""
         columns: Floats = outputs[0][0]
         best = columns[4:].max(axis=0)
         strong = (best >= self._confidence).nonzero()[0]
@@ -149,8 +153,99 @@ class YoloV8:
 
 
 def _sigmoid(x: Floats) -> None:
-    """In place; by tanh, which unlike exp cannot overflow: sigmoid(x) = (tanh(x / 2) + 1) / 2."""
+    """Apply the sigmoid in place, by tanh, which unlike exp cannot overflow: (tanh(x / 2) + 1) / 2."""
     x *= _HALF
     np.tanh(x, out=x)
     x += np.float32(1)
     x *= _HALF
+
+
+def _v4_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+    """One head a list of anchors; where model.toml has no anchors, as many a head as its channels make."""
+    values = 5 + label_count
+    grids = [_grid(shape) for shape in got]
+    if spec.detection.anchors:
+        counts = [len(anchors) for anchors in spec.detection.anchors]
+        if len(grids) != len(counts):
+            grids = [(ROWS, COLUMNS)] * len(counts)
+    elif all(len(s) == 4 and isinstance(s[1], int) and s[1] % values == 0 for s in got) and all(
+        _divides(grid, spec.input.size_wh) for grid in grids
+    ):
+        counts = [int(shape[1] or 0) // values for shape in got]
+    else:
+        return []
+    heads = zip(counts, grids, strict=True)
+    return [tuple(Output((1, count * values, *grid), anchors=count, others=5) for count, grid in heads)]
+
+
+def _grid(shape: Shape) -> tuple[int | str, int | str]:
+    """Rows and columns of a head's cells; `ROWS` and `COLUMNS` where the output does not fix them."""
+    rows, columns = shape[2:] if len(shape) == 4 else (None, None)
+    return (rows, columns) if isinstance(rows, int) and isinstance(columns, int) else (ROWS, COLUMNS)
+
+
+def _divides(grid: tuple[int | str, int | str], input_wh: tuple[int, int]) -> bool:
+    rows, columns = grid
+    return isinstance(rows, int) and isinstance(columns, int) and not (input_wh[1] % rows or input_wh[0] % columns)
+
+
+def _make_v4(spec: TaskSpec, _label_count: int, layout: Layout) -> YoloV4:
+    width, height = spec.input.size_wh
+    grids = []
+    for _, _, rows, columns in (output.shape for output in layout):
+        if not isinstance(rows, int) or not isinstance(columns, int):
+            raise ModelError("decoder yolov4: rows and columns of a head are not fixed; export with a fixed input size")
+        if height % rows or width % columns:
+            raise ModelError(
+                f"decoder yolov4: a head of {columns}x{rows} cells does not divide input.size_wh {width}x{height}"
+            )
+        grids.append((rows, columns))
+    detection, confidence = spec.detection, spec.thresholds.confidence
+    return YoloV4(detection.anchors, detection.scale_xy, spec.input.size_wh, grids, confidence)
+
+
+def _check_v4(detection: DetectionSpec) -> None:
+    if not detection.anchors:
+        raise ValueError("detection.anchors is missing, expected one list of [width, height] an output for yolov4")
+    if len(detection.scale_xy) not in (0, len(detection.anchors)):
+        raise ValueError("detection.scale_xy: expected as many numbers as detection.anchors has lists")
+
+
+def _cells(input_wh: tuple[int, int]) -> int:
+    """Cells of all levels; a stride that does not divide the input is rounded down, as Ultralytics' exports do it."""
+    return sum((input_wh[0] // stride) * (input_wh[1] // stride) for stride in _STRIDES)
+
+
+def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    """Three anchors a cell; or one, which is YOLOX decoded in its graph."""
+    cells = _cells(spec.input.size_wh)
+    return [(Output((1, count, 5 + label_count), class_axis=2, others=5),) for count in (3 * cells, cells)]
+
+
+def _v8_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    return [(Output((1, 4 + label_count, _cells(spec.input.size_wh)), others=4),)]
+
+
+YOLOV4 = Decoder(
+    name="yolov4",
+    task="detection",
+    layouts=_v4_layouts,
+    make=_make_v4,
+    check=_check_v4,
+    needs="detection.anchors",
+    reads_all=True,
+)
+YOLOV5 = Decoder(
+    name="yolov5",
+    task="detection",
+    layouts=_v5_layouts,
+    make=lambda spec, _label_count, _layout: YoloV5(spec.thresholds.confidence),
+    box_axis=-1,
+)
+YOLOV8 = Decoder(
+    name="yolov8",
+    task="detection",
+    layouts=_v8_layouts,
+    make=lambda spec, _label_count, _layout: YoloV8(spec.thresholds.confidence),
+    box_axis=1,
+)

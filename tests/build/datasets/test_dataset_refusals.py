@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_sdk.bundle.model_spec import Task
 from edge_sdk.core.errors import DataError, one_line
+from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.dataset import find_images, read_dataset
 from tests.support.projects import write_pictures
 

@@ -10,9 +10,10 @@ from typing import get_args
 import msgspec
 import pytest
 
-from edge_sdk.bundle.model_spec import DECODERS, InputSpec, ModelSpec, load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, load_model_spec, read_labels
 from edge_sdk.bundle.target import load_target, target_names, targets_folder
 from edge_sdk.core.errors import ModelError, TargetError
+from edge_sdk.tasks.decoders import DECODERS, TABLE
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -63,10 +64,10 @@ def test_paths_are_relative_to_the_file_and_defaults_fill_in(tmp_path: Path) -> 
     ("old", "new", "expected"),
     [
         ('decoder = "yolov8"', 'decoder = "softmax"', "decoder: 'softmax' is not for detection; expected yolov4 or"),
-        ('decoder = "yolov8"', 'decoder = "YoloV8"', "expected logits, softmax, argmax, yolov4, yolov5, yolov8, yolox"),
+        ('decoder = "yolov8"', 'decoder = "YoloV8"', "expected logits, softmax, yolov4, yolox, yolov5, yolov8"),
         ('decoder = "yolov8"', 'decoder = "yolov4"', "detection.anchors is missing"),
         ('decoder = "yolov8"', 'decodr = "yolov8"', "unknown key decodr; did you mean decoder?"),
-        ('decoder = "yolov8"', "", "decoder is missing, expected one of logits, softmax, argmax, yolov4, yolov5"),
+        ('decoder = "yolov8"', "", "decoder is missing, expected one of logits, softmax, yolov4, yolox, yolov5"),
         ('labels = "labels.txt"', "", "labels is missing, expected a text file with one label a line, in output order"),
         ('task = "detection"', 'task = "detect"', "detection or segmentation; did you mean detection?"),
         (
@@ -105,7 +106,7 @@ def test_wrong_spec_names_file_and_key(tmp_path: Path, old: str, new: str, expec
 
 def test_another_number_is_another_decoder_and_no_slip(tmp_path: Path) -> None:
     for decoder in ("yolov7", "nanodet2"):
-        with pytest.raises(ModelError, match=rf"'{decoder}', expected logits, .*, centerface or ssd$"):
+        with pytest.raises(ModelError, match=rf"'{decoder}', expected logits, .*, ssd or argmax$"):
             load_model_spec(_write(tmp_path, GOOD.replace("yolov8", decoder)))
 
 
@@ -173,6 +174,11 @@ def test_the_reference_names_no_key_that_is_not_there() -> None:
 @pytest.mark.parametrize("example", re.findall(r"^```toml\n(model =.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL))
 def test_every_example_of_the_reference_loads(tmp_path: Path, example: str) -> None:
     assert load_model_spec(_write(tmp_path, example)).name
+
+
+def test_the_reference_describes_every_decoder() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (classification|detection|segmentation) \|", REFERENCE, re.MULTILINE)
+    assert set(rows) == {(decoder.name, decoder.task) for decoder in TABLE}
 
 
 def test_the_reference_has_an_example_of_each_kind() -> None:

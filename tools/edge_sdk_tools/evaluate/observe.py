@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import Task
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.core.frame import Classification, Detections, Image, Segmentation
+from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.dataset import Dataset, MaskTruth, Skipped
 from edge_sdk_tools.evaluate.average_precision import Boxes
 from edge_sdk_tools.evaluate.classification import probabilities_of
