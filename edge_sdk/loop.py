@@ -105,7 +105,6 @@ class Supervisor(Protocol):
 
     def after(self, loop: Loop, tick: Tick) -> None:
         """Called after every step, in the loop's thread: it never blocks and never raises."""
-        ...
 
 
 class Loop:

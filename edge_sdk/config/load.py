@@ -34,7 +34,8 @@ from edge_sdk.messages.schema import SNAPSHOTS, Channel
 from edge_sdk.messages.topics import default_device
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.settings import MqttSettings, Secret
-from edge_sdk.sources.location import holds_password, names_file
+from edge_sdk.sources.location import holds_password
+from edge_sdk.sources.opening import named_kind
 
 DEFAULT_PATH = Path("/etc/edge-sdk/config.toml")
 """Where `edge-sdk run` looks when it is told nothing."""
@@ -178,7 +179,7 @@ def _with_places(table: _Table, folder: Path) -> _Table:
 
 
 def _source(source: str, folder: Path) -> str:
-    return str(folder / source) if names_file(source) else source
+    return str(folder / source) if named_kind(source) is None else source
 
 
 _DAY_S = 86_400.0

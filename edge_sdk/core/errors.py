@@ -274,13 +274,13 @@ _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE})
 _MORE_FILES = "let this process open more: LimitNOFILE= of its unit, ulimit -n, or prlimit --nofile while it runs"
 
 
-def in_words(cause: OSError) -> str:
+def os_error_text(cause: OSError) -> str:
     """What went wrong, with what to do where there is no descriptor left."""
     said = cause.strerror or str(cause) or type(cause).__name__
     return f"{said}; {_MORE_FILES}" if cause.errno in _OUT_OF else said
 
 
-def of_descriptors() -> str:
+def descriptor_shortage() -> str:
     """What is said where nothing can be opened now; SQLite says of that that a folder is closed to us. Else nothing."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

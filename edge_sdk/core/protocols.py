@@ -141,15 +141,12 @@ class Source(Protocol):
     @property
     def ended(self) -> bool:
         """True once no frame will come any more (end of a file). A camera never ends."""
-        ...
 
     def latest(self, timeout_s: float) -> Frame | None:
         """The newest frame not delivered yet, or None when none came within `timeout_s` seconds."""
-        ...
 
     def close(self) -> None:
         """Give everything back; may be called twice."""
-        ...
 
 
 class Stage(Protocol[Value, NextValue]):
@@ -157,7 +154,6 @@ class Stage(Protocol[Value, NextValue]):
 
     def __call__(self, value: Value, /) -> NextValue:
         """Turn one value into the next."""
-        ...
 
 
 class Sink(Protocol):
@@ -165,7 +161,6 @@ class Sink(Protocol):
 
     def put(self, result: Result, /) -> None:
         """Take one result. Never blocks, never raises for a network's sake."""
-        ...
 
 
 class EventSink(Protocol):
@@ -173,4 +168,3 @@ class EventSink(Protocol):
 
     def put(self, event: Event, /) -> None:
         """Take one event. Never blocks, never raises for a network's sake."""
-        ...

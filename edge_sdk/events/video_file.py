@@ -125,11 +125,9 @@ class VideoWriter:
 class _Encoder(Protocol):
     def write(self, image: Image) -> None:
         """Append a picture of the size that the encoder was opened with; raises OSError."""
-        ...
 
     def close(self) -> str:
         """Finish; returns what went wrong, or nothing."""
-        ...
 
 
 class _Ffmpeg:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from edge_sdk.core.errors import of_descriptors
+from edge_sdk.core.errors import descriptor_shortage
 from edge_sdk.core.threads import Backoff, RateLimiter
 from edge_sdk.outbox.event import Encode, EventStats, QueuedEvent
 from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
@@ -351,7 +351,7 @@ class EventOutbox:
             self._disk = Disk(self._path, self._settings, self._troubles.say, self._retry)
             writer = Writer(self._shelf, self._disk, self._clock, self._settings, self._complaints)
         except Exception as cause:  # noqa: BLE001 - no descriptor is left to load SQLite with; that may pass
-            self._troubles.say_memory_only(of_descriptors() or f"{type(cause).__name__}: {cause}")
+            self._troubles.say_memory_only(descriptor_shortage() or f"{type(cause).__name__}: {cause}")
             return None
         self._troubles.say("outbox_disk", "")
         return writer

@@ -39,7 +39,7 @@ from edge_sdk.service.model_loader import LIMIT_S, Loaded, Loader, choose_start,
 from edge_sdk.service.monitors import CoreWatch
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared, TuningLock
-from edge_sdk.sources.location import Kind, kind_of
+from edge_sdk.sources.opening import IMAGES, kind_of
 from edge_sdk.tuning.candidates import Limits, Tuned, thread_counts
 from edge_sdk.tuning.degradation import Governor, Move, Peers, Place, check_room, ladder_of
 from edge_sdk.tuning.live import LiveTuner
@@ -292,7 +292,7 @@ class SelfTuning:
         self._shortfalls = Shortfalls(say)
         self._tuning: Tuning | None = None
         # Images have no pace, and their results must not depend on what else ran here.
-        is_paced = kind_of(settings.source) is not Kind.IMAGES and not settings.every_frame
+        is_paced = kind_of(settings.source) is not IMAGES and not settings.every_frame
         if settings.tune and is_paced:
             self._tuning = Tuning(
                 bundle,

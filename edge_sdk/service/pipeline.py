@@ -44,9 +44,9 @@ from edge_sdk.service.runner import Obeying, PipelineRunner, RunSummary
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Gate, Shared
 from edge_sdk.service.startup import Loading
-from edge_sdk.sources.location import Kind, redact
+from edge_sdk.sources.location import redact
 from edge_sdk.sources.opencv import set_up_opencv
-from edge_sdk.sources.opening import check_location, open_source
+from edge_sdk.sources.opening import VIDEO, check_location, open_source
 from edge_sdk.sources.slot import OpenedSource
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class PipelineStartup:
         # What can never be opened is said while another stream still has the camera's place.
         kind = check_location(self._settings.source)
         # A file that plays in its own time plays from when it is opened: not before there is a model that looks.
-        is_late = inherits or (kind is Kind.VIDEO and not self._settings.every_frame)
+        is_late = inherits or (kind is VIDEO and not self._settings.every_frame)
         opening = None if is_late else stack.enter_context(self._opening())
         prepare()
         until_s = time.monotonic() + _LONGEST_LOAD_S

@@ -1,20 +1,29 @@
-"""Folders of images, and single images: each delivered in turn, read when it is asked for.
+"""Sources without a camera: image files in turn, each read when it is asked for, and a moving test pattern.
 
-A camera that is none: a numbered, moving picture at a steady pace, to try things without a camera.
-
-Sixteen bars show the frame's number in bits, the lowest on the left, and a square walks below them.
+The pattern is a numbered picture at a steady pace: sixteen bars show the frame's number in bits, the lowest on the
+left, and a square walks below them.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from edge_sdk.core.errors import CameraError, want_of_permission
 from edge_sdk.core.frame import Frame, Image
-from edge_sdk.sources.location import AS_IT_COMES, IMAGE_SUFFIXES, SourceOptions, kind_of
+from edge_sdk.sources.location import (
+    AS_IT_COMES,
+    IMAGE_SUFFIXES,
+    PATTERN_SLOWEST_FPS,
+    SourceOptions,
+    check_path,
+    pattern_of,
+    redact,
+)
 from edge_sdk.sources.opencv import MOST_READ_PX, decode, set_up_opencv, turned
 from edge_sdk.sources.slot import SourceStats, SourceStatus
 
@@ -109,7 +118,7 @@ class ImageFiles:
 
 
 def _image_paths(path: Path) -> list[Path]:
-    kind_of(str(path.absolute()))  # which says that nothing is there
+    check_path(str(path.absolute()))
     denied = want_of_permission(path)
     if denied:
         raise CameraError(f"{path}: {denied}")
@@ -134,6 +143,7 @@ def _read(path: Path) -> Image | None:
     return decode(data, MOST_READ_PX)
 
 
+_DEFAULT_SIZE_WH, _DEFAULT_FPS = (1280, 720), 30.0
 _BITS = 16
 _DARK, _LIGHT = 16, 235
 _SQUARE_BGR = (40, 160, 240)
@@ -192,3 +202,16 @@ class Pattern:
 
     def release(self) -> None:
         """There is nothing to give back."""
+
+
+def pattern_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Pattern]:
+    """Return what opens `pattern:1280x720@30`; what the location does not say, the options or a default do.
+
+    Raises:
+        CameraError: it is not written like that, or out of range.
+    """
+    size_wh, fps = pattern_of(location)
+    fps = fps or options.fps or _DEFAULT_FPS
+    if fps < PATTERN_SLOWEST_FPS:
+        raise CameraError(f"{redact(location)}: fps is {fps:g}, expected {PATTERN_SLOWEST_FPS:g} or more of a pattern")
+    return partial(Pattern, size_wh or options.size_wh or _DEFAULT_SIZE_WH, fps)

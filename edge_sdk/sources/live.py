@@ -21,10 +21,9 @@ import time
 from collections.abc import Callable
 from threading import Event
 
-from edge_sdk.core.errors import CameraError
-from edge_sdk.sources.opencv import Capture
+from edge_sdk.core.errors import CameraError, descriptor_shortage
+from edge_sdk.sources.opencv import Capture, Rotation
 from edge_sdk.sources.slot import Slot, SourceStatus
-from edge_sdk.sources.trouble import want_of_descriptors
 
 _WAITED = 0.5  # a grab that took this share of a frame period waited for the camera, so nothing was buffered
 
@@ -127,6 +126,7 @@ class LiveFeed:
         reopen: opens another one, or raises a CameraError that says why not, in a few words.
         uniform: a random number from 0 to 1, for the jitter.
         read_timeout_s: seconds after which the capture itself gives up; a second later a driver is said to hang.
+        rotate: degrees clockwise by which every picture is turned.
     """
 
     def __init__(
@@ -136,7 +136,9 @@ class LiveFeed:
         uniform: Callable[[], float] = random.random,
         *,
         read_timeout_s: float = 2.0,
+        rotate: int = 0,
     ) -> None:
+        self._rotation = Rotation(rotate)
         self._rate = Rate(_FALLBACK_FPS if first is None else first.fps)
         self.remarks: tuple[str, ...] = () if first is None else first.remarks
         self.reopenings = 0
@@ -204,7 +206,7 @@ class LiveFeed:
             is_kept = backlog.was_kept(captured_ns, got_ns)
             if not is_kept:
                 self._rate.note(got_ns)
-            image = capture.retrieve_into(slot.buffer())
+            image = self._rotation.retrieve_into(capture, slot.buffer())
             if image is None and self._is_silence(asked_ns):
                 break  # OpenCV's GStreamer says after its time-out that it has a frame, and has none
             if image is None:
@@ -253,9 +255,9 @@ class LiveFeed:
             try:
                 return self._reopen()
             except CameraError as cause:
-                self._trouble = want_of_descriptors() or str(cause)
+                self._trouble = descriptor_shortage() or str(cause)
             except Exception as cause:  # noqa: BLE001 - as above
-                self._trouble = want_of_descriptors() or f"it does not open ({type(cause).__name__})"
+                self._trouble = descriptor_shortage() or f"it does not open ({type(cause).__name__})"
         return None
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import time
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as JobTimeoutError  # another class than the built-in one in Python 3.10
+from functools import partial
 from typing import Any, cast
 
 from edge_sdk.core.errors import CameraError, MissingDependencyError, first_line
 from edge_sdk.core.frame import Image
-from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.location import SourceOptions, picamera_number
 from edge_sdk.sources.opencv import plausible_fps, size_remark
 
 _BUFFERS = 4
@@ -132,3 +134,13 @@ def _monotonic_ns(sensor_ns: int | None) -> int | None:
         if 0 <= clock_ns - sensor_ns < _MOST_AGE_NS:
             return now_ns - (clock_ns - sensor_ns)
     return None
+
+
+def picamera_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Picamera]:
+    """Return what opens `picamera2` or `picamera2:1`.
+
+    Raises:
+        MissingDependencyError: see `load_picamera`.
+    """
+    load_picamera()
+    return partial(Picamera, picamera_number(location) or 0, options)

@@ -9,18 +9,15 @@ Until FFmpeg plays an RTSP stream, or has the head of an HTTP answer, what the c
 a redirect is followed at the same server only, and answers are bounded. After that, bytes are passed on unread. Over
 UDP the pictures do not come through here.
 
-A connection to a network camera: TCP, and TLS whose certificate is verified before a byte is sent through it.
-
-Most IP cameras sign their certificate themselves. So a certificate is trusted in one of three ways: by its SHA-256
-fingerprint (`tls_fingerprint`), by authorities and the host's name (`tls_ca_file`, or the system's), or not at all
-(`tls_verify = false`).
-
-.
+Most IP cameras sign their certificate themselves. So a certificate is trusted in one of three ways, before a byte is
+sent: by its SHA-256 fingerprint (`tls_fingerprint`), by authorities and the host's name (`tls_ca_file`, or the
+system's), or not at all (`tls_verify = false`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import re
 import select
@@ -38,14 +35,29 @@ import msgspec
 
 from edge_sdk.core.errors import CameraError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
-from edge_sdk.sources.location import Address, SourceOptions, address_of, bare_fingerprint, redact
-from edge_sdk.sources.trouble import UntrustedError, silence, words_of
+from edge_sdk.sources.location import Address, SourceOptions, UntrustedError, address_of, bare_fingerprint, redact
 
 T = TypeVar("T")
 
 _DATES = frozenset({9, 10})  # X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED of OpenSSL's x509_vfy.h
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
 _OLD_TLS = frozenset({"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION"})
+
+
+_REASONS = {
+    errno.ECONNREFUSED: "connection refused",
+    errno.EHOSTUNREACH: "no way to this host",
+    errno.ENETUNREACH: "no network",
+}
+
+
+def reason_of(error: OSError, otherwise: str = "no connection") -> str:
+    """Say in a few words why the system refused something; `otherwise` where it says nothing."""
+    return _REASONS.get(error.errno or 0) or (error.strerror or otherwise).lower()
+
+
+def _no_answer(options: SourceOptions) -> str:
+    return f"no answer within {options.open_timeout_s:g} s"
 
 
 def connect(address: Address, options: SourceOptions) -> socket.socket:
@@ -67,7 +79,7 @@ def connect(address: Address, options: SourceOptions) -> socket.socket:
     except (socket.gaierror, UnicodeError):
         raise CameraError("host unknown") from None
     except OSError as cause:
-        raise CameraError(silence(options) if isinstance(cause, TimeoutError) else words_of(cause)) from cause
+        raise CameraError(_no_answer(options) if isinstance(cause, TimeoutError) else reason_of(cause)) from cause
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
@@ -123,11 +135,11 @@ def _encrypted(connection: socket.socket, address: Address, options: SourceOptio
     except ssl.SSLError as cause:
         raise UntrustedError(_no_tls(cause, address.scheme)) from cause
     except TimeoutError:
-        raise CameraError(silence(options)) from None
+        raise CameraError(_no_answer(options)) from None
     except ValueError:  # a name that no certificate can have
         raise CameraError("host unknown") from None
     except OSError as cause:
-        raise CameraError(f"it ends the TLS handshake: {words_of(cause)}") from cause
+        raise CameraError(f"it ends the TLS handshake: {reason_of(cause)}") from cause
 
 
 def _context(options: SourceOptions) -> ssl.SSLContext:
@@ -245,7 +257,7 @@ class Relay:
             self._listener = socket.create_server((loopback, 0), family=family, backlog=_MOST)
         except OSError as cause:
             self._first.close()
-            raise CameraError(words_of(cause)) from cause
+            raise CameraError(reason_of(cause)) from cause
         port = self._listener.getsockname()[1]
         self.authority = f"[{loopback}]:{port}" if family == socket.AF_INET6 else f"{loopback}:{port}"
         try:
@@ -488,7 +500,7 @@ def stream_trouble(relay: Relay, options: SourceOptions, *, names_user: bool, to
     is_rtsp, status = relay.scheme == "rtsp", relay.status
     if status is None:
         hangs_up = took_s < options.open_timeout_s * 0.9
-        return CameraError("it hangs up without an answer" if hangs_up else silence(options))
+        return CameraError("it hangs up without an answer" if hangs_up else _no_answer(options))
     refusal = _refusal(status, is_rtsp=is_rtsp, names_user=names_user)
     return CameraError(refusal or _want_of_video(options, is_rtsp=is_rtsp, took_s=took_s))
 

@@ -178,32 +178,26 @@ class OpenedSource(Source, Protocol):
 
         Of a camera that gives clearly more or fewer it is what fifty frames came to, once they did.
         """
-        ...
 
     @property
     def paced(self) -> bool:
         """Whether frames come at their own pace, so that a slow reader misses some; False: in turn, when asked for."""
-        ...
 
     @property
     def stats(self) -> SourceStats:
         """Counts so far."""
-        ...
 
     @property
     def status(self) -> SourceStatus:
         """Where it stands now; a short loss shows in `stats.reopenings` even when nobody looked in time."""
-        ...
 
     @property
     def trouble(self) -> str:
         """Why it is lost, or not there yet: a few words without a secret; empty when all is well."""
-        ...
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What was asked of a camera and not got, a line each."""
-        ...
 
 
 PATIENCE_S = 0.5  # who is told to stop has two seconds for all; an opening, or a driver, may take longer
@@ -215,39 +209,32 @@ class Feed(Protocol):
     @property
     def fps(self) -> float:
         """Frames a second that it promises."""
-        ...
 
     @property
     def reopenings(self) -> int:
         """How often it came back."""
-        ...
 
     @property
     def unreadable(self) -> int:
         """How many frames could not be decoded."""
-        ...
 
     @property
     def status(self) -> SourceStatus:
         """Where it stands."""
-        ...
 
     @property
     def trouble(self) -> str:
         """Why it is not there at present; empty when it is."""
-        ...
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What was asked for and not got."""
-        ...
 
     def run(self, slot: Slot, stop: Event) -> None:
         """Feed the slot until there is no more, or soon after `stop` is set; then give everything back.
 
         What it raises is the end: the consumer hears of it.
         """
-        ...
 
 
 class ThreadedSource:

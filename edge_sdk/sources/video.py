@@ -18,13 +18,12 @@ from threading import Event, Thread
 
 import numpy as np
 
-from edge_sdk.core.errors import CameraError, want_of_permission
+from edge_sdk.core.errors import CameraError, descriptor_shortage, want_of_permission
 from edge_sdk.core.frame import Frame, Image
 from edge_sdk.core.threads import join_or_leave
-from edge_sdk.sources.location import AS_IT_COMES, SourceOptions, kind_of
+from edge_sdk.sources.location import AS_IT_COMES, SourceOptions, check_path, check_utf8
 from edge_sdk.sources.opencv import OpenCvCapture, Rotation, open_file
 from edge_sdk.sources.slot import PATIENCE_S, Slot, SourceStats, SourceStatus, failed_reading
-from edge_sdk.sources.trouble import want_of_descriptors
 
 _LONGEST_SKIP_NS = 500_000_000  # who decodes slower than real time still delivers twice a second
 _LONGEST_GAP_NS = 60_000_000_000  # between two frames; what is longer is a broken time
@@ -105,14 +104,15 @@ class VideoFile:
     def _opened(self) -> tuple[OpenCvCapture, Image]:
         """The file, with its first frame grabbed, and that frame."""
         location = str(self._path.absolute())
-        kind_of(location)  # which says that nothing is there, or no file
+        check_path(location)
+        check_utf8(location)
         capture = open_file(location)
         excess = capture.excess if capture else ""
         first = self._new_image(capture) if capture and not excess and capture.grab() else None
         if capture is None or first is None:
             if capture is not None:
                 capture.release()
-            trouble = excess or want_of_permission(self._path) or want_of_descriptors() or _NO_FRAME
+            trouble = excess or want_of_permission(self._path) or descriptor_shortage() or _NO_FRAME
             raise CameraError(f"{self._path}: {trouble}")
         return capture, first
 

@@ -24,7 +24,6 @@ class Decode(Protocol):
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Return the candidates of batch 1, from the outputs in the decoder's own order."""
-        ...
 
 
 class Detect:

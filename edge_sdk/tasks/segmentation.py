@@ -26,7 +26,6 @@ class ReadMap(Protocol):
 
     def __call__(self, output: Tensor, /) -> NDArray[np.uint8]:
         """Return the class map uint8 (H, W) of batch 1, a new array; `NO_CLASS` where a cell has no class."""
-        ...
 
 
 class Segment:

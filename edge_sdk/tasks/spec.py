@@ -94,12 +94,10 @@ class InputShape(Protocol):
     @property
     def size_wh(self) -> tuple[int, int]:
         """Width and height in pixels."""
-        ...
 
     @property
     def layout(self) -> Literal["NCHW", "NHWC"]:
         """Order of the tensor's axes."""
-        ...
 
 
 class TaskSpec(Protocol):
@@ -108,29 +106,23 @@ class TaskSpec(Protocol):
     @property
     def task(self) -> Task:
         """What the model does."""
-        ...
 
     @property
     def decoder(self) -> str:
         """How its outputs are read: the name of a decoder of this task."""
-        ...
 
     @property
     def input(self) -> InputShape:
         """The model's one input."""
-        ...
 
     @property
     def thresholds(self) -> Thresholds:
         """Which detections count."""
-        ...
 
     @property
     def classification(self) -> ClassificationSpec:
         """How classes are read."""
-        ...
 
     @property
     def detection(self) -> DetectionSpec:
         """How raw heads are read."""
-        ...

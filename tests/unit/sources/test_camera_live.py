@@ -344,7 +344,7 @@ def test_a_device_is_silent_for_as_long_as_opencv_waits(
         monkeypatch.setenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", users)
     cameras = iter([FakeCapture("aaa", silent)])
     monkeypatch.setattr(
-        "edge_sdk.sources.opening._open_device", lambda *_: next(cameras, None) or FakeCapture("", silent)
+        "edge_sdk.sources.opencv.open_device", lambda *_: next(cameras, None) or FakeCapture("", silent)
     )
     with closing(open_source("0", options=SourceOptions(read_timeout_s=asked_s))) as source:
         source.latest(5)
@@ -353,7 +353,7 @@ def test_a_device_is_silent_for_as_long_as_opencv_waits(
 
 
 def test_a_device_nobody_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk.sources.trouble.os.access", lambda *_: False)  # root may open all
+    monkeypatch.setattr("edge_sdk.sources.opencv.os.access", lambda *_: False)  # root may open all
     with pytest.raises(CameraError, match="/dev/null: permission denied; add this user to the group video; see"):
         open_source("/dev/null")
 
