@@ -1,7 +1,7 @@
 """Model: a bundle's model, ready for pictures of one's own.
 
-What a program in Python holds: a picture in, what it shows out, or the loop over a source. Owns how the parts are put
-together; the daemon puts them together by itself, beside its supervisors.
+What a program in Python holds: a picture in, what it shows out, or the loop over a source. The daemon puts the same
+parts together by itself, beside its supervisors.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Model:
         return self._stages.session
 
     def twin(self) -> Model:
-        """The same loaded model for another thread, with buffers of its own: nothing is loaded again."""
+        """Return the same loaded model for another thread, with buffers of its own: nothing is loaded again."""
         return Model(self.bundle, self._stages.twin(self.bundle))
 
     def __call__(self, picture: Frame | NDArray[Any] | None, /) -> Result:
@@ -109,7 +109,7 @@ class Model:
         latency_ms: float | None = None,
         observers: Sequence[Sink] = (),
     ) -> Loop:
-        """The loop over a source: always the freshest frame, within a latency budget.
+        """Return the loop over a source: always the freshest frame, within a latency budget.
 
         Args:
             source: of `open_source`, or anything with `latest`, `ended` and `close`. One with `paced = False` gives its
@@ -133,7 +133,7 @@ class Model:
         return Loop(source, self._stages, sink, budget, observers=observers)
 
     def label_of(self, class_id: int) -> str:
-        """The label of a result's class id; `class_N` for one that has none."""
+        """Return the label of a result's class id; `class_N` for one that has none."""
         number = int(class_id)
         line = number + 1 if self._background else number
         label = self.labels[line] if 0 <= line < len(self.labels) else ""

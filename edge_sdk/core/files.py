@@ -1,13 +1,11 @@
-"""Regular files: what somebody else wrote is read without waiting for anybody and in bounded memory.
+"""Files: what somebody else wrote is read in bounded memory without waiting, and records are written whole.
 
 Small files from outside (keys, certificates, passwords, labels, TOML, records) are read by `read_regular`; a bundle's
 files, which may be large, are opened by `open_regular`. A folder, a pipe, a socket or a device in place of the file is
 refused before anything of it is read. What is refused is an OSError whose `strerror` is written for people: the caller
 puts the path in front of it and chooses the family of the error.
 
-The state folder: where a device keeps what it found out about itself, and how a record gets there whole.
-
-Owns the place and the way of writing. What a record holds is its owner's; nothing in it is needed to run.
+`state_folder` is where a device keeps what it found out about itself; nothing in it is needed to run.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
 
 
 def state_folder() -> Path:
-    """The folder, which need not exist yet.
+    """Return the state folder, which need not exist yet.
 
     systemd's $STATE_DIRECTORY (the first, where there are several), else `edge-sdk` in $XDG_STATE_HOME, else
     ~/.local/state/edge-sdk. A relative $XDG_STATE_HOME is passed over, as its specification demands.

@@ -1,20 +1,7 @@
-"""Cores: how many this machine has, and how many of them this process may use.
+"""The machine: its cores, its processor, what the processors do, its free memory, and this process's heap.
 
-Owns the reading of Linux's own files; where they are missing or say nothing, it answers what Python counts.
-
-Cpu: what this machine computes with: a name for people, and a digest that tells it from others.
-
-Owns the reading of Linux's own files. What no file says is left out; nothing here fails.
-
-CpuTime: what the processors did, of which this program's own work can be told from all other.
-
-Owns the reading of /proc/stat. What a container does not show is not known, and then nothing is said.
-
-Free memory: what this process may still take, of the machine or of its control group.
-
-Heap: one for all threads, and memory that was freed goes back to the system.
-
-Garbage: when Python looks for it.
+Read from Linux's own files. Where they are missing or say nothing, what is not known is None, empty or what Python
+counts; nothing here fails.
 """
 
 from __future__ import annotations
@@ -58,7 +45,7 @@ class Cores(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> Cores:
-        """Read them.
+        """Read the cores of this machine.
 
         Args:
             root: the folder that holds `proc` and `sys`; another one in tests.
@@ -76,7 +63,7 @@ class Cores(msgspec.Struct, frozen=True):
 
 
 def configured() -> int | None:
-    """How many logical ones the machine can have online, which does not change while it runs; None: not known."""
+    """Return how many logical processors the machine can have online, which does not change while it runs."""
     try:
         count = os.sysconf("SC_NPROCESSORS_CONF")
     except (OSError, ValueError):
@@ -85,7 +72,7 @@ def configured() -> int | None:
 
 
 def _physical(cpus: Path, of: set[int]) -> int:
-    """Cores that these logical ones are; each is one where nothing is known of its siblings."""
+    """Count the cores that these logical processors are; each is one where nothing is known of its siblings."""
     return len({_siblings(cpus / f"cpu{number}" / "topology") or str(number) for number in of})
 
 
@@ -94,7 +81,7 @@ def _siblings(topology: Path) -> str:
 
 
 def _mask(root: Path) -> set[int]:
-    """The logical ones that the scheduler may put this process on; empty where that is not known."""
+    """Return the logical processors that this process may run on; empty where that is not known."""
     for line in _text(root / "proc/self/status").splitlines():
         key, _, value = line.partition(":")
         if key == "Cpus_allowed_list":
@@ -103,7 +90,7 @@ def _mask(root: Path) -> set[int]:
 
 
 def _quota(root: Path) -> int:
-    """Whole processors' worth of time that the control group and all above it leave; very many without a limit."""
+    """Return the processors' worth of time that the control group and all above it leave; many without a limit."""
     lines = _text(root / "proc/self/cgroup").splitlines()
     group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
     folder = root / _CGROUPS
@@ -117,7 +104,7 @@ def _quota(root: Path) -> int:
 
 
 def _listed(text: str) -> set[int]:
-    """The numbers of a list such as `0-2,5`; empty when it is none."""
+    """Return the numbers of a list such as `0-2,5`; empty when it is none."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -128,7 +115,7 @@ def _listed(text: str) -> set[int]:
 
 
 def _text(path: Path) -> str:
-    """What the file says, without the line feed; nothing when it cannot be read."""
+    """Return what the file says, without the line feed; nothing when it cannot be read."""
     try:
         return path.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -168,7 +155,7 @@ class Cpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> Cpu:
-        """Read it.
+        """Read the processor of this machine.
 
         Args:
             root: the folder that holds `proc`; another one in tests.
@@ -183,7 +170,7 @@ _Kind = tuple[tuple[str, str], ...]
 
 
 def _kinds(cpuinfo: str) -> list[_Kind]:
-    """Each kind of core once, in an order of their own: cores that are switched off and on again change places."""
+    """Return each kind of core once, sorted: cores that are switched off and on again change places."""
     kinds: set[_Kind] = set()
     for block in cpuinfo.split("\n\n"):
         pairs = (line.partition(":") for line in block.splitlines())
@@ -227,7 +214,7 @@ class CpuTime(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, root: Path = Path("/"), cpus: Collection[int] | None = None) -> CpuTime:
-        """Read them.
+        """Read the times so far.
 
         Args:
             root: the folder that holds `proc`; another one in tests.
@@ -247,7 +234,7 @@ class CpuTime(msgspec.Struct, frozen=True):
         return cls(total_s, total_s - idle_s, own_s)
 
     def others_since(self, before: CpuTime) -> float | None:
-        """The share of these processors' time that others took since `before`, 0-1; None where that is not known."""
+        """Return the share of the processors' time that others took since `before`, 0-1; None where it is not known."""
         total_s = self.total_s - before.total_s
         if total_s <= 0:
             return None
@@ -299,7 +286,7 @@ def _available(root: Path) -> int | None:
 
 
 def _room_of(group: Path) -> int:
-    """What a control group leaves, in bytes; very much where it has no limit."""
+    """Return what a control group leaves, in bytes; very much where it has no limit."""
     highest = group / "memory.max"
     limit = highest.read_text(encoding="ascii").strip() if highest.exists() else "max"
     if limit == "max":
@@ -334,7 +321,7 @@ def give_back_freed() -> None:
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Look for no garbage inside, and never in what there is at its end.
+    """Collect no garbage inside, and never what there is at its end.
 
     For modules, which are none: to look for some while they load is a tenth of a start. Only for the start: whatever
     there is at its end stays for ever, once it is garbage too.

@@ -1,7 +1,7 @@
 """Throttling: whether the board slows itself down, because it is hot or short of power, as Linux tells it in /sys.
 
-Owns the files' names and their meaning, and the thread that reads them: a read of /sys asks a driver and may take its
-time. What is missing, cannot be read or makes no sense is unknown, and never an error.
+What is missing, cannot be read or makes no sense is unknown, and never an error. `BoardWatch` reads in a thread of its
+own, because a read of /sys asks a driver and may take its time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BoardState(msgspec.Struct, frozen=True):
 
 
 def read_board(root: Path = _ROOT) -> BoardState:
-    """What the files say now.
+    """Read what the files say now.
 
     Args:
         root: where /sys is.
@@ -96,7 +96,7 @@ def _firmware(root: Path) -> Iterator[str]:
 
 
 def _voltages(root: Path) -> Iterator[bool]:
-    """Whether the power is too low, by each who watches it."""
+    """Give whether the power is too low, as each who watches it says."""
     for file in _found(root / "devices/platform", _FIRMWARE):
         bits = _number(file, base=16)
         if bits is not None:
@@ -108,7 +108,7 @@ def _voltages(root: Path) -> Iterator[bool]:
 
 
 def _zones(root: Path) -> Iterator[tuple[float, float | None]]:
-    """Of each thermal zone its temperature, and the lowest at which it has something slowed down; degrees Celsius."""
+    """Give each zone's temperature, and the lowest at which it has something slowed down; degrees Celsius."""
     for zone in _found(root / "class/thermal", "thermal_zone*"):
         temperature = _celsius(zone / "temp")
         if temperature is not None:
@@ -133,7 +133,7 @@ def _hot(zones: list[tuple[float, float | None]]) -> Iterator[str]:
 
 
 def _cooling(root: Path) -> Iterator[str]:
-    """A fan that turns slows nothing down; a processor that is a cooling device does."""
+    """Say which processors are slowed down as cooling devices; a fan that turns slows nothing down."""
     for device in _found(root / "class/thermal", "cooling_device*"):
         kind, state = _text(device / "type") or "", _number(device / "cur_state") or 0
         if state > 0 and ("cpu" in kind.lower() or kind in ("Processor", "intel_powerclamp")):
@@ -141,7 +141,7 @@ def _cooling(root: Path) -> Iterator[str]:
 
 
 def _cores(root: Path) -> Iterator[tuple[float, str]]:
-    """Of each core its frequency over its highest, 0-1, and the governor's name."""
+    """Give each core's frequency over its highest, 0-1, and the name of its governor."""
     for policy in _found(root / "devices/system/cpu", "cpu[0-9]*/cpufreq"):
         current, highest = _number(policy / "scaling_cur_freq"), _number(policy / "cpuinfo_max_freq")
         if current and highest and current > 0 and highest > 0:
@@ -149,7 +149,7 @@ def _cores(root: Path) -> Iterator[tuple[float, str]]:
 
 
 def _held_back(root: Path) -> Iterator[str]:
-    """Cores that are slow although they are told to be fast."""
+    """Say which core is slowest of those that are slow although they are told to be fast."""
     slow = [speed for speed, governor in _cores(root) if governor == "performance" and speed < _FULL_SPEED]
     return (f"a core runs at {speed:.0%} of its speed" for speed in sorted(slow)[:1])
 

@@ -1,17 +1,9 @@
-"""EventRule: when a class counts as there, and when as gone.
+"""Rules that make events of results: when a class appears on a camera and when it disappears.
 
-Owns the numbers and their ranges; `event_watch` goes by them.
-
-EventWatch: tells when a class appears on a camera and when it disappears, as an observer of its loop.
-
-Owns what counts as having been looked at: a result whose outputs were no numbers says nothing of what is missing in it,
-and time without results is no time in which something was gone. `presence` has the rules of one class.
-
-Presence: whether one class is there, of a camera that is looked at again and again.
-
-Owns the debouncing both ways and the pause between two appearances; knows no results and tells nobody.
-
-SnapshotSettings: when pictures of a camera are made, and how large; without OpenCV, which makes them.
+`EventRule` has the numbers of a rule; `Presence` debounces one class both ways; `EventWatch` observes a loop and tells
+events. A result whose outputs were no numbers says nothing of what is missing in it, and time without results is no
+time in which something was gone. `SnapshotSettings` says when pictures of a camera are made; it stands here because it
+needs no OpenCV, which makes them.
 """
 
 from __future__ import annotations
@@ -36,7 +28,7 @@ LONGEST_DWELL_S = 86400.0
 
 
 class EventRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Of some classes, each for itself.
+    """When each of some classes counts as there.
 
     Attributes:
         labels: of the classes; one or more, each of 1 to 100 printable characters, as an event's is.
@@ -84,7 +76,7 @@ Turn: TypeAlias = Literal["appeared", "disappeared"]
 
 
 class Presence:
-    """Of one class; a class is not there before it was seen.
+    """Whether one class is there; it is not before it was seen.
 
     Args:
         class_id: of the class.
@@ -134,7 +126,7 @@ class Presence:
         return not self._is_there and self.frames == 0
 
     def see(self, confidence: float, boxes_xyxy: NDArray[np.float32] | None = None, index: int = 0) -> None:
-        """It is in the result at hand, most confidently so.
+        """Note that the class is in the result at hand, most confidently so.
 
         Args:
             confidence: 0-1.
@@ -187,7 +179,7 @@ class Presence:
         return "disappeared" if was_told else None
 
     def _appeared(self, now_ns: int) -> Turn | None:
-        """Told unless the last time was too short ago; then it is asked again with the next result."""
+        """Tell it unless the last time was too short ago; then it is asked again with the next result."""
         if self._told_ns is not None and now_ns - self._told_ns < self._rule.cooldown_s * 1e9:
             return None
         self._is_told, self._told_ns = True, now_ns
@@ -198,7 +190,7 @@ _MOST_BETWEEN_NS = 1_000_000_000  # a camera that is away for an hour was looked
 
 
 class EventWatch:
-    """Of one camera.
+    """Tells when classes appear on one camera and when they disappear: an observer of its loop.
 
     Args:
         rules: when classes count as there; a class that none names is not looked at, nor a label that is no class's.
@@ -222,7 +214,7 @@ class EventWatch:
 
     @classmethod
     def for_bundle(cls, bundle: Bundle, rules: Iterable[EventRule], sink: EventSink) -> EventWatch:
-        """One for the results of a bundle.
+        """Make a watch for the results of a bundle.
 
         Raises:
             BundleError: when its labels changed since it was opened.
@@ -281,7 +273,7 @@ class EventWatch:
 
 
 def labels_by_id(bundle: Bundle) -> dict[int, str]:
-    """The labels of a bundle's classes by their ids in results, as messages have them.
+    """Return the labels of a bundle's classes by their ids in results, as messages have them.
 
     Raises:
         BundleError: when they changed since it was opened.
@@ -293,7 +285,7 @@ def labels_by_id(bundle: Bundle) -> dict[int, str]:
 
 
 def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
-    """The rule of each label that has one.
+    """Return the rule of each label that has one.
 
     Raises:
         UsageError: two rules name the same label: each of its events would be told twice.
@@ -307,7 +299,7 @@ def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
 
 
 def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
-    """A line for each label of the rules that no class of a bundle has.
+    """Return a line for each label of the rules that no class of a bundle has.
 
     Raises:
         BundleError: the bundle's labels changed since it was opened.
@@ -318,7 +310,7 @@ def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
 
 
 def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
-    """A line for each label that is none of these, with the one that was probably meant.
+    """Return a line for each label that is none of these, with the one that was probably meant.
 
     Args:
         named: the labels to look for.
@@ -330,7 +322,7 @@ def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> li
 
 
 def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:
-    """At the capture of the frame that decided it; confidence and box are of the latest sighting."""
+    """Make the event, at the capture of the frame that decided it; confidence and box are of the latest sighting."""
     box = None if presence.boxes_xyxy is None else presence.boxes_xyxy[presence.index].tolist()
     is_usable = box is not None and all(map(math.isfinite, box))
     now_ns, stayed_ns = frame.captured_ns, presence.last_ns - presence.since_ns
@@ -359,7 +351,7 @@ _LONGEST_S = 86400.0
 
 
 class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one camera.
+    """When pictures of one camera are made, and how large.
 
     Attributes:
         on: `event`: the frame in which one was found, or the next one. `interval`: whether or not anything happens.

@@ -1,7 +1,7 @@
-"""Snapshots: pictures of one camera as JPEG files, made beside its loop.
+"""Pictures of a camera as JPEG files, at events or at intervals, made beside its loop.
 
-Owns when one is due, its size, and the thread that makes it. The loop only copies a frame that is due: the frame's own
-picture is overwritten by the next one.
+The loop only copies a frame that is due, because the frame's own picture is overwritten by the next one; a thread makes
+the file and delivers it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Snapshots:
 
 
 def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:
-    """A picture as a JPEG file, worse than asked for, and then smaller, where it would be too large.
+    """Return a picture as a JPEG file, worse than asked for, and then smaller, where it would be too large.
 
     Args:
         picture: uint8 (H, W, 3), BGR.

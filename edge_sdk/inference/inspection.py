@@ -1,6 +1,6 @@
-"""Inspection: what a bundle is, read from its manifest, and what its operators take here.
+"""What a bundle is, read from its manifest, and what its operators take here.
 
-Owns no check of its own: a bundle that does not run here can be looked at all the same.
+Nothing is refused: a bundle that does not run here can be inspected all the same.
 """
 
 from __future__ import annotations

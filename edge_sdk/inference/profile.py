@@ -1,6 +1,6 @@
-"""Profile: what ONNX Runtime noted of a session's runs: which kernels ran, when, where and for how long.
+"""Profile: which kernels ran in a session's runs, when, where and for how long, as ONNX Runtime's JSON has it.
 
-Owns the reading of its JSON, and the times of kernels without those that ran inside them.
+The times of kernels are given without those of kernels that ran inside them.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _operators(nodes: Sequence[NodeTime]) -> tuple[OperatorTime, ...]:
 
 
 def _own_times(kernels: Sequence[Event]) -> Iterator[tuple[Event, int]]:
-    """Each kernel with its duration less that of kernels inside it on the same thread: a loop's body, a branch.
+    """Return each kernel with its duration less that of kernels inside it on the same thread: a loop's body, a branch.
 
     Args:
         kernels: by start, and of those that start together the longest first.

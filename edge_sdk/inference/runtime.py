@@ -1,16 +1,9 @@
-"""Opening: a model's bytes and settings become ONNX Runtime's own session.
+"""ONNX Runtime: execution providers, custom operators, and opening a model's bytes with settings.
 
-Providers: what was asked to compute, what does, and why not.
-
-Owns where an execution provider keeps what it builds, and the reading of what ONNX Runtime says of one that does not
-start: it says so on standard error alone, and goes on with the CPU.
-
-Shortfalls: what is not computed as it was asked for, said once for each of a bundle's models.
-
-Custom operators: the libraries that a bundle's model needs beside ONNX Runtime.
-
-Owns the rule of whose code may run: that of the onnxruntime-extensions package, which whoever set the device up
-installed, and that of a bundle which a trusted key signed. Nobody else's.
+`open_inference` tries the providers that were asked for, in order. ONNX Runtime says on standard error alone why one
+does not start and goes on with the CPU, so what it writes there is read, and `Providers` says what computes and why
+not. A model may need code beside ONNX Runtime: the libraries of the onnxruntime-extensions package, which whoever set
+the device up installed, or those of a bundle that a trusted key signed. Nobody else's code is loaded.
 """
 
 from __future__ import annotations
@@ -62,7 +55,7 @@ class Providers(msgspec.Struct, frozen=True):
     nodes: dict[str, int]
 
     def shortfalls(self) -> list[str]:
-        """What is not as it was asked for, one line each; nothing when all is."""
+        """Return what is not as it was asked for, one line each; nothing when all is."""
         lines = [f"{name} was asked for and is not used: {reason}" for name, reason in self.why_not.items()]
         on_cpu, count = self.nodes.get(CPU, 0), sum(self.nodes.values())
         if self.got[0] != CPU and on_cpu:
@@ -71,7 +64,7 @@ class Providers(msgspec.Struct, frozen=True):
 
 
 def options_of(provider: str, settings: SessionSettings) -> dict[str, str]:
-    """The options that a provider gets: those of the settings, and for TensorRT a folder for its engines.
+    """Return the options that a provider gets: those of the settings, and for TensorRT a folder for its engines.
 
     A board builds an engine for minutes: once is enough. Its name says model, GPU and version. The folder is made where
     it is missing; without a place for one each start builds anew.
@@ -100,14 +93,14 @@ def _engine_folder(chosen: str | None) -> Path | None:
 
 
 def not_installed(provider: str, version: str) -> str:
-    """Why a provider that ONNX Runtime does not bring is not used."""
+    """Say why a provider that this ONNX Runtime does not have is not used."""
     package = _PACKAGES.get(provider)
     hint = f"; it comes with {package}, in place of onnxruntime" if package else ""
     return f"not in this ONNX Runtime {version}{hint}"
 
 
 def not_started(provider: str, said: str, cause: str = "") -> str:
-    """Why a provider that ONNX Runtime brings is not used.
+    """Say why a provider that this ONNX Runtime has is not used.
 
     Args:
         provider: its name.
@@ -181,7 +174,7 @@ _TELLS_NODES = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info
 
 
 def onnxruntime_version() -> str:
-    """The version installed here."""
+    """Return the version of the ONNX Runtime installed here."""
     return str(ort.__version__)
 
 
@@ -249,7 +242,7 @@ def _load(
 
 
 def _nodes(inference: ort.InferenceSession) -> dict[str, int]:
-    """How many nodes each provider runs."""
+    """Count the nodes that each provider runs."""
     if not _TELLS_NODES:
         return {}
     counts: Counter[str] = Counter()
@@ -284,7 +277,7 @@ def _options(settings: SessionSettings) -> ort.SessionOptions:
 
 
 class Shortfalls:
-    """Of one run.
+    """Says, once for each of a bundle's models, what is not computed as it was asked for.
 
     Args:
         say: takes one line for people.
@@ -336,7 +329,7 @@ def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
 
 
 def extension_libraries(model: bytes) -> list[Path]:
-    """The library of the installed onnxruntime-extensions, where a model names its domain; else none.
+    """Return the library of the installed onnxruntime-extensions, where a model names its domain; else none.
 
     For who builds: what a bundle gets is a matter of its manifest.
     """
@@ -362,7 +355,7 @@ def _extensions(bundle: Bundle, operator: str) -> Path:
 
 @contextlib.contextmanager
 def _copies(bundle: Bundle) -> Iterator[list[Path]]:
-    """What is loaded is what was hashed: the bundle's own files may be swapped between the two."""
+    """Copy a bundle's libraries: its own files may be swapped between hashing and loading."""
     with contextlib.ExitStack() as stack:
         copies = []
         try:

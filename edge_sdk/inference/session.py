@@ -1,12 +1,8 @@
-"""Session: one model in ONNX Runtime. The only package of the device that imports onnxruntime.
+"""Session: one model in ONNX Runtime, with inputs and outputs bound once, and the replay of golden inputs.
 
-Session: one model in ONNX Runtime, with inputs and outputs bound once.
-
-Owns the output buffers and the replay of golden inputs.
-
-Tensors: which inputs and outputs a session takes, and in which words it refuses others.
-
-SessionCache: loaded models that are not loaded again while somebody has them or may come back to them.
+Only this folder imports onnxruntime on the device. A session refuses models whose input or outputs it does not handle,
+writes outputs into buffers of its own, and is guarded by `inference.watchdog`, which ends runs that come to no end.
+`SessionCache` hands out sessions on models that are loaded already.
 """
 
 from __future__ import annotations
@@ -92,7 +88,7 @@ def check_outputs(outputs: Sequence[NodeArg], where: str) -> None:
 
 
 def misfit_of(given: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
-    """What is wrong with an input, and the next step; None when nothing is."""
+    """Return what is wrong with an input, and the next step; None when nothing is."""
     if not isinstance(given, np.ndarray):
         return f"{type(given).__name__}; give a numpy array"
     found = f"{given.dtype} {given.shape}"
@@ -110,7 +106,7 @@ _LIMIT_GOLDENS = 10
 
 
 class _Proof:
-    """What the golden inputs said of a loaded model; its twins have it in common."""
+    """Whether a loaded model's golden inputs were replayed, and how long a run may take; shared by its twins."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -184,7 +180,7 @@ class Session:
         return session
 
     def twin(self) -> Session:
-        """Another session on the same loaded model, with buffers of its own, so that another thread may run it."""
+        """Return another session on the same loaded model, with its own buffers, so that another thread may run it."""
         other = copy.copy(self)
         other._origin = self._origin or self  # as long as one of them lives, a cache finds the model
         other._binding = self.inference.io_binding()
@@ -277,7 +273,7 @@ class Session:
         return worst
 
     def stop_profile(self) -> list[Event]:
-        """All that was noted since it was opened with `profile_prefix`; nothing is noted any more, the file is gone.
+        """Stop profiling and return all events since it was opened with `profile_prefix`; the file is removed.
 
         Raises:
             OutputError: the profile is not whole; ONNX Runtime writes what fits on the disk, and says nothing.
@@ -340,7 +336,7 @@ class SessionCache:
         return len(self._alive)
 
     def open(self, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
-        """A session of its own on the variant that runs; loaded only if it is not there.
+        """Return a session on the bundle's first variant; its model is loaded only where it is not there.
 
         Args:
             bundle: verified.

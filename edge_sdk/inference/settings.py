@@ -1,4 +1,4 @@
-"""SessionSettings: how a model is run."""
+"""How a model is run: execution providers, threads and limits of a session."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, promise: Manifest) -> SessionSettings:
-        """Those that a bundle promises; a run may take ten times its budget, and five seconds at least."""
+        """Return the settings that a bundle promises; a run may take ten times its budget, at least five seconds."""
         return cls(
             promise.providers,
             promise.intra_op_num_threads,

@@ -1,6 +1,6 @@
-"""Watchdog: ends runs that come to no end.
+"""Watchdog: ends runs of ONNX Runtime that come to no end.
 
-Owns one thread for all sessions of a process. A run costs two additions: no clock, no lock and no thread are touched.
+One thread watches all sessions of a process. A run costs two additions: no clock, no lock and no thread are touched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, on
 
 
 class RunGuard:
-    """What one session tells the watchdog of its runs.
+    """Counts one session's runs for the watchdog.
 
     Args:
         limit_s: seconds that a run may take.
@@ -104,7 +104,7 @@ _WATCHDOG = Watchdog()
 
 
 def guarded(limit_s: float) -> RunGuard:
-    """A guard that the watchdog looks at as long as somebody holds it."""
+    """Return a guard that the watchdog looks at as long as somebody holds it."""
     guard = RunGuard(limit_s)
     _WATCHDOG.watch(guard)
     return guard

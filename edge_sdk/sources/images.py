@@ -76,7 +76,7 @@ class ImageFiles:
         return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The next image that can be read, or None when there is none left.
+        """Return the next image that can be read, or None when there is none left.
 
         Raises:
             CameraError: no file can be read at present, which says nothing of the images, or none of those that are
@@ -201,7 +201,7 @@ class Pattern:
         return image
 
     def release(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: a pattern holds nothing."""
 
 
 def pattern_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Pattern]:

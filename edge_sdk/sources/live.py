@@ -1,16 +1,14 @@
 """Cameras and network streams: read as fast as they deliver, reopened for ever.
 
-Owns the opening again. After a failed read the same OpenCV capture never recovers, so it is thrown away.
+After a failed read the same OpenCV capture never recovers, so `LiveFeed` throws it away and opens another one.
 
-The true age of the frames of a network stream.
+`Backlog` knows the true age of a stream's frames. FFmpeg looks at a stream for a while before it is open, keeps what
+came meanwhile and then hands it out at once: without it the first 28 frames of an RTSP camera were stamped as new while
+being up to 1.1 s old. And of what is no JPEG FFmpeg returns a frame only when the next one begins to arrive, because
+nothing else tells it where a frame ends.
 
-FFmpeg looks at a stream for a while before it is open, keeps what came meanwhile and then hands it out at once:
-without this the first 28 frames of an RTSP camera were stamped as new while being up to 1.1 s old. And of what is no
-JPEG it returns a frame only when the next one begins to arrive, because nothing else tells it where a frame ends.
-
-How many frames a second a camera really gives.
-
-Many say nothing, and FFmpeg's own guess was 29.8 for a stream of 10; of MJPEG over HTTP it says 25 whatever comes.
+`Rate` measures how many frames a second a camera really gives. Many say nothing, and FFmpeg's own guess was 29.8 for a
+stream of 10; of MJPEG over HTTP it says 25 whatever comes.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _WAITED = 0.5  # a grab that took this share of a frame period waited for the ca
 
 
 class Backlog:
-    """Says when a frame was captured.
+    """Says when a frame of a stream was captured.
 
     Args:
         since_ns: monotonic nanoseconds at which the opening began, and so the buffering; None: nothing was buffered.
@@ -44,7 +42,7 @@ class Backlog:
         self._before_ns: int | None = None  # when the grab before returned
 
     def captured_ns(self, asked_ns: int, got_ns: int) -> int:
-        """When a frame was captured: when it began to arrive, or the estimate while the backlog lasts.
+        """Return when a frame was captured: when it began to arrive, or the estimate while the backlog lasts.
 
         Args:
             asked_ns: monotonic nanoseconds before the grab.
@@ -62,7 +60,7 @@ class Backlog:
         return before_ns if self._comes_with_next and before_ns is not None else got_ns
 
     def delay_ns(self, captured_ns: int, got_ns: int) -> int:
-        """Of a live frame's age what it waited for the next one: no other frame comes sooner."""
+        """Return how long a live frame waited for the next one, in nanoseconds: no other frame comes sooner."""
         return got_ns - captured_ns if self._comes_with_next and self._estimate_ns is None else 0
 
     def was_kept(self, captured_ns: int, got_ns: int) -> bool:
@@ -78,7 +76,7 @@ _TOLERANCE = 0.1
 
 
 class Rate:
-    """Counts frames.
+    """Measures how many frames a second a camera really gives.
 
     Args:
         stated_fps: what the camera promises.
@@ -248,7 +246,7 @@ class LiveFeed:
         return self._is_reading and time.monotonic_ns() - self._heard_ns > self._stuck_after_ns
 
     def _opened(self, stop: Event, *, waits: bool = True) -> Capture | None:
-        """Another capture, however long that takes; None once `stop` is set."""
+        """Open another capture, however long that takes; return None once `stop` is set."""
         while not stop.wait(backoff_s(self._attempt, self._uniform()) if waits else 0):
             self._attempt += waits
             waits = True
@@ -262,7 +260,7 @@ class LiveFeed:
 
 
 def backoff_s(attempt: int, uniform: float) -> float:
-    """Seconds to wait before an attempt: exponential with full jitter, so that many devices do not come back at once.
+    """Return the seconds before an attempt: exponential with full jitter, so that devices do not come back at once.
 
     Args:
         attempt: 0 and up.

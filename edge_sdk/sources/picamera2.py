@@ -24,7 +24,7 @@ _MOST_AGE_NS = 10_000_000_000
 
 
 def load_picamera() -> Any:
-    """The class `picamera2.Picamera2`.
+    """Return the class `picamera2.Picamera2`.
 
     Raises:
         MissingDependencyError: not installed, or for another numpy.
@@ -88,7 +88,7 @@ class Picamera:
         return True
 
     def retrieve_into(self, buffer: Image) -> Image | None:
-        """The grabbed frame, as a new array."""
+        """Return the grabbed frame, as a new array."""
         image = self._request.make_array("main")
         self._let_go()
         return cast("Image", image[:, :, :3])
@@ -122,7 +122,7 @@ _ENDS = ("cancel_all_and_flush", "stop", "close")
 
 
 def _monotonic_ns(sensor_ns: int | None) -> int | None:
-    """A sensor's time on the monotonic clock.
+    """Return a sensor's time on the monotonic clock.
 
     libcamera says that it counts with CLOCK_BOOTTIME, the kernel's drivers count with CLOCK_MONOTONIC. Both are the
     same until a device was suspended; whichever gives a possible age is meant.

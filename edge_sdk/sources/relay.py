@@ -191,7 +191,7 @@ def _mistrust(error: ssl.SSLCertVerificationError, address: Address, options: So
 
 
 def _shown(address: Address, options: SourceOptions) -> str:
-    """The fingerprint of a certificate that was refused: Python tells it only where nothing is verified."""
+    """Return the fingerprint of a certificate that was refused: Python tells it only where nothing is verified."""
     blind = msgspec.structs.replace(options, tls_fingerprint=None, tls_ca_file=None, tls_verify=False)
     try:
         with contextlib.closing(connect(address, blind)) as connection:
@@ -300,7 +300,7 @@ class Relay:
         return f"{self.scheme}://{self.authority}{target.target}"
 
     def _server_of(self, location: str) -> Address | None:
-        """The server that a redirect leads to; None where it may not."""
+        """Return the server that a redirect leads to; None where it may not."""
         try:
             there, here = address_of(location), self.address
         except CameraError:
@@ -378,7 +378,7 @@ class Relay:
 
 
 class _Exchange:
-    """What goes through one connection, as far as it is read on the way.
+    """Reads, checks and rewrites what goes through one connection, as far as it must.
 
     Args:
         relay: whose connection it is.
@@ -393,7 +393,7 @@ class _Exchange:
         self._rest = 0  # bytes of a body or an interleaved packet that are still to come
 
     def asked(self, data: memoryview) -> bytes | memoryview:
-        """What the camera gets of what FFmpeg asks."""
+        """Return what the camera gets of what FFmpeg asks."""
         if self._is_rtsp:
             # Once it plays, FFmpeg follows no redirect, and nothing but pictures and signs of life is left.
             self._is_unread = self._is_unread or bytes(data[:5]) == b"PLAY "
@@ -411,7 +411,7 @@ class _Exchange:
         return b"\r\n".join([first, host, b"Connection: close", *kept]) + end
 
     def answered(self, data: memoryview) -> bytes | memoryview:
-        """What FFmpeg gets of what the camera answers.
+        """Return what FFmpeg gets of what the camera answers.
 
         Raises:
             CameraError: a redirect that is not followed, or an answer that FFmpeg is not to read.
@@ -445,7 +445,7 @@ class _Exchange:
         return bytes(passed)
 
     def _checked(self, head: bytes) -> bytes:
-        """The head of an answer, written anew: its lines are the ones that FFmpeg, which leaves out each CR, reads."""
+        """Write the head of an answer anew: its lines are those that FFmpeg, which leaves out each CR, reads."""
         first, *lines = head.replace(b"\r", b"").split(b"\n")
         if b"\0" in head or any(line.startswith(b"$") for line in (first, *lines)):
             raise UntrustedError("its answer cannot be read")
@@ -458,7 +458,7 @@ class _Exchange:
         return b"\r\n".join([first, *filter(None, kept)]) + b"\r\n\r\n"
 
     def _line(self, line: bytes, status: int) -> bytes:
-        """A line of an answer's head, as FFmpeg may have it; empty: it is left out."""
+        """Return a line of an answer's head as FFmpeg may have it; empty where it is left out."""
         name, _, value = line.partition(b":")
         value = value.strip()
         name = name.lower()
@@ -487,7 +487,7 @@ def _name(line: bytes) -> bytes:
 
 
 def stream_trouble(relay: Relay, options: SourceOptions, *, names_user: bool, took_s: float) -> CameraError:
-    """Why a stream did not open.
+    """Return why a stream did not open.
 
     Args:
         relay: through which it was opened.

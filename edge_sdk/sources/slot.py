@@ -1,13 +1,11 @@
-"""The slot that holds the freshest frame.
+"""What a source says of itself, and the slot through which a reading thread hands over the freshest frame.
 
-Owns three buffers that rotate between the reader (who writes one), the slot (which keeps the newest) and the consumer
-(who holds one), so that no picture's memory is allocated per frame and none is written while somebody looks at it.
+    Feed, in the thread of a ThreadedSource -- put --> Slot -- latest --> the loop
 
-A source that a thread of its own feeds through the slot.
-
-Owns the thread and its end. What is read, and when, is the feed's.
-
-What a source says of itself: its status and its counts, as values that the daemon logs and publishes.
+`Slot` has three buffers that rotate between the reader (who writes one), the slot (which keeps the newest) and the
+consumer (who holds one), so that no picture's memory is allocated per frame and none is written while somebody looks at
+it. What is read, and when, is the feed's matter. `SourceStatus` and `SourceStats` are values that are logged and
+published.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _LOOK_S = 0.002
 
 
 class Slot:
-    """One reader thread puts, one consumer takes; the newest wins.
+    """Holds the newest frame: one reader thread puts, one consumer takes.
 
     Args:
         camera: the stream's name.
@@ -70,7 +68,7 @@ class Slot:
         return self._dropped
 
     def buffer(self) -> Image:
-        """The buffer that the reader may write into; nobody else looks at it. One pixel before the first frames."""
+        """Return the buffer that the reader may write into; nobody else looks at it. One pixel at first."""
         return self._buffers[self._free]
 
     def put(
@@ -104,7 +102,7 @@ class Slot:
         self._dropped += 1
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds or none will come."""
+        """Return the newest frame not delivered yet; None when none came within `timeout_s` seconds or will come."""
         if not self.wanted.is_set():
             self.wanted.set()
         until_s = time.monotonic() + timeout_s
@@ -288,7 +286,7 @@ class ThreadedSource:
         return self._feed.remarks
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds.
+        """Return the newest frame not delivered yet, or None when none came within `timeout_s` seconds.
 
         Raises:
             CameraError: the reader failed, and its last frame was taken.
@@ -317,7 +315,7 @@ class ThreadedSource:
 
 
 def failed_reading(thread: Thread, cause: Exception) -> CameraError:
-    """What the consumer hears of a reader that failed; what a source says of itself is said as it is at an opening."""
+    """Return what the consumer is told of a reader that failed; a CameraError is told as it is."""
     if isinstance(cause, CameraError):
         return CameraError(str(cause))
     return CameraError(f"{thread.name}: reading failed: {type(cause).__name__}: {cause}".splitlines()[0])

@@ -1,10 +1,8 @@
-"""Video files in real time, like a camera.
+"""Video files: in real time, like a camera (`VideoFeed`), or every frame in turn (`EveryFrame`).
 
-Owns the pace. A file that does not open, or holds no frame that can be decoded, is an error before anything starts.
-
-Every frame of a video file in turn, as fast as they are taken: the next ones are decoded while one is worked on.
-
-Owns the buffers that go round between the reading thread and the consumer; no picture's memory is allocated per frame.
+A file that does not open, or holds no frame that can be decoded, is an error before anything starts. `EveryFrame`
+decodes the next frames while one is worked on; its buffers go round between the reading thread and the consumer, so
+that no picture's memory is allocated per frame.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class VideoFile:
         return self.capture.grab() or self._begin_again()
 
     def missing(self, read: int) -> int:
-        """Frames that the header promises beyond the `read` ones, where clearly more than an error of estimate."""
+        """Return the frames that the header promises beyond the `read` ones, where clearly no error of estimate."""
         promised = self.capture.frame_count
         return int(promised) - read if math.isfinite(promised) and read < promised * _COUNT_TOLERANCE else 0
 
@@ -102,7 +100,7 @@ class VideoFile:
         return image is not None and zlib.crc32(image.data) == self._first_sum
 
     def _opened(self) -> tuple[OpenCvCapture, Image]:
-        """The file, with its first frame grabbed, and that frame."""
+        """Open the file and return it with its first frame grabbed, and that frame."""
         location = str(self._path.absolute())
         check_path(location)
         check_utf8(location)
@@ -130,7 +128,7 @@ def _version(path: Path) -> tuple[int, ...] | None:
 
 
 class FrameTimes:
-    """When the frames of a file are due.
+    """Says when the frames of a file are due.
 
     The file says it of each, because the rate may vary; where it does not, or says that time runs backwards, a frame
     comes one period after the one before it.
@@ -145,7 +143,7 @@ class FrameTimes:
         self._base_ms, self._base_ns, self._due_ns = position_ms, 0, 0
 
     def due_ns(self, position_ms: float) -> int:
-        """Nanoseconds after the first frame at which the next one is due, of which the file says `position_ms`."""
+        """Return the nanoseconds after the first frame at which the one is due that the file has at `position_ms`."""
         due_ns = 0
         if math.isfinite(position_ms):
             due_ns = self._base_ns + round((position_ms - self._base_ms) * 1e6)
@@ -263,7 +261,7 @@ class EveryFrame:
         return SourceStatus.ENDED if self._ended else SourceStatus.OPENED
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The next frame; None at the end, or when none was decoded within `timeout_s` seconds.
+        """Return the next frame; None at the end, or when none was decoded within `timeout_s` seconds.
 
         Raises:
             CameraError: reading failed, and the frames before were taken.

@@ -62,7 +62,7 @@ class NanoDet:
         return Candidates(self._boxes(sides, cells), scores.max(axis=1), scores.argmax(axis=1))
 
     def _levels(self, outputs: Sequence[Tensor]) -> list[tuple[int, Floats, Floats]]:
-        """The first cell of each level, its scores (N, classes) and its sides (N, 4 * (reg_max + 1))."""
+        """Return the first cell of each level, its scores (N, classes) and its sides (N, 4 * (reg_max + 1))."""
         if len(outputs) == 1:
             rows = outputs[0][0]
             return [(0, rows[:, : self._classes], rows[:, self._classes :])]

@@ -161,7 +161,7 @@ def _sigmoid(x: Floats) -> None:
 
 
 def _v4_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    """One head a list of anchors; where model.toml has no anchors, as many a head as its channels make."""
+    """Return one head a list of anchors; where model.toml has no anchors, as many a head as its channels make."""
     values = 5 + label_count
     grids = [_grid(shape) for shape in got]
     if spec.detection.anchors:
@@ -179,7 +179,7 @@ def _v4_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Seque
 
 
 def _grid(shape: Shape) -> tuple[int | str, int | str]:
-    """Rows and columns of a head's cells; `ROWS` and `COLUMNS` where the output does not fix them."""
+    """Return rows and columns of a head's cells; `ROWS` and `COLUMNS` where the output does not fix them."""
     rows, columns = shape[2:] if len(shape) == 4 else (None, None)
     return (rows, columns) if isinstance(rows, int) and isinstance(columns, int) else (ROWS, COLUMNS)
 

@@ -180,7 +180,7 @@ class Search:
         yield from self._finish()
 
     def untried(self) -> tuple[str, ...]:
-        """Return variants that were not measured, with a higher figure than what would be chosen now; the best first."""
+        """Return variants that were not measured and have a higher figure than what would be chosen; the best first."""
         found = [m for m in self._known.values() if m is not None]
         looked_at = {candidate.variant for candidate in self._known}
         least = choose(found, self._limits)[0].rating.rank if found else float("-inf")

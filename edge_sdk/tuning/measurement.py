@@ -325,7 +325,7 @@ class PacedImage:
         self._next = 0
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """Return the newest frame that is due and was not delivered yet; None when none is within `timeout_s` seconds."""
+        """Return the newest frame that is due and not delivered yet; None when none is within `timeout_s` seconds."""
         now_ns = time.monotonic_ns()
         start_ns = self._start_ns = self._start_ns or now_ns
         newest = int((now_ns - start_ns) / self._period_ns)

@@ -193,7 +193,7 @@ class Records:
 
 
 def _objection(record: Record, bundle: Bundle, request: Request, machine: Machine) -> str | None:
-    """Why a record does not hold here; what it names is checked, because anybody may have written it."""
+    """Say why a record does not hold here; what it names is checked, because anybody may have written it."""
     if record.request != request:
         return "what is remembered is of something else"
     difference = record.machine.difference(machine)
