@@ -1,6 +1,6 @@
 """Cameras and network streams: read as fast as they deliver, reopened for ever.
 
-After a failed read the same OpenCV capture never recovers, so `LiveFeed` throws it away and opens another one.
+After a failed read the same OpenCV capture never recovers, so `LiveSource` throws it away and opens another one.
 
 `Backlog` knows the true age of a stream's frames. FFmpeg looks at a stream for a while before it is open, keeps what
 came meanwhile and then hands it out at once: without it the first 28 frames of an RTSP camera were stamped as new while
@@ -21,7 +21,7 @@ from threading import Event
 
 from edge_sdk.core.errors import CameraError, descriptor_shortage
 from edge_sdk.sources.opencv import Capture, Rotation
-from edge_sdk.sources.slot import Slot, SourceStatus
+from edge_sdk.sources.slot import Slot, SourceStatus, ThreadedSource
 
 _WAITED = 0.5  # a grab that took this share of a frame period waited for the camera, so nothing was buffered
 
@@ -80,22 +80,19 @@ class Rate:
 
     Args:
         stated_fps: what the camera promises.
-
-    Attributes:
-        fps: that, or what the last fifty frames came to where it differs by more than a tenth.
     """
 
     def __init__(self, stated_fps: float) -> None:
-        self.fps = stated_fps
-        self._stated_fps = stated_fps
+        self._fps = self._stated_fps = stated_fps
         self._frames = 0
         self._since_ns = 0
 
-    def note(self, got_ns: int) -> None:
-        """Count a frame.
+    def note(self, got_ns: int) -> float:
+        """Count a frame that came at `got_ns` monotonic nanoseconds.
 
-        Args:
-            got_ns: monotonic nanoseconds.
+        Returns:
+            Frames a second: what the last fifty frames came to, where that differs by more than a tenth from what the
+            camera promises.
         """
         if self._frames == 0:
             self._since_ns = got_ns
@@ -103,9 +100,10 @@ class Rate:
             if got_ns > self._since_ns:
                 measured = _FRAMES * 1e9 / (got_ns - self._since_ns)
                 differs = abs(measured - self._stated_fps) > _TOLERANCE * self._stated_fps
-                self.fps = measured if differs else self._stated_fps
+                self._fps = measured if differs else self._stated_fps
             self._frames, self._since_ns = 0, got_ns
         self._frames += 1
+        return self._fps
 
 
 _FIRST_DELAY_S = 0.5
@@ -116,10 +114,11 @@ _FALLBACK_FPS = 25.0
 _HANGS = "no frame comes, and its driver hangs"  # without seconds: each change is told
 
 
-class LiveFeed:
-    """Feeds a slot from a camera.
+class LiveSource(ThreadedSource):
+    """A camera or stream as a source.
 
     Args:
+        camera: the stream's name.
         first: the opened capture; None: it is opened, however long that takes, by the reading thread.
         reopen: opens another one, or raises a CameraError that says why not, in a few words.
         uniform: a random number from 0 to 1, for the jitter.
@@ -129,6 +128,7 @@ class LiveFeed:
 
     def __init__(
         self,
+        camera: str,
         first: Capture | None,
         reopen: Callable[[], Capture],
         uniform: Callable[[], float] = random.random,
@@ -137,10 +137,8 @@ class LiveFeed:
         rotate: int = 0,
     ) -> None:
         self._rotation = Rotation(rotate)
-        self._rate = Rate(_FALLBACK_FPS if first is None else first.fps)
-        self.remarks: tuple[str, ...] = () if first is None else first.remarks
-        self.reopenings = 0
-        self.unreadable = 0
+        if first is not None:
+            self.remarks = first.remarks
         self._status = SourceStatus.OPENING if first is None else SourceStatus.OPENED
         self._trouble = ""
         self._first = first
@@ -153,32 +151,30 @@ class LiveFeed:
         self._attempt = 0
         self._seq = 0
         self._shape: tuple[int, ...] = ()  # of the last picture
-
-    @property
-    def fps(self) -> float:
-        """Frames a second: what the camera promises, until fifty frames came to something else."""
-        return self._rate.fps
+        super().__init__(camera, _FALLBACK_FPS if first is None else first.fps)
 
     @property
     def status(self) -> SourceStatus:
         """Where it stands; lost, too, while a driver hangs in spite of its time-out."""
+        if self.ended:
+            return SourceStatus.ENDED
         return SourceStatus.LOST if self._is_stuck() and self._status.is_there else self._status
 
     @property
     def trouble(self) -> str:
         """Why it is not there at present, in a few words; empty when it is, or when that is not known yet."""
-        if self._is_stuck():
-            return _HANGS
-        return self._trouble
+        if self._slot.ended:
+            return ""
+        return _HANGS if self._is_stuck() else self._trouble
 
-    def run(self, slot: Slot, stop: Event) -> None:
+    def read(self, slot: Slot, stop: Event) -> None:
         """Feed the slot until `stop` is set; reopen whenever the camera is lost, for whatever reason."""
         capture = self._opened(stop, waits=False) if self._first is None else self._first
         while capture is not None:
             reason = "no more frames came"
             # Out of memory, or an error of OpenCV's that nobody foresaw: months later it may be over, the thread not.
             try:
-                reason = self._read(capture, slot, stop)
+                reason = self._read_all(capture, slot, stop)
             except Exception as cause:  # noqa: BLE001 - for the reason above
                 reason = f"reading failed ({type(cause).__name__})"
             with contextlib.suppress(Exception):
@@ -189,9 +185,10 @@ class LiveFeed:
                 self._status = SourceStatus.LOST
             capture = self._opened(stop)
 
-    def _read(self, capture: Capture, slot: Slot, stop: Event) -> str:
+    def _read_all(self, capture: Capture, slot: Slot, stop: Event) -> str:
         """Put every frame into the slot; returns why there is no more."""
-        self._rate, self.remarks = Rate(capture.fps), capture.remarks
+        rate, self.remarks = Rate(capture.fps), capture.remarks
+        self.fps = capture.fps
         backlog = Backlog(capture.buffered_since_ns, capture.fps, comes_with_next=capture.comes_with_next)
         unreadable_in_a_row = 0
         asked_ns = self._heard_ns = time.monotonic_ns()
@@ -203,7 +200,7 @@ class LiveFeed:
             seq, self._seq = self._seq, self._seq + 1
             is_kept = backlog.was_kept(captured_ns, got_ns)
             if not is_kept:
-                self._rate.note(got_ns)
+                self.fps = rate.note(got_ns)
             image = self._rotation.retrieve_into(capture, slot.buffer())
             if image is None and self._is_silence(asked_ns):
                 break  # OpenCV's GStreamer says after its time-out that it has a frame, and has none

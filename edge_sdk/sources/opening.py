@@ -4,8 +4,8 @@ A location is what a user writes: `rtsp://…`, `0`, `pattern`, a path. To add a
 opens it in a file of its own and name it in `TABLE`. Loading this module loads no OpenCV; a kind's own module is loaded
 when a source of it is opened or checked.
 
-    location -- kind_of --> SourceKind -- opener --> Capture -- LiveFeed --> ThreadedSource: cameras and streams
-                                       -- VideoFile ----------> ThreadedSource or EveryFrame
+    location -- kind_of --> SourceKind -- opener --> Capture -- LiveSource: cameras and streams
+                                       -- VideoFile -- VideoSource, or EveryFrame
                                        -- ImageFiles
 """
 
@@ -157,8 +157,6 @@ def open_source(
         ConfigError: a password for a URL without a user name.
         MissingDependencyError: picamera2, or GStreamer in OpenCV, is not there.
     """
-    from edge_sdk.sources.slot import ThreadedSource
-
     location = str(location)  # whoever comes from OpenCV writes 0
     kind = kind_of(location)
     if kind is IMAGES:
@@ -166,11 +164,11 @@ def open_source(
 
         return ImageFiles(Path(location), camera, options)
     if kind is VIDEO:
-        from edge_sdk.sources.video import EveryFrame, VideoFeed, VideoFile
+        from edge_sdk.sources.video import EveryFrame, VideoFile, VideoSource
 
         video = VideoFile(Path(location), options)
-        return ThreadedSource(VideoFeed(video), camera) if realtime else EveryFrame(video, camera)
-    from edge_sdk.sources.live import LiveFeed
+        return VideoSource(video, camera) if realtime else EveryFrame(video, camera)
+    from edge_sdk.sources.live import LiveSource
 
     open_capture = opener_of(location, password, options)
     first = None
@@ -182,8 +180,7 @@ def open_source(
             advice = "" if isinstance(cause, UntrustedError) else kind.advice
             raise CameraError(f"{shown}: {descriptor_shortage() or cause}{advice}") from cause
     read_timeout_s = device_timeout_s() if kind is DEVICE else options.read_timeout_s
-    feed = LiveFeed(first, open_capture, read_timeout_s=read_timeout_s, rotate=options.rotate)
-    return ThreadedSource(feed, camera)
+    return LiveSource(camera, first, open_capture, read_timeout_s=read_timeout_s, rotate=options.rotate)
 
 
 def opener_of(location: str, password: str | None, options: SourceOptions) -> Callable[[], Capture]:

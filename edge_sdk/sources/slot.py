@@ -1,11 +1,11 @@
 """What a source says of itself, and the slot through which a reading thread hands over the freshest frame.
 
-    Feed, in the thread of a ThreadedSource -- put --> Slot -- latest --> the loop
+    the thread of a ThreadedSource -- put --> Slot -- latest --> the loop
 
 `Slot` has three buffers that rotate between the reader (who writes one), the slot (which keeps the newest) and the
 consumer (who holds one), so that no picture's memory is allocated per frame and none is written while somebody looks at
-it. What is read, and when, is the feed's matter. `SourceStatus` and `SourceStats` are values that are logged and
-published.
+it. What is read, and when, is the matter of `sources.live` and `sources.video`. `SourceStatus` and `SourceStats` are
+values that are logged and published.
 """
 
 from __future__ import annotations
@@ -201,52 +201,27 @@ class OpenedSource(Source, Protocol):
 PATIENCE_S = 0.5  # who is told to stop has two seconds for all; an opening, or a driver, may take longer
 
 
-class Feed(Protocol):
-    """Reads frames and puts them into a slot."""
-
-    @property
-    def fps(self) -> float:
-        """Frames a second that it promises."""
-
-    @property
-    def reopenings(self) -> int:
-        """How often it came back."""
-
-    @property
-    def unreadable(self) -> int:
-        """How many frames could not be decoded."""
-
-    @property
-    def status(self) -> SourceStatus:
-        """Where it stands."""
-
-    @property
-    def trouble(self) -> str:
-        """Why it is not there at present; empty when it is."""
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What was asked for and not got."""
-
-    def run(self, slot: Slot, stop: Event) -> None:
-        """Feed the slot until there is no more, or soon after `stop` is set; then give everything back.
-
-        What it raises is the end: the consumer hears of it.
-        """
-
-
 class ThreadedSource:
-    """A `Source` whose frames come from a feed in a thread.
+    """A `Source` that a thread of its own feeds through a slot; subclasses say what is read, and when.
+
+    A subclass calls this constructor last: it starts the thread.
 
     Args:
-        feed: what reads.
         camera: the stream's name.
+        fps: frames a second that the source promises.
+
+    Attributes:
+        fps: as given, or what the frames came to.
+        reopenings, unreadable: see `SourceStats`.
+        remarks: what was asked for and not got, a line each.
     """
 
     paced = True
+    remarks: tuple[str, ...] = ()
 
-    def __init__(self, feed: Feed, camera: str) -> None:
-        self._feed = feed
+    def __init__(self, camera: str, fps: float) -> None:
+        self.fps = fps
+        self.reopenings = self.unreadable = 0
         self._slot = Slot(camera)
         self._stop = Event()
         self._failure: Exception | None = None
@@ -260,30 +235,26 @@ class ThreadedSource:
         return self._slot.ended and (self._failure is None or self._stop.is_set())
 
     @property
-    def fps(self) -> float:
-        """Frames a second that the source promises."""
-        return self._feed.fps
-
-    @property
     def stats(self) -> SourceStats:
         """Counts so far."""
-        slot, feed = self._slot, self._feed
-        return SourceStats(slot.delivered, slot.dropped, feed.reopenings, feed.unreadable)
+        return SourceStats(self._slot.delivered, self._slot.dropped, self.reopenings, self.unreadable)
 
     @property
     def status(self) -> SourceStatus:
         """Where it stands now."""
-        return SourceStatus.ENDED if self.ended else self._feed.status
+        return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
 
     @property
     def trouble(self) -> str:
         """Why it is not there at present; empty when it is."""
-        return "" if self._slot.ended else self._feed.trouble
+        return ""
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What was asked for and not got."""
-        return self._feed.remarks
+    def read(self, slot: Slot, stop: Event) -> None:
+        """Feed the slot until there is no more, or soon after `stop` is set; then give everything back.
+
+        What it raises is the end: the consumer hears of it.
+        """
+        raise NotImplementedError
 
     def latest(self, timeout_s: float) -> Frame | None:
         """Return the newest frame not delivered yet, or None when none came within `timeout_s` seconds.
@@ -307,7 +278,7 @@ class ThreadedSource:
 
     def _run(self) -> None:
         try:
-            self._feed.run(self._slot, self._stop)
+            self.read(self._slot, self._stop)
         except Exception as cause:  # noqa: BLE001 - a thread can raise to nobody: `latest` does it
             self._failure = cause
         finally:

@@ -1,4 +1,4 @@
-"""Video files: in real time, like a camera (`VideoFeed`), or every frame in turn (`EveryFrame`).
+"""Video files: in real time, like a camera (`VideoSource`), or every frame in turn (`EveryFrame`).
 
 A file that does not open, or holds no frame that can be decoded, is an error before anything starts. `EveryFrame`
 decodes the next frames while one is worked on; its buffers go round between the reading thread and the consumer, so
@@ -21,7 +21,7 @@ from edge_sdk.core.frame import Frame, Image
 from edge_sdk.core.threads import join_or_leave
 from edge_sdk.sources.location import AS_IT_COMES, SourceOptions, check_path, check_utf8
 from edge_sdk.sources.opencv import OpenCvCapture, Rotation, open_file
-from edge_sdk.sources.slot import PATIENCE_S, Slot, SourceStats, SourceStatus, failed_reading
+from edge_sdk.sources.slot import PATIENCE_S, Slot, SourceStats, SourceStatus, ThreadedSource, failed_reading
 
 _LONGEST_SKIP_NS = 500_000_000  # who decodes slower than real time still delivers twice a second
 _LONGEST_GAP_NS = 60_000_000_000  # between two frames; what is longer is a broken time
@@ -155,28 +155,23 @@ class FrameTimes:
         return due_ns
 
 
-class VideoFeed:
-    """Feeds a slot from a file in real time: a frame is "captured" when it is due.
+class VideoSource(ThreadedSource):
+    """A video file in real time as a source: a frame is "captured" when it is due.
 
     The clock starts when the first frame is asked for, so that nothing is lost while a model loads. A reader that
     falls behind leaves frames out, but never the last.
 
     Args:
         video: the opened file.
+        camera: the stream's name.
     """
 
-    reopenings = 0
-    status = SourceStatus.OPENED
-    trouble = ""
-    remarks: tuple[str, ...] = ()
-
-    def __init__(self, video: VideoFile) -> None:
-        self.unreadable = 0
+    def __init__(self, video: VideoFile, camera: str) -> None:
         self._video = video
-        self.fps = video.fps
         self._period_ns = 1e9 / video.fps
+        super().__init__(camera, video.fps)
 
-    def run(self, slot: Slot, stop: Event) -> None:
+    def read(self, slot: Slot, stop: Event) -> None:
         """Feed the slot until the file ends or `stop` is set."""
         try:
             slot.wanted.wait()

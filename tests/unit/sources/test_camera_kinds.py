@@ -16,12 +16,12 @@ import pytest
 from edge_sdk.core.errors import CameraError, MissingDependencyError
 from edge_sdk.core.frame import Image
 from edge_sdk.sources.images import Pattern
-from edge_sdk.sources.live import LiveFeed
+from edge_sdk.sources.live import LiveSource
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import has_gstreamer
 from edge_sdk.sources.opening import PATTERN, PICAMERA, VIDEO, kind_of, open_source, opener_of
 from edge_sdk.sources.picamera2 import Picamera
-from edge_sdk.sources.slot import OpenedSource, SourceStatus, ThreadedSource
+from edge_sdk.sources.slot import OpenedSource, SourceStatus
 from tests.support.connections import until
 from tests.support.pictures import number_in, write_video
 from tests.support.streams import OTHER_SIZE_WH, SIZE_WH, Picamera2, Script, VideoCapture, put_in_place
@@ -337,7 +337,7 @@ def test_fifty_openings_leave_nothing(monkeypatch: pytest.MonkeyPatch, location:
     script = put_in_place(monkeypatch, *["ff"] * 50)
     reopen = opener_of(location, None, _OPTIONS)
     threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
-    with closing(ThreadedSource(LiveFeed(None, reopen, uniform=lambda: 0.0), "again")) as source:
+    with closing(LiveSource("again", None, reopen, uniform=lambda: 0.0)) as source:
         until(lambda: script.openings > 50)
         source.latest(0)
         _gives_frames(source)
