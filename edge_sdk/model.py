@@ -24,7 +24,7 @@ from edge_sdk.loop import Budget, Loop
 
 
 class Model:
-    """A loaded and proved model; not for several threads at once: give each its `twin()`.
+    """A loaded and proved model; not for several threads at once: give each its `clone()`.
 
     Args:
         bundle: where it came from, the variant that runs in front.
@@ -79,9 +79,9 @@ class Model:
         """The model in ONNX Runtime, without what makes its input and reads its outputs."""
         return self._stages.session
 
-    def twin(self) -> Model:
+    def clone(self) -> Model:
         """Return the same loaded model for another thread, with buffers of its own: nothing is loaded again."""
-        return Model(self.bundle, self._stages.twin(self.bundle))
+        return Model(self.bundle, self._stages.clone(self.bundle))
 
     def __call__(self, picture: Frame | NDArray[Any] | None, /) -> Result:
         """Say what a picture shows.
@@ -127,7 +127,7 @@ class Model:
             if not hasattr(taker, "put"):
                 raise UsageError(f"the sink is {taker!r}, expected an object with put(result)")
         budget_ms = self.latency_budget_ms if latency_ms is None else latency_ms
-        if not 0 < budget_ms <= _MOST_MS:
+        if not 0 < budget_ms <= _MAX_MS:
             raise UsageError(f"latency_ms is {latency_ms}, expected milliseconds above 0")
         budget = Budget(budget_ms, drops=bool(getattr(source, "paced", True)))
         return Loop(source, self._stages, sink, budget, observers=observers)
@@ -140,4 +140,4 @@ class Model:
         return label or ("background" if number == -1 else f"class_{number}")
 
 
-_MOST_MS = 1e12  # 30 years
+_MAX_MS = 1e12  # 30 years

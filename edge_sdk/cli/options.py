@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import click
 import msgspec
 
-from edge_sdk.core.errors import MissingDependencyError, UsageError, is_want_of_memory, one_line
+from edge_sdk.core.errors import MissingDependencyError, UsageError, is_out_of_memory, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -267,7 +267,7 @@ def host_tools(verb: str, extra: str = "host") -> Iterator[None]:
     try:
         yield
     except ImportError as cause:
-        if is_want_of_memory(cause):
+        if is_out_of_memory(cause):
             raise
         missing = cause.name or "a package"
         raise MissingDependencyError(

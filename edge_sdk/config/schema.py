@@ -29,7 +29,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from edge_sdk.core.errors import ConfigError, UsageError
-from edge_sdk.events.rules import LONGEST_DWELL_S, MOST_FRAMES
+from edge_sdk.events.rules import LONGEST_DWELL_S, MAX_FRAMES
 from edge_sdk.messages.commands import CommandClass
 from edge_sdk.messages.schema import EVENTS, LONGEST_EXPIRY_S, SNAPSHOTS
 from edge_sdk.outbox.settings import LEAST_MB
@@ -66,7 +66,7 @@ _SureQos = Annotated[
 
 
 def _frames(description: str) -> Any:
-    return Meta(ge=1, le=MOST_FRAMES, description=f"in so many results in a row it is {description}")
+    return Meta(ge=1, le=MAX_FRAMES, description=f"in so many results in a row it is {description}")
 
 
 def _seconds(description: str) -> Any:

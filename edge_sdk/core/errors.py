@@ -177,12 +177,12 @@ _WORDS = (
 )
 
 
-def is_want_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error, or what it came from, is that there is no memory left."""
     return any(_says_so(one) for one in _chain(error))
 
 
-def says_want_of_memory(text: str) -> bool:
+def says_out_of_memory(text: str) -> bool:
     """Whether what a library or a process printed is that there is no memory left."""
     words = text.casefold()
     return any(known in words for known in _WORDS)
@@ -191,7 +191,7 @@ def says_want_of_memory(text: str) -> bool:
 def _says_so(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    return says_want_of_memory(str(error))
+    return says_out_of_memory(str(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -212,7 +212,7 @@ _WANT_OF_MEMORY = "out of memory: end other programs, or take a machine or a con
 
 def failure_line(error: BaseException) -> str:
     """Say what went wrong; what is neither foreseen nor want of memory is a bug of ours, and said to be one."""
-    if is_want_of_memory(error):
+    if is_out_of_memory(error):
         return _WANT_OF_MEMORY
     if isinstance(error, EdgeError):
         return str(error)
@@ -241,7 +241,7 @@ def first_line(cause: BaseException) -> str:
     return f"{type(cause).__name__}{place}"
 
 
-def want_of_permission(path: Path) -> str:
+def missing_permission(path: Path) -> str:
     """Say who must be let in where this user may not read a path; empty where it may, or where nothing is there."""
     try:
         mode = path.stat().st_mode

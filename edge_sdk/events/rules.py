@@ -23,7 +23,7 @@ from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segme
 from edge_sdk.core.protocols import NAME_LIMIT, Event, EventSink, is_name
 from edge_sdk.core.toml import nearest, shown
 
-MOST_FRAMES = 1000
+MAX_FRAMES = 1000
 LONGEST_DWELL_S = 86400.0
 
 
@@ -62,7 +62,7 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True):
             )
         _check("confidence", self.confidence, 0, 1)
         for name in ("appear_frames", "disappear_frames"):
-            _check(name, getattr(self, name), 1, MOST_FRAMES)
+            _check(name, getattr(self, name), 1, MAX_FRAMES)
         for name in ("appear_s", "disappear_s", "cooldown_s"):
             _check(name, getattr(self, name), 0, LONGEST_DWELL_S)
 
@@ -186,7 +186,7 @@ class Presence:
         return "appeared"
 
 
-_MOST_BETWEEN_NS = 1_000_000_000  # a camera that is away for an hour was looked at for none of it
+_MAX_BETWEEN_NS = 1_000_000_000  # a camera that is away for an hour was looked at for none of it
 
 
 class EventWatch:
@@ -230,7 +230,7 @@ class EventWatch:
         """Look at one result, and tell what it decided; in whose loop it is called."""
         now_ns = result.frame.captured_ns
         last_ns, self._last_ns = self._last_ns, now_ns
-        passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MOST_BETWEEN_NS)
+        passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MAX_BETWEEN_NS)
         if isinstance(result, Segmentation):
             self._see_shares(result)
         elif len(result.confidences):

@@ -17,14 +17,14 @@ import numpy as np
 from edge_sdk.core.frame import Image, Result
 from edge_sdk.events.rules import WORST_QUALITY, SnapshotSettings
 
-MOST_BYTES = 512_000
+MAX_BYTES = 512_000
 """Of one picture: brokers take it without a thought, and all of a fleet's go over one network."""
 
 _JOIN_S = 0.5
 
 
 class Jpeg(NamedTuple):
-    """A file of at most `MOST_BYTES` bytes, and its picture's width and height in pixels."""
+    """A file of at most `MAX_BYTES` bytes, and its picture's width and height in pixels."""
 
     data: bytes
     width: int
@@ -124,7 +124,7 @@ def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:
     tried = quality
     while True:
         _, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, tried])
-        if len(data) <= MOST_BYTES:
+        if len(data) <= MAX_BYTES:
             return Jpeg(data.tobytes(), picture.shape[1], picture.shape[0])
         if tried > WORST_QUALITY:
             tried = max(WORST_QUALITY, tried // 2)

@@ -106,7 +106,7 @@ _LIMIT_GOLDENS = 10
 
 
 class _Proof:
-    """Whether a loaded model's golden inputs were replayed, and how long a run may take; shared by its twins."""
+    """Whether a loaded model's golden inputs were replayed, and how long a run may take; shared by its clones."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -179,7 +179,7 @@ class Session:
             )
         return session
 
-    def twin(self) -> Session:
+    def clone(self) -> Session:
         """Return another session on the same loaded model, with its own buffers, so that another thread may run it."""
         other = copy.copy(self)
         other._origin = self._origin or self  # as long as one of them lives, a cache finds the model
@@ -355,7 +355,7 @@ class SessionCache:
             with self._lock:
                 self._alive[key] = loaded
                 self._keep(key, loaded)
-            return loaded.twin() if found else loaded
+            return loaded.clone() if found else loaded
 
     def _keep(self, key: _Key, loaded: Session) -> None:
         self._kept[key] = loaded

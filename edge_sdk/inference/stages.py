@@ -99,13 +99,13 @@ class Stages:
 
         return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake(None), remake)
 
-    def twin(self, bundle: Bundle) -> Stages:
+    def clone(self, bundle: Bundle) -> Stages:
         """Return others on the same loaded model, with buffers of their own, so that another thread may run them.
 
         Args:
             bundle: that they were opened from.
         """
-        return self._around(self.session.twin(), bundle)
+        return self._around(self.session.clone(), bundle)
 
     @property
     def threads(self) -> int:

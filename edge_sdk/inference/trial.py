@@ -31,8 +31,8 @@ from edge_sdk.core.errors import (
     ModelError,
     OutputError,
     SessionError,
-    is_want_of_memory,
-    says_want_of_memory,
+    is_out_of_memory,
+    says_out_of_memory,
 )
 from edge_sdk.core.files import read_regular, state_folder, write_record
 from edge_sdk.core.machine import Cpu, free_bytes
@@ -127,7 +127,7 @@ class TrialVerdict(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-_MOST = 64  # records that are kept; each has less than a kilobyte
+_MAX = 64  # records that are kept; each has less than a kilobyte
 
 
 class TrialRecord(msgspec.Struct, frozen=True):
@@ -172,7 +172,7 @@ class TrialRecord(msgspec.Struct, frozen=True):
         write_record(path, msgspec.json.encode(self))
         with contextlib.suppress(OSError):  # another process tidies up too
             records = sorted(path.parent.glob("*.json"), key=lambda record: record.stat().st_mtime, reverse=True)
-            for old in records[_MOST:]:
+            for old in records[_MAX:]:
                 old.unlink()
 
     def _path(self) -> Path:
@@ -334,7 +334,7 @@ def _verdict(
         words = complaint.decode(errors="replace")
         if process.returncode == 0:
             return _answer(answer, where)
-        if says_want_of_memory(words):
+        if says_out_of_memory(words):
             return TrialVerdict("memory")
         if process.returncode > 0:
             last = (words.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
@@ -413,7 +413,7 @@ def _try(job: TrialJob) -> TrialVerdict:
     except MemoryError:
         return TrialVerdict("memory")
     except EdgeError as error:
-        if is_want_of_memory(error):
+        if is_out_of_memory(error):
             return TrialVerdict("memory")
         for family, kind in _KINDS.items():
             if isinstance(error, family):

@@ -30,7 +30,7 @@ from edge_sdk.core.errors import (
     LabelError,
     OutputError,
     UsageError,
-    want_of_permission,
+    missing_permission,
     worst_first,
 )
 from edge_sdk.core.files import state_folder
@@ -342,7 +342,7 @@ def _check_source(settings: PipelineSettings) -> SourceKind:
         raise CameraError(f"{path}: no such device; is the camera connected? See `v4l2-ctl --list-devices`")
     if kind is DEVICE and not os.access(path, os.R_OK | os.W_OK):
         raise CameraError(f"{path}: permission denied; add this user to the group `video`")
-    denied = want_of_permission(path)
+    denied = missing_permission(path)
     if denied:
         raise CameraError(f"{path}: {denied}")
     if path.is_dir() and not any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir()):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.core.errors import CameraError, want_of_permission
+from edge_sdk.core.errors import CameraError, missing_permission
 from edge_sdk.core.frame import Frame, Image
 from edge_sdk.sources.location import (
     AS_IT_COMES,
@@ -24,10 +24,10 @@ from edge_sdk.sources.location import (
     pattern_of,
     redact,
 )
-from edge_sdk.sources.opencv import MOST_READ_PX, decode, set_up_opencv, turned
+from edge_sdk.sources.opencv import MAX_READ_PX, decode, set_up_opencv, turned
 from edge_sdk.sources.slot import SourceStats, SourceStatus
 
-_EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MOST_READ_PX / 1e6:.1f} million pixels at most"
+_EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MAX_READ_PX / 1e6:.1f} million pixels at most"
 
 
 class ImageFiles:
@@ -113,13 +113,13 @@ class ImageFiles:
 
     def _none_readable(self) -> CameraError:
         _image_paths(self._path)  # which says that none is there
-        why = next(filter(None, map(want_of_permission, self._paths)), _EXPECTED)
+        why = next(filter(None, map(missing_permission, self._paths)), _EXPECTED)
         return CameraError(f"{self._path}: none of {len(self._paths)} images can be read; {why}")
 
 
 def _image_paths(path: Path) -> list[Path]:
     check_path(str(path.absolute()))
-    denied = want_of_permission(path)
+    denied = missing_permission(path)
     if denied:
         raise CameraError(f"{path}: {denied}")
     try:
@@ -140,7 +140,7 @@ def _read(path: Path) -> Image | None:
     except OSError as cause:  # of descriptors or of the disk: the next one, too, would be called broken
         raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
     # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
-    return decode(data, MOST_READ_PX)
+    return decode(data, MAX_READ_PX)
 
 
 _DEFAULT_SIZE_WH, _DEFAULT_FPS = (1280, 720), 30.0

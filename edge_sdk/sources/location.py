@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from edge_sdk.core.errors import CameraError, ConfigError, printable, want_of_permission
+from edge_sdk.core.errors import CameraError, ConfigError, missing_permission, printable
 
 LARGEST_SIDE_PX = 16384
 SLOWEST_FPS, FASTEST_FPS = 0.1, 240.0
@@ -190,7 +190,7 @@ def check_path(location: str, expected: str = "") -> None:
         slashes = without_slashes(location)
         if slashes:
             raise CameraError(slashes)
-        missing = want_of_permission(path) or f"no such file or folder{expected}"
+        missing = missing_permission(path) or f"no such file or folder{expected}"
         raise CameraError(f"{redact(location) or 'no source'}: {missing}")
     if not path.is_dir() and not path.is_file():
         raise CameraError(f"{redact(location)}: neither a file nor a folder{expected}")

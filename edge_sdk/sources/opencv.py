@@ -51,9 +51,9 @@ from edge_sdk.sources.location import (
 )
 from edge_sdk.sources.relay import Relay, reason_of, stream_trouble
 
-MOST_SENT_PX = 1 << 25
+MAX_SENT_PX = 1 << 25
 """Of a picture that a camera sends, or of a film: 7680x4320 are a little less. Five pictures are held at once."""
-MOST_READ_PX = 1 << 26
+MAX_READ_PX = 1 << 26
 """Of an image file: photos of telephones and camera modules have up to 64 million."""
 
 _SIZED_JPEG = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 of ITU-T T.81, which tell the size
@@ -143,7 +143,7 @@ def _little(data: bytes) -> int:
 
 _FALLBACK_FPS = 25.0  # where a header says nothing, or 1000 and 90000, which are time bases and no rates
 _FFMPEG_QUIET = "-8"  # AV_LOG_QUIET
-_MOST_BYTES = 3 * (MOST_SENT_PX + (1 << 20))  # BGR, and rows that are aligned
+_MAX_BYTES = 3 * (MAX_SENT_PX + (1 << 20))  # BGR, and rows that are aligned
 _OPENCV_SILENT = 0  # LOG_LEVEL_SILENT
 
 
@@ -246,9 +246,9 @@ class OpenCvCapture:
     def excess(self) -> str:
         """Why pictures are too large to be decoded; empty where they are not."""
         width, height = (int(self._capture.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
-        if width * height <= MOST_SENT_PX:
+        if width * height <= MAX_SENT_PX:
             return ""
-        return f"its pictures are {width}x{height}, expected {MOST_SENT_PX / 1e6:.1f} million pixels at most"
+        return f"its pictures are {width}x{height}, expected {MAX_SENT_PX / 1e6:.1f} million pixels at most"
 
     @property
     def frame_count(self) -> float:
@@ -281,7 +281,7 @@ class JpegCapture(OpenCvCapture):
                 return None
         except cv2.error:
             return None
-        return decode(data.reshape(-1).data, MOST_SENT_PX)
+        return decode(data.reshape(-1).data, MAX_SENT_PX)
 
 
 def plausible_fps(fps: float) -> float:
@@ -304,7 +304,7 @@ def _limit_ffmpeg() -> None:
         with contextlib.suppress(AttributeError):
             limit = ctypes.CDLL(str(file)).av_max_alloc  # loaded already: this finds it, and what it depends on
             limit.argtypes, limit.restype = [ctypes.c_size_t], None
-            limit(_MOST_BYTES)
+            limit(_MAX_BYTES)
 
 
 def set_up_opencv() -> None:

@@ -20,7 +20,7 @@ from edge_sdk.sources.location import SourceOptions, picamera_number
 from edge_sdk.sources.opencv import plausible_fps, size_remark
 
 _BUFFERS = 4
-_MOST_AGE_NS = 10_000_000_000
+_MAX_AGE_NS = 10_000_000_000
 
 
 def load_picamera() -> Any:
@@ -131,7 +131,7 @@ def _monotonic_ns(sensor_ns: int | None) -> int | None:
         return None
     now_ns = time.monotonic_ns()
     for clock_ns in (now_ns, time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
-        if 0 <= clock_ns - sensor_ns < _MOST_AGE_NS:
+        if 0 <= clock_ns - sensor_ns < _MAX_AGE_NS:
             return now_ns - (clock_ns - sensor_ns)
     return None
 

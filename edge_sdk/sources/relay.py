@@ -212,9 +212,9 @@ def _no_tls(error: ssl.SSLError, scheme: str) -> str:
 _CHUNK = 1 << 16  # bytes
 _LONGEST_HEAD = 1 << 16  # bytes, of an answer; cameras have some hundred
 _LONGEST_BODY = 1 << 20  # bytes, of an answer in RTSP; the description of a stream has a few thousand
-_MOST = 8  # connections at once; FFmpeg has one, and two while it seeks in a file
-_MOST_REDIRECTS = 8  # as of FFmpeg for HTTP; for RTSP it has no limit
-_MOST_SHOWN = 200  # characters of what a camera says
+_MAX = 8  # connections at once; FFmpeg has one, and two while it seeks in a file
+_MAX_REDIRECTS = 8  # as of FFmpeg for HTTP; for RTSP it has no limit
+_MAX_SHOWN = 200  # characters of what a camera says
 _ENDING_S = 0.1
 _HEAD_END = re.compile(rb"\n\r?\n")
 _STATUS = re.compile(rb"(?:RTSP|HTTP|ICY)\S*\s+(\d{1,3})")
@@ -254,7 +254,7 @@ class Relay:
         family = self._first.family
         loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
         try:
-            self._listener = socket.create_server((loopback, 0), family=family, backlog=_MOST)
+            self._listener = socket.create_server((loopback, 0), family=family, backlog=_MAX)
         except OSError as cause:
             self._first.close()
             raise CameraError(reason_of(cause)) from cause
@@ -281,9 +281,9 @@ class Relay:
             CameraError: it leads to another server, which is not allowed; or it is one too many.
         """
         self._redirects += 1
-        if self._redirects > _MOST_REDIRECTS:
+        if self._redirects > _MAX_REDIRECTS:
             raise UntrustedError(
-                f"it redirects more than {_MOST_REDIRECTS} times; give the address that it is to lead to as the source"
+                f"it redirects more than {_MAX_REDIRECTS} times; give the address that it is to lead to as the source"
             )
         if self.scheme == "http":
             if location.startswith("//"):
@@ -293,7 +293,7 @@ class Relay:
         target = self._server_of(location)
         if target is None:
             raise UntrustedError(
-                f"it redirects to another server, {redact(location[:_MOST_SHOWN])}; give that address as the source "
+                f"it redirects to another server, {redact(location[:_MAX_SHOWN])}; give that address as the source "
                 "if it is meant, or set allow_other_hosts"
             )
         self.address = target
@@ -321,7 +321,7 @@ class Relay:
                 connection, _ = self._listener.accept()
                 camera, self._first = self._first, None
                 try:
-                    if sum(map(threading.Thread.is_alive, self._threads)) > _MOST:
+                    if sum(map(threading.Thread.is_alive, self._threads)) > _MAX:
                         raise RuntimeError("too many connections")
                     self._start(partial(self._serve, connection, camera))
                 except RuntimeError:  # or no thread to be had

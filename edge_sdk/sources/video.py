@@ -16,7 +16,7 @@ from threading import Event, Thread
 
 import numpy as np
 
-from edge_sdk.core.errors import CameraError, descriptor_shortage, want_of_permission
+from edge_sdk.core.errors import CameraError, descriptor_shortage, missing_permission
 from edge_sdk.core.frame import Frame, Image
 from edge_sdk.core.threads import join_or_leave
 from edge_sdk.sources.location import AS_IT_COMES, SourceOptions, check_path, check_utf8
@@ -110,7 +110,7 @@ class VideoFile:
         if capture is None or first is None:
             if capture is not None:
                 capture.release()
-            trouble = excess or want_of_permission(self._path) or descriptor_shortage() or _NO_FRAME
+            trouble = excess or missing_permission(self._path) or descriptor_shortage() or _NO_FRAME
             raise CameraError(f"{self._path}: {trouble}")
         return capture, first
 

@@ -90,7 +90,7 @@ class LiveTuner:
         self._clock_ns, self._cpu_ns, self.load_limit_s = clock_ns, cpu_ns, load_limit_s
         self._phase = _Phase.WAITING
         self._restarts = 0
-        self._rubbish: list[object] = []
+        self._discarded: list[object] = []
         self._loading: BackgroundTask[tuple[_Stages, Cores]] | None = None
         self._ending: BackgroundTask[_End | Cores] | None = None
         self._window: Window | None = None
@@ -154,7 +154,7 @@ class LiveTuner:
             f"tuning is given up: {self._wanted} was not loaded after {self.load_limit_s:g} s; what runs stays. The "
             "next start tries again, unless it is given --variant with a model that loads"
         )
-        self._rubbish = []  # the other list is that of the thread which hangs
+        self._discarded = []  # the other list is that of the thread which hangs
         self._retire()
 
     def _begin(self, loop: Loop) -> None:
@@ -190,7 +190,7 @@ class LiveTuner:
             self._go_on(loop, self._next(None))
             return
         if self._has_other_cores(cores):
-            self._rubbish.append(stages)
+            self._discarded.append(stages)
             del stages
             self._restart(loop, cores)
         else:
@@ -211,7 +211,7 @@ class LiveTuner:
         found = window.measurement(rating, self._clock_ns(), self._cpu_ns())
         self._window = None
         self._give(loop, self._at_home[1], self._at_home[0].variant)
-        self._rubbish.append(window.timed.give_up())
+        self._discarded.append(window.timed.give_up())
         if found is not None:
             self._measured.append(found)
         elif window.timed.failure is not None:
@@ -297,16 +297,16 @@ class LiveTuner:
     def _retire(self) -> None:
         """Hold nothing any more: what the loop does not run is given back, beside it."""
         self._phase = _Phase.DONE
-        self._rubbish.append(self._home)
+        self._discarded.append(self._home)
         self._home = None
         self._beside(lambda: None)
 
     def _beside(self, work: Callable[[], Value]) -> BackgroundTask[Value]:
         """Run something beside the loop, after what is given back: a session's memory takes milliseconds."""
-        rubbish = self._rubbish
+        discarded = self._discarded
 
         def clear_and_work() -> Value:
-            rubbish.clear()
+            discarded.clear()
             return work()
 
         return BackgroundTask(clear_and_work, "tuning")

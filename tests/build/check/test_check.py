@@ -309,12 +309,12 @@ def test_a_constant_node_in_another_file(tmp_path: Path) -> None:
 def test_more_than_protobuf_can_hold(tmp_path: Path) -> None:
     """A sparse file: its size is seen before it is read."""
     _split(tmp_path)
-    os.truncate(tmp_path / "weights.bin", external_data.MOST_BYTES)
+    os.truncate(tmp_path / "weights.bin", external_data.MAX_BYTES)
     with pytest.raises(ModelError, match="bytes together, expected at most 2147483647"):
         _check(tmp_path)
     with pytest.raises(ModelError, match="bytes together"):
         read_external(tmp_path, "weights.bin", 1000)
-    os.truncate(tmp_path / "model.onnx", external_data.MOST_BYTES + 1)
+    os.truncate(tmp_path / "model.onnx", external_data.MAX_BYTES + 1)
     with pytest.raises(ModelError, match="have 2147483648 bytes together"):
         _check(tmp_path)
 

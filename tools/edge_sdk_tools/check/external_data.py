@@ -19,7 +19,7 @@ from edge_sdk_tools.check.refusal import RefusedModelError
 if TYPE_CHECKING:
     import onnx
 
-MOST_BYTES = 2**31 - 1
+MAX_BYTES = 2**31 - 1
 """Largest model with everything in it: protobuf's own limit for a message."""
 
 
@@ -76,7 +76,7 @@ def read_opened(file: BufferedReader, room: int) -> bytes:
 
     Args:
         file: a regular file, opened.
-        room: bytes that are left below `MOST_BYTES`.
+        room: bytes that are left below `MAX_BYTES`.
 
     Raises:
         RefusedModelError: it is larger, or cannot be read.
@@ -96,7 +96,7 @@ def read_external(folder: Path, file: str, room: int) -> bytes:
     Args:
         folder: the model's.
         file: checked by `external_part`.
-        room: bytes that are left below `MOST_BYTES`.
+        room: bytes that are left below `MAX_BYTES`.
 
     Raises:
         RefusedModelError: it is missing, outside the folder, no regular file, or too large.
@@ -119,9 +119,9 @@ def read_external(folder: Path, file: str, room: int) -> bytes:
 
 
 def too_large(excess: int) -> RefusedModelError:
-    """The refusal of a model above `MOST_BYTES`."""
+    """The refusal of a model above `MAX_BYTES`."""
     return RefusedModelError(
-        f"model and weights have {MOST_BYTES + excess} bytes together, expected at most {MOST_BYTES}",
+        f"model and weights have {MAX_BYTES + excess} bytes together, expected at most {MAX_BYTES}",
         "choose a smaller model",
     )
 

@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from edge_sdk.bundle.model_file import Damaged
 from edge_sdk.core.errors import ModelError
-from edge_sdk_tools.check.external_data import MOST_BYTES, external_part, open_model, read_external, read_opened
+from edge_sdk_tools.check.external_data import MAX_BYTES, external_part, open_model, read_external, read_opened
 from edge_sdk_tools.check.foreign import no_model
 from edge_sdk_tools.check.functions import nodes_of
 from edge_sdk_tools.check.refusal import RefusedModelError
@@ -90,7 +90,7 @@ def assemble(
     Raises:
         ModelError: a file has changed since.
     """
-    files = {"": _read(path), **{name: read_external(path.parent, name, MOST_BYTES) for name in names}}
+    files = {"": _read(path), **{name: read_external(path.parent, name, MAX_BYTES) for name in names}}
     if digest(files) != sha256:
         raise ModelError(f"{path}: changed while it was checked; check it again")
     proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
@@ -111,7 +111,7 @@ def digest(files: Mapping[str, bytes]) -> str:
 
 def _read(path: Path) -> bytes:
     with open_model(path) as file:
-        return read_opened(file, MOST_BYTES)
+        return read_opened(file, MAX_BYTES)
 
 
 def _read_external(proto: onnx.ModelProto, folder: Path, files: dict[str, bytes]) -> list[Weight]:
@@ -164,7 +164,7 @@ def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tu
     """File, offset and length of an external tensor; the file is read when it is the first in it."""
     part = external_part(tensor)
     if part.file not in files:
-        files[part.file] = read_external(folder, part.file, MOST_BYTES - sum(map(len, files.values())))
+        files[part.file] = read_external(folder, part.file, MAX_BYTES - sum(map(len, files.values())))
     size = len(files[part.file])
     length = size - part.offset if part.length is None else part.length
     if part.offset > size or length < 0 or part.offset + length > size:

@@ -121,7 +121,7 @@ class Subject:
         spec = self.spec
         if confidence is not None:
             spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
-        return Model(self.session.twin(), spec, len(self.labels), self.memory)
+        return Model(self.session.clone(), spec, len(self.labels), self.memory)
 
 
 def open_subject(path: Path) -> Subject:
