@@ -40,9 +40,9 @@ class Model:
         self.bundle, self._stages = bundle, stages
         self.labels = bundle.labels()
         self.latency_budget_ms = bundle.manifest.latency_budget_ms
-        promise = bundle.manifest
+        manifest = bundle.manifest
         # Only class ids of a classifier are counted without the background.
-        self._background = promise.task == "classification" and promise.classification.background_class
+        self._background = manifest.task == "classification" and manifest.classification.background_class
 
     @classmethod
     def open(cls, bundle: Bundle, *, variant: str | None = None, settings: SessionSettings | None = None) -> Model:

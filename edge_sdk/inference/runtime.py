@@ -314,17 +314,17 @@ def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
         MissingDependencyError: it needs onnxruntime-extensions, which is not installed.
         OutputError: there is no place for a copy.
     """
-    promise = bundle.manifest
-    if promise.libraries:
+    manifest = bundle.manifest
+    if manifest.libraries:
         if not bundle.signed:
             raise BundleError(
-                f"{bundle.path}: carries {promise.libraries[0]}, a library of custom operators, which is loaded only "
+                f"{bundle.path}: carries {manifest.libraries[0]}, a library of custom operators, which is loaded only "
                 "from a bundle that is signed by a trusted key; sign it with `edge-sdk sign` and give --trust KEY.pub"
             )
         with _copies(bundle) as copies:
             yield copies
         return
-    needed = [name for name in promise.variants[0].operators if name.startswith(f"{EXTENSIONS_DOMAIN}:")]
+    needed = [name for name in manifest.variants[0].operators if name.startswith(f"{EXTENSIONS_DOMAIN}:")]
     yield [_extensions(bundle, needed[0])] if needed else []
 
 

@@ -163,15 +163,15 @@ class Session:
                 and no trusted signature.
             MissingDependencyError: it needs operators of a package that is not installed.
         """
-        promise = bundle.manifest
-        chosen = settings or SessionSettings.of(promise)
-        file = promise.variants[0].file
+        manifest = bundle.manifest
+        chosen = settings or SessionSettings.of(manifest)
+        file = manifest.variants[0].file
         try:
             with operator_libraries(bundle) as libraries:
                 session = cls(bundle.read(file), chosen, str(bundle.path / file), libraries)
         except SessionError as cause:
             raise IncompatibleError(str(cause)) from cause
-        dtype, shape = promise.taken.dtype, promise.taken.shape(promise.input.size_wh)
+        dtype, shape = manifest.taken.dtype, manifest.taken.shape(manifest.input.size_wh)
         if (session.input_dtype, session.input_shape) != (np.dtype(dtype), shape):
             raise BundleError(
                 f"{bundle.path / file}: takes {session.input_dtype} {session.input_shape}, the manifest says "
@@ -248,7 +248,6 @@ class Session:
             IncompatibleError: when an output differs by more than the manifest allows.
         """
         variant = bundle.manifest.variants[0]
-        promise = variant.golden
         worst = 0.0
         images, noise = bundle.golden_and_noise(most)
         limit_s, slowest_s = self._guard.limit_s, 0.0
@@ -260,7 +259,7 @@ class Session:
             run_ns = time.perf_counter_ns() - start_ns
             self.replay_ns = min(self.replay_ns or run_ns, run_ns)
             slowest_s = max(slowest_s, run_ns / 1e9)
-            problem = largest_difference(outputs, expected, promise, noise)
+            problem = largest_difference(outputs, expected, variant.golden, noise)
             if isinstance(problem, str):
                 raise IncompatibleError(
                     f"{bundle.path}: golden input {index} gives other results here ({variant.file}: {problem}); "
