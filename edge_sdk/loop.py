@@ -105,7 +105,7 @@ class Supervisor(Protocol):
 
 
 class Loop:
-    """Take the freshest frame, run it, deliver the result; by steps, or to its end: `run()`, or `for result in loop`.
+    """Takes the freshest frame, runs it and delivers the result: by `step()`, `run()`, or `for result in loop`.
 
     Args:
         source: where frames come from.
@@ -150,7 +150,7 @@ class Loop:
 
     @property
     def stages(self) -> Stage[Frame, Result]:
-        """Those of the next step. Others begin without the durations of those before them."""
+        """Frame -> Result, of the next step. Others begin without the durations of those before them."""
         return self._stages
 
     @stages.setter
@@ -258,7 +258,7 @@ class RunRecord:
         self._first_ns = self._last_ns = 0
 
     def put(self, result: Result) -> None:
-        """Count what is not finite, of which the loop knows nothing."""
+        """Count a result whose outputs were no numbers, of which the loop knows nothing."""
         if not result.is_finite:
             self.not_finite += 1
 

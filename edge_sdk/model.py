@@ -109,7 +109,7 @@ class Model:
         latency_ms: float | None = None,
         observers: Sequence[Sink] = (),
     ) -> Loop:
-        """Return the loop over a source: always the freshest frame, within a latency budget.
+        """Make the loop over a source: always the freshest frame, within a latency budget.
 
         Args:
             source: of `open_source`, or anything with `latest`, `ended` and `close`. One with `paced = False` gives its

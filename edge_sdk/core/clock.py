@@ -39,7 +39,7 @@ class WallClock:
         self._unset_s: float | None = None if self.is_synchronised else offset_s()
 
     def look(self) -> float | None:
-        """Ask again.
+        """Ask again whether the clock is synchronised.
 
         Returns:
             When it was synchronised since the last look: seconds by which it was put forward, since it was found not to

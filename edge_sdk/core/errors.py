@@ -160,7 +160,7 @@ class LinesError(OutputError):
 
 
 class StoppedError(Exception):
-    """Told to stop before it was through: nothing is wrong, and so no handler of errors may take it for one."""
+    """Work that was told to stop before it was done: nothing is wrong, so it is no `EdgeError`."""
 
 
 _WORDS = (

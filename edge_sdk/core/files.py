@@ -101,7 +101,7 @@ def state_folder() -> Path:
 
 
 def write_record(path: Path, data: bytes) -> None:
-    """Put a record where others read it: the old one or the new one is there, never a half, whoever else writes.
+    """Write a record so that readers find the old one or the new one, never a half, whoever else writes.
 
     Args:
         path: of the record; its folder is made where it is missing.

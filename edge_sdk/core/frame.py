@@ -111,7 +111,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         return cls(as_picture(image), time.monotonic_ns(), time.time(), seq, camera)
 
     def __repr__(self) -> str:
-        """Without the pixels, of which results would be full otherwise."""
+        """Show the frame without its pixels, of which results would be full otherwise."""
         shape = getattr(self.image, "shape", None)
         return f"Frame(shape={shape}, seq={self.seq}, camera={self.camera!r}, captured_at={self.captured_at})"
 
@@ -125,7 +125,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
 def _corner_arrays(
     offset_x: float, offset_y: float, scale_x: float, scale_y: float, size_wh: tuple[int, int]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Offset, scale and frame size as float32 (2,), for both corners of a box."""
+    """Return offset, scale and frame size as float32 (2,), for both corners of a box."""
     return (
         np.array((offset_x, offset_y), np.float32),
         np.array((scale_x, scale_y), np.float32),
@@ -204,7 +204,7 @@ class Prepared(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class Inferred(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What the model answered.
+    """What the model returned for one frame.
 
     Attributes:
         outputs: in the order of the model's outputs. They belong to the session and are overwritten by the next run.

@@ -255,7 +255,7 @@ _GIVEN_BACK = ("inactive_file", "slab_reclaimable")
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that is free for this process: the machine's, or its control group's where that is less.
+    """Return the memory that is free for this process: the machine's, or its control group's where that is less.
 
     Args:
         root: the folder that holds `proc` and `sys`; another one in tests.

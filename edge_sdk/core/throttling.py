@@ -177,7 +177,7 @@ def _number(path: Path, base: int = 10) -> int | None:
 
 
 def _celsius(path: Path) -> float | None:
-    """/sys has thousandths of a degree."""
+    """Read a temperature in degrees Celsius, of which /sys has thousandths; None where it makes no sense."""
     number = _number(path)
     if number is None or not _SENSIBLE_C[0] <= number / 1000 <= _SENSIBLE_C[1]:
         return None

@@ -19,7 +19,7 @@ _PAINTED = 255
 
 
 class Overlay:
-    """Paints class maps; with a line in full colour where one class ends.
+    """Paints class maps over pictures, with a line in full colour where one class ends.
 
     Args:
         colours: BGR, one a class that is painted; None for one that is not. Ids beyond them are not painted either.
@@ -70,7 +70,7 @@ class _Pen(NamedTuple):
 
 
 class Annotator:
-    """Draws results.
+    """Draws results on pictures.
 
     Args:
         labels: one a class, in output order.
@@ -180,6 +180,6 @@ def _fit_text(text: str, room_px: int, pen: _Pen) -> tuple[str, Sequence[int], i
 
 
 def _readable_on(colour: _Colour) -> _Colour:
-    """Black or white, by the luma of the ground (ITU-R BT.601)."""
+    """Return black or white, by the luma of the ground (ITU-R BT.601)."""
     blue, green, red = colour
     return (0, 0, 0) if 0.114 * blue + 0.587 * green + 0.299 * red > 128 else (255, 255, 255)

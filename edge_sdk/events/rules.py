@@ -137,7 +137,7 @@ class Presence:
         self.confidence, self.boxes_xyxy, self.index = confidence, boxes_xyxy, index
 
     def step(self, passed_ns: int, now_ns: int, *, is_known: bool) -> Turn | None:
-        """Go on by one result, and forget what was seen in it.
+        """Take one result into account, and forget what was seen in it.
 
         Args:
             passed_ns: since the result before, as far as that was time in which somebody looked.
@@ -227,7 +227,7 @@ class EventWatch:
         return cls(rules, labels_by_id(bundle), sink)
 
     def put(self, result: Result) -> None:
-        """Look at one result, and tell what it decided; in whose loop it is called."""
+        """Take one result into account, and tell what it decided; called in the loop's thread."""
         now_ns = result.frame.captured_ns
         last_ns, self._last_ns = self._last_ns, now_ns
         passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MAX_BETWEEN_NS)

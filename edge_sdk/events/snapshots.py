@@ -32,7 +32,7 @@ class Jpeg(NamedTuple):
 
 
 class Snapshots:
-    """An observer of one camera's loop, to be closed.
+    """Makes pictures of one camera: an observer of its loop, to be closed.
 
     Args:
         settings: when, and how large.
@@ -57,7 +57,7 @@ class Snapshots:
         self.made = self.replaced = 0
 
     def ask(self) -> None:
-        """Have one made of the frame at hand, or of the next; from any thread."""
+        """Have a picture made of the frame at hand, or of the next; from any thread."""
         self._is_asked = True
 
     def put(self, result: Result) -> None:
@@ -85,7 +85,7 @@ class Snapshots:
         self._news.set()
 
     def close(self) -> None:
-        """Make the one that waits, and no more; waits for it half a second at most."""
+        """Make the picture that waits, and no more; waits for it half a second at most."""
         self._is_closed = True
         self._news.set()
         if self._thread is not None:

@@ -26,7 +26,7 @@ _OWN_DOMAINS = ("ai.onnx:", "ai.onnx.ml:", "com.microsoft:", "com.microsoft.nchw
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle is.
+    """What a bundle is, as `edge-sdk inspect` shows it.
 
     Attributes:
         name, version, created_at, target, machine, task, decoder: as the manifest says.
@@ -72,7 +72,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfiledRun(msgspec.Struct, frozen=True):
-    """What a bundle's first variant does here.
+    """Where a run of a bundle's first variant spends its time here.
 
     Attributes:
         variant: its name.
@@ -88,7 +88,7 @@ class ProfiledRun(msgspec.Struct, frozen=True):
 
 
 def inspect_bundle(bundle: Bundle) -> Inspection:
-    """Say what a verified bundle is.
+    """Describe a verified bundle.
 
     Raises:
         BundleError: its labels changed since it was opened.

@@ -280,7 +280,7 @@ def _pixels(pixels: Image, code: int | None) -> _Fill:
 
 
 def _letterbox(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Region, Geometry]:
-    """Keep the aspect ratio; the rest is padding."""
+    """Place a frame so that it keeps its aspect ratio; the rest is padding."""
     target_w, target_h = spec.size_wh
     scale = min(target_w / width, target_h / height)
     inner_w = min(target_w, max(1, round(width * scale)))
@@ -293,7 +293,7 @@ def _letterbox(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Regi
 
 
 def _stretch(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Region, Geometry]:
-    """Fill the input whatever the aspect ratio."""
+    """Place a frame so that it fills the input whatever its aspect ratio."""
     target_w, target_h = spec.size_wh
     return _WHOLE, _WHOLE, Geometry(target_w / width, target_h / height, 0.0, 0.0)
 

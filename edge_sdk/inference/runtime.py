@@ -83,7 +83,7 @@ def options_of(provider: str, settings: SessionSettings) -> dict[str, str]:
 
 
 def _engine_folder(chosen: str | None) -> Path | None:
-    """Only this user's: an engine is code that the GPU runs."""
+    """Make the folder of TensorRT's engines, for this user only: an engine is code that the GPU runs."""
     try:
         folder = Path(chosen) if chosen else state_folder() / "tensorrt"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -179,14 +179,14 @@ def onnxruntime_version() -> str:
 
 
 def available_providers() -> tuple[str, ...]:
-    """Execution providers that this ONNX Runtime was built with; whether their libraries load is another question."""
+    """Return the execution providers that this ONNX Runtime was built with; their libraries may still not load."""
     return tuple(ort.get_available_providers())
 
 
 def open_inference(
     model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] = ()
 ) -> tuple[ort.InferenceSession, Providers]:
-    """Load a model on the best providers that are to be had.
+    """Load a model on the first of the wanted providers that start here.
 
     Args:
         model: the bytes of an .ort or .onnx file, verified by the caller.
@@ -288,7 +288,7 @@ class Shortfalls:
         self._said: set[tuple[str, str]] = set()
 
     def tell(self, variant: str, providers: Providers) -> None:
-        """Say what is new.
+        """Say which of a session's shortfalls were not said yet.
 
         Args:
             variant: whose session it is.
@@ -307,7 +307,7 @@ EXTENSIONS_PACKAGE = "onnxruntime-extensions>=0.15"
 
 @contextlib.contextmanager
 def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
-    """Libraries to load with the variant that runs; private copies of a bundle's own, gone at the end.
+    """Give the libraries to load with the first variant; copies of a bundle's own, removed at the end.
 
     Raises:
         BundleError: it carries libraries and was not verified by a trusted key, or one was altered.

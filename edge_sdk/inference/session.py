@@ -52,7 +52,7 @@ _INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
 
 
 class NodeArg(Protocol):
-    """What ONNX Runtime says of an input or output."""
+    """An input or output, as ONNX Runtime describes it."""
 
     name: str
     type: str
@@ -60,7 +60,7 @@ class NodeArg(Protocol):
 
 
 def only_input(inputs: Sequence[NodeArg], where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
-    """Name, shape and type of a model's one input.
+    """Return name, shape and type of a model's one input.
 
     Raises:
         SessionError: there are others, or it is not float32 or uint8 of fixed shape.
@@ -88,7 +88,7 @@ def check_outputs(outputs: Sequence[NodeArg], where: str) -> None:
 
 
 def misfit_of(given: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
-    """Return what is wrong with an input, and the next step; None when nothing is."""
+    """Say what is wrong with an input, and the next step; None when nothing is."""
     if not isinstance(given, np.ndarray):
         return f"{type(given).__name__}; give a numpy array"
     found = f"{given.dtype} {given.shape}"
@@ -301,7 +301,7 @@ class Session:
         self._bound = tensor
 
     def _bind_outputs(self) -> tuple[Tensor, ...] | None:
-        """Buffers of our own where all shapes are fixed; else ONNX Runtime allocates and None says so."""
+        """Bind buffers of our own and return them where all shapes are fixed; else ONNX Runtime allocates, and None."""
         outputs = self.inference.get_outputs()
         if not all(isinstance(d, int) for output in outputs for d in output.shape):
             for output in outputs:
@@ -317,7 +317,7 @@ _Key: TypeAlias = tuple[str, str, bool, SessionSettings]
 
 
 class SessionCache:
-    """Hands out sessions on models that it keeps; for several threads, which load different models at the same time.
+    """Keeps loaded models and hands out sessions on them; several threads may load different models at once.
 
     Args:
         most: how many models are kept that nobody has; the least recently used one goes. With 0 a model lives as long

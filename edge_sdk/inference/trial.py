@@ -60,7 +60,7 @@ class TrialLimits(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls, memory_mb: int, seconds: float) -> TrialLimits:
-        """Return what a bundle may take now.
+        """Return what a trial of a bundle may take now.
 
         Args:
             memory_mb: that its target has, in MiB; less where less is free.
@@ -131,7 +131,7 @@ _MAX = 64  # records that are kept; each has less than a kilobyte
 
 
 class TrialRecord(msgspec.Struct, frozen=True):
-    """What was tried, and where; another one of anything here has to be tried again.
+    """What was tried, and where; whatever differs in anything here is tried again.
 
     Attributes:
         bundle: digest.
@@ -163,7 +163,7 @@ class TrialRecord(msgspec.Struct, frozen=True):
             return False
 
     def remember(self) -> None:
-        """Write the record; of many the oldest go.
+        """Write the record; of more than 64 the oldest are removed.
 
         Raises:
             OutputError: it cannot be written.
@@ -265,7 +265,7 @@ def prove_here(
 
 
 def _run(job: TrialJob, where: str, is_stopped: Callable[[], bool], *, beside: bool) -> TrialVerdict | None:
-    """Return the verdict of a process; None when it was not waited for."""
+    """Start the process and return its verdict; None when `is_stopped` said so first."""
     import subprocess  # once a bundle and a device: other starts do without this import
 
     # Not in the terminal's group, so that Ctrl-C reaches who waits and not the process; and from /, so that no file
@@ -301,7 +301,7 @@ def _run(job: TrialJob, where: str, is_stopped: Callable[[], bool], *, beside: b
 
 
 def _folder_of_its_own(stack: contextlib.ExitStack) -> dict[str, str]:
-    """Return the variable that names it. What it unpacks is removed here: a process that crashes removes nothing.
+    """Make a folder for what the process unpacks, and return the variable that names it; a crash removes nothing.
 
     Where the disk is full, or nothing may be written, it has none: most bundles unpack nothing, and others say so.
     """
@@ -353,7 +353,7 @@ def _answer(answer: bytes, where: str) -> TrialVerdict:
 
 
 def _environment() -> dict[str, str]:
-    """Return what a model needs of this process's own, with its import path."""
+    """Return the variables that a trial inherits, with this process's import path."""
     kept = {key: value for key, value in os.environ.items() if key in _KEPT_VARIABLES}
     return {**kept, "PYTHONPATH": os.pathsep.join(str(Path(entry or ".").absolute()) for entry in _IMPORT_PATH)}
 

@@ -150,7 +150,7 @@ _SQUARE_BGR = (40, 160, 240)
 
 
 class Pattern:
-    """A `Capture` of drawn pictures.
+    """A test pattern as a `Capture`: drawn pictures at a steady pace.
 
     Args:
         size_wh: pixels.
@@ -174,7 +174,7 @@ class Pattern:
 
     @property
     def stamp_ns(self) -> int:
-        """When the frame was due."""
+        """Monotonic nanoseconds at which the grabbed frame was due."""
         return self._due_ns
 
     def grab(self) -> bool:

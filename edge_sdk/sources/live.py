@@ -233,7 +233,7 @@ class LiveSource(ThreadedSource):
             self.reopenings += 1
 
     def _note_shape(self, shape: tuple[int, ...], remarks: tuple[str, ...]) -> None:
-        """Whoever set it up meant another size: boxes and zones may not fit any more."""
+        """Remark that pictures have another size than before: boxes and zones may not fit any more."""
         if self._shape:
             before, now = ("{1}x{0}".format(*each) for each in (self._shape, shape))
             self.remarks = (*remarks, f"its pictures are {now} now, and were {before}")

@@ -280,7 +280,7 @@ def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a URL's server is.
+    """The address of a URL's server.
 
     Attributes:
         scheme: in lower case.

@@ -148,7 +148,7 @@ _OPENCV_SILENT = 0  # LOG_LEVEL_SILENT
 
 
 class Capture(Protocol):
-    """What a reader needs of a capture."""
+    """An opened camera, stream or file: grab a frame, then decode it."""
 
     @property
     def buffered_since_ns(self) -> int | None:
@@ -352,7 +352,7 @@ FILE_OPTIONS = f"protocol_whitelist;file|format_whitelist;{CONTAINERS}"
 
 
 class _Gate:
-    """Keeps the variable at a value until all who open with it have read it; then lets others in, as they came."""
+    """Keeps the variable at one value until every opening with it has read it; then lets others in, in turn."""
 
     def __init__(self) -> None:
         self._changed = Condition()

@@ -90,7 +90,7 @@ def connect(address: Address, options: SourceOptions) -> socket.socket:
 
 
 def check_authorities(file: str) -> None:
-    """Look at a file of authorities.
+    """Check that a file of certificate authorities can be read.
 
     Raises:
         UsageError: it cannot be read, or is none.
@@ -102,7 +102,7 @@ def check_authorities(file: str) -> None:
 
 
 def finished(step: Callable[[], T], connection: socket.socket, deadline_s: float) -> T:
-    """Do what a socket that does not block can do only later: send, or a part of a handshake.
+    """Repeat a step of a socket that does not block, a send or a handshake, until it is done.
 
     Raises:
         TimeoutError: it could not until `deadline_s`, monotonic seconds.
@@ -275,7 +275,7 @@ class Relay:
             thread.join(_ENDING_S)
 
     def redirected(self, location: str) -> str:
-        """Where FFmpeg is to go when the camera sends it to `location`: to this relay again.
+        """Return where FFmpeg goes when the camera redirects it to `location`: to this relay again.
 
         Raises:
             CameraError: it leads to another server, which is not allowed; or it is one too many.

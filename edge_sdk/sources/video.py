@@ -119,7 +119,7 @@ class VideoFile:
 
 
 def _version(path: Path) -> tuple[int, ...] | None:
-    """Differs when a file was written or another one took its place; None where there is none."""
+    """Return what differs once a file was written or another one took its place; None where there is none."""
     try:
         found = path.stat()
     except OSError:

@@ -47,7 +47,7 @@ class Classify:
 
 
 class Softmax:
-    """Reads logits.
+    """Reads logits: confidences are their softmax over all classes.
 
     Args:
         class_count: outputs of the model.

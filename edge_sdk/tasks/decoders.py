@@ -23,7 +23,7 @@ from edge_sdk.tasks.yolox import YOLOX
 
 
 def _score_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    """Return one score a class and cell, planes or cells first; the likelier is what has the input's proportions."""
+    """Expect one score a class and cell, in planes or cell by cell; the likelier has the input's proportions."""
     planes = Output((1, label_count, ROWS, COLUMNS), class_axis=1)
     cells = Output((1, ROWS, COLUMNS, label_count), class_axis=3)
     choices = [planes, cells] if spec.input.layout == "NCHW" else [cells, planes]

@@ -22,7 +22,7 @@ Floats = NDArray[np.float32]
 
 
 class NanoDet:
-    """Scores 0-1 of every class, and 4 * (reg_max + 1) logits: distances to the left, top, right and bottom.
+    """Reads scores 0-1 of every class, and 4 * (reg_max + 1) logits: distances to the left, top, right and bottom.
 
     Either one output a kind and level, scores of all levels first: float (N, classes) or (1, N, classes), then
     (N, 4 * (reg_max + 1)); or one of all: float (1, N, classes + 4 * (reg_max + 1)). NanoDet-Plus has a
@@ -71,7 +71,7 @@ class NanoDet:
         return list(zip(self._first, rows[:levels], rows[levels:], strict=True))
 
     def _boxes(self, sides: Floats, cells: Floats) -> Floats:
-        """Boxes (K, 4) as left, top, width, height, from distance logits (K, 4 * (reg_max + 1)) and their cells."""
+        """Return boxes (K, 4), left, top, width, height, of distance logits (K, 4 * (reg_max + 1)) and cells (K, 3)."""
         logits = sides.reshape(len(sides), 4, -1)
         powers = np.exp(logits - logits.max(axis=2, keepdims=True))
         distances = (powers @ self._steps) / powers.sum(axis=2) * cells[:, 2:]

@@ -23,7 +23,7 @@ _SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
 
 
 class Ssd:
-    """Boxes float (1, N, 4) and scores float (1, N, classes), one more class where the first is the background.
+    """Reads boxes float (1, N, 4) and scores float (1, N, classes), with one more class where the first is background.
 
     With priors, box centre = prior's centre + xy * variances[0] * prior's size, size = prior's size * exp(wh *
     variances[1]). Of logits the probability is a softmax over all classes where one is the background, else a sigmoid.
@@ -81,7 +81,7 @@ class Ssd:
 
 
 def _priors_of(spec: DetectionSpec, size_wh: tuple[int, int]) -> Floats:
-    """Float32 (N, 4): centre x, y, width and height in input pixels; by level, then by cell, then by anchor."""
+    """Return float32 (N, 4): centre x, y, width, height in input pixels; by level, then cell, then anchor."""
     levels = []
     for anchors, stride in zip(spec.anchors, spec.strides, strict=True):
         cells = cells_of(size_wh, [stride])
@@ -99,7 +99,7 @@ def _logit(probability: float) -> float:
 
 
 def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    """As many boxes as there are priors; of a model that decodes its boxes itself, as many as it has."""
+    """Expect a box a prior; of a model that decodes its boxes itself, as many as it has."""
     detection, size_wh = spec.detection, spec.input.size_wh
     counts: list[int | str]
     if detection.strides:

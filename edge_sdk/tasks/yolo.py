@@ -25,7 +25,7 @@ _HALF, _MINUS_HALF = np.float32(0.5), np.float32(-0.5)
 
 
 class YoloV4:
-    """Raw heads: float (1, anchors * (5 + classes), H, W): x, y, w, h, objectness, classes, before activation.
+    """Reads raw heads: float (1, anchors * (5 + classes), H, W): x, y, w, h, objectness, classes, before activation.
 
     Box centre = (sigmoid(xy) * scale - (scale - 1) / 2 + cell) * stride, size = exp(wh) * anchor, confidence =
     sigmoid(objectness) * sigmoid(class): Darknet's yolo_layer with `scale_x_y`.
@@ -111,7 +111,7 @@ class _Head:
 
 
 class YoloV5:
-    """Decoded rows: float (1, N, 5 + classes), as centre x, y, width, height in input pixels, objectness, classes 0-1.
+    """Reads decoded rows: float (1, N, 5 + classes): centre x, y, width, height in input pixels, objectness, classes.
 
     Args:
         confidence: lowest objectness * class that counts.
@@ -128,7 +128,7 @@ class YoloV5:
 
 
 class YoloV8:
-    """Decoded columns: float (1, 4 + classes, N), as centre x, y, width, height in input pixels, classes 0-1.
+    """Reads decoded columns: float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1.
 
     Args:
         confidence: lowest class score that counts.
@@ -161,7 +161,7 @@ def _sigmoid(x: Floats) -> None:
 
 
 def _v4_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
-    """Return one head a list of anchors; where model.toml has no anchors, as many a head as its channels make."""
+    """Expect one head a list of anchors; where model.toml has none, as many anchors as a head's channels make."""
     values = 5 + label_count
     grids = [_grid(shape) for shape in got]
     if spec.detection.anchors:
@@ -212,12 +212,12 @@ def _check_v4(detection: DetectionSpec) -> None:
 
 
 def _cells(input_wh: tuple[int, int]) -> int:
-    """Cells of all levels; a stride that does not divide the input is rounded down, as Ultralytics' exports do it."""
+    """Count the cells of all levels; where a stride does not divide the input, round down as Ultralytics does."""
     return sum((input_wh[0] // stride) * (input_wh[1] // stride) for stride in _STRIDES)
 
 
 def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    """Three anchors a cell; or one, which is YOLOX decoded in its graph."""
+    """Expect three anchors a cell; or one, which is YOLOX decoded in its graph."""
     cells = _cells(spec.input.size_wh)
     return [(Output((1, count, 5 + label_count), class_axis=2, others=5),) for count in (3 * cells, cells)]
 

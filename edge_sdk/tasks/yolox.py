@@ -16,7 +16,7 @@ _STRIDES = (8, 16, 32)
 
 
 class YoloX:
-    """Rows a cell: float (1, N, 5 + classes), as x, y, w, h, objectness 0-1, classes 0-1.
+    """Reads rows, one a cell: float (1, N, 5 + classes), as x, y, w, h, objectness 0-1, classes 0-1.
 
     Box centre = (xy + cell) * stride, size = exp(wh) * stride, confidence = objectness * class.
 

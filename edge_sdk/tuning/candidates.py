@@ -314,7 +314,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         others: float | None = None,
         untried: Sequence[str] = (),
     ) -> Tuned:
-        """Choose from one or more measurements."""
+        """Choose from one or more measurements and keep all of them."""
         chosen, reason = choose(measured, limits)
         return cls(
             limits=limits,

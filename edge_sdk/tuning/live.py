@@ -295,7 +295,7 @@ class LiveTuner:
         self._retire()
 
     def _retire(self) -> None:
-        """Hold nothing any more: what the loop does not run is given back, beside it."""
+        """End tuning: give back, beside the loop, what it does not run."""
         self._phase = _Phase.DONE
         self._discarded.append(self._home)
         self._home = None

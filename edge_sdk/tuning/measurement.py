@@ -115,7 +115,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def rating(self) -> Rating:
-        """What the bundle says of the variant."""
+        """How good the bundle says that the variant is."""
         return Rating(self.quality, self.like_reference)
 
 
@@ -173,7 +173,7 @@ class Timed:
 
     @property
     def stages(self) -> Stage[Frame, Result] | None:
-        """As given; None after `give_up`."""
+        """The stages that are measured; None after `give_up`."""
         return self._stages
 
     def durations_ns(self) -> NDArray[np.int64]:
@@ -339,4 +339,4 @@ class PacedImage:
         return Frame(self._image, start_ns + int(newest * self._period_ns), time.time(), newest, self._camera)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
