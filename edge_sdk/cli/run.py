@@ -1,10 +1,4 @@
-"""`edge-sdk run`: a bundle on a source, results over MQTT or as lines of JSON.
-
-Early: SIGTERM in the first moments of a run, before anything is begun that would have to be ended.
-
-Imports nothing that takes time: until this stands, a service manager that changes its mind ends the program by the
-signal itself. From then on `stop` hears it.
-"""
+"""`edge-sdk run`: a bundle on a source, results over MQTT or as lines of JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +6,6 @@ import contextlib
 import math
 import os
 import select
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -268,9 +261,3 @@ def _waiting(summary: RunSummary) -> str | None:
         return None
     wait = "waits" if events.waiting == 1 else "wait"
     return f"{counted(events.waiting, 'event')} {wait} on disk for the next start"
-
-
-def end_on_sigterm() -> None:
-    """Until somebody else hears the signal, it ends a run at once, with 0; other verbs end by it, as programs do."""
-    if sys.argv[1:2] == ["run"] and "--check" not in sys.argv:
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

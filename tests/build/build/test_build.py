@@ -55,7 +55,8 @@ def test_the_command_shows_a_table_and_leaves_only_the_bundle(
     for expected in ("cells for x86_64, measured on 3 images", "INT8 sees blue", "(F1)", "next: edge-sdk run"):
         assert expected in captured.out
     assert "replacing" not in captured.out
-    assert captured.err.splitlines() == [
+    # A CPU without VNNI is warned of, too.
+    assert [line for line in captured.err.splitlines() if "VNNI" not in line] == [
         "edge-sdk: warning: too few images to judge much: 3, give 25 or more",
         "edge-sdk: warning: few images calibrate: 9, give 10 or more, better 100",
     ]
@@ -109,7 +110,7 @@ def test_unreadable_images_are_skipped_and_named(tmp_path: Path, capsys: pytest.
     (tmp_path / "pictures" / "notes.txt").write_text("not an image, and not counted")
     assert run(["build", str(model), "--target", "x86_64", "-o", str(tmp_path / "a.edge")]) == 0
     captured = capsys.readouterr()
-    assert len([line for line in captured.err.splitlines() if "few images" not in line]) == 1
+    assert captured.err.count("images cannot be read") == 1
     assert "warning: 2 images cannot be read and were skipped: " in captured.err
     assert "broken.png" in captured.err
     assert "calibrated with 9 images" in captured.out
