@@ -77,6 +77,14 @@ def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
     return data
 
 
+def system_text(path: Path) -> str:
+    """Read one of Linux's own files, of /proc or /sys, without white space around it; empty where it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def state_folder() -> Path:
     """Return the state folder, which need not exist yet.
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import msgspec
 
+from edge_sdk.core.files import system_text
+
 _CPUS = "sys/devices/system/cpu"
 _CGROUPS = "sys/fs/cgroup"
 _SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # the second is what kernels before 5.3 call the first
@@ -51,7 +53,7 @@ class Cores(msgspec.Struct, frozen=True):
             root: the folder that holds `proc` and `sys`; another one in tests.
         """
         cpus = root / _CPUS
-        online = _listed(_text(cpus / "online")) or set(range(os.cpu_count() or 1))
+        online = _listed(system_text(cpus / "online")) or set(range(os.cpu_count() or 1))
         mask = _mask(root) & online or online
         quota = _quota(root)
         return cls(
@@ -77,12 +79,12 @@ def _physical(cpus: Path, of: set[int]) -> int:
 
 
 def _siblings(topology: Path) -> str:
-    return next((text for name in _SIBLINGS if (text := _text(topology / name))), "")
+    return next((text for name in _SIBLINGS if (text := system_text(topology / name))), "")
 
 
 def _mask(root: Path) -> set[int]:
     """Return the logical processors that this process may run on; empty where that is not known."""
-    for line in _text(root / "proc/self/status").splitlines():
+    for line in system_text(root / "proc/self/status").splitlines():
         key, _, value = line.partition(":")
         if key == "Cpus_allowed_list":
             return _listed(value.strip())
@@ -91,13 +93,13 @@ def _mask(root: Path) -> set[int]:
 
 def _quota(root: Path) -> int:
     """Return the processors' worth of time that the control group and all above it leave; many without a limit."""
-    lines = _text(root / "proc/self/cgroup").splitlines()
+    lines = system_text(root / "proc/self/cgroup").splitlines()
     group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
     folder = root / _CGROUPS
     least = float(1 << 16)
     for part in ("", *Path(group).parts):
         folder = folder / part
-        limit, _, period = _text(folder / "cpu.max").partition(" ")
+        limit, _, period = system_text(folder / "cpu.max").partition(" ")
         if limit.isdigit() and period.isdigit() and int(period):
             least = min(least, int(limit) / int(period))
     return int(least)
@@ -112,14 +114,6 @@ def _listed(text: str) -> set[int]:
             return set()
         found.update(range(int(first), int(last if dash else first) + 1))
     return found
-
-
-def _text(path: Path) -> str:
-    """Return what the file says, without the line feed; nothing when it cannot be read."""
-    try:
-        return path.read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 # x86 and ARM spell them differently. What changes by itself (clock, microcode) or is of one piece (serial) is left out.
@@ -160,8 +154,8 @@ class Cpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Args:
             root: the folder that holds `proc`; another one in tests.
         """
-        board = _cpu_text(root / "proc/device-tree/model").strip("\0").strip()
-        kinds = _kinds(_cpu_text(root / "proc/cpuinfo"))
+        board = system_text(root / "proc/device-tree/model").strip("\0").strip()
+        kinds = _kinds(system_text(root / "proc/cpuinfo"))
         said = msgspec.json.encode((board, platform.machine(), kinds))
         return cls(board or _name(kinds), hashlib.sha256(said).hexdigest())
 
@@ -186,13 +180,6 @@ def _name(kinds: list[_Kind]) -> str:
     numbered = [kind for kind in map(dict, kinds) if {"CPU implementer", "CPU part"} <= {*kind}]
     parts = [f"{kind['CPU implementer']}/{kind['CPU part']}" for kind in numbered]
     return f"{platform.machine()} {' + '.join(parts)}" if parts else platform.machine()
-
-
-def _cpu_text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 _IDLE, _WAITING = 3, 4  # columns of /proc/stat (proc_stat(5)): idle, and waiting for a disk
@@ -224,7 +211,7 @@ class CpuTime(msgspec.Struct, frozen=True):
         hertz = os.sysconf("SC_CLK_TCK")
         rows = [
             [int(value) / hertz for value in times[:_COLUMNS]]
-            for name, *times in map(str.split, _lines(root / "proc/stat"))
+            for name, *times in filter(None, map(str.split, system_text(root / "proc/stat").splitlines()))
             if name in names
         ]
         total_s = sum(map(sum, rows))
@@ -240,13 +227,6 @@ class CpuTime(msgspec.Struct, frozen=True):
             return None
         others_s = self.busy_s - before.busy_s - (self.own_s - before.own_s)
         return min(1.0, max(0.0, others_s / total_s))
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return [line for line in path.read_text("ascii").splitlines() if line]
-    except (OSError, UnicodeDecodeError):
-        return []
 
 
 _NO_LIMIT = 2**62
@@ -277,10 +257,7 @@ def free_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _available(root: Path) -> int | None:
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
+    lines = system_text(root / "proc/meminfo").splitlines()
     words = next((line.split() for line in lines if line.startswith("MemAvailable:")), [])
     return int(words[1]) * 1024 if len(words) > 1 and words[1].isdigit() else None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from edge_sdk.core.files import system_text
 from edge_sdk.core.threads import Periodic
 
 _ROOT = Path("/sys")
@@ -102,7 +103,7 @@ def _voltages(root: Path) -> Iterator[bool]:
         if bits is not None:
             yield bool(bits >> _UNDER_VOLTAGE & 1)
     for name in _found(root / "class/hwmon", "hwmon*/name"):
-        alarm = _number(name.with_name("in0_lcrit_alarm")) if _text(name) == _VOLTAGE_DRIVER else None
+        alarm = _number(name.with_name("in0_lcrit_alarm")) if system_text(name) == _VOLTAGE_DRIVER else None
         if alarm is not None:
             yield alarm > 0
 
@@ -117,7 +118,7 @@ def _zones(root: Path) -> Iterator[tuple[float, float | None]]:
 
 
 def _slowing_trips(zone: Path) -> Iterator[Path]:
-    return (kind for kind in _found(zone, "trip_point_*_type") if _text(kind) in ("passive", "hot", "critical"))
+    return (kind for kind in _found(zone, "trip_point_*_type") if system_text(kind) in ("passive", "hot", "critical"))
 
 
 def _beside(kind: Path, what: str) -> Path:
@@ -135,7 +136,7 @@ def _hot(zones: list[tuple[float, float | None]]) -> Iterator[str]:
 def _cooling(root: Path) -> Iterator[str]:
     """Say which processors are slowed down as cooling devices; a fan that turns slows nothing down."""
     for device in _found(root / "class/thermal", "cooling_device*"):
-        kind, state = _text(device / "type") or "", _number(device / "cur_state") or 0
+        kind, state = system_text(device / "type"), _number(device / "cur_state") or 0
         if state > 0 and ("cpu" in kind.lower() or kind in ("Processor", "intel_powerclamp")):
             yield f"the CPU is cooled by slowing it down ({kind} {state})"
 
@@ -145,7 +146,7 @@ def _cores(root: Path) -> Iterator[tuple[float, str]]:
     for policy in _found(root / "devices/system/cpu", "cpu[0-9]*/cpufreq"):
         current, highest = _number(policy / "scaling_cur_freq"), _number(policy / "cpuinfo_max_freq")
         if current and highest and current > 0 and highest > 0:
-            yield min(1.0, current / highest), _text(policy / "scaling_governor") or ""
+            yield min(1.0, current / highest), system_text(policy / "scaling_governor")
 
 
 def _held_back(root: Path) -> Iterator[str]:
@@ -161,15 +162,8 @@ def _found(folder: Path, pattern: str) -> list[Path]:
         return []
 
 
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return None
-
-
 def _number(path: Path, base: int = 10) -> int | None:
-    text = _text(path) or ""
+    text = system_text(path)
     try:
         return int(text, base) if len(text) <= _LONGEST_NUMBER else None
     except ValueError:

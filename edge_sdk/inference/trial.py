@@ -199,11 +199,11 @@ _IMPORT_PATH = tuple(sys.path)
 """As it was when this module was imported: OpenCV puts folders of its own in front while another thread imports it."""
 
 
-_FAMILIES: dict[str, type[EdgeError]] = {
+_FAMILIES: dict[Literal["damaged", "says", "package", "run"], type[EdgeError]] = {
     "damaged": BundleError,
     "says": ModelError,
     "package": MissingDependencyError,
-    "run": IncompatibleError,
+    "run": EdgeError,
 }
 
 
@@ -255,6 +255,8 @@ def prove_here(
         return False
     if verdict.kind == "memory":
         raise _wants_memory(where, chosen.manifest.memory_mb, limits)
+    if verdict.kind == "run":
+        raise IncompatibleError(verdict.why)
     if verdict.kind != "sound":
         raise _FAMILIES[verdict.kind](verdict.why)
     try:
@@ -387,13 +389,6 @@ def _wants_memory(where: str, memory_mb: int, limits: TrialLimits) -> Incompatib
     )
 
 
-_KINDS: dict[type[EdgeError], Literal["damaged", "says", "package"]] = {
-    BundleError: "damaged",
-    ModelError: "says",
-    MissingDependencyError: "package",
-}
-
-
 def main() -> None:
     """Do what the process of a trial does: load the model, replay its golden inputs, and answer."""
     job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=TrialJob)
@@ -415,10 +410,8 @@ def _try(job: TrialJob) -> TrialVerdict:
     except EdgeError as error:
         if is_out_of_memory(error):
             return TrialVerdict("memory")
-        for family, kind in _KINDS.items():
-            if isinstance(error, family):
-                return TrialVerdict(kind, str(error))
-        return TrialVerdict("run", str(error))
+        kind = next(kind for kind, family in _FAMILIES.items() if isinstance(error, family))
+        return TrialVerdict(kind, str(error))
     return TrialVerdict("sound")
 
 

@@ -51,25 +51,26 @@ class YoloV4:
         self._objectness_logit = math.log(bounded / (1 - bounded))
         scales = list(scale_xy) or [1.0] * len(anchors)
         self._heads = [
-            _Head(head, grid, size_wh, scale) for head, grid, scale in zip(anchors, grids_hw, scales, strict=True)
+            ((len(head), -1, grid[0] * grid[1]), _cell_table(head, grid, size_wh, scale))
+            for head, grid, scale in zip(anchors, grids_hw, scales, strict=True)
         ]
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
         """Read all heads of one frame: gather what may count from each, then compute on all of it at once."""
         parts = []
-        for output, head in zip(outputs, self._heads, strict=False):
-            rows = output.reshape(head.shape)
+        for output, (shape, table) in zip(outputs, self._heads, strict=False):
+            rows = output.reshape(shape)
             found = (rows[:, 4] >= self._objectness_logit).ravel().nonzero()[0]
             if len(found):
-                anchor, cell = np.divmod(found, head.shape[2])
-                parts.append((rows[anchor, :, cell], head.cells[found]))
+                anchor, cell = np.divmod(found, shape[2])
+                parts.append((rows[anchor, :, cell], table[found]))
         if not parts:
             return NO_CANDIDATES
         values, cells = (np.concatenate(part) for part in zip(*parts, strict=True))
         return self._read(values, cells)
 
     def _read(self, values: Floats, cells: Floats) -> Candidates:
-        """Read float32 (K, 5 + classes) logits and their (K, 6) rows of `_Head.cells`."""
+        """Read float32 (K, 5 + classes) logits and their (K, 6) rows of `_cell_table`."""
         class_ids = values[:, 5:].argmax(axis=1)
         activated = values[:, :5].copy()
         activated[:, 3] = values[:, 5:].max(axis=1)  # the height is read from `values`; its column is free
@@ -86,28 +87,24 @@ class YoloV4:
         return Candidates(boxes, activated[:, 4] * activated[:, 3], class_ids)
 
 
-class _Head:
-    """Position and anchor of each cell of one YOLOv4 head, computed once.
+def _cell_table(
+    anchors: Sequence[tuple[float, float]], grid_hw: tuple[int, int], size_wh: tuple[int, int], scale: float
+) -> Floats:
+    """Return the position and anchor of each cell of one YOLOv4 head.
 
-    Attributes:
-        shape: (anchors, 5 + classes or -1, cells).
-        cells: float32 (anchors * cells, 6): factor x, y and offset x, y of the activated centre, the anchor's width and
-            height; all in pixels of the input.
+    Returns:
+        float32 (anchors * cells, 6): factor x, y and offset x, y of the activated centre, the anchor's width and
+        height; all in pixels of the input.
     """
-
-    def __init__(
-        self, anchors: Sequence[tuple[float, float]], grid_hw: tuple[int, int], size_wh: tuple[int, int], scale: float
-    ) -> None:
-        rows, columns = grid_hw
-        self.shape = (len(anchors), -1, rows * columns)
-        y, x = np.divmod(np.arange(rows * columns), columns)
-        stride_x, stride_y = size_wh[0] / columns, size_wh[1] / rows
-        shift = (scale - 1) / 2
-        table = np.empty((len(anchors), rows * columns, 6))
-        table[:, :, 0], table[:, :, 1] = scale * stride_x, scale * stride_y
-        table[:, :, 2], table[:, :, 3] = (x - shift) * stride_x, (y - shift) * stride_y
-        table[:, :, 4:] = np.asarray(anchors)[:, None, :]
-        self.cells: Floats = table.reshape(-1, 6).astype(np.float32)
+    rows, columns = grid_hw
+    y, x = np.divmod(np.arange(rows * columns), columns)
+    stride_x, stride_y = size_wh[0] / columns, size_wh[1] / rows
+    shift = (scale - 1) / 2
+    table = np.empty((len(anchors), rows * columns, 6))
+    table[:, :, 0], table[:, :, 1] = scale * stride_x, scale * stride_y
+    table[:, :, 2], table[:, :, 3] = (x - shift) * stride_x, (y - shift) * stride_y
+    table[:, :, 4:] = np.asarray(anchors)[:, None, :]
+    return table.reshape(-1, 6).astype(np.float32)
 
 
 class YoloV5:
