@@ -28,7 +28,7 @@ from edge_sdk.core.machine import Cpu
 from edge_sdk_tools.demo.broker import running_broker
 from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
 from edge_sdk_tools.demo.media import Media, fetch_media
-from edge_sdk_tools.wheel import cache_folder
+from edge_sdk_tools.packages import cache_folder
 
 ROUNDS = 5
 _BY_HAND = "## With models and images of your own"

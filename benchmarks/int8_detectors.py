@@ -21,17 +21,13 @@ from benchmarks.by_hand import ByHand
 from benchmarks.models import FLOAT, OURS, Models, open_models, ratios, spread, time_runs
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
-from edge_sdk_tools.build import build
-from edge_sdk_tools.build_report import BuildReport
-from edge_sdk_tools.evaluate import (
-    Figure,
-    OutputMemory,
-    Subject,
-    choose_images,
-    observe,
-    pair_up,
-    summarise,
-)
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.evaluate.evaluation import summarise
+from edge_sdk_tools.evaluate.model import OutputMemory, Subject
+from edge_sdk_tools.evaluate.participants import choose_images, pair_up
+from edge_sdk_tools.evaluate.predictions import observe
+from edge_sdk_tools.evaluate.statistics import Figure
 
 LIMIT = 0.02
 _BY_HAND = (ByHand(), ByHand(per_channel=False))

@@ -22,8 +22,9 @@ from benchmarks.models import FLOAT, OURS, Models, open_models, ratios, spread, 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.core.errors import DataError
-from edge_sdk_tools.build import build
-from edge_sdk_tools.dataset import ClassTruth, read_dataset
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.datasets.dataset import ClassTruth
+from edge_sdk_tools.datasets.reading import read_dataset
 
 LIMIT, POINTS = 1.02, 1.0
 _TYPES = ("QUInt8 QInt8", "QInt8 QInt8", "QUInt8 QUInt8")

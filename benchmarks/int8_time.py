@@ -18,7 +18,7 @@ from benchmarks.by_hand import ByHand
 from benchmarks.models import FLOAT, OURS, open_models, ratios, spread, time_runs
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import load_model_spec
-from edge_sdk_tools.build import build
+from edge_sdk_tools.build.pipeline import build
 
 
 class Row(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, Judged, LabelledBoxes, judge
-from edge_sdk_tools.evaluate.resampling import resample
+from edge_sdk_tools.evaluate.statistics import resample
 
 ROUNDS = 3
 IMAGES = (64, 1000, 5000)

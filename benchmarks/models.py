@@ -16,7 +16,7 @@ from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.check import check_model
+from edge_sdk_tools.check.gate import check_model
 
 FLOAT, OURS = "FP32", "edge-sdk build"
 

@@ -21,7 +21,7 @@ from benchmarks.bench_models import CONFIDENCE, BenchModels, bench_models
 from benchmarks.figures import Figure, print_figures
 from benchmarks.paced_cpu import with_one_thread
 from benchmarks.peak import peak_until_end
-from edge_sdk_tools.wheel import cache_folder
+from edge_sdk_tools.packages import cache_folder
 
 CLASSIFIER_LIMIT, DETECTOR_LIMIT, MEMORY_LIMIT = 1.3, 1.05, 0.5
 _RIVALS = Path(__file__).parent.parent / ".venv-rivals" / "bin" / "python"

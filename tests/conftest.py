@@ -19,7 +19,7 @@ from tests.support.cache import Cache, locked
 from tests.support.systemd import service, systemd_container
 
 if TYPE_CHECKING:
-    from edge_sdk_tools.arm_cost import Counter
+    from edge_sdk_tools.arm_cost.counter import Counter
 
 __all__ = ["service", "systemd_container"]
 
@@ -113,7 +113,7 @@ def cell_pictures(made_once: Cache) -> Path:
 @pytest.fixture(scope="session")
 def counter() -> Counter:
     """What counts and emulates Cortex-A72 and A76; set up once, in the checkout."""
-    from edge_sdk_tools.arm_cost import set_up
+    from edge_sdk_tools.arm_cost.installation import set_up
 
     missing = [name for name in ("apt-get", "dpkg-deb", "cc") if shutil.which(name) is None]
     if missing:

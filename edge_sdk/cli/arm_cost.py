@@ -15,8 +15,8 @@ from edge_sdk.cli.options import PATH, echo_json, folded, host_tools
 from edge_sdk.core.errors import MissingDependencyError, TargetError
 
 if TYPE_CHECKING:
-    from edge_sdk_tools.arm_cost import Counts, Estimate
-    from edge_sdk_tools.arm_cost.counter import Cpu
+    from edge_sdk_tools.arm_cost.counter import Counts, Cpu
+    from edge_sdk_tools.arm_cost.estimate import Estimate
 
 _VERB = "arm-cost"
 _TWO_DIGITS = 10
@@ -35,8 +35,8 @@ def command(ctx: click.Context) -> None:
 def _set_up(as_json: bool) -> None:
     """Fetch an emulator and an arm64 Python with ONNX Runtime into the cache; nothing is installed on this machine."""
     with host_tools(_VERB):
-        from edge_sdk_tools.arm_cost import set_up
-        from edge_sdk_tools.interruption import interrupted_by_sigterm
+        from edge_sdk_tools.arm_cost.installation import set_up
+        from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
         from edge_sdk_tools.progress import StepProgress
     with interrupted_by_sigterm(), StepProgress(quiet=as_json) as progress:
         counter = set_up(on_progress=progress)
@@ -62,8 +62,9 @@ def _set_up(as_json: bool) -> None:
 def _count(model: Path, target: str, time_limit_s: float, as_json: bool) -> None:
     """Count one inference of MODEL (an .onnx, an .ort or a bundle) on one thread of a board's core."""
     with host_tools(_VERB):
-        from edge_sdk_tools.arm_cost import estimate, find_counter
-        from edge_sdk_tools.interruption import interrupted_by_sigterm
+        from edge_sdk_tools.arm_cost.counter import find_counter
+        from edge_sdk_tools.arm_cost.estimate import estimate
+        from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
     board = load_target(target)
     cpu = _countable(board)
     counter = find_counter()

@@ -11,7 +11,7 @@ import click
 from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, points, points_of, warn
 
 if TYPE_CHECKING:
-    from edge_sdk_tools.build_report import BuildReport
+    from edge_sdk_tools.build.result import BuildReport
 
 _NAMED = 3
 _MOST_VERSION = 2**53 - 1  # beyond it not every reader of JSON keeps every digit
@@ -86,11 +86,11 @@ def command(
 ) -> None:
     """Check, quantize, convert and prove MODEL (a model.toml) and write a bundle for a device."""
     with host_tools("build"):
-        from edge_sdk_tools.build import build
-        from edge_sdk_tools.candidates import Workshop
+        from edge_sdk_tools.build.pipeline import build
+        from edge_sdk_tools.build.variants import Request, parse_sizes
+        from edge_sdk_tools.jobs.runner import Workshop
+        from edge_sdk_tools.packages import cache_folder
         from edge_sdk_tools.progress import StepProgress
-        from edge_sdk_tools.variants import Request, parse_sizes
-        from edge_sdk_tools.wheel import cache_folder
     # Graphs of thousands of nodes hold no cycles; looking for some at every 700 objects takes a thirtieth of a build.
     gc.set_threshold(_GARBAGE_OBJECTS)
     variants = Request(

@@ -11,8 +11,8 @@ from edge_sdk.cli.options import PATH, echo_json, folded, host_tools, measuring_
 from edge_sdk.core.errors import AccuracyGateError, printable
 
 if TYPE_CHECKING:
-    from edge_sdk_tools.distill_check import DistillReport
-    from edge_sdk_tools.distill_check.paired import ClassRow
+    from edge_sdk_tools.distillation.gate import DistillReport
+    from edge_sdk_tools.distillation.paired import ClassRow
 
 _CLASSES = 10
 _WORST = 5
@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Compare STUDENT, a model.toml or a bundle, with the teacher that it was distilled from."""
     with host_tools("distill-check"):
-        from edge_sdk_tools.distill_check import distill_check
+        from edge_sdk_tools.distillation.gate import distill_check
         from edge_sdk_tools.progress import StepProgress
     with StepProgress(quiet=as_json) as progress:
         report = distill_check(

@@ -10,7 +10,7 @@ import click
 from edge_sdk.cli.options import PATH, echo_json, host_tools, measuring_options, show_figures, show_images
 
 if TYPE_CHECKING:
-    from edge_sdk_tools.evaluate import Evaluation
+    from edge_sdk_tools.evaluate.evaluation import Evaluation
 
 
 @click.command("evaluate")
@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Measure MODEL, a model.toml or a bundle, on images that did not calibrate it."""
     with host_tools("evaluate"):
-        from edge_sdk_tools.evaluate import evaluate
+        from edge_sdk_tools.evaluate.evaluation import evaluate
         from edge_sdk_tools.progress import StepProgress
     with StepProgress(quiet=as_json) as progress:
         evaluation = evaluate(model, data, reference=reference, max_images=max_images, jobs=jobs, on_progress=progress)

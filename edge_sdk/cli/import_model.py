@@ -13,7 +13,7 @@ from edge_sdk.cli.options import PATH, echo_json, host_tools, show_skipped, warn
 from edge_sdk.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from edge_sdk_tools.importing.import_report import ImportReport
+    from edge_sdk_tools.importers.plan import ImportReport
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and a table.")
 _COMPARED = (
@@ -78,7 +78,7 @@ def command(ctx: click.Context) -> None:
 def pytorch(options: _Options, source: str, weights: Path | None, dynamic_batch: bool) -> None:
     """Export SOURCE: FILE.py:FUNCTION that returns a torch.nn.Module, a .pt2 (torch.export) or a .pt (TorchScript)."""
     with host_tools("import pytorch", "torch"):
-        from edge_sdk_tools.importing.pytorch import import_pytorch
+        from edge_sdk_tools.importers.pytorch import import_pytorch
     _run(functools.partial(import_pytorch, source, weights=weights, dynamic_batch=dynamic_batch), options)
 
 
@@ -88,7 +88,7 @@ def pytorch(options: _Options, source: str, weights: Path | None, dynamic_batch:
 def onnx(options: _Options, source: Path) -> None:
     """Rewrite SOURCE, an .onnx of opset 7 or more: opset raised, weights inside, shapes fixed."""
     with host_tools("import onnx"):
-        from edge_sdk_tools.importing.onnx_model import import_onnx
+        from edge_sdk_tools.importers.onnx_model import import_onnx
     _run(functools.partial(import_onnx, source), options)
 
 
@@ -98,7 +98,7 @@ def onnx(options: _Options, source: Path) -> None:
 def tensorflow(options: _Options, source: Path) -> None:
     """Convert SOURCE with tf2onnx: a .tflite, .keras or .h5 file, or the folder of a SavedModel."""
     with host_tools("import tensorflow"):
-        from edge_sdk_tools.importing.tensorflow import import_tensorflow
+        from edge_sdk_tools.importers.tensorflow import import_tensorflow
     _run(functools.partial(import_tensorflow, source), options)
 
 
@@ -112,7 +112,7 @@ def tensorflow(options: _Options, source: Path) -> None:
 def darknet(cfg: Path, weights: Path, labels: Path, output: Path, name: str | None, as_json: bool) -> None:
     """Convert the detector of CFG and WEIGHTS; writes the .onnx, labels.txt and a model.toml that describes them."""
     with host_tools("import darknet"):
-        from edge_sdk_tools.importing import import_darknet
+        from edge_sdk_tools.importers.darknet import import_darknet
     if (output / "model.toml").exists():
         raise UsageError(f"{output / 'model.toml'}: exists; choose another folder with -o, or move it away")
     model_toml = import_darknet(cfg, weights, labels, output, name=name)

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from edge_sdk.publishing.settings import MqttSettings, Secret
-    from edge_sdk_tools.dataset import Skipped
-    from edge_sdk_tools.evaluate import Evaluation, Figure, Interval
+    from edge_sdk_tools.datasets.images import Skipped
+    from edge_sdk_tools.evaluate.evaluation import Evaluation
+    from edge_sdk_tools.evaluate.statistics import Figure, Interval
 
 
 PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password

@@ -9,11 +9,9 @@ from types import TracebackType
 import msgspec
 import pytest
 
-from edge_sdk_tools import board
-from edge_sdk_tools.chain import chain
-from edge_sdk_tools.check import gate, inside
-from edge_sdk_tools.check.job import Job
-from edge_sdk_tools.check.limited import Limits
+from edge_sdk_tools.check import gate, worker
+from edge_sdk_tools.check.sandbox import Job, Limits
+from edge_sdk_tools.prove import board, parity
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +26,12 @@ def _examined_in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.F
     """Examine and measure models here, where a process of its own shows nothing: two a build take most of its time."""
     if request.node.get_closest_marker("sandbox") is None:
         monkeypatch.setattr(gate, "run_limited", _run_here)
-        monkeypatch.setattr(chain, "PeakMemory", _FileSize)
+        monkeypatch.setattr(parity, "PeakMemory", _FileSize)
 
 
 def _run_here(module: str, request: bytes, _limits: Limits) -> bytes:
-    assert module == inside.__name__
-    return msgspec.msgpack.encode(inside.examine(msgspec.msgpack.decode(request, type=Job)))
+    assert module == worker.__name__
+    return msgspec.msgpack.encode(worker.examine(msgspec.msgpack.decode(request, type=Job)))
 
 
 class _FileSize:

@@ -19,7 +19,7 @@ import pytest
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.arm_cost.core import CORES, CORTEX_A72, Core
+from edge_sdk_tools.arm_cost.counter import CORES, CORTEX_A72, Core
 from tests.support.arm64 import (
     BOARD_OF,
     Board,

@@ -13,11 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import ModelError
-from edge_sdk_tools.arm_cost import BoardOutputs, Counter, estimate
-from edge_sdk_tools.arm_cost.counter import CPUS, Cpu
-from edge_sdk_tools.convert import convert
-from edge_sdk_tools.host_cpu import host_saturates
-from edge_sdk_tools.quantize import core_form
+from edge_sdk_tools.arm_cost.counter import CPUS, BoardOutputs, Counter, Cpu
+from edge_sdk_tools.arm_cost.estimate import estimate
+from edge_sdk_tools.graph.profile import host_saturates
+from edge_sdk_tools.quantize.convert import convert
+from edge_sdk_tools.quantize.target_form import core_form
 
 pytestmark = [pytest.mark.system, pytest.mark.arm64]
 

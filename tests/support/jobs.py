@@ -13,7 +13,7 @@ import msgspec
 from distributed import LocalCluster
 
 from edge_sdk.core.errors import EdgeError
-from edge_sdk_tools.check.refusal import RefusedModelError
+from edge_sdk_tools.check.report import RefusedModelError
 
 
 class Recipe(msgspec.Struct, frozen=True):

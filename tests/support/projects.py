@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edge_sdk.core.errors import EdgeError, ModelError
-from edge_sdk_tools.importing.pytorch import import_pytorch
+from edge_sdk_tools.importers.pytorch import import_pytorch
 from tests.support import models as tiny
 
 # Pictures for tests: plain colours with noise, so that a tiny model has something to tell apart.

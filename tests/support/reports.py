@@ -19,13 +19,15 @@ from onnx import helper
 from edge_sdk.bundle.manifest import Agreement, BoardEstimate
 from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.bundle.target import load_target
-from edge_sdk_tools.chain import OutputChange, StepKind
 from edge_sdk_tools.check.examination import examine_model
-from edge_sdk_tools.check.job import Examined, Job, Runtime
 from edge_sdk_tools.check.report import CheckReport, Finding
-from edge_sdk_tools.dataset import ImageSet
-from edge_sdk_tools.evaluate import Evaluation, Figure, Interval
-from edge_sdk_tools.ledger import (
+from edge_sdk_tools.check.sandbox import Examined, Job, Runtime
+from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.evaluate.evaluation import Evaluation
+from edge_sdk_tools.evaluate.statistics import Figure, Interval
+from edge_sdk_tools.prove.golden import Proof
+from edge_sdk_tools.prove.output_change import OutputChange, StepKind
+from edge_sdk_tools.report.schema import (
     Candidate,
     LayerNoise,
     LayerSensitivity,
@@ -37,7 +39,6 @@ from edge_sdk_tools.ledger import (
     Verdict,
     WorstImage,
 )
-from edge_sdk_tools.prove import Proof
 from tests.support import models as tiny
 
 # An evaluation without models: figures as a test wants them.

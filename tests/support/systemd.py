@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from edge_sdk_tools.wheel import cache_folder
+from edge_sdk_tools.packages import cache_folder
 from tests.support.absent import not_allowed, not_installed
 from tests.support.broker import find_program, wait_until
 from tests.support.cache import Cache
@@ -48,12 +48,22 @@ def make_root() -> Path:
 
 def _fill(folder: Path, release: str, mirror: str) -> None:
     program = find_program("debootstrap")
+    # What it mounts goes with it, however it ends.
     done = subprocess.run(
-        [str(program), "--variant=minbase", f"--include={','.join(_PACKAGES)}", release, str(folder), mirror],
+        [
+            "unshare",
+            "--mount",
+            str(program),
+            "--variant=minbase",
+            f"--include={','.join(_PACKAGES)}",
+            release,
+            str(folder),
+            mirror,
+        ],
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=800,
     )
     if done.returncode:
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,17 +1,25 @@
 """The folder of a bundle being built: everything happens in a temporary sibling, which is renamed when it is whole.
 
 A failed build leaves what was there before, and nothing of its own.
+
+Tells a full disk from other reasons why a library could not write: most of them name only their own function.
+
+SIGTERM as Ctrl-C: what cleans up after the one cleans up after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Literal, TypeAlias
 
 from edge_sdk.bundle.manifest import (
@@ -25,9 +33,51 @@ from edge_sdk.bundle.manifest import (
 from edge_sdk.core.errors import BundleError, OutputError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
 from edge_sdk.sources.location import is_utf8
-from edge_sdk_tools.disk import is_full
-from edge_sdk_tools.interruption import interrupted_by_sigterm
-from edge_sdk_tools.janitor import janitor
+from edge_sdk_tools.cleanup_guard import cleanup_guard
+
+_PROBE_BYTES = 1 << 20
+
+
+def is_full(cause: OSError) -> bool:
+    """Whether it says that there is no more space, or that no more of it may be used."""
+    return cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def raise_if_full(folder: Path, cause: Exception) -> None:
+    """Find out whether the disk made a library fail: by what it raised, or by writing and removing one MiB.
+
+    Args:
+        folder: where the library wrote.
+        cause: what it raised.
+
+    Raises:
+        OSError: the disk's own reason.
+    """
+    if isinstance(cause, OSError):  # the disk's, whatever it is: no model is a reason for one
+        raise cause
+    probe = folder / "probe"
+    try:
+        probe.write_bytes(bytes(_PROBE_BYTES))
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM inside this; in another thread than the main one it does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
 
 _OLD = "old"  # what is replaced, between two renames
 
@@ -99,14 +149,14 @@ def bundle_folder(output: Path) -> Iterator[BundleFolder]:
     except OSError as cause:
         raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
     try:
-        with janitor(partial, partial / _OLD, output), _temporary_files_in(partial), interrupted_by_sigterm():
+        with cleanup_guard(partial, partial / _OLD, output), _temporary_files_in(partial), interrupted_by_sigterm():
             yield BundleFolder(output, partial)
     except OSError as cause:
         if is_full(cause):
             raise OutputError(f"{output}: no space left on the disk; nothing was changed") from cause
         raise OutputError(f"{cause.filename or output}: {cause.strerror or cause}; {output} was not changed") from cause
     finally:
-        shutil.rmtree(partial, ignore_errors=True)  # where no janitor could be started
+        shutil.rmtree(partial, ignore_errors=True)  # where no cleanup_guard could be started
 
 
 def _refuse_other_things(output: Path) -> None:

@@ -21,15 +21,21 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, MissingDependencyError, ModelError, OutputError, UsageError
 from edge_sdk.inference.runtime import onnxruntime_version
-from edge_sdk_tools.arm_cost import Counter, Counts, estimate, find_counter, installation, set_up
+from edge_sdk_tools.arm_cost import installation
 from edge_sdk_tools.arm_cost.apt import Apt
-from edge_sdk_tools.arm_cost.core import CORES
-from edge_sdk_tools.arm_cost.counter import CPUS, write_record
-from edge_sdk_tools.arm_cost.counts import count_classes
-from edge_sdk_tools.arm_cost.cycles import CYCLES, WORST_ERROR
+from edge_sdk_tools.arm_cost.counter import (
+    CORES,
+    CPUS,
+    Counter,
+    Counts,
+    count_classes,
+    current_recipe,
+    find_counter,
+    write_record,
+)
+from edge_sdk_tools.arm_cost.estimate import CYCLES, WORST_ERROR, estimate
+from edge_sdk_tools.arm_cost.installation import download_wheels, set_up
 from edge_sdk_tools.arm_cost.instructions import CLASSES, classify
-from edge_sdk_tools.arm_cost.recipe import current_recipe
-from edge_sdk_tools.arm_cost.wheels import download_wheels
 from tests.support.bundles import make_manifest, write_bundle
 
 # Encodings as an assembler writes them.

@@ -18,12 +18,12 @@ from edge_sdk.bundle.manifest import BoardEstimate
 from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
-from edge_sdk_tools import board, prove
-from edge_sdk_tools.arm_cost import BoardOutputs, Counter, Counts
+from edge_sdk_tools.arm_cost.counter import BoardOutputs, Counter, Counts
 from edge_sdk_tools.arm_cost.instructions import CLASSES
-from edge_sdk_tools.build import build
-from edge_sdk_tools.ledger import from_json
-from edge_sdk_tools.variants import Request
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.variants import Request
+from edge_sdk_tools.prove import board, golden
+from edge_sdk_tools.report.schema import from_json
 from tests.support import models as tiny
 from tests.support.projects import write_project
 
@@ -75,7 +75,7 @@ def test_the_board_s_counts_decide_whether_int8_gains_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """This machine says that INT8 is twice as fast; the board says that it takes 1.25 times as long."""
-    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [10.0, 20.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [10.0, 20.0])
     _use(monkeypatch, _Fixed(60, fp32_times=0.8))
     model, bundle = write_project(tmp_path), tmp_path / "a.edge"
     assert run(["build", str(model), "--target", "raspberry_pi_5", "-o", str(bundle)]) == 0
@@ -90,7 +90,7 @@ def test_the_board_s_counts_decide_whether_int8_gains_anything(
 def test_a_time_here_says_less_of_another_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, int8_ms: float, carried: str
 ) -> None:
-    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [int8_ms, 10.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [int8_ms, 10.0])
     assert build(write_project(tmp_path), target, tmp_path / "a.edge").precision == carried
 
 

@@ -16,8 +16,8 @@ from edge_sdk.core.errors import DataError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.tasks.task import make_task
-from edge_sdk_tools.build import build
-from edge_sdk_tools.host_cpu import host_saturates
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.graph.profile import host_saturates
 from tests.support import models as tiny
 from tests.support.models import changed
 from tests.support.projects import CLASSIFIER, write_detector, write_labelled, write_pictures, write_project

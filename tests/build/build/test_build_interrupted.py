@@ -15,9 +15,9 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import ModelError, is_out_of_memory
-from edge_sdk_tools.build import build
-from edge_sdk_tools.build_report import BuildReport
-from edge_sdk_tools.candidates import Workshop
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.jobs.runner import Workshop
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, DETECTOR, write_boxes, write_labelled, write_project
 
@@ -196,9 +196,9 @@ def test_what_dies_between_the_renames_gives_the_old_bundle_back(tmp_path: Path)
     model, output = write_project(tmp_path), tmp_path / "a.edge"
     build(model, "x86_64", output, bundle_version=1)
     program = (
-        "import os, sys; from pathlib import Path; from edge_sdk_tools.janitor import janitor;"
+        "import os, sys; from pathlib import Path; from edge_sdk_tools.cleanup_guard import cleanup_guard;"
         "folder, output = Path(sys.argv[1]), Path(sys.argv[2]);"
-        "guard = janitor(folder, folder / 'old', output); guard.__enter__();"
+        "guard = cleanup_guard(folder, folder / 'old', output); guard.__enter__();"
         "output.rename(folder / 'old'); os._exit(9)"
     )
     partial = tmp_path / ".a.edge.building-1"
@@ -209,7 +209,7 @@ def test_what_dies_between_the_renames_gives_the_old_bundle_back(tmp_path: Path)
 
 
 def _gone(folder: Path) -> None:
-    """The janitor takes a moment; without it this waits in vain."""
+    """The guard takes a moment; without it this waits in vain."""
     deadline = time.monotonic() + 60
     while list(folder.glob(".a.edge*")) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -15,9 +15,9 @@ from distributed import LocalCluster
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Provenance
 from edge_sdk.cli.root import run
-from edge_sdk_tools.build import build
-from edge_sdk_tools.build_report import BuildReport
-from edge_sdk_tools.candidates import Workshop
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.jobs.runner import Workshop
 from tests.support.jobs import local_cluster
 from tests.support.models import uneven
 from tests.support.projects import write_labelled, write_project

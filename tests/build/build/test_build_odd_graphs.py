@@ -16,9 +16,9 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.build import build
-from edge_sdk_tools.build_report import BuildReport
-from edge_sdk_tools.check import check_model
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.check.gate import check_model
 from tests.support import models as odd_graphs
 from tests.support.projects import CLASSIFIER, DETECTOR, picture, write_project
 

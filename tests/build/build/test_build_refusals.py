@@ -23,7 +23,7 @@ from edge_sdk.core.errors import (
     SizeGateError,
     UsageError,
 )
-from edge_sdk_tools.build import build
+from edge_sdk_tools.build.pipeline import build
 from tests.support.projects import picture, write_detector, write_pictures, write_project
 
 
@@ -136,6 +136,7 @@ def test_errors_are_one_line_with_the_right_exit_code(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_a_full_disk_is_said_and_nothing_is_left(tmp_path: Path) -> None:
     """A limit on the size of written files stands in for the disk's: the same errors come from the same calls."""
     model = write_project(tmp_path)

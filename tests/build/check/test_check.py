@@ -23,20 +23,13 @@ from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
-from edge_sdk_tools.build import build
-from edge_sdk_tools.check import (
-    CheckedModel,
-    CheckReport,
-    as_admitted,
-    check_model,
-    examine,
-    external_data,
-)
-from edge_sdk_tools.check.external_data import read_external
-from edge_sdk_tools.check.foreign import no_model
-from edge_sdk_tools.check.limited import Limits
-from edge_sdk_tools.check.model_file import assemble, digest
-from edge_sdk_tools.check.report import Finding
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.check import model_file
+from edge_sdk_tools.check.gate import CheckedModel, check_model, examine
+from edge_sdk_tools.check.model_file import assemble, digest, no_model, read_external
+from edge_sdk_tools.check.report import CheckReport, Finding
+from edge_sdk_tools.check.runtimes import as_admitted
+from edge_sdk_tools.check.sandbox import Limits
 from edge_sdk_tools.check.screen import render
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, write_project
@@ -309,12 +302,12 @@ def test_a_constant_node_in_another_file(tmp_path: Path) -> None:
 def test_more_than_protobuf_can_hold(tmp_path: Path) -> None:
     """A sparse file: its size is seen before it is read."""
     _split(tmp_path)
-    os.truncate(tmp_path / "weights.bin", external_data.MAX_BYTES)
+    os.truncate(tmp_path / "weights.bin", model_file.MOST_BYTES)
     with pytest.raises(ModelError, match="bytes together, expected at most 2147483647"):
         _check(tmp_path)
     with pytest.raises(ModelError, match="bytes together"):
         read_external(tmp_path, "weights.bin", 1000)
-    os.truncate(tmp_path / "model.onnx", external_data.MAX_BYTES + 1)
+    os.truncate(tmp_path / "model.onnx", model_file.MOST_BYTES + 1)
     with pytest.raises(ModelError, match="have 2147483648 bytes together"):
         _check(tmp_path)
 

@@ -20,8 +20,9 @@ from onnx import TensorProto, helper
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import MissingDependencyError, ModelError
-from edge_sdk_tools.check import CheckReport, examine
-from edge_sdk_tools.check.limited import Limits, run_limited
+from edge_sdk_tools.check.gate import examine
+from edge_sdk_tools.check.report import CheckReport
+from edge_sdk_tools.check.sandbox import Limits, run_limited
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, write_project
 from tests.support.reports import IMAGE, SIZE, network, only, report_on
@@ -186,8 +187,8 @@ def test_the_caller_keeps_its_own_limits(tmp_path: Path) -> None:
 _LIMITS = Limits(memory_mb=300, cpu_s=2, wall_s=200)
 _PROGRAM = """
 import os, sys, time
-from edge_sdk_tools.check import limited
-from edge_sdk_tools.check.limited import read_request, write_answer
+from edge_sdk_tools.check import sandbox as limited
+from edge_sdk_tools.check.sandbox import read_request, write_answer
 {before}
 request = read_request().decode()
 {what}
@@ -267,7 +268,7 @@ def test_where_a_fault_of_ours_is_told_to_who_asks(
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingDependencyError, match="needs onnx"):
         _run(tmp_path, "sys.stderr.write('checking a model needs onnx'); sys.exit(8)", monkeypatch)
-    program = "import sys; sys.modules['onnx'] = None; import runpy; runpy.run_module('edge_sdk_tools.check.inside')"
+    program = "import sys; sys.modules['onnx'] = None; import runpy; runpy.run_module('edge_sdk_tools.check.worker')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 8
     assert "needs onnx" in done.stderr

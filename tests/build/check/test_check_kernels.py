@@ -12,11 +12,18 @@ import pytest
 from onnx import TensorProto, helper
 
 from edge_sdk.bundle.target import load_target, target_names
-from edge_sdk_tools.check.cpu_kernels import CpuKernels
+from edge_sdk_tools.check.cpu_kernels import (
+    PROVIDER_TABLES,
+    CpuKernels,
+    Kernel,
+    KernelTable,
+    coverage,
+    implements,
+    kernel_table,
+    table_versions,
+)
 from edge_sdk_tools.check.installed_kernels import installed_table, write_table
-from edge_sdk_tools.check.kernel_table import Kernel, KernelTable, implements, kernel_table, table_versions
 from edge_sdk_tools.check.operators import check_kernels
-from edge_sdk_tools.check.provider_table import TABLES, coverage
 from edge_sdk_tools.check.values import Value
 from tests.support import models as tiny
 from tests.support.reports import SIZE, network, only, report_on
@@ -129,7 +136,7 @@ def test_the_provider_tables_name_operators_of_onnx() -> None:
     newer = {"Attention", "RMSNormalization", "RotaryEmbedding", "TensorScatter"}  # than the oldest onnx that will do
     own = {"Affine", "Crop", "DynamicSlice", "ImageScaler", "ParametricSoftplus", "ScaledTanh"}
     own.add("SimplifiedLayerNormalization")
-    for path in TABLES.glob("*.json"):
+    for path in PROVIDER_TABLES.glob("*.json"):
         table = msgspec.json.decode(path.read_bytes())
         assert {*table["operators"], *table["unknown"]} <= known | newer | own
 

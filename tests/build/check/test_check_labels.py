@@ -15,9 +15,9 @@ from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.spec import ClassificationSpec
-from edge_sdk_tools.check import CheckReport, Finding, check_model, examine
+from edge_sdk_tools.check.gate import check_model, examine
 from edge_sdk_tools.check.labels import check_labels
-from edge_sdk_tools.check.report import TensorInfo
+from edge_sdk_tools.check.report import CheckReport, Finding, TensorInfo
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, write_project
 from tests.support.reports import network, only

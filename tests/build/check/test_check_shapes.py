@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from edge_sdk_tools.check.skeleton import put_weights
+from edge_sdk_tools.check.model_file import put_weights
 from tests.support.reports import IMAGE, SIZE, examined, network, only, report_on
 
 _Weights = dict[str, np.ndarray]

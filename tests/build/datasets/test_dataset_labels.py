@@ -17,7 +17,8 @@ from PIL import Image
 
 from edge_sdk.core.errors import DataError
 from edge_sdk.tasks.spec import Task
-from edge_sdk_tools.dataset import IGNORE, BoxTruth, ClassTruth, Dataset, MaskTruth, read_dataset
+from edge_sdk_tools.datasets.dataset import IGNORE, BoxTruth, ClassTruth, Dataset, MaskTruth
+from edge_sdk_tools.datasets.reading import read_dataset
 from tests.support.projects import picture, write_pictures
 
 CLASSES = (

@@ -12,9 +12,16 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from edge_sdk.core.errors import PublishError
-from edge_sdk_tools.demo.broker import Broker, Kind, find_mosquitto, running_broker
-from edge_sdk_tools.demo.listener import listening, wait_until_quiet
-from edge_sdk_tools.demo.process import child, last_line
+from edge_sdk_tools.demo.broker import (
+    Broker,
+    Kind,
+    child,
+    find_mosquitto,
+    last_line,
+    listening,
+    running_broker,
+    wait_until_quiet,
+)
 from tests.support.absent import not_installed
 
 pytestmark = pytest.mark.system

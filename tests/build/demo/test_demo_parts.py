@@ -19,12 +19,8 @@ from rich.console import Console
 
 from edge_sdk.core.errors import DataError, IncompatibleError, OutputError
 from edge_sdk_tools.demo.bundle import target_for
-from edge_sdk_tools.demo.frames import read_frames, write_images
-from edge_sdk_tools.demo.media import Media
-from edge_sdk_tools.demo.output import fresh_folder
-from edge_sdk_tools.demo.picture import draw_picture
-from edge_sdk_tools.demo.show import Show
-from edge_sdk_tools.demo.tally import Tally
+from edge_sdk_tools.demo.media import Media, draw_picture, read_frames, write_images
+from edge_sdk_tools.demo.show import Show, Tally, fresh_folder
 
 FRAMES = 120
 LABELS = ("person", "bicycle")

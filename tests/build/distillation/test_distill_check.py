@@ -13,10 +13,13 @@ from scipy.stats import entropy
 
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, EdgeError, ModelError, UsageError
-from edge_sdk_tools.dataset import Dataset, find_images
-from edge_sdk_tools.distill_check import DistillReport, distill_check
-from edge_sdk_tools.evaluate import observe, open_subject, pair_up
+from edge_sdk_tools.datasets.dataset import Dataset
+from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.distillation.gate import DistillReport, distill_check
 from edge_sdk_tools.evaluate.average_precision import Boxes
+from edge_sdk_tools.evaluate.model import open_subject
+from edge_sdk_tools.evaluate.participants import pair_up
+from edge_sdk_tools.evaluate.predictions import observe
 from tests.support import models as tiny
 from tests.support.models import changed, still
 from tests.support.projects import (

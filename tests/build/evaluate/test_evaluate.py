@@ -19,20 +19,13 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, DataError, EdgeError, ModelError, UsageError
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.build import build
-from edge_sdk_tools.distill_check import distill_check
-from edge_sdk_tools.distill_check.verdict import judge
-from edge_sdk_tools.evaluate import (
-    Evaluation,
-    Figure,
-    Interval,
-    OutputMemory,
-    evaluate,
-    open_subject,
-)
-from edge_sdk_tools.evaluate.optimization import check_optimization
-from edge_sdk_tools.evaluate.raw_outputs import output_errors, products_of
-from edge_sdk_tools.host_latency import interleaved_latency_ms
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.distillation.gate import distill_check, judge
+from edge_sdk_tools.evaluate.evaluation import Evaluation, evaluate
+from edge_sdk_tools.evaluate.model import OutputMemory, check_optimization, open_subject
+from edge_sdk_tools.evaluate.predictions import output_errors, products_of
+from edge_sdk_tools.evaluate.statistics import Figure, Interval
+from edge_sdk_tools.graph.profile import interleaved_latency_ms
 from tests.support import models as tiny
 from tests.support.models import changed, still
 from tests.support.projects import (

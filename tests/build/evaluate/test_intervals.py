@@ -9,11 +9,22 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binomtest, bootstrap, false_discovery_control
 
-from edge_sdk_tools.distill_check.paired import Pairs, class_rows, mcnemar
+from edge_sdk_tools.distillation.paired import Pairs, compared_classes, mcnemar
 from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, Judged, LabelledBoxes, judge
-from edge_sdk_tools.evaluate.figures import compare, figure_of
-from edge_sdk_tools.evaluate.resampling import Interval, Metric, interval_of, mean_of, ratio_of, resample, share_metric
-from edge_sdk_tools.evaluate.shares import CONFIDENCE, difference_bounds, share_bounds
+from edge_sdk_tools.evaluate.statistics import (
+    CONFIDENCE,
+    Interval,
+    Metric,
+    compare,
+    difference_bounds,
+    figure_of,
+    interval_of,
+    mean_of,
+    ratio_of,
+    resample,
+    share_bounds,
+    share_metric,
+)
 
 RANDOM = np.random.default_rng(5)
 RIGHT = (RANDOM.random(300) < 0.7).astype(np.float64)
@@ -99,6 +110,7 @@ def test_a_difference_stays_where_one_can_be() -> None:
         assert -1 <= found.low < found.high <= 1
 
 
+@pytest.mark.long
 def test_the_intervals_of_average_precision_cover_what_more_images_would_give() -> None:
     population = _detections(np.random.default_rng(0), 1500)
     truth = AveragePrecision(population).mean()(np.ones((1, 1500)))[0]
@@ -195,7 +207,7 @@ def test_rows_are_corrected_for_their_number_and_the_surest_stands_first() -> No
     counts = [(10, 4, 2, 2), (3, 14, 0, 1), (4, 6, 1, 0), (5, 0, 8, 0)]
     counts.append((9, 5, 0, 1))  # five disagreements can never be enough
     raw = [binomtest(t, t + s).pvalue for _, t, s, _ in counts if t + s > 5]
-    rows = class_rows(_pairs(*counts), ["a", "b", "c", "d", "e"])
+    rows = compared_classes(_pairs(*counts), ["a", "b", "c", "d", "e"])
     corrected = dict(zip("abcd", false_discovery_control(raw), strict=True))
     assert {row.label: row.p_value for row in rows if row.label != "e"} == pytest.approx(corrected)
     assert [row.label for row in rows] == [*sorted("abcd", key=lambda label: corrected[label]), "e"]
@@ -205,4 +217,4 @@ def test_rows_are_corrected_for_their_number_and_the_surest_stands_first() -> No
     assert (b.label, b.count, b.lost) == ("b", 18, 14)
     assert (b.teacher, b.student) == pytest.approx((17 / 18, 1 / 6))
     assert e.p_value is None
-    assert class_rows(_pairs(), []) == ()
+    assert compared_classes(_pairs(), []) == ()

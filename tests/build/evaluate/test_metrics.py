@@ -17,9 +17,6 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import accuracy_score, jaccard_score, top_k_accuracy_score
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk_tools.evaluate import evaluate
-from edge_sdk_tools.evaluate.agreement import match
-from edge_sdk_tools.evaluate.alignment import align_labels
 from edge_sdk_tools.evaluate.average_precision import (
     AveragePrecision,
     Boxes,
@@ -38,6 +35,8 @@ from edge_sdk_tools.evaluate.classification import (
     softened,
     top_columns,
 )
+from edge_sdk_tools.evaluate.evaluation import evaluate, match
+from edge_sdk_tools.evaluate.participants import align_labels
 from edge_sdk_tools.evaluate.segmentation import mean_iou, overlap_of
 from tests.support import models as tiny
 from tests.support.models import changed

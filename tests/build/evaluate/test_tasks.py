@@ -15,12 +15,16 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.core.errors import AccuracyGateError
 from edge_sdk.core.frame import Segmentation
-from edge_sdk_tools.build import build
-from edge_sdk_tools.check import examine
-from edge_sdk_tools.dataset import Dataset, find_images
-from edge_sdk_tools.distill_check import distill_check
-from edge_sdk_tools.evaluate import evaluate, observe, open_subject, pair_up
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.check.gate import examine
+from edge_sdk_tools.datasets.dataset import Dataset
+from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.distillation.gate import distill_check
 from edge_sdk_tools.evaluate.average_precision import Boxes
+from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.evaluate.model import open_subject
+from edge_sdk_tools.evaluate.participants import pair_up
+from edge_sdk_tools.evaluate.predictions import observe
 from tests.support import models as heads
 from tests.support import models as tiny
 from tests.support.projects import SEGMENTER, write_pictures, write_project

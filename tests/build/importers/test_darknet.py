@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.core.errors import ModelError, OutputError
-from edge_sdk_tools.importing import import_darknet
+from edge_sdk_tools.importers.darknet import import_darknet
 
 Array: TypeAlias = NDArray[np.float32]
 Options: TypeAlias = dict[str, Any]

@@ -19,13 +19,20 @@ from onnx import TensorProto, helper
 from edge_sdk.bundle.model_spec import InputSpec, load_model_spec
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
-from edge_sdk_tools.dataset import ImageSet, find_images
-from edge_sdk_tools.importing.comparison import OutputDifference, Runner, compare, compare_model, measure_difference
-from edge_sdk_tools.importing.global_pool import pool_means
-from edge_sdk_tools.importing.import_record import embed_record, read_import_record
-from edge_sdk_tools.importing.observation import observe
-from edge_sdk_tools.importing.onnx_model import import_onnx
-from edge_sdk_tools.importing.probe import Probe, make_probes
+from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.importers.comparison import (
+    OutputDifference,
+    Probe,
+    Runner,
+    compare,
+    compare_model,
+    make_probes,
+    measure_difference,
+    observe,
+)
+from edge_sdk_tools.importers.onnx_model import import_onnx, pool_means
+from edge_sdk_tools.importers.plan import embed_record, read_import_record
 from tests.build.importers.test_darknet import HEAD, YOLO, conv, run_onnx, write_network
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, write_pictures, write_project

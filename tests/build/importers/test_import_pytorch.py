@@ -18,10 +18,10 @@ import torch
 
 from edge_sdk.cli.root import run as run_command
 from edge_sdk.core.errors import ModelError
-from edge_sdk_tools.build import build
-from edge_sdk_tools.importing.import_report import ImportReport
-from edge_sdk_tools.importing.pytorch import import_pytorch
-from edge_sdk_tools.ledger import from_json
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.importers.plan import ImportReport
+from edge_sdk_tools.importers.pytorch import import_pytorch
+from edge_sdk_tools.report.schema import from_json
 from tests.support import torch_models
 from tests.support.projects import (
     MODEL_TOML,
@@ -55,6 +55,7 @@ def picture() -> np.ndarray:
     return np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
 
 
+@pytest.mark.long
 def test_the_graph_is_what_quantization_wants(tmp_path: Path, picture: np.ndarray) -> None:
     report, proto = import_function(tmp_path, "net")
     operators = Counter(node.op_type for node in proto.graph.node)
@@ -82,6 +83,7 @@ def test_the_figures_are_printed_for_every_output(tmp_path: Path) -> None:
     assert (report.probes, report.images, report.warnings) == (24, 16, ())
 
 
+@pytest.mark.long
 def test_calibration_images_are_compared_on_by_default(tmp_path: Path) -> None:
     toml = write_toml(tmp_path)
     toml.write_text(f'{MODEL_TOML}\n[data]\ncalibration = "pictures"\n')

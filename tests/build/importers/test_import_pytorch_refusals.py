@@ -17,8 +17,8 @@ pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch
 import torch
 
 from edge_sdk.core.errors import ModelError
-from edge_sdk_tools.importing.pytorch import import_pytorch
-from edge_sdk_tools.importing.pytorch_weights import load_state_dict
+from edge_sdk_tools.importers.pytorch import import_pytorch
+from edge_sdk_tools.importers.pytorch_weights import load_state_dict
 from tests.support import torch_models
 from tests.support.projects import (
     MODELS,
@@ -30,6 +30,8 @@ from tests.support.projects import (
     write_target,
     write_toml,
 )
+
+pytestmark = pytest.mark.long  # half a minute of PyTorch's exporters; what is accepted is shown by test_import_pytorch
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import onnxruntime
 import pytest
 
 from edge_sdk.core.errors import EdgeError, ModelError
-from edge_sdk_tools.importing.silence import silenced
-from edge_sdk_tools.importing.tensorflow import import_tensorflow
+from edge_sdk_tools.importers.plan import silenced
+from edge_sdk_tools.importers.tensorflow import import_tensorflow
 from tests.support.projects import CLASSIFIER, write_project
 
 with warnings.catch_warnings():

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.core.errors import EdgeError, ModelError, OutputError, UsageError
-from edge_sdk_tools.candidates import Finished, Store, Workshop
-from edge_sdk_tools.candidates.outcome import decoded, encoded
+from edge_sdk_tools.jobs.outcome import decoded, encoded
+from edge_sdk_tools.jobs.runner import Finished, Workshop
+from edge_sdk_tools.jobs.store import Store
 from tests.support import jobs
 from tests.support.jobs import Counted, Measured, Recipe
 
 
-@pytest.fixture(params=[1, 2], ids=["sequential", "processes"])
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.long)], ids=["sequential", "processes"])
 def workshop(request: pytest.FixtureRequest) -> Iterator[Workshop]:
     with Workshop(jobs=request.param) as workshop:
         yield workshop
@@ -68,6 +69,7 @@ def test_any_other_error_is_one_line_that_names_the_item(workshop: Workshop) -> 
         workshop.run(jobs.lie, jobs.recipes(1), shared=None, key=jobs.key, result=Measured)
 
 
+@pytest.mark.long
 def test_shared_is_pickled_once_and_unpickled_once_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "pickled", 0)
     with Workshop(jobs=2) as workshop:
@@ -99,8 +101,9 @@ def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
     assert sorted(seen) == [f"recipe-{number}" for number in range(8)]
 
 
+@pytest.mark.long
 def test_a_job_that_always_kills_its_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk_tools.candidates.processes._DEATHS", 1)  # each new pair of workers takes seconds
+    monkeypatch.setattr("edge_sdk_tools.jobs.processes._DEATHS", 1)  # each new pair of workers takes seconds
     with Workshop(jobs=2) as workshop, pytest.raises(EdgeError, match=r"^worker processes died 2 times, .*recipe-2"):
         workshop.run(jobs.die, jobs.recipes(4), shared=None, key=jobs.key, result=Measured)
 
@@ -122,7 +125,7 @@ def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
 _PROGRAM = """
 import sys
 from pathlib import Path
-from edge_sdk_tools.candidates import Workshop
+from edge_sdk_tools.jobs.runner import Workshop
 from tests.support import jobs
 if __name__ == "__main__":
     folder, many = Path(sys.argv[1]), int(sys.argv[2])
@@ -133,6 +136,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("many", "whole_group"), [(1, False), (2, True)])
 def test_an_interrupted_run_resumes_and_leaves_no_process(tmp_path: Path, many: int, whole_group: bool) -> None:
     (tmp_path / "starts").mkdir()

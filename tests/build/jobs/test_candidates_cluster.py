@@ -21,15 +21,18 @@ from distributed import Client, LocalCluster
 import edge_sdk
 import edge_sdk_tools
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
-from edge_sdk_tools.candidates import Finished, Workshop
+from edge_sdk_tools.jobs.runner import Finished, Workshop
 from tests.support import jobs
 from tests.support.broker import free_port
 from tests.support.jobs import Counted, Measured, local_cluster
 
 # Dask closes some of its sockets and loops only when they are collected.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::DeprecationWarning"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +100,6 @@ def test_errors_arrive_as_they_are(cluster: LocalCluster) -> None:
             workshop.run(jobs.fail, jobs.recipes(3), shared="foreign", key=jobs.key, result=Measured)
 
 
-@pytest.mark.long
 def test_workers_that_are_killed_lose_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
     seen: list[str] = []
 
@@ -133,7 +135,6 @@ def test_an_interruption_cancels_what_waits(cluster: LocalCluster, tmp_path: Pat
     assert len(list(tmp_path.iterdir())) < 15
 
 
-@pytest.mark.long
 def test_a_job_that_always_kills_its_worker_is_given_up() -> None:
     with local_cluster(1) as small, Workshop(scheduler=small.scheduler_address) as workshop:
         small.scheduler.allowed_failures = 1
@@ -179,7 +180,6 @@ def _worker(address: str, **environment: str) -> contextlib.AbstractContextManag
     return _program("distributed.cli.dask_worker", address, *options, **environment)
 
 
-@pytest.mark.long
 def test_a_scheduler_that_goes_away_is_named() -> None:
     port = str(free_port())
     address = f"tcp://127.0.0.1:{port}"
@@ -221,7 +221,7 @@ def _other_sources(folder: Path) -> None:
 def test_workers_with_other_versions_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Any, expected: str
 ) -> None:
-    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 100.0)  # the worker starts beside other tests
+    monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 100.0)  # the worker starts beside other tests
     prepare(tmp_path)
     with (
         local_cluster(0) as empty,
@@ -231,7 +231,6 @@ def test_workers_with_other_versions_are_refused(
         Workshop(scheduler=empty.scheduler_address).__enter__()
 
 
-@pytest.mark.long
 def test_a_worker_with_other_versions_that_joins_later(tmp_path: Path) -> None:
     _other_numpy(tmp_path)
     with (
@@ -253,7 +252,7 @@ def test_nobody_at_the_address(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 1.0)
+    monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
         with pytest.raises(UsageError, match="nobody answers within 1 s"):
@@ -261,13 +260,13 @@ def test_somebody_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_scheduler_without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 1.0)
+    monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 1.0)
     with local_cluster(0) as empty, pytest.raises(UsageError, match="no worker within 1 s; start some"):
         Workshop(scheduler=empty.scheduler_address).__enter__()
 
 
 def test_a_connection_that_does_not_close_in_time_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk_tools.candidates.cluster._PATIENCE_S", 0.1)
+    monkeypatch.setattr("edge_sdk_tools.jobs.cluster._PATIENCE_S", 0.1)
     close = Client.close
 
     def close_late(client: Client, timeout: float) -> None:

@@ -12,9 +12,9 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import parse_version
 from edge_sdk.core.errors import IncompatibleError, MissingDependencyError, UsageError
-from edge_sdk_tools.build import build
-from edge_sdk_tools.runtime_replay import replay_in
-from edge_sdk_tools.wheel import Fetch
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.packages import Fetch
+from edge_sdk_tools.prove.runtime_versions import replay_in
 from tests.support.projects import write_project
 
 # Wheels for Python 3.10 to 3.13 exist of each; the lowest is what the targets name.

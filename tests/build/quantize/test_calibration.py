@@ -17,12 +17,19 @@ from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.dataset import ImageSet, find_images
-from edge_sdk_tools.image_split import split_images
-from edge_sdk_tools.quantize import CALIBRATIONS, Activations, doubts_about_calibration, simplify, watch_activations
-from edge_sdk_tools.quantize.activations import every_of
-from edge_sdk_tools.quantize.histogram import Histogram
-from edge_sdk_tools.quantize.ranges import range_of
+from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.datasets.split import split_images
+from edge_sdk_tools.quantize.calibration import (
+    CALIBRATIONS,
+    Activations,
+    Histogram,
+    doubts_about_calibration,
+    every_of,
+    range_of,
+    watch_activations,
+)
+from edge_sdk_tools.quantize.simplified import simplify
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, write_pictures, write_project
 

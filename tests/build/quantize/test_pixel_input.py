@@ -22,23 +22,18 @@ from edge_sdk.core.frame import Frame
 from edge_sdk.inference.prepare import Prepare, integer_tables
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.build import build
-from edge_sdk_tools.convert import convert
-from edge_sdk_tools.dataset import find_images
-from edge_sdk_tools.evaluate import evaluate
-from edge_sdk_tools.host_cpu import host_saturates
-from edge_sdk_tools.pixel_input import (
-    LevelGraph,
-    Way,
-    choose_input,
-    judged,
-    level_graphs,
-    level_model,
-    with_fourth_channel,
-)
-from edge_sdk_tools.pixel_input.kernels import KernelClock, KernelRun
-from edge_sdk_tools.quantize import first_recipe, pixel_range, quantize, simplify, watch_activations
-from edge_sdk_tools.search import Choice
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.graph.profile import host_saturates
+from edge_sdk_tools.quantize.calibration import pixel_range, watch_activations
+from edge_sdk_tools.quantize.convert import convert
+from edge_sdk_tools.quantize.quantize import quantize
+from edge_sdk_tools.quantize.recipe import first_recipe
+from edge_sdk_tools.quantize.simplified import simplify
+from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
+from edge_sdk_tools.search.choice import Choice
+from edge_sdk_tools.search.uint8_input import KernelClock, KernelRun, Way, choose_input, judged, level_model
 from tests.support import models as tiny
 from tests.support.projects import CLASSIFIER, DETECTOR, SEGMENTER, picture, write_pictures, write_project
 from tests.support.reports import flawless_proof

@@ -22,26 +22,16 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools.build import build
-from edge_sdk_tools.check import check_model
-from edge_sdk_tools.convert import convert, integer_mac_share
-from edge_sdk_tools.dataset import find_images
-from edge_sdk_tools.host_cpu import saturates
-from edge_sdk_tools.quantize import (
-    Activations,
-    LocalNoise,
-    Quantized,
-    Recipe,
-    Simplified,
-    convolution_macs,
-    decoding_tail,
-    first_recipe,
-    local_noise,
-    quantize,
-    simplify,
-    watch_activations,
-)
-from edge_sdk_tools.quantize.histogram import Histogram
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.graph.profile import saturates
+from edge_sdk_tools.quantize.calibration import Activations, Histogram, watch_activations
+from edge_sdk_tools.quantize.convert import convert, integer_mac_share
+from edge_sdk_tools.quantize.local_noise import LocalNoise, local_noise
+from edge_sdk_tools.quantize.quantize import Quantized, quantize
+from edge_sdk_tools.quantize.recipe import Recipe, first_recipe
+from edge_sdk_tools.quantize.simplified import Simplified, convolution_macs, decoding_tail, simplify
 from tests.support import models as heads
 from tests.support import models as tiny
 from tests.support.models import Head
@@ -138,7 +128,7 @@ def _assert(*_arguments: object, **_named: object) -> None:
     [
         ("quantize.simplified", "quant_pre_process", "quantization"),
         ("quantize.quantize", "quantized_proto", "quantization"),
-        ("convert", "convert_onnx_models_to_ort", "conversion to ORT format"),
+        ("quantize.convert", "convert_onnx_models_to_ort", "conversion to ORT format"),
     ],
 )
 def test_a_bare_assert_of_a_library_names_its_place(

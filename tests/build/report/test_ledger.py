@@ -15,10 +15,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from edge_sdk.core.frame import Detections, Result
-from edge_sdk_tools import prove
-from edge_sdk_tools.build import build
-from edge_sdk_tools.evaluate import Interval
-from edge_sdk_tools.ledger import (
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.evaluate.statistics import Interval
+from edge_sdk_tools.prove import golden
+from edge_sdk_tools.report.schema import (
     PANEL_PX,
     Candidate,
     LayerSensitivity,
@@ -182,7 +182,7 @@ def _unordered(schema: object) -> object:
 def test_the_documented_schema_is_the_code_s_and_fits_a_record() -> None:
     path = Path(__file__).parents[3] / "docs" / "report.schema.json"
     assert _unordered(json.loads(path.read_bytes())) == _unordered(json.loads(report_schema())), (
-        "write it again: python -c 'import pathlib; from edge_sdk_tools.ledger import report_schema; "
+        "write it again: python -c 'import pathlib; from edge_sdk_tools.report.schema import report_schema; "
         'pathlib.Path("docs/report.schema.json").write_bytes(report_schema())\''
     )
     validator = jsonschema.Draft202012Validator(json.loads(report_schema()))
@@ -297,7 +297,7 @@ def test_images_on_which_the_two_differ_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_fallback_is_recorded_with_what_int8_would_have_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
     report = build(write_project(tmp_path, pictures=16), "x86_64", tmp_path / "a.edge", bundle_version=1)
     ledger = _recorded(tmp_path / "a.edge")
     steps = {step.kind: step for step in ledger.steps}

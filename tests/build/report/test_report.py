@@ -13,9 +13,27 @@ import msgspec
 import pytest
 
 from edge_sdk.bundle.manifest import BoardEstimate
-from edge_sdk_tools.chain import OutputChange
-from edge_sdk_tools.evaluate import Interval
-from edge_sdk_tools.ledger import (
+from edge_sdk_tools.evaluate.statistics import Interval
+from edge_sdk_tools.prove.output_change import OutputChange
+from edge_sdk_tools.report import charts
+from edge_sdk_tools.report.charts import (
+    HEIGHT_PX,
+    MOST_NOISY,
+    MOST_ROWS,
+    Axis,
+    BarChart,
+    axis_over,
+    costs,
+    errors,
+    ladder,
+    noise,
+    scatter,
+    sensitivity,
+    sizes,
+    waterfall,
+)
+from edge_sdk_tools.report.page import HTML_FILE, JSON_FILE, render_html, write_report
+from edge_sdk_tools.report.schema import (
     Candidate,
     LayerNoise,
     LayerSensitivity,
@@ -27,13 +45,6 @@ from edge_sdk_tools.ledger import (
     WorstImage,
     from_json,
 )
-from edge_sdk_tools.report import HTML_FILE, JSON_FILE, render_html, words, write_report
-from edge_sdk_tools.report.axis import Axis, axis_over
-from edge_sdk_tools.report.bar_chart import BarChart
-from edge_sdk_tools.report.model_charts import MOST_NOISY, MOST_ROWS, noise, sensitivity, sizes
-from edge_sdk_tools.report.output_charts import costs, errors
-from edge_sdk_tools.report.scatter import HEIGHT_PX, scatter
-from edge_sdk_tools.report.step_charts import ladder, waterfall
 from tests.support.reports import (
     Page,
     change,
@@ -369,25 +380,25 @@ def test_ticks_are_round_and_zero_has_no_sign() -> None:
 
 
 def test_figures_as_words() -> None:
-    assert [words.percent(0.8284), words.times(0.0), words.millions(79.04)] == ["82.8%", "0.00x", "79.0\u00a0M"]
-    assert words.points(Interval(-0.0001, -0.02, 0.0)) == "+0.0 [-2.0\u00a0to\u00a0+0.0]"
-    assert [_text(words.megabytes(mb)) for mb in (1234.5, 0.05, 0.0)] == ["1,234 MB", "50.0 kB", "0.00 MB"]
-    assert [_text(words.octets(count)) for count in (999, 1000)] == ["999 B", "1.0 kB"]
-    assert [_text(words.milliseconds(low, 17.7)) for low in (4.14, None)] == ["4.1 to 18 ms", "18 ms"]
-    assert _text(words.decibels(-0.01)) == "0.0 dB"
-    errors_there = [_text(words.relative(error)) for error in (0.0, 0.001234, 1e-6, 2.0)]
+    assert [charts.percent(0.8284), charts.times(0.0), charts.millions(79.04)] == ["82.8%", "0.00x", "79.0\u00a0M"]
+    assert charts.points(Interval(-0.0001, -0.02, 0.0)) == "+0.0 [-2.0\u00a0to\u00a0+0.0]"
+    assert [_text(charts.megabytes(mb)) for mb in (1234.5, 0.05, 0.0)] == ["1,234 MB", "50.0 kB", "0.00 MB"]
+    assert [_text(charts.octets(count)) for count in (999, 1000)] == ["999 B", "1.0 kB"]
+    assert [_text(charts.milliseconds(low, 17.7)) for low in (4.14, None)] == ["4.1 to 18 ms", "18 ms"]
+    assert _text(charts.decibels(-0.01)) == "0.0 dB"
+    errors_there = [_text(charts.relative(error)) for error in (0.0, 0.001234, 1e-6, 2.0)]
     assert errors_there == ["0%", "0.12% (58.2 dB)", "below 0.001% (120.0 dB)", "200.0% (-6.0 dB)"]
     nothing = (
-        words.percent,
-        words.points,
-        words.points_alone,
-        words.times,
-        words.octets,
-        words.millions,
-        words.relative,
+        charts.percent,
+        charts.points,
+        charts.points_alone,
+        charts.times,
+        charts.octets,
+        charts.millions,
+        charts.relative,
     )
     assert [say(None) for say in nothing] == [None] * len(nothing)
-    assert words.milliseconds(None, None) is None
+    assert charts.milliseconds(None, None) is None
 
 
 def _text(value: str | None) -> str | None:

@@ -17,17 +17,14 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk_tools import prove
-from edge_sdk_tools.build import build
-from edge_sdk_tools.convert import convert
-from edge_sdk_tools.float_file import bare, float_file
-from edge_sdk_tools.ledger import from_json
-from edge_sdk_tools.profiled import ProfiledSession
-from edge_sdk_tools.quantize import simplify
-from edge_sdk_tools.runtime_replay import replay_variants
-from edge_sdk_tools.variants import Request
-from edge_sdk_tools.variants.dynamic import product_work
-from edge_sdk_tools.variants.half import with_half_weights
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.variants import Request, product_work, with_half_weights
+from edge_sdk_tools.graph.profile import ProfiledSession
+from edge_sdk_tools.prove import golden
+from edge_sdk_tools.prove.runtime_versions import replay_variants
+from edge_sdk_tools.quantize.convert import bare, convert, float_file
+from edge_sdk_tools.quantize.simplified import simplify
+from edge_sdk_tools.report.schema import from_json
 from tests.support import models as tiny
 from tests.support.models import mixer, wide_classifier
 from tests.support.projects import write_project
@@ -107,7 +104,7 @@ def test_where_float_is_carried_it_travels_as_its_target_likes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, suffix: str, step: str
 ) -> None:
     # A model that is slower in INT8 for certain is none of a few kilobytes.
-    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
     path = write_project(tmp_path, model=wide_classifier(), pictures=16)
     build(path, target, tmp_path / "a.edge", bundle_version=1, variants=Request(sizes=((24, 24),), fp16=True))
     bundle = Bundle.open(tmp_path / "a.edge")

@@ -16,18 +16,25 @@ from edge_sdk.bundle.target import load_target
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools import prove
-from edge_sdk_tools.build import build
-from edge_sdk_tools.build_report import BuildReport
-from edge_sdk_tools.candidates import Workshop
-from edge_sdk_tools.convert import Converted
-from edge_sdk_tools.dataset import ImageSet, find_images
-from edge_sdk_tools.evaluate import Figure, Interval, evaluate
-from edge_sdk_tools.host_cpu import host_saturates
-from edge_sdk_tools.prove import Proof
-from edge_sdk_tools.quantize import Quantized, first_recipe, simplify, watch_activations
-from edge_sdk_tools.search import Ranking, Search, Trial, rank_layers, search, shortfall_of
-from edge_sdk_tools.search.search import closest_to_fp32
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.evaluate.evaluation import evaluate
+from edge_sdk_tools.evaluate.statistics import Figure, Interval
+from edge_sdk_tools.graph.profile import host_saturates
+from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.prove import golden
+from edge_sdk_tools.prove.golden import Proof
+from edge_sdk_tools.quantize.calibration import watch_activations
+from edge_sdk_tools.quantize.convert import Converted
+from edge_sdk_tools.quantize.quantize import Quantized
+from edge_sdk_tools.quantize.recipe import first_recipe
+from edge_sdk_tools.quantize.simplified import simplify
+from edge_sdk_tools.search import search
+from edge_sdk_tools.search.context import shortfall_of
+from edge_sdk_tools.search.search import Search, Trial, closest_to_fp32
+from edge_sdk_tools.search.sensitivity import Ranking, rank_layers
 from tests.support import models as tiny
 from tests.support.models import uneven
 from tests.support.projects import write_labelled, write_pictures, write_project
@@ -88,7 +95,7 @@ def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As if INT8 took twice the time: nothing here is slow enough to say so.
-    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [20.0, 10.0])
     model, bundle = write_project(tmp_path, pictures=16), tmp_path / "a.edge"
     assert run(["build", str(model), "--target", "x86_64", "-o", str(bundle)]) == 0
     out = capsys.readouterr().out
@@ -110,7 +117,7 @@ def test_where_int8_gains_nothing_the_bundle_carries_fp32_and_says_so(
 
 
 def test_a_model_too_small_to_be_slower_stays_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: [0.05, 0.02])
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: [0.05, 0.02])
     assert _built(tmp_path, tiny.classifier()).precision == "int8"
 
 

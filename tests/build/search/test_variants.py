@@ -19,13 +19,13 @@ from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, SizeGateError, UsageError
 from edge_sdk.inference.session import Session
 from edge_sdk.tasks.task import make_task
-from edge_sdk_tools import prove
-from edge_sdk_tools.build import build
-from edge_sdk_tools.check import check_model
-from edge_sdk_tools.ledger import from_json
-from edge_sdk_tools.runtime_replay import replay_variants
-from edge_sdk_tools.variants import Request, parse_sizes, workbench
-from edge_sdk_tools.variants.resize import resize
+from edge_sdk_tools.build import workbench
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.variants import Request, parse_sizes, resize
+from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.prove import golden
+from edge_sdk_tools.prove.runtime_versions import replay_variants
+from edge_sdk_tools.report.schema import from_json
 from tests.support import models as tiny
 from tests.support.models import flat_detector
 from tests.support.projects import CLASSIFIER, DETECTOR, write_labelled, write_project
@@ -132,7 +132,7 @@ def test_what_does_not_hold_is_left_out_and_said(tmp_path: Path, capsys: pytest.
 def test_what_is_called_slow_was_timed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool) -> None:
     # Noise, which nothing real gives on demand: the first proof is of the first model, the second of the other size.
     times = iter([[5.0, 10.0], [20.0, 10.0]])
-    monkeypatch.setattr(prove, "interleaved_latency_ms", lambda _calls, _on_round: next(times))
+    monkeypatch.setattr(golden, "interleaved_latency_ms", lambda _calls, _on_round: next(times))
     again = [9.0, 5.0, 20.0, 10.0] if twice else [9.0, 5.0, 4.0, 10.0]
     monkeypatch.setattr(workbench, "interleaved_latency_ms", lambda _calls, _on_round: again)
     model = write_project(tmp_path, model=tiny.wide_classifier())

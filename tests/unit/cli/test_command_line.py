@@ -164,7 +164,7 @@ def test_threads_of_opencv_are_told_not_to_burn_cores_before_it_is_loaded() -> N
     assert done.stdout == "False 0\n"
 
 
-@pytest.mark.parametrize("module", ["edge_sdk.inference.session", "edge_sdk_tools.build"])
+@pytest.mark.parametrize("module", ["edge_sdk.inference.session", "edge_sdk_tools.build.pipeline"])
 def test_importing_leaves_no_telemetry_behind(tmp_path: Path, module: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     environment.update(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))

@@ -1,22 +1,207 @@
-"""Counter: a folder with an emulator, an arm64 Python and the plugin, which counts what an inference costs.
+"""BoardOutputs: what a model says on an emulated core, computed by a process beside this one.
+
+Owns the process, its folder and its end.
+
+Core: one CPU of a board, as programs on it see it.
+
+Counter: a folder with an emulator, an arm64 Python and the plugin, which counts what an inference costs.
 
 Owns the folder's layout and the emulator's command line. `installation` fills the folder.
+
+Counts: the instructions of one inference, in total and by class.
+
+Owns the format that the plugin writes. Knows nothing of time.
+
+Recipe: what a counter is made from, by version, and the key under which it is kept.
 """
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import signal
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Literal, TypeAlias
 
 import msgspec
+import numpy as np
 
 from edge_sdk.core.errors import EdgeError, ModelError, UsageError
-from edge_sdk_tools.arm_cost.counts import Counts, count_classes
-from edge_sdk_tools.arm_cost.recipe import Recipe, current_recipe
-from edge_sdk_tools.wheel import cache_folder
+from edge_sdk.core.frame import Tensor
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk_tools.arm_cost.instructions import CLASSES, FLOAT_MULTIPLIES, INTEGER_MULTIPLIES, classify
+from edge_sdk_tools.packages import cache_folder
+
+_HEAD_WORDS = 3  # a block's runs take two, its length one
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What one inference on one thread costs.
+
+    Attributes:
+        model: the file's name.
+        cpu: the core, in qemu's spelling.
+        onnxruntime: the version that ran it.
+        total: instructions.
+        by_class: the same by class, in the order of `instructions.CLASSES`; they add up to the total.
+    """
+
+    model: str
+    cpu: str
+    onnxruntime: str
+    total: int
+    by_class: dict[str, int]
+
+    @property
+    def millions(self) -> float:
+        """The total in millions."""
+        return self.total / 1e6
+
+    @property
+    def integer_share(self) -> float:
+        """Share of the multiplying instructions that multiply integers: 0 for FP32, near 1 for INT8; 0 for none."""
+        integer = sum(self.by_class[name] for name in INTEGER_MULTIPLIES)
+        multiplying = integer + sum(self.by_class[name] for name in FLOAT_MULTIPLIES)
+        return integer / multiplying if multiplying else 0.0
+
+
+def count_classes(record: bytes) -> dict[str, int]:
+    """Read what the plugin wrote: for each block that ran, its runs, its length and its instructions.
+
+    Returns:
+        Instructions by class.
+
+    Raises:
+        ValueError: the record is cut short.
+    """
+    if len(record) % 4:
+        raise ValueError("the record of counts is cut short")
+    data = np.frombuffer(record, np.uint32)
+    words, runs = [], []
+    start = 0
+    while start < len(data):
+        if start + _HEAD_WORDS > len(data):
+            raise ValueError("the record of counts is cut short")
+        runs_of_block = int(data[start : start + 2].view(np.uint64)[0])
+        end = start + _HEAD_WORDS + int(data[start + 2])
+        if end > len(data):
+            raise ValueError("the record of counts is cut short")
+        words.append(data[start + _HEAD_WORDS : end])
+        runs.append(np.full(len(words[-1]), runs_of_block, np.uint64))
+        start = end
+    totals = [0] * len(CLASSES)
+    if words:
+        classes, all_runs = classify(np.concatenate(words)), np.concatenate(runs)
+        totals = [int(all_runs[classes == index].sum()) for index in range(len(CLASSES))]
+    return dict(zip(CLASSES, totals, strict=True))
+
+
+_PROCESSORS = 4
+
+
+@dataclass(frozen=True)
+class Core:
+    """One CPU.
+
+    Attributes:
+        model: the CPU in qemu's spelling, which is the targets' too.
+        part: its part number, as /proc/cpuinfo spells it.
+        variant: the r of its revision rNpM, likewise.
+        revision: the p.
+        features: what /proc/cpuinfo lists; `asimddp` is the dot product.
+    """
+
+    model: str
+    part: str
+    variant: str
+    revision: str
+    features: str
+
+    def cpuinfo(self) -> str:
+        """What /proc/cpuinfo says on the board."""
+        fields = (
+            ("BogoMIPS", "108.00"),
+            ("Features", self.features),
+            ("CPU implementer", "0x41"),
+            ("CPU architecture", "8"),
+            ("CPU variant", self.variant),
+            ("CPU part", self.part),
+            ("CPU revision", self.revision),
+        )
+        body = "".join(f"{name}\t: {value}\n" for name, value in fields)
+        return "".join(f"processor\t: {number}\n{body}\n" for number in range(_PROCESSORS))
+
+    def files(self) -> dict[str, str]:
+        """Files of the kernel that differ from this machine's, by path.
+
+        ONNX Runtime chooses its kernels by what it reads there, and dies of what an x86 kernel writes.
+        """
+        span = f"0-{_PROCESSORS - 1}\n"
+        return {
+            "proc/cpuinfo": self.cpuinfo(),
+            "sys/devices/system/cpu/possible": span,
+            "sys/devices/system/cpu/present": span,
+        }
+
+
+CORTEX_A72 = Core("cortex-a72", "0xd08", "0x0", "3", "fp asimd evtstrm crc32 cpuid")
+CORTEX_A76 = Core(
+    "cortex-a76",
+    "0xd0b",
+    "0x4",
+    "1",
+    "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp",
+)
+CORES = (CORTEX_A72, CORTEX_A76)
+
+
+PLUGIN_SOURCE = Path(__file__).with_name("icount.c")
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """Everything that decides what a counter counts.
+
+    Attributes:
+        machine: that it runs on, by `platform.machine()`.
+        onnxruntime: the version that runs the models, this machine's own.
+        plugin: source of the plugin.
+        cores: what it can count for.
+        numpy: the version beside it; its share of an inference is nothing that could be seen.
+        qemu: Debian's package version of the emulator. Later ones are linked statically and load no plugins.
+        release: the Debian release that has it.
+        python: the minor version of that release, on the emulated board.
+    """
+
+    machine: str
+    onnxruntime: str
+    plugin: str
+    cores: tuple[Core, ...] = CORES
+    numpy: str = "2.4.6"
+    qemu: str = "1:7.2*"
+    release: str = "bookworm"
+    python: str = "3.11"
+
+    @property
+    def key(self) -> str:
+        """Name of the folder: readable where it matters, and another one whenever anything changes."""
+        digest = hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+        return f"onnxruntime-{self.onnxruntime}-{digest[:12]}"
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """Wheels for the emulated board, as pip wants them."""
+        return (f"onnxruntime=={self.onnxruntime}", f"numpy=={self.numpy}")
+
+
+def current_recipe() -> Recipe:
+    """The recipe for this machine and its ONNX Runtime."""
+    return Recipe(platform.machine(), onnxruntime_version(), PLUGIN_SOURCE.read_text(encoding="utf-8"))
+
 
 Cpu: TypeAlias = Literal["cortex-a72", "cortex-a76"]
 CPUS: tuple[Cpu, ...] = ("cortex-a72", "cortex-a76")
@@ -200,3 +385,71 @@ def _fault(what: str, cpu: str, code: int, said: str) -> EdgeError:
     if code < 0:
         return EdgeError(f"{what}: the emulator of {cpu} died of {signal.Signals(-code).name}: {words}")
     return EdgeError(f"{what}: the emulator of {cpu} ended with {code}: {words}")
+
+
+_OUTPUTS_GUEST = Path(__file__).with_name("guest_outputs.py")
+_SPARE_S = 45.0  # beyond the time for inputs: start-up takes 3 s, the first inference of a YOLOv8n 10
+
+
+class BoardOutputs:
+    """An emulation that runs; use it as a context, at whose end its process and its files are gone.
+
+    Args:
+        counter: what was set up.
+        model: an .ort or .onnx file with one input.
+        cpu: the core.
+        tensors: float32, its inputs; kept nowhere.
+        seconds: after so many no further input is begun.
+    """
+
+    def __init__(self, counter: Counter, model: Path, cpu: Cpu, tensors: Sequence[Tensor], seconds: float) -> None:
+        self._seconds, self._cpu = seconds, cpu
+        self._scratch = tempfile.TemporaryDirectory(prefix="edge-sdk-board-")
+        self._folder, self._count = Path(self._scratch.name).absolute(), len(tensors)
+        for number, tensor in enumerate(tensors):
+            np.save(self._folder / f"input_{number}.npy", tensor)
+        self._process = subprocess.Popen(
+            [*counter.board_python(cpu), str(_OUTPUTS_GUEST), str(model.absolute()), str(self._folder), str(seconds)],
+            env=counter.environment,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+
+    def __enter__(self) -> BoardOutputs:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stderr:
+            self._process.stderr.close()
+        self._scratch.cleanup()
+
+    def finish(self) -> list[tuple[Tensor, ...]]:
+        """Wait for the outputs, one tuple an input, of as many inputs as there was time for, one at least.
+
+        Raises:
+            EdgeError: the model does not run there, the emulator failed, or the first input took too long.
+        """
+        try:
+            _, said = self._process.communicate(timeout=self._seconds + _SPARE_S)
+            words = (said.strip().splitlines() or ["it said nothing"])[-1]
+            problem = f"the emulated {self._cpu} ended with {self._process.returncode}: {words}"
+        except subprocess.TimeoutExpired:
+            problem = f"one image takes the emulated {self._cpu} more than {self._seconds + _SPARE_S:g} s"
+        paths = [self._folder / f"output_{number}.npz" for number in range(self._count)]
+        outputs = [_read(path) for path in paths if path.is_file()]
+        if not outputs or self._process.returncode:  # None after a time-out, where some may be there
+            raise EdgeError(problem)
+        return outputs
+
+
+def _read(path: Path) -> tuple[Tensor, ...]:
+    with np.load(path) as arrays:
+        return tuple(np.asarray(arrays[str(number)]) for number in range(len(arrays.files)))

@@ -2,6 +2,12 @@
 
 Owns the order of the steps, and that there is either a whole counter or none. Packages and wheels that an interrupted
 attempt fetched are kept for the next one, and dropped when it succeeds.
+
+System: a Debian for another architecture in a folder, and roots in which its programs see one core or another.
+
+Wheels for the emulated board's Python, which is not this one.
+
+Owns pip's options for another machine. Installs nothing: a wheel unpacked into a folder is all that an import needs.
 """
 
 from __future__ import annotations
@@ -11,19 +17,103 @@ import errno
 import fcntl
 import os
 import platform
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from edge_sdk.core.errors import MissingDependencyError, OutputError
-from edge_sdk_tools.arm_cost.apt import Apt, require_apt
-from edge_sdk_tools.arm_cost.counter import Counter, counters_folder, find_counter, write_record
-from edge_sdk_tools.arm_cost.recipe import Recipe, current_recipe
-from edge_sdk_tools.arm_cost.system import lay_root, make_system
-from edge_sdk_tools.arm_cost.wheels import download_wheels, unpack_wheels
+from edge_sdk_tools.arm_cost.apt import Apt, require_apt, unpack
+from edge_sdk_tools.arm_cost.counter import (
+    Core,
+    Counter,
+    Recipe,
+    counters_folder,
+    current_recipe,
+    find_counter,
+    write_record,
+)
+
+_MERGED = ("bin", "lib", "sbin")
+
+
+def make_system(folder: Path, archives: Iterable[Path]) -> None:
+    """Unpack packages into `folder`, which is made.
+
+    Raises:
+        OSError: one of them cannot be unpacked.
+    """
+    for name in _MERGED:
+        (folder / "usr" / name).mkdir(parents=True)
+        (folder / name).symlink_to(f"usr/{name}")
+    for archive in archives:
+        unpack(archive, folder)
+
+
+def lay_root(root: Path, system: Path, core: Core) -> None:
+    """Make a root for qemu's -L: links to what `system` holds, and on top files that name `core`."""
+    root.mkdir()
+    for entry in system.iterdir():
+        (root / entry.name).symlink_to(os.path.relpath(entry, root))
+    for name, text in core.files().items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+_TIMEOUT_S = 1200
+_NEWEST_GLIBC, _OLDEST_GLIBC = 36, 17  # Debian 12 has 2.36; manylinux2014 is 2.17
+_CREDENTIALS = re.compile(r"//[^/@\s]+@")
+
+
+def download_wheels(requirements: Sequence[str], python: str, folder: Path) -> list[Path]:
+    """Fetch wheels for aarch64 without what they depend on; those that are in `folder` already are not fetched again.
+
+    Args:
+        requirements: each `name==version`.
+        python: the minor version, such as `3.11`.
+        folder: where to keep them.
+
+    Raises:
+        MissingDependencyError: pip cannot; with its own last words.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    platforms = [f"manylinux_2_{minor}_aarch64" for minor in range(_NEWEST_GLIBC, _OLDEST_GLIBC - 1, -1)]
+    options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
+    options += [part for name in (*platforms, "manylinux2014_aarch64") for part in ("--platform", name)]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check"]
+    command += ["--quiet", "--retries=2", *options, "--dest", str(folder), *requirements]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S)
+    if done.returncode:
+        raise MissingDependencyError(
+            f"pip cannot fetch {', '.join(requirements)} for aarch64 ({_last_words(done.stderr)}); "
+            "is the package index reachable?"
+        )
+    return [next(folder.glob(f"{name}-{version}-*.whl")) for name, version in (r.split("==") for r in requirements)]
+
+
+def unpack_wheels(wheels: Iterable[Path], folder: Path) -> None:
+    """Lay wheels into one folder, for PYTHONPATH.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)  # zipfile keeps members inside the folder
+
+
+def _last_words(text: str) -> str:
+    """Pip's last error in one line, without the credentials that an index URL may carry."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
+    return _CREDENTIALS.sub("//", (errors or lines or ["pip said nothing"])[-1])
+
 
 OnProgress: TypeAlias = Callable[[str, int, int], None]
 """Is told (step, done, total)."""

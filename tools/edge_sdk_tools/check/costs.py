@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx
 from onnx import TensorProto
 
-from edge_sdk_tools.check.functions import nodes_of
+from edge_sdk_tools.check.model_file import Weight, tensors
 from edge_sdk_tools.check.report import Costs, Finding, OperatorUse
-from edge_sdk_tools.check.skeleton import tensors
-from edge_sdk_tools.check.values import FAR, Value, Values, element_count, element_name
-from edge_sdk_tools.check.weight import Weight
+from edge_sdk_tools.check.values import FAR, Value, Values, element_count, element_name, nodes_of
 
 NOT_COUNTED = ("Attention", "DeformConv", "Einsum", "GRU", "LSTM", "RNN")
 """Operators that multiply and accumulate in ways that are not counted."""

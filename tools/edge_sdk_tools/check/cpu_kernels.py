@@ -2,22 +2,297 @@
 
 Owns the rules by which ONNX Runtime finds a kernel: by version, by type, through a function's body, through Casts.
 docs/check.md says how they were held against the real thing.
+
+The body of an operator that ONNX defines by other operators, as a graph of its own with the types of one call.
+
+Owns the call's substitution. ONNX Runtime puts such a body in the place of a node for which it has no kernel.
+
+KernelTable: which operators one version of ONNX Runtime's CPU provider has, for which opsets and types.
+
+Owns the tables that edge-sdk brings (kernels/VERSION.json), the choice among them, and the reading of the one that is
+installed. Knows nothing of models.
+
+OperatorSchema: what an operator's inputs and outputs are called, for ONNX's own and ONNX Runtime's operators.
+
+Owns the look-up. ONNX's schemas come from onnx; those of other domains that ONNX Runtime has, from ONNX Runtime.
+
+What execution providers other than the CPU's take, by documents of their makers (providers/NAME.json).
+
+Owns the reading. A document is no measurement: the table says where each statement comes from, and what it leaves open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, cast
 
 import msgspec
 import onnx
+from onnx import helper
 
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN
-from edge_sdk_tools.check.function_body import function_body
-from edge_sdk_tools.check.kernel_table import Kernel, KernelTable
-from edge_sdk_tools.check.operator_schema import ONNX_DOMAINS, OperatorSchema, operator_schema
-from edge_sdk_tools.check.values import Values, graph_values
-from edge_sdk_tools.extensions import has_extensions
+from edge_sdk_tools.check.report import ProviderCoverage
+from edge_sdk_tools.check.values import Value, Values, graph_values
+from edge_sdk_tools.graph.profile import has_extensions
+
+_IR_VERSION = 8
+
+
+def function_body(node: onnx.NodeProto, values: Values, opset: int) -> onnx.ModelProto | None:
+    """Write out what a node stands for.
+
+    Args:
+        node: a call of one of ONNX's own operators.
+        values: the types of its inputs.
+        opset: of the model, for the node's domain.
+
+    Returns:
+        A model whose graph is the body, with inferred types; empty when the body depends on a type that is not known;
+        None when ONNX has no body for this operator.
+    """
+    function = _function(node, values, opset)
+    if function is None:
+        return None
+    given = {a.name: a for a in (*function.attribute_proto, *node.attribute)}
+    nodes = [_substituted(inside, given) for inside in function.node]
+    inputs = [
+        _typed(formal, actual, values) for formal, actual in zip(function.input, node.input, strict=False) if actual
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in function.output]
+    graph = helper.make_graph(nodes, node.op_type, inputs, outputs)
+    model = helper.make_model(graph, opset_imports=list(function.opset_import), ir_version=_IR_VERSION)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+class _Bodies(Protocol):
+    """What onnx's OpSchema offers beside what its stubs say."""
+
+    @property
+    def function_opset_versions(self) -> Sequence[int]: ...
+    @property
+    def context_dependent_function_opset_versions(self) -> Sequence[int]: ...
+    def get_function_with_opset_version(self, version: int, /) -> bytes: ...
+    def get_context_dependent_function_with_opset_version(
+        self, version: int, node: bytes, input_types: list[bytes], /
+    ) -> bytes: ...
+
+
+def _function(node: onnx.NodeProto, values: Values, opset: int) -> onnx.FunctionProto | None:
+    schema = cast("_Bodies", onnx.defs.get_schema(node.op_type, opset, "" if node.domain == "ai.onnx" else node.domain))
+    fixed = [version for version in schema.function_opset_versions if version <= opset]
+    by_type = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
+    function: onnx.FunctionProto | None = None
+    if fixed:
+        function = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(max(fixed)))
+    elif by_type:
+        types = [_typed(name, name, values).type for name in node.input]
+        if any(not type_.HasField("tensor_type") for name, type_ in zip(node.input, types, strict=True) if name):
+            return onnx.FunctionProto()  # onnx crashes where it has to know a type and does not
+        data = schema.get_context_dependent_function_with_opset_version(
+            max(by_type), node.SerializeToString(), [type_.SerializeToString() for type_ in types]
+        )
+        function = onnx.FunctionProto.FromString(data)
+    return function
+
+
+def _typed(formal: str, actual: str, values: Values) -> onnx.ValueInfoProto:
+    value = values.get(actual)
+    if value is None or value.element is None:
+        return onnx.ValueInfoProto(name=formal)
+    element = onnx.TensorProto.DataType.Value(value.element.upper())
+    return helper.make_tensor_value_info(formal, element, value.shape)
+
+
+def _substituted(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """A node of a function whose attributes that refer to the call's are replaced by them; graphs inside it too."""
+    result = onnx.NodeProto()
+    result.CopyFrom(node)
+    del result.attribute[:]
+    for attribute in node.attribute:
+        replaced = onnx.AttributeProto()
+        replaced.CopyFrom(given.get(attribute.ref_attr_name, attribute))
+        replaced.name = attribute.name
+        if attribute.ref_attr_name and attribute.ref_attr_name not in given:
+            continue
+        if replaced.HasField("g"):
+            nodes = [_substituted(inside, given) for inside in replaced.g.node]
+            del replaced.g.node[:]
+            replaced.g.node.extend(nodes)
+        result.attribute.append(replaced)
+    return result
+
+
+KERNEL_TABLES = Path(__file__).parent / "kernels"
+"""The folder of the tables, one VERSION.json each."""
+
+_TENSOR = re.compile(r"^tensor\((\w+)\)$")
+_TABLE = re.compile(r"^(\d+\.\d+\.\d+)\.json$")
+
+
+class Kernel(msgspec.Struct, frozen=True, array_like=True):
+    """One implementation of an operator.
+
+    Attributes:
+        first: the operator's version from which on it holds.
+        last: the last such version; None for the operator's version `first` only, as ONNX Runtime reads an open end.
+        types: element types by type parameter or parameter name of the operator's schema, separated by spaces, or
+            `=NAME` for one of the table's `type_sets`. Types that are no tensors are left out, and match.
+    """
+
+    first: int
+    last: int | None
+    types: dict[str, str]
+
+    def implements(self, since_version: int) -> bool:
+        """Whether it is for the operator's version `since_version`."""
+        return implements(self.first, self.last, since_version)
+
+
+def implements(first: int, last: int | None, since_version: int) -> bool:
+    """Whether a kernel for an operator's versions `first` to `last` is for its version `since_version`.
+
+    The rule is that of ONNX Runtime's KernelRegistry: an open end (None) takes no later version of the operator,
+    because that may compute something else.
+    """
+    return first == since_version or (last is not None and first < since_version <= last)
+
+
+class KernelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+    """The kernels of one ONNX Runtime.
+
+    Attributes:
+        onnxruntime: its version.
+        max_opset: the highest ai.onnx opset of a model that it loads, measured.
+        max_ir_version: the highest IR version of a model that it loads, measured.
+        type_sets: names of sets of types that many kernels share.
+        kernels: by domain (`ai.onnx` for the default one) and operator.
+    """
+
+    onnxruntime: str
+    max_opset: int
+    max_ir_version: int
+    type_sets: dict[str, str]
+    kernels: dict[str, dict[str, tuple[Kernel, ...]]]
+
+    def find(self, domain: str, operator: str) -> tuple[Kernel, ...]:
+        """All kernels of an operator; none for one that it does not have."""
+        return self.kernels.get(domain or "ai.onnx", {}).get(operator, ())
+
+    def types(self, kernel: Kernel, parameter: str) -> tuple[str, ...]:
+        """Element types (`float`, `int64` ...) that a kernel takes for a type parameter, sorted."""
+        text = kernel.types.get(parameter, "")
+        return tuple((self.type_sets[text[1:]] if text.startswith("=") else text).split())
+
+
+def table_versions() -> tuple[str, ...]:
+    """Versions of ONNX Runtime that edge-sdk brings a table of, ascending."""
+    names = (_TABLE.match(file.name) for file in KERNEL_TABLES.iterdir())
+    return tuple(sorted((m.group(1) for m in names if m), key=_parts))
+
+
+@functools.cache
+def kernel_table(onnxruntime: str) -> KernelTable | None:
+    """Read the table of the nearest version that is not above `onnxruntime`; None below the lowest.
+
+    Operators and types are hardly ever taken away, so that an older table errs on the safe side.
+    """
+    chosen = [version for version in table_versions() if _parts(version) <= _parts(onnxruntime)]
+    if not chosen:
+        return None
+    return msgspec.json.decode((KERNEL_TABLES / f"{chosen[-1]}.json").read_bytes(), type=KernelTable)
+
+
+def element_type(name: str) -> str | None:
+    """`float` of `tensor(float)`; None of a sequence, map or optional."""
+    match = _TENSOR.match(name)
+    return match.group(1) if match else None
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+ONNX_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+_VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One input or output.
+
+    Attributes:
+        name: as the schema calls it.
+        type_name: the type parameter (`T`), or a type.
+        is_variadic: takes all that follow.
+    """
+
+    name: str
+    type_name: str
+    is_variadic: bool
+
+
+class OperatorSchema(msgspec.Struct, frozen=True):
+    """One version of one operator.
+
+    Attributes:
+        since_version: the opset that brought this version.
+        inputs, outputs: in order.
+        is_deprecated: it is in no opset from this one on.
+    """
+
+    since_version: int
+    inputs: tuple[Parameter, ...]
+    outputs: tuple[Parameter, ...]
+    is_deprecated: bool
+
+    def value_of(self, parameter: str, node: onnx.NodeProto, values: Values) -> Value | None:
+        """The first tensor of a node that a type parameter, or a parameter's own name, stands for; None for none."""
+        for formals, names in ((self.inputs, node.input), (self.outputs, node.output)):
+            for formal, name in zip(_spread(formals, len(names)), names, strict=False):
+                if name and parameter in (formal.type_name, formal.name):
+                    return values.get(name)
+        return None
+
+
+@functools.cache
+def operator_schema(domain: str, operator: str, opset: int) -> OperatorSchema | None:
+    """Find the version of an operator that `opset` means; None when there is none."""
+    if domain not in ONNX_DOMAINS:
+        return _runtime_schemas().get((domain, operator))
+    try:
+        found = onnx.defs.get_schema(operator, opset, "" if domain == "ai.onnx" else domain)
+    except onnx.defs.SchemaError:
+        return None
+    inputs, outputs = (
+        tuple(Parameter(p.name, p.type_str, p.option == _VARIADIC) for p in side)
+        for side in (found.inputs, found.outputs)
+    )
+    return OperatorSchema(found.since_version, inputs, outputs, found.deprecated)
+
+
+@functools.cache
+def _runtime_schemas() -> Mapping[tuple[str, str], OperatorSchema]:
+    """Of the domains that onnx knows nothing of; each operator there has one version."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+    schemas = {}
+    for found in get_all_operator_schema():
+        inputs, outputs = (
+            tuple(Parameter(p.name, p.typeStr, p.option.name == "Variadic") for p in side)
+            for side in (found.inputs, found.outputs)
+        )
+        schema = OperatorSchema(int(found.since_version), inputs, outputs, bool(found.deprecated))
+        schemas[str(found.domain), str(found.name)] = schema
+    return schemas
+
+
+def _spread(formals: Sequence[Parameter], count: int) -> tuple[Parameter, ...]:
+    if formals and formals[-1].is_variadic:
+        return (*formals, *[formals[-1]] * (count - len(formals)))
+    return tuple(formals)
+
 
 _DEEPEST_BODY = 8  # bodies of ONNX's own operators nest two or three times
 _HALF = "float16"
@@ -111,3 +386,63 @@ def _may_have_body(verdict: Verdict, domain: str) -> bool:
 def _element(parameter: str, node: onnx.NodeProto, values: Values, schema: OperatorSchema) -> str | None:
     value = schema.value_of(parameter, node, values)
     return value.element if value else None
+
+
+PROVIDER_TABLES = Path(__file__).parent / "providers"
+"""The folder of the tables, one PROVIDER.json each."""
+
+_MAKES_NO_KERNEL = "Constant"  # becomes a weight when the model is loaded
+
+
+class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+    """What one provider takes.
+
+    Attributes:
+        provider: ONNX Runtime's name of it.
+        source: the document.
+        unknown: operators of ai.onnx that it takes in some versions only.
+        operators: what it takes of ai.onnx: versions of the operator, first and last, with None for `first` only; no
+            versions where the document names none.
+    """
+
+    provider: str
+    source: str
+    unknown: tuple[str, ...]
+    operators: dict[str, tuple[tuple[int, int | None], ...]]
+
+    def takes(self, node: onnx.NodeProto, opset: int) -> bool | None:
+        """Whether it takes a node; None where the source does not say."""
+        if node.domain not in ("", "ai.onnx"):
+            return False
+        if node.op_type == _MAKES_NO_KERNEL:
+            return True
+        versions = self.operators.get(node.op_type)
+        if versions is None:
+            return None if node.op_type in self.unknown else False
+        schema = operator_schema("", node.op_type, opset)
+        since = schema.since_version if schema else 1
+        return not versions or any(implements(first, last, since) for first, last in versions)
+
+
+@functools.cache
+def provider_table(provider: str) -> ProviderTable | None:
+    """Read the table of a provider; None when edge-sdk brings none."""
+    path = PROVIDER_TABLES / f"{provider}.json"
+    return msgspec.json.decode(path.read_bytes(), type=ProviderTable) if path.is_file() else None
+
+
+def coverage(provider: str, nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int]) -> ProviderCoverage:
+    """Say what a provider takes of a model's nodes."""
+    table = provider_table(provider)
+    if table is None:
+        every = tuple(sorted({node.op_type for node in nodes}))
+        return ProviderCoverage(provider, "unknown", len(nodes), 0, every, ())
+    taken = [(node.op_type, table.takes(node, opsets.get("", 1))) for node in nodes]
+    return ProviderCoverage(
+        provider=provider,
+        source=table.source,
+        nodes=len(nodes),
+        taken=sum(answer is True for _, answer in taken),
+        unknown=tuple(sorted({name for name, answer in taken if answer is None})),
+        not_taken=tuple(sorted({name for name, answer in taken if answer is False})),
+    )

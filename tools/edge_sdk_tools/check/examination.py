@@ -16,27 +16,19 @@ import onnx.shape_inference
 import onnx.version_converter
 
 from edge_sdk.core.errors import one_line
-from edge_sdk_tools.check.constants import check_data, check_numbers
+from edge_sdk_tools.check.constants import check_data, check_numbers, check_training
 from edge_sdk_tools.check.costs import check_counted, check_memory, measure, operator_uses
-from edge_sdk_tools.check.cpu_kernels import CpuKernels
-from edge_sdk_tools.check.facts import with_facts, with_tensors
-from edge_sdk_tools.check.functions import inline_functions
+from edge_sdk_tools.check.cpu_kernels import CpuKernels, KernelTable, kernel_table
+from edge_sdk_tools.check.dry_run import compare, rehearse
 from edge_sdk_tools.check.installed_kernels import installed_table
-from edge_sdk_tools.check.job import Examined, Job
-from edge_sdk_tools.check.kernel_table import KernelTable, kernel_table
 from edge_sdk_tools.check.model_file import ModelFile, read_model
 from edge_sdk_tools.check.operators import check_control_flow, check_kernels, cover, judge_nodes
-from edge_sdk_tools.check.opset import (
+from edge_sdk_tools.check.report import CheckReport, Costs, Finding, RefusedModelError, in_order
+from edge_sdk_tools.check.sandbox import Examined, Job
+from edge_sdk_tools.check.shapes import (
     LOWEST_OPSET,
     QUANTIZABLE_OPSET,
     check_opset,
-    lower_ir_version,
-    opsets_of,
-    raise_opset,
-)
-from edge_sdk_tools.check.refusal import RefusedModelError
-from edge_sdk_tools.check.report import CheckReport, Costs, Finding, in_order
-from edge_sdk_tools.check.shapes import (
     check_outputs,
     check_sizes,
     declare,
@@ -45,12 +37,15 @@ from edge_sdk_tools.check.shapes import (
     fix_outputs,
     image_input,
     infer,
+    lower_ir_version,
     name_nodes,
+    opsets_of,
+    raise_opset,
+    with_facts,
+    with_tensors,
 )
-from edge_sdk_tools.check.training import check_training
-from edge_sdk_tools.check.trial import compare, rehearse
-from edge_sdk_tools.check.values import Values, graph_values
-from edge_sdk_tools.extensions import extension_nodes
+from edge_sdk_tools.check.values import Values, graph_values, inline_functions
+from edge_sdk_tools.graph.profile import extension_nodes
 
 _OF_VALUES = ("nan-weight", "infinite-weight", "variance")
 """Rules whose errors lie in values of weights, which a trial with zeros does not see."""

@@ -15,18 +15,16 @@ import msgspec
 from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import ModelError, one_line
-from edge_sdk_tools.check.external_data import open_model
-from edge_sdk_tools.check.job import Examined, Job, Runtime
 from edge_sdk_tools.check.labels import check_labels
-from edge_sdk_tools.check.limited import Limits, run_limited
-from edge_sdk_tools.check.refusal import RefusedModelError
-from edge_sdk_tools.check.report import CPU, CheckReport, in_order
+from edge_sdk_tools.check.model_file import open_model
+from edge_sdk_tools.check.report import CPU, CheckReport, RefusedModelError, in_order
 from edge_sdk_tools.check.runtimes import check_options
+from edge_sdk_tools.check.sandbox import Examined, Job, Limits, Runtime, run_limited
 
 if TYPE_CHECKING:
     import onnx
 
-_MODULE = "edge_sdk_tools.check.inside"
+_MODULE = "edge_sdk_tools.check.worker"
 _LIMITS = Limits(memory_mb=4096, cpu_s=60, wall_s=180)
 """Of a model of no size; activations of the largest inputs that a device takes fit in."""
 _MEMORY_MB_PER_MB = 4

@@ -19,8 +19,8 @@ import msgspec
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from edge_sdk_tools.check.kernel_table import TABLES, Kernel, KernelTable, element_type
-from edge_sdk_tools.wheel import pip_download
+from edge_sdk_tools.check.cpu_kernels import KERNEL_TABLES, Kernel, KernelTable, element_type
+from edge_sdk_tools.packages import pip_download
 
 LOWEST_OPSET = 13
 """Of a model that is checked against a table: lower ones have been raised."""
@@ -64,7 +64,7 @@ def main(versions: Sequence[str]) -> None:
     """Write the tables of some versions, whose wheels are downloaded; without any, of the one that is installed."""
     if not versions:
         table = installed_table()
-        write_table(table, TABLES / f"{table.onnxruntime}.json")
+        write_table(table, KERNEL_TABLES / f"{table.onnxruntime}.json")
     for version in versions:
         with tempfile.TemporaryDirectory() as folder:
             pip_download(f"onnxruntime=={version}", Path(folder))

@@ -1,31 +1,399 @@
-"""ModelFile: a model as it lies on disk, read once: its skeleton, its large weights, its hash.
+"""The files of a model: its own, and those that it names because its weights lie there.
+
+Owns the rule: a plain relative path to a regular file in the model's own folder, and a part of it that is there. A
+model comes from somebody else, and must not choose which files of this machine are read.
+
+What a file that is no ONNX model looks like, and what to do with it.
+
+Owns the first bytes of what people have beside ONNX. Reads no further than it takes to tell.
+
+ModelFile: a model as it lies on disk, read once: its skeleton, its large weights, its hash.
 
 Owns the reading and putting together. What is hashed is what is used: no file is read twice.
+
+The skeleton of a model: what is left when its large weights are taken out, a few hundred kilobytes.
+
+Owns the cut, and the way back. On a skeleton checker, inference, conversion and a trial run cost next to nothing. Knows
+the fields of ONNX's messages that lead to a weight.
+
+Weight: one large constant of a model, left where it lies in a file.
+
+Owns which types are left there. Imports no onnx: it crosses to the process that does without.
 """
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from io import BufferedReader
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
-from edge_sdk.bundle.model_file import Damaged
+from edge_sdk.bundle.model_file import LENGTH, Damaged, Field, Truncated, fields, length_field
 from edge_sdk.core.errors import ModelError
-from edge_sdk_tools.check.external_data import MAX_BYTES, external_part, open_model, read_external, read_opened
-from edge_sdk_tools.check.foreign import no_model
-from edge_sdk_tools.check.functions import nodes_of
-from edge_sdk_tools.check.refusal import RefusedModelError
-from edge_sdk_tools.check.report import show_shape
-from edge_sdk_tools.check.skeleton import cut, put_weights, take_weights, tensors
-from edge_sdk_tools.check.values import element_count
-from edge_sdk_tools.check.weight import DTYPES, Weight
+from edge_sdk.core.files import open_regular
+from edge_sdk_tools.check.report import RefusedModelError, show_shape
+from edge_sdk_tools.check.values import element_count, nodes_of
+
+if TYPE_CHECKING:
+    import onnx
+
+
+MOST_BYTES = 2**31 - 1
+"""Largest model with everything in it: protobuf's own limit for a message."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of a file.
+
+    Attributes:
+        file: relative to the model's folder.
+        offset: in bytes.
+        length: in bytes; None up to the file's end.
+    """
+
+    file: str
+    offset: int
+    length: int | None
+
+
+def external_part(tensor: onnx.TensorProto) -> Part:
+    """Read where a tensor's data lies.
+
+    Raises:
+        RefusedModelError: the path is not a plain relative one, or a number is none.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    file = entries.get("location", "")
+    path = PurePosixPath(file)
+    if not file or path.is_absolute() or ".." in path.parts or "\\" in file or "\0" in file or str(path) != file:
+        raise RefusedModelError(
+            f"weight {tensor.name!r} lies in {file!r}, expected a file in the model's own folder, by a plain relative "
+            "path",
+            "put it there and save the model again",
+        )
+    length = entries.get("length")
+    return Part(file, _number(tensor, entries.get("offset", "0")), None if length is None else _number(tensor, length))
+
+
+def open_model(path: Path) -> BufferedReader:
+    """Open the file of a model itself.
+
+    Raises:
+        RefusedModelError: it is missing, no regular file, or cannot be opened.
+    """
+    step = "put it there, or correct `model` in model.toml"
+    try:
+        return open_regular(path)
+    except FileNotFoundError:
+        raise RefusedModelError("no such model file", step) from None
+    except OSError as cause:
+        raise RefusedModelError(f"the model cannot be read: {cause.strerror}", step) from cause
+
+
+def read_opened(file: BufferedReader, room: int) -> bytes:
+    """Read a whole file.
+
+    Args:
+        file: a regular file, opened.
+        room: bytes that are left below `MOST_BYTES`.
+
+    Raises:
+        RefusedModelError: it is larger, or cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > room:
+        raise too_large(size - room)
+    try:
+        return file.read(size)  # not all the room: so much memory would be taken before anything is read
+    except OSError as cause:
+        raise RefusedModelError(f"it cannot be read: {cause.strerror}", "copy it again") from cause
+
+
+def read_external(folder: Path, file: str, room: int) -> bytes:
+    """Read one file that a model names.
+
+    Args:
+        folder: the model's.
+        file: checked by `external_part`.
+        room: bytes that are left below `MOST_BYTES`.
+
+    Raises:
+        RefusedModelError: it is missing, outside the folder, no regular file, or too large.
+    """
+    path = folder / file
+    where = f"{file!r}, which holds weights,"
+    try:
+        resolved = path.resolve(strict=True)
+        if not resolved.is_relative_to(folder.resolve()):
+            raise RefusedModelError(
+                f"{where} is a link that leads out of the model's folder", "copy the file itself there"
+            )
+        with open_regular(resolved, follow_links=False) as opened:
+            return read_opened(opened, room)
+    except FileNotFoundError:
+        raise RefusedModelError(f"{where} is missing", "copy it beside the model") from None
+    except (OSError, RuntimeError) as cause:  # RuntimeError: links that lead in a circle, up to Python 3.12
+        why = getattr(cause, "strerror", None) or "its links lead in a circle"
+        raise RefusedModelError(f"{where} cannot be read: {why}", "copy the file itself there") from cause
+
+
+def too_large(excess: int) -> RefusedModelError:
+    """The refusal of a model above `MOST_BYTES`."""
+    return RefusedModelError(
+        f"model and weights have {MOST_BYTES + excess} bytes together, expected at most {MOST_BYTES}",
+        "choose a smaller model",
+    )
+
+
+def _number(tensor: onnx.TensorProto, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise RefusedModelError(
+            f"weight {tensor.name!r} lies at {text!r} of its file, expected a number of bytes", "save the model again"
+        )
+    return int(text)
+
 
 _AGAIN = "export or copy it again"
+_CORRECT = "correct `model` in model.toml"
+_PYTORCH = "`edge-sdk import pytorch` makes an ONNX model of a .pth, see docs/importing.md"
+_TENSORFLOW = "`edge-sdk import tensorflow` makes an ONNX model of it, see docs/importing.md"
+
+_SIGNATURES: tuple[tuple[int, bytes, str, str], ...] = (
+    (0, b"PK\x03\x04", "a zip such as PyTorch's .pth", _PYTORCH),
+    (0, b"\x80\x02", "a Python pickle such as an old .pth", _PYTORCH),
+    (0, b"\x89HDF\r\n\x1a\n", "HDF5 such as Keras's .h5", _TENSORFLOW),
+    (4, b"TFL3", "a .tflite", _TENSORFLOW),
+    (4, b"ORTM", "an .ort of ONNX Runtime", f"take the .onnx that it was made from, and {_CORRECT}"),
+)
+"""Offset, bytes there, what has them, next step."""
+
+_TEXTS: tuple[tuple[str, str, str], ...] = (
+    ("version https://git-lfs", "a pointer of Git LFS, not the model itself", "fetch the model with `git lfs pull`"),
+    ("<!doctype html", "a web page", "download the file itself, not the page that shows it"),
+    ("<html", "a web page", "download the file itself, not the page that shows it"),
+)
+_SAMPLE = 4096  # bytes
+_FIELDS = frozenset((*range(1, 9), 14, 20, 25, 26))  # of ModelProto
+_MOST_FIELDS = 10_000  # a model has some dozens beside its functions
+
+
+def no_model(data: bytes) -> RefusedModelError:
+    """The refusal of a file that does not read as ONNX, in the words that fit what it looks like."""
+    if not data:
+        return RefusedModelError("not an ONNX model: the file is empty", _AGAIN)
+    text = _text(data)
+    if text is not None:
+        kind, step = _kind_of_text(text)
+    else:
+        kind, step = next(((k, s) for at, mark, k, s in _SIGNATURES if data.startswith(mark, at)), ("", _AGAIN))
+    if kind:
+        return RefusedModelError(f"not an ONNX model: it looks like {kind} ({len(data)} bytes)", step)
+    missing = _missing(data)
+    if missing:
+        what = f"not an ONNX model: truncated after {len(data)} bytes, at least {missing} more are missing"
+        return RefusedModelError(what, _AGAIN)
+    return RefusedModelError(f"not an ONNX model, or damaged ({len(data)} bytes)", _AGAIN)
+
+
+def _text(data: bytes) -> str | None:
+    """The beginning of a file, if it is text."""
+    try:
+        # A character that the sample cuts through is left out, not an error.
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(data[:_SAMPLE])
+    except UnicodeDecodeError:
+        return None
+    return text if all(c.isprintable() or c.isspace() for c in text) else None
+
+
+def _kind_of_text(text: str) -> tuple[str, str]:
+    begins = text.lstrip().casefold()
+    for mark, kind, step in _TEXTS:
+        if begins.startswith(mark):
+            return kind, step
+    return "text", f"give the .onnx file itself: {_CORRECT}"
+
+
+def _missing(data: bytes) -> int:
+    """How many bytes a file lacks that begins as a model does; 0 for any other."""
+    known = 0
+    try:
+        for field in islice(fields(data, 0, len(data)), _MOST_FIELDS):
+            if field.number not in _FIELDS:
+                return 0
+            known += 1
+    except Truncated as cut:
+        return cut.missing if known and cut.number in _FIELDS else 0
+    except Damaged:
+        return 0
+    return 0
+
+
+DTYPES: dict[int, np.dtype[np.generic]] = {
+    1: np.dtype("<f4"),
+    2: np.dtype("u1"),
+    3: np.dtype("i1"),
+    10: np.dtype("<f2"),
+    11: np.dtype("<f8"),
+}
+"""By TensorProto.DataType; ONNX writes little-endian. Other types are never large in a vision model."""
+
+
+class Weight(msgspec.Struct, frozen=True):
+    """One weight.
+
+    Attributes:
+        name: of the tensor.
+        data_type: TensorProto's number of its type, one of `DTYPES`.
+        dims: its shape.
+        file: the file that holds it, relative to the model's folder; empty for the model itself.
+        offset, length: where in that file, in bytes.
+    """
+
+    name: str
+    data_type: int
+    dims: tuple[int, ...]
+    file: str
+    offset: int
+    length: int
+
+    def read(self, files: Mapping[str, bytes]) -> NDArray[np.generic]:
+        """View it in the files' bytes, without a copy; read-only, of shape `dims`."""
+        data = files[self.file]
+        return np.frombuffer(data, DTYPES[self.data_type], math.prod(self.dims), self.offset).reshape(self.dims)
+
+
+LARGE_BYTES = 4096
+"""Smaller constants stay: shapes, axes, scales and whatever else inference and conversion have to read."""
+
+_GRAPH, _INITIALIZER = 7, 5  # fields of ModelProto, of GraphProto
+_FLOAT_DATA, _RAW_DATA, _DOUBLE_DATA = 4, 9, 10  # fields of TensorProto
+_PACKED = {_FLOAT_DATA: TensorProto.FLOAT, _DOUBLE_DATA: TensorProto.DOUBLE}
+_MOST_PARTS = 500_000  # nodes, weights and declared values; the largest detectors have some thousands
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A model's bytes without its large weights.
+
+    Attributes:
+        skeleton: a ModelProto whose large initializers have no data.
+        spans: offset and length of that data, by the initializer's index.
+    """
+
+    skeleton: bytes
+    spans: dict[int, tuple[int, int]]
+
+
+def cut(data: bytes) -> Cut:
+    """Take the data of large initializers out of a serialised model.
+
+    Raises:
+        Damaged: it is no ModelProto, or more than one on end.
+        RefusedModelError: it has more parts than any vision model.
+    """
+    parts: list[bytes] = []
+    spans: dict[int, tuple[int, int]] = {}
+    graphs = 0
+    for field in fields(data, 0, len(data)):
+        if len(parts) > _MOST_PARTS:
+            raise Damaged
+        if field.number == _GRAPH and field.wire_type == LENGTH:
+            graphs += 1
+            parts.append(length_field(_GRAPH, _cut_graph(data, field, spans)))
+        else:
+            parts.append(data[field.start : field.end])
+    if graphs != 1:
+        raise Damaged
+    return Cut(b"".join(parts), spans)
+
+
+def take_weights(proto: onnx.ModelProto, weights: Sequence[Weight]) -> None:
+    """Replace initializers by inputs of the same name, type and shape, in place.
+
+    Other initializers are no inputs any more, as files before IR version 4 have them: ONNX Runtime folds no constant
+    that a caller might replace.
+    """
+    names = {weight.name for weight in weights}
+    _take_inputs(proto, {tensor.name for tensor in proto.graph.initializer})
+    # Copies first: what is deleted takes its elements along.
+    kept = [TensorProto.FromString(t.SerializeToString()) for t in proto.graph.initializer if t.name not in names]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    proto.graph.input.extend(helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights)
+
+
+def put_weights(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> None:
+    """Undo `take_weights`: initializers that hold their data again, in place."""
+    _take_inputs(proto, {weight.name for weight in weights})
+    for weight in weights:
+        tensor = proto.graph.initializer.add(name=weight.name, data_type=weight.data_type, dims=weight.dims)
+        tensor.raw_data = files[weight.file][weight.offset : weight.offset + weight.length]
+
+
+def _take_inputs(proto: onnx.ModelProto, names: set[str]) -> None:
+    kept = [onnx.ValueInfoProto.FromString(i.SerializeToString()) for i in proto.graph.input if i.name not in names]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+
+
+def _cut_graph(data: bytes, graph: Field, spans: dict[int, tuple[int, int]]) -> bytes:
+    parts: list[bytes] = []
+    index = 0
+    for field in fields(data, graph.value, graph.end):
+        if len(parts) > _MOST_PARTS:
+            raise RefusedModelError(
+                f"the graph has more than {_MOST_PARTS} nodes and weights, expected a vision model",
+                "export the model again, without a loop that is unrolled",
+            )
+        if field.number != _INITIALIZER or field.wire_type != LENGTH:
+            parts.append(data[field.start : field.end])
+            continue
+        span = _large_data(data, field)
+        if span is None:
+            parts.append(data[field.start : field.end])
+        else:
+            spans[index] = (span.value, span.end - span.value)
+            kept = data[field.value : span.start] + data[span.end : field.end]
+            parts.append(length_field(_INITIALIZER, kept))
+        index += 1
+    return b"".join(parts)
+
+
+def _large_data(data: bytes, tensor: Field) -> Field | None:
+    """The one field that holds a tensor's data, if it is large and of a type that is cut out."""
+    if tensor.end - tensor.value < LARGE_BYTES:
+        return None
+    found = list(fields(data, tensor.value, tensor.end))
+    held = [f for f in found if f.number in (*_PACKED, _RAW_DATA) and f.wire_type == LENGTH]
+    if len(held) != 1 or held[0].end - held[0].value < LARGE_BYTES:
+        return None
+    header = TensorProto.FromString(data[tensor.value : held[0].start] + data[held[0].end : tensor.end])
+    expected = _PACKED.get(held[0].number, header.data_type)
+    is_here = header.data_location != TensorProto.EXTERNAL
+    return held[0] if is_here and header.data_type in DTYPES and expected == header.data_type else None
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every constant that a graph holds: initializers, attributes of nodes, and those of the graphs inside them."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from tensors(inner)
+
+
 _LONGEST_NAME = 2000  # exporters join the names of modules, a few hundred characters
 
 
@@ -90,7 +458,7 @@ def assemble(
     Raises:
         ModelError: a file has changed since.
     """
-    files = {"": _read(path), **{name: read_external(path.parent, name, MAX_BYTES) for name in names}}
+    files = {"": _read(path), **{name: read_external(path.parent, name, MOST_BYTES) for name in names}}
     if digest(files) != sha256:
         raise ModelError(f"{path}: changed while it was checked; check it again")
     proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
@@ -111,7 +479,7 @@ def digest(files: Mapping[str, bytes]) -> str:
 
 def _read(path: Path) -> bytes:
     with open_model(path) as file:
-        return read_opened(file, MAX_BYTES)
+        return read_opened(file, MOST_BYTES)
 
 
 def _read_external(proto: onnx.ModelProto, folder: Path, files: dict[str, bytes]) -> list[Weight]:
@@ -164,7 +532,7 @@ def _span(tensor: onnx.TensorProto, folder: Path, files: dict[str, bytes]) -> tu
     """File, offset and length of an external tensor; the file is read when it is the first in it."""
     part = external_part(tensor)
     if part.file not in files:
-        files[part.file] = read_external(folder, part.file, MAX_BYTES - sum(map(len, files.values())))
+        files[part.file] = read_external(folder, part.file, MOST_BYTES - sum(map(len, files.values())))
     size = len(files[part.file])
     length = size - part.offset if part.length is None else part.length
     if part.offset > size or length < 0 or part.offset + length > size:

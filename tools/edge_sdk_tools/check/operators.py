@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, EXTENSIONS_PACKAGE
-from edge_sdk_tools.check.cpu_kernels import CpuKernels, Verdict
-from edge_sdk_tools.check.functions import nodes_of
-from edge_sdk_tools.check.operator_schema import ONNX_DOMAINS, operator_schema
-from edge_sdk_tools.check.provider_table import coverage
+from edge_sdk_tools.check.cpu_kernels import ONNX_DOMAINS, CpuKernels, Verdict, coverage, operator_schema
 from edge_sdk_tools.check.report import CPU, Finding, ProviderCoverage
-from edge_sdk_tools.check.values import Values, graph_values
+from edge_sdk_tools.check.values import Values, graph_values, nodes_of
 
 _STEPS = {
     "If": "export it with a condition that is fixed (traced, not scripted)",

@@ -1,4 +1,8 @@
-"""CheckReport: what the gate found, as plain values.
+"""RefusedModelError: a model that is refused, with the next step apart from the sentence.
+
+Owns the form of both: joined in the text of the error, apart in a finding.
+
+CheckReport: what the gate found, as plain values.
 
 Owns the words' form: a finding says what is wrong, where, and what to do. Prints nothing.
 """
@@ -10,7 +14,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from edge_sdk.core.errors import one_line
+from edge_sdk.core.errors import ModelError, one_line
 
 CPU = "CPUExecutionProvider"
 """The execution provider that takes what the others leave."""
@@ -189,3 +193,21 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
         more = Finding(severity="note", rule="more", what=what, next_step="mend these, then check again")
         ordered = [*ordered[:_MOST], more]
     return tuple(ordered)
+
+
+class RefusedModelError(ModelError):
+    """A model that cannot be used.
+
+    Args:
+        what: the sentence, with what was expected and got.
+        next_step: what to do.
+    """
+
+    def __init__(self, what: str, next_step: str) -> None:
+        super().__init__(f"{what}; {next_step}")
+        self.what = what
+        self.next_step = next_step
+
+    def finding(self, rule: str) -> Finding:
+        """The same as an error in a report."""
+        return Finding(severity="error", rule=rule, what=self.what, next_step=self.next_step)

@@ -14,7 +14,7 @@ import msgspec
 from edge_sdk.bundle.manifest import RuntimeRange, parse_version
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.errors import UsageError
-from edge_sdk_tools.check.kernel_table import kernel_table
+from edge_sdk_tools.check.cpu_kernels import kernel_table
 
 
 def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:

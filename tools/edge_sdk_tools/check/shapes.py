@@ -1,4 +1,12 @@
-"""Shapes: the input's sides as model.toml says, everything behind them inferred.
+"""What a report says of the file itself: its size, versions, writer, input and outputs.
+
+Owns which of the file's own words are repeated: those that can be printed.
+
+The model's opset and IR version: what the runtime reads, and raising what quantization needs raised.
+
+Owns the limits and the conversion, with what onnx's converter leaves out of it. `trial.py` compares the results.
+
+Shapes: the input's sides as model.toml says, everything behind them inferred.
 
 Owns the rules for inputs and outputs. Works on a skeleton, whose weights are inputs too.
 """
@@ -14,11 +22,103 @@ import onnx
 from onnx import TensorProto
 
 from edge_sdk.bundle.model_spec import InputSpec
-from edge_sdk.core.errors import first_line
-from edge_sdk_tools.check.functions import nodes_of
-from edge_sdk_tools.check.refusal import RefusedModelError
-from edge_sdk_tools.check.report import Finding, show_shape
-from edge_sdk_tools.check.values import Values, declared_value, graph_values
+from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk_tools.check.cpu_kernels import KernelTable
+from edge_sdk_tools.check.model_file import ModelFile
+from edge_sdk_tools.check.report import CheckReport, Finding, RefusedModelError, TensorInfo, show_shape
+from edge_sdk_tools.check.values import Values, declared_value, graph_values, nodes_of
+
+LOWEST_OPSET = 7
+"""The lowest opset that ONNX Runtime promises to run, and from which a conversion can be held against the original."""
+
+QUANTIZABLE_OPSET = 13
+"""The lowest opset whose QuantizeLinear has an axis, which per-channel weights need."""
+
+_LOWEST_IR_VERSION = 4  # from here on weights need not be inputs too
+_RESIZE_MODES = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+_FAR = 2**31 - 1  # a file may write 64 bits, onnx takes 32
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
+    """The version of every domain that a model imports, the default one as an empty name."""
+    return {
+        "" if o.domain in _DEFAULT_DOMAINS else o.domain: max(-_FAR, min(_FAR, int(o.version)))
+        for o in proto.opset_import
+    }
+
+
+def check_opset(opset: int | None, highest: int, runtime: str) -> list[Finding]:
+    """Hold a model's opset against what a runtime runs.
+
+    Args:
+        opset: of ai.onnx; None when the model names none.
+        highest: that the runtime runs.
+        runtime: what to call it.
+    """
+    if opset is None:
+        return [Finding(severity="error", rule="opset", what="names no ai.onnx opset", next_step="export it again")]
+    if opset < LOWEST_OPSET:
+        what = (
+            f"opset {opset}, expected {LOWEST_OPSET} or higher: what older operators compute is not defined well enough"
+        )
+        return [Finding(severity="error", rule="opset", what=what, next_step="export it with opset 17")]
+    if opset > highest:
+        what = f"opset {opset}, but {runtime} runs up to {highest}"
+        return [Finding(severity="error", rule="opset", what=what, next_step="export it with a lower opset")]
+    return []
+
+
+def lower_ir_version(proto: onnx.ModelProto, highest: int, runtime: str) -> list[Finding]:
+    """Set an IR version that a runtime reads, in place.
+
+    The number says which features a file may use. What has been added since 10 (types of 2 bits, devices) either is
+    found by other checks or is no part of what edge-sdk keeps.
+    """
+    found = proto.ir_version
+    proto.ir_version = max(_LOWEST_IR_VERSION, min(found, highest))
+    if not 1 <= found <= onnx.IR_VERSION:
+        what = (
+            f"IR version {found}, expected 1 to {onnx.IR_VERSION}, which are those that onnx {onnx.__version__} knows"
+        )
+        return [Finding(severity="error", rule="ir-version", what=what, next_step="export it again")]
+    if found <= highest:
+        return []
+    what = f"IR version {found}, but {runtime} reads up to {highest}; the bundle's model gets {highest}"
+    step = f"nothing to do; to use the file elsewhere, set model.ir_version = {highest} and save it"
+    return [Finding(severity="note", rule="ir-version", what=what, next_step=step)]
+
+
+def raise_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Convert a model of a lower opset to `QUANTIZABLE_OPSET`.
+
+    Raises:
+        RefusedModelError: the converter cannot.
+    """
+    resized = {node.output[0] for node in proto.graph.node if _is_old_resize(node, opsets_of(proto)[""])}
+    try:
+        converted = onnx.version_converter.convert_version(proto, QUANTIZABLE_OPSET)
+    except Exception as cause:  # the converter raises RuntimeError and its own C++ types alike
+        raise RefusedModelError(
+            f"opset could not be raised to {QUANTIZABLE_OPSET}: {first_line(cause)}", "export it with opset 17"
+        ) from cause
+    for node in converted.graph.node:
+        if node.op_type == "Resize" and node.output[0] in resized:
+            _keep_meaning(node)
+    return converted
+
+
+def _is_old_resize(node: onnx.NodeProto, opset: int) -> bool:
+    return node.op_type == "Upsample" or (node.op_type == "Resize" and opset <= 10)
+
+
+def _keep_meaning(resize: onnx.NodeProto) -> None:
+    """Say what Upsample and Resize of opset 10 meant: onnx's converter leaves it at opset 11's other defaults."""
+    given = {attribute.name for attribute in resize.attribute}
+    for name, value in _RESIZE_MODES.items():
+        if name not in given:
+            resize.attribute.append(onnx.helper.make_attribute(name, value))
+
 
 MOST_TENSOR_BYTES = 2**30
 """Largest tensor that a device could take."""
@@ -262,3 +362,52 @@ def _inference_findings(cause: Exception) -> list[Finding]:
 
 def _plain(text: str) -> str:
     return re.sub(r"\[\w+Error\]\s*", "", text).strip().rstrip(".")
+
+
+_LONGEST_PRODUCER = 100
+
+
+def with_facts(report: CheckReport, file: ModelFile, proto: onnx.ModelProto, table: KernelTable | None) -> CheckReport:
+    """Add what holds before anything is changed.
+
+    Args:
+        report: what there is so far.
+        file: as it was read.
+        proto: its skeleton.
+        table: that its operators will be held against.
+    """
+    return msgspec.structs.replace(
+        report,
+        kernel_table=table.onnxruntime if table else "",
+        sha256=file.sha256,
+        size_mb=sum(map(len, file.files.values())) / 1e6,
+        files=tuple(sorted(name for name in file.files if name)),
+        opset=opsets_of(proto).get(""),
+        ir_version=int(proto.ir_version),
+        producer=_printable(proto.producer_name, proto.producer_version),
+    )
+
+
+def with_tensors(report: CheckReport, proto: onnx.ModelProto, weights: Collection[str]) -> CheckReport:
+    """Add image and outputs, as they are now.
+
+    Args:
+        report: what there is so far.
+        proto: a skeleton.
+        weights: names of those of its inputs that are weights.
+    """
+    try:
+        image = _info(image_input(proto, weights))
+    except ModelError:
+        image = None
+    return msgspec.structs.replace(report, input=image, outputs=tuple(_info(output) for output in proto.graph.output))
+
+
+def _info(declared: onnx.ValueInfoProto) -> TensorInfo:
+    value = declared_value(declared)
+    return TensorInfo(declared.name, value.element, value.shape)
+
+
+def _printable(*texts: object) -> str:
+    words = [text for text in texts if isinstance(text, str) and text.isprintable() and text]
+    return " ".join(words)[:_LONGEST_PRODUCER]

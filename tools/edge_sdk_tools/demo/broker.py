@@ -2,6 +2,10 @@
 
 Owns its port and its process. It listens on this machine only, keeps nothing on disk and asks for no password, which is
 right for a demo and for nothing else.
+
+The subscriber process, seen from the demo: started, known to be subscribed, ended when it has everything.
+
+A child process that never outlives the block that started it.
 """
 
 from __future__ import annotations
@@ -22,7 +26,57 @@ from typing import Literal
 import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, PublishError
-from edge_sdk_tools.demo.process import child, last_line
+
+
+@contextmanager
+def child(
+    command: Sequence[str | Path], errors: Path, *, quiet: bool = False, grace_s: float = 10.0
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a program, and end it with the block: SIGTERM, and SIGKILL when that does not help.
+
+    Args:
+        command: program and arguments.
+        errors: a file for what it writes to standard error.
+        quiet: what it writes to standard output goes nowhere; otherwise `stdout` is a pipe for the caller to read.
+        grace_s: seconds between the two signals.
+
+    Yields:
+        The process; its `stdin` is a pipe that closes with the block.
+    """
+    with errors.open("w", encoding="utf-8") as sink:
+        process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
+            stderr=sink,
+            text=True,
+        )
+    try:
+        yield process
+    finally:
+        _end(process, grace_s)
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                pipe.close()
+
+
+def _end(process: subprocess.Popen[str], grace_s: float) -> None:
+    try:
+        process.terminate()
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        # Also when Ctrl-C interrupts the wait; killing what has ended does nothing.
+        process.kill()
+        process.wait()
+
+
+def last_line(errors: Path) -> str:
+    """The last line that a child wrote to its error file, for a message."""
+    lines = [line.strip() for line in errors.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it said nothing"
+
 
 Kind = Literal["mosquitto", "amqtt"]
 
@@ -119,3 +173,38 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+_QUIET_S = 0.5
+_PATIENCE_S = 5.0
+
+
+@contextmanager
+def listening(port: int, messages: Path, errors: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run the subscriber.
+
+    Args:
+        port: of the broker.
+        messages: the file that it appends to; made here.
+        errors: for what it complains about.
+
+    Raises:
+        PublishError: the broker does not accept it.
+    """
+    messages.touch()
+    command = [sys.executable, "-m", "edge_sdk_tools.demo.subscriber", str(port), str(messages)]
+    with child(command, errors) as process:
+        if not process.stdout or process.stdout.readline() != "subscribed\n":
+            raise PublishError(f"the demo's subscriber cannot subscribe: {last_line(errors)}")
+        yield process
+
+
+def wait_until_quiet(messages: Path) -> None:
+    """Wait until nothing has arrived for half a second; at most five seconds."""
+    end = time.monotonic() + _PATIENCE_S
+    size, since = messages.stat().st_size, time.monotonic()
+    while time.monotonic() < min(end, since + _QUIET_S):
+        time.sleep(0.05)
+        now = messages.stat().st_size
+        if now != size:
+            size, since = now, time.monotonic()

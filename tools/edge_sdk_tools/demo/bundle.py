@@ -19,13 +19,12 @@ import edge_sdk_tools
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError
-from edge_sdk_tools.build import build
-from edge_sdk_tools.build_report import BuildReport
-from edge_sdk_tools.demo.frames import write_images
-from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, Media
-from edge_sdk_tools.evaluate import OnProgress
-from edge_sdk_tools.host_cpu import saturates
-from edge_sdk_tools.importing import import_darknet
+from edge_sdk_tools.build.pipeline import build
+from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, Media, write_images
+from edge_sdk_tools.evaluate.evaluation import OnProgress
+from edge_sdk_tools.graph.profile import saturates
+from edge_sdk_tools.importers.darknet import import_darknet
 
 _NAME = "yolov4_tiny"
 _CPU_INFO = Path("/proc/cpuinfo")

@@ -18,17 +18,12 @@ import msgspec
 from edge_sdk.bundle.model_spec import load_model_spec, read_labels
 from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.errors import EdgeError, PublishError
-from edge_sdk_tools.demo.broker import Broker, Kind, running_broker
+from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
+from edge_sdk_tools.demo.broker import Broker, Kind, child, last_line, listening, running_broker, wait_until_quiet
 from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
-from edge_sdk_tools.demo.listener import listening, wait_until_quiet
-from edge_sdk_tools.demo.media import Media, fetch_media
-from edge_sdk_tools.demo.output import BUNDLE, MESSAGES, PICTURE, VIDEO, fresh_folder
-from edge_sdk_tools.demo.picture import draw_picture
-from edge_sdk_tools.demo.process import child, last_line
-from edge_sdk_tools.demo.show import Show
-from edge_sdk_tools.demo.tally import Tally
-from edge_sdk_tools.interruption import interrupted_by_sigterm
-from edge_sdk_tools.wheel import cache_folder
+from edge_sdk_tools.demo.media import Media, draw_picture, fetch_media
+from edge_sdk_tools.demo.show import BUNDLE, MESSAGES, PICTURE, VIDEO, Show, Tally, fresh_folder
+from edge_sdk_tools.packages import cache_folder
 
 _STALL_S = 60.0  # without a message; the bundle's golden inputs are replayed before the first
 _POLL_S = 0.1

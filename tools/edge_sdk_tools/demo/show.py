@@ -1,23 +1,174 @@
-"""What the demo shows: lines for its steps, and while the video runs one table that keeps changing.
+"""The folder that the demo leaves: replaced as a whole by a demo that succeeded, untouched by one that failed.
+
+What the demo shows: lines for its steps, and while the video runs one table that keeps changing.
 
 Where the output is no terminal, the table becomes a plain line every two seconds.
+
+What the messages say, counted as they arrive.
+
+Reads nothing but the subscriber's file: what is shown is what a stranger could know.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
+import msgspec
+import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from edge_sdk_tools.demo.tally import Tally
-from edge_sdk_tools.evaluate import OnProgress
+from edge_sdk.core.clock import Percentiles, percentiles_of
+from edge_sdk.core.errors import OutputError
+from edge_sdk.messages.schema import DetectionMessage
+from edge_sdk_tools.evaluate.evaluation import OnProgress
+
+PICTURE = "annotated.jpg"
+VIDEO = "annotated.mp4"
+MESSAGES = "messages.jsonl"
+BUNDLE = "yolov4_tiny.edge"
+_OURS = {PICTURE, VIDEO, MESSAGES, BUNDLE}
+
+
+@contextmanager
+def fresh_folder(folder: Path) -> Iterator[Path]:
+    """Give a temporary sibling to write to, and rename it to `folder` when the block succeeds.
+
+    Args:
+        folder: where the result goes; when it exists it may hold nothing but what an earlier demo wrote.
+
+    Yields:
+        The temporary folder.
+
+    Raises:
+        OutputError: `folder` holds something else, or cannot be written.
+    """
+    folder = folder.absolute()
+    _check(folder)
+    partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+    try:
+        partial.mkdir(parents=True)
+    except OSError as cause:
+        raise OutputError(f"{folder}: cannot be written: {cause.strerror}") from cause
+    try:
+        yield partial
+        _replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _check(folder: Path) -> None:
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise OutputError(f"{folder}: is not a folder; choose another with --output")
+    if not folder.exists():
+        return
+    strange = sorted({item.name for item in folder.iterdir()} - _OURS)
+    if strange:
+        raise OutputError(f"{folder}: holds {strange[0]}, which no demo wrote; choose another folder with --output")
+
+
+def _replace(partial: Path, folder: Path) -> None:
+    old = folder.with_name(f".{folder.name}.old-{os.getpid()}")
+    try:
+        # Again: the demo took a while, and what somebody put there meanwhile is theirs.
+        _check(folder)
+        if folder.exists():
+            folder.rename(old)
+        partial.rename(folder)
+    except OSError as cause:
+        raise OutputError(f"{folder}: cannot be written: {cause.strerror}") from cause
+    shutil.rmtree(old, ignore_errors=True)
+
+
+PERSON = "person"
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """One line of the subscriber's file."""
+
+    topic: str
+    received_at: float
+    payload: msgspec.Raw
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One result: how many people, and how sure of them all together."""
+
+    message: DetectionMessage
+    people: int
+    confidence: float
+
+
+class Tally:
+    """Follows one file of messages.
+
+    Attributes:
+        frames: results so far.
+        people: in all frames together.
+        now: in the newest frame.
+        best: the result with the most people, and of those the surest.
+    """
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.people = 0
+        self.now = 0
+        self.best: Seen | None = None
+        self._ages_ms: list[float] = []
+        self._inferences_ms: list[float] = []
+        self._last_seq = -1
+        self._rest = b""
+
+    @property
+    def dropped(self) -> int:
+        """Frames of the source that became no message, up to the newest result."""
+        return self._last_seq + 1 - self.frames
+
+    @property
+    def age(self) -> Percentiles | None:
+        """Capture to outbox; None before the first result."""
+        return _percentiles(self._ages_ms)
+
+    @property
+    def inference(self) -> Percentiles | None:
+        """The bare runs; None before the first result."""
+        return _percentiles(self._inferences_ms)
+
+    def follow(self, file: BinaryIO) -> bool:
+        """Take what was appended since the last call; says whether there was a result in it."""
+        before = self.frames
+        *lines, self._rest = (self._rest + file.read()).split(b"\n")
+        for line in lines:
+            envelope = msgspec.json.decode(line, type=Envelope)
+            if "/result/" in envelope.topic:
+                self._add(msgspec.json.decode(envelope.payload, type=DetectionMessage))
+        return self.frames > before
+
+    def _add(self, message: DetectionMessage) -> None:
+        sure = [item.confidence for item in message.detections if item.label == PERSON]
+        seen = Seen(message, len(sure), sum(sure))
+        self.frames += 1
+        self.people += seen.people
+        self.now = seen.people
+        self._last_seq = max(self._last_seq, message.seq)
+        self._ages_ms.append(message.age_ms)
+        self._inferences_ms.append(message.infer_ms)
+        if self.best is None or (seen.people, seen.confidence) > (self.best.people, self.best.confidence):
+            self.best = seen
+
+
+def _percentiles(durations_ms: list[float]) -> Percentiles | None:
+    return percentiles_of((np.array(durations_ms) * 1e6).astype(np.int64))
+
 
 _LINE_EVERY_S = 2.0
 

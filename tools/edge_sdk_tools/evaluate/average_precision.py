@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk_tools.evaluate.resampling import Statistic, Weights
+from edge_sdk_tools.evaluate.statistics import Statistic, Weights
 
 IOUS = np.linspace(0.5, 0.95, 10)
 """COCO's thresholds of overlap; the first is the one of mAP50."""

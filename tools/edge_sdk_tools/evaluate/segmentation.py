@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk_tools.evaluate.resampling import Statistic, Weights
+from edge_sdk_tools.evaluate.statistics import Statistic, Weights
 
 UNKNOWN = 255
 """Pixels of the truth that nobody judges, and of an answer that has none."""

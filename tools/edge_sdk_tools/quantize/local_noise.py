@@ -16,10 +16,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from edge_sdk_tools.quantize.activations import Activations
-from edge_sdk_tools.quantize.histogram import Histogram
-from edge_sdk_tools.quantize.simplified import Simplified
-from edge_sdk_tools.quantize.tail import WEIGHTED
+from edge_sdk_tools.quantize.calibration import Activations, Histogram
+from edge_sdk_tools.quantize.simplified import WEIGHTED, Simplified
 
 _TINY = 1e-30
 _LEVELS = {"uint8": (0, 255), "int8": (-128, 127)}

@@ -2,31 +2,194 @@
 
 Requires a simplified model and the ranges of its activations; ensures a quantized ONNX file whose convolutions are all
 surrounded by them, but for those of the tail and those that the recipe names.
+
+Shared scales: what is joined by a Concat has one range, so that joining is copying.
+
+ONNX Runtime's quantizer gives the result of a Concat a range of its own, and each input is looked up in a table, byte
+by byte, to become one of its integers. With one range for all of them it copies.
+
+Softmax along the last axis: where it runs along another, ONNX Runtime moves every value by itself, twice.
+
+Upsampling by copies: a nearest-neighbour Resize of integers as a tensor joined with itself, twice.
+
+ONNX Runtime's Resize works out an address for every byte that it writes. With channels last the neighbours that repeat
+are runs of bytes, and joining runs is copying. The values are the same to the last bit.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationMethod, QuantType
 from onnxruntime.quantization.calibrate import TensorsData
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
 from edge_sdk.core.errors import ModelError, first_line
-from edge_sdk_tools.disk import raise_if_full
-from edge_sdk_tools.quantize.offset_weights import wide_weights
+from edge_sdk_tools.bundle_folder import raise_if_full
+from edge_sdk_tools.quantize.graph_index import Links
 from edge_sdk_tools.quantize.recipe import Recipe
-from edge_sdk_tools.quantize.shared_scales import share_ranges
 from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
-from edge_sdk_tools.quantize.softmax import softmax_along_last_axis
-from edge_sdk_tools.quantize.upsampling import upsample_by_copies
-from edge_sdk_tools.silenced import silenced
+from edge_sdk_tools.quantize.target_form import wide_weights
+from edge_sdk_tools.quiet import silenced
+
+_PASSING = ("Concat", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+"""Operators whose results the quantizer gives the scale of their input, and Concat."""
+
+
+def share_ranges(
+    proto: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]], float_nodes: Collection[str]
+) -> dict[str, tuple[float, float]]:
+    """Widen ranges until those that meet in a Concat are the same.
+
+    Args:
+        proto: simplified.
+        ranges: low and high of every activation.
+        float_nodes: nodes that are not quantized.
+
+    Returns:
+        The same tensors.
+    """
+    groups: dict[str, list[str]] = {name: [name] for name in ranges}
+    joined: set[str] = set()
+    for node in proto.graph.node:
+        if node.op_type not in _PASSING or node.name in float_nodes:
+            continue
+        values = [name for name in (*node.input, *node.output) if name in ranges]
+        merged = list(dict.fromkeys(other for name in values for other in groups[name]))
+        groups.update(dict.fromkeys(merged, merged))
+        if node.op_type == "Concat":
+            joined.update(values)
+    shared = dict(ranges)
+    for group in {id(groups[name]): groups[name] for name in joined}.values():
+        span = min(ranges[name][0] for name in group), max(ranges[name][1] for name in group)
+        shared.update(dict.fromkeys(group, span))
+    return shared
+
+
+def softmax_along_last_axis(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Replace, in place, each float Softmax along another axis by one along the last, between two Transposes.
+
+    The values are the same, but for the order in which a row is summed.
+
+    Args:
+        proto: of opset 13 or later, before which the axis meant something else.
+        shapes: of its tensors, by name.
+    """
+    graph = proto.graph
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        shape = shapes.get(node.output[0]) if node.op_type == "Softmax" else None
+        nodes.extend([node] if shape is None else _moved(node, len(shape)))
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _moved(node: onnx.NodeProto, rank: int) -> list[onnx.NodeProto]:
+    axis = next((a.i for a in node.attribute if a.name == "axis"), -1) % rank
+    if axis == rank - 1:
+        return [node]
+    order = [*(other for other in range(rank) if other != axis), axis]
+    back = [order.index(place) for place in range(rank)]
+    name = node.name
+    before, after = f"{name}/along", f"{name}/done"
+    return [
+        helper.make_node("Transpose", node.input, [before], f"{name}/to_last", perm=order),
+        helper.make_node("Softmax", [before], [after], name, axis=rank - 1),
+        helper.make_node("Transpose", [after], node.output, f"{name}/from_last", perm=back),
+    ]
+
+
+_CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def upsample_by_copies(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Replace, in place, each Resize that only repeats rows and columns, between integers of one scale.
+
+    Args:
+        proto: quantized, in QDQ form.
+        shapes: of the float model's tensors by name, (N, C, H, W) where an image is resized.
+    """
+    graph = proto.graph
+    links = Links(graph)
+    nodes: list[onnx.NodeProto] = []
+    copied: set[str] = set()  # outputs of what was replaced
+    for node in graph.node:
+        if node.op_type == "Resize":
+            copies = _copies(node, links, shapes, graph)
+            nodes.extend(copies or [node])
+            copied.update(node.output if copies else ())
+        elif node.op_type != "QuantizeLinear" or node.input[0] not in copied:
+            nodes.append(node)
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _copies(
+    node: onnx.NodeProto, links: Links, shapes: Mapping[str, tuple[int, ...]], graph: onnx.GraphProto
+) -> list[onnx.NodeProto]:
+    """What computes the same from its integers; nothing where it does more than to repeat."""
+    before = links.maker(node.input[0], "DequantizeLinear")
+    after = links.only_reader(node.output[0], "QuantizeLinear")
+    larger = shapes.get(node.output[0])
+    if before is None or after is None or larger is None:
+        return []
+    times = _times(node, links, larger)
+    if times is None or not all(links.same(a, b) for a, b in zip(before.input[1:], after.input[1:], strict=True)):
+        return []
+    (down, across), (batch, channels, height, width), name = times, larger, node.name
+    rows, image = f"{name}/rows", f"{name}/image"
+    graph.initializer.append(numpy_helper.from_array(np.array([batch, height // down, width * channels]), rows))
+    graph.initializer.append(numpy_helper.from_array(np.array([batch, height, width, channels]), image))
+    values = [before.input[0], *(f"{name}/copied_{number}" for number in range(5)), after.output[0]]
+    return [
+        helper.make_node("Transpose", values[0:1], values[1:2], f"{name}/channels_last", perm=_CHANNELS_LAST),
+        helper.make_node("Concat", values[1:2] * across, values[2:3], f"{name}/across", axis=3),
+        helper.make_node("Reshape", [values[2], rows], values[3:4], f"{name}/as_rows"),
+        helper.make_node("Concat", values[3:4] * down, values[4:5], f"{name}/down", axis=2),
+        helper.make_node("Reshape", [values[4], image], values[5:6], f"{name}/as_image"),
+        helper.make_node("Transpose", values[5:6], values[6:7], f"{name}/channels_first", perm=_CHANNELS_FIRST),
+    ]
+
+
+def _times(node: onnx.NodeProto, links: Links, larger: tuple[int, ...]) -> tuple[int, int] | None:
+    """How often it repeats rows and columns, where it does nothing else."""
+    scales = links.constant(node.input[2]) if len(node.input) > 2 else None
+    if len(larger) != 4 or scales is None or scales.shape != (4,) or scales[0] != 1 or scales[1] != 1:
+        return None
+    down, across = int(scales[2]), int(scales[3])
+    if [down, across] != list(scales[2:]) or min(down, across) < 1 or larger[2] % down or larger[3] % across:
+        return None
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    if attributes.get("mode", b"nearest") != b"nearest":
+        return None
+    place = attributes.get("coordinate_transformation_mode", b"half_pixel")
+    rounding = attributes.get("nearest_mode", b"round_prefer_floor")
+    for times, length in ((down, larger[2]), (across, larger[3])):
+        if any(_source(place, rounding, index, times) != index // times for index in range(length)):
+            return None
+    return down, across
+
+
+def _source(place: bytes, rounding: bytes, index: int, times: int) -> int:
+    """Where a value comes from, by ONNX's definition of Resize; -1 for ways that are not known here."""
+    exact = {b"asymmetric": index / times, b"half_pixel": (index + 0.5) / times - 0.5}.get(place)
+    if exact is None:
+        return -1
+    nearest = {
+        b"floor": np.floor(exact),
+        b"ceil": np.ceil(exact),
+        b"round_prefer_floor": np.ceil(exact - 0.5),
+        b"round_prefer_ceil": np.floor(exact + 0.5),
+    }.get(rounding)
+    return -1 if nearest is None else max(int(nearest), 0)
 
 
 class Quantized(msgspec.Struct, frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from edge_sdk.bundle.target import IntegerType, Target
-from edge_sdk_tools.quantize.core_form import offsets_weights
-from edge_sdk_tools.quantize.ranges import CALIBRATIONS, Calibration
+from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Calibration
+from edge_sdk_tools.quantize.target_form import offsets_weights
 
 _SHORT = {"QUInt8": "U8", "QInt8": "S8"}
 

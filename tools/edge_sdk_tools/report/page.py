@@ -1,4 +1,6 @@
-"""The page: report.html from a ledger.
+"""The two files of a report.
+
+The page: report.html from a ledger.
 
 Owns what is on it and that it is closed: no script, nothing fetched, and a policy that says so to the browser. Every
 text of the ledger is escaped by the templates, which see no text that is marked as safe but the style sheet.
@@ -11,16 +13,25 @@ import hashlib
 import shlex
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from edge_sdk_tools.ledger import Ledger, Step
-from edge_sdk_tools.report import words
-from edge_sdk_tools.report.model_charts import noise, sensitivity, sizes
-from edge_sdk_tools.report.output_charts import costs, errors
-from edge_sdk_tools.report.scatter import HEIGHT_PX, scatter
-from edge_sdk_tools.report.step_charts import is_labelled, ladder, waterfall
+from edge_sdk_tools.report import charts
+from edge_sdk_tools.report.charts import (
+    HEIGHT_PX,
+    costs,
+    errors,
+    is_labelled,
+    ladder,
+    noise,
+    scatter,
+    sensitivity,
+    sizes,
+    waterfall,
+)
+from edge_sdk_tools.report.schema import Ledger, Step, to_json
 
 _PACKAGE = "edge_sdk_tools.report"
 _FILTERS = ("percent", "measure", "points", "times", "megabytes", "octets", "decibels", "millions")
@@ -59,7 +70,7 @@ def render_html(ledger: Ledger) -> str:
             noise=noise(ledger.local_noise),
             sizes=sizes(ledger.sizes),
             pictures=[_data_url(worst.picture) for worst in ledger.worst_images],
-            latencies=[words.milliseconds(b.low_ms, b.high_ms) for b in ledger.boards],
+            latencies=[charts.milliseconds(b.low_ms, b.high_ms) for b in ledger.boards],
             command=shlex.join(ledger.command),
             style=Markup(style),  # noqa: S704 - a file of this package
             policy=_POLICY.format(digest),
@@ -77,7 +88,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update({name: getattr(words, name) for name in _FILTERS})
+    environment.filters.update({name: getattr(charts, name) for name in _FILTERS})
     return environment
 
 
@@ -91,13 +102,13 @@ def _facts(ledger: Ledger) -> list[tuple[str, str | None]]:
     step, budget = ledger.shipped, ledger.verdict.latency_budget_ms
     if step is None:
         return []
-    figures = [(figure.name, words.measure(figure)) for figure in (step.quality, step.agreement) if figure]
+    figures = [(figure.name, charts.measure(figure)) for figure in (step.quality, step.agreement) if figure]
     return [
         *(figures or [("quality", None)]),
-        ("model file", words.megabytes(step.size_mb)),
-        ("latency beside FP32, workstation", words.times(step.latency_ratio)),
-        ("memory at its peak", words.megabytes(step.peak_memory_mb)),
-        *((f"estimate for {b.core}", words.milliseconds(b.low_ms, b.high_ms)) for b in ledger.boards),
+        ("model file", charts.megabytes(step.size_mb)),
+        ("latency beside FP32, workstation", charts.times(step.latency_ratio)),
+        ("memory at its peak", charts.megabytes(step.peak_memory_mb)),
+        *((f"estimate for {b.core}", charts.milliseconds(b.low_ms, b.high_ms)) for b in ledger.boards),
         *([] if budget is None else [("latency budget", f"{budget:g} ms")]),
     ]
 
@@ -114,12 +125,32 @@ def _in_place_of_figures(step: Step) -> str | None:
     if step.outputs is None:
         return None
     change = step.outputs
-    images = f"on {words.images(change.images)}"
+    images = f"on {charts.images(change.images)}"
     if change.identical:
         return f"not a bit of its outputs differs, {images}"
-    error = f"{words.relative(change.relative_error)}, " if change.relative_error is not None else ""
+    error = f"{charts.relative(change.relative_error)}, " if change.relative_error is not None else ""
     return f"its outputs differ by {error}{change.largest:.2g} at most, {images}"
 
 
 def _data_url(jpeg: bytes) -> str | None:
     return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}" if jpeg else None
+
+
+HTML_FILE = "report.html"
+JSON_FILE = "report.json"
+
+
+def write_report(ledger: Ledger, folder: Path) -> None:
+    """Write report.html and report.json into a folder that is not in use yet; it is made where it is missing.
+
+    Both are made before either is written. Whoever moves the folder into its place makes them appear at once.
+
+    Raises:
+        FileExistsError: one of them is there already.
+        OSError: the folder cannot be written to.
+    """
+    contents = {HTML_FILE: render_html(ledger).encode(), JSON_FILE: to_json(ledger)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in contents.items():
+        with (folder / name).open("xb") as file:
+            file.write(data)

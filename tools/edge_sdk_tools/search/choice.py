@@ -1,4 +1,7 @@
-"""Choice: the model that a bundle carries, INT8 where it holds and FP32 where it does not."""
+"""Choice: the model that a bundle carries, INT8 where it holds and FP32 where it does not.
+
+All forms of a model that a build has, when it has made its choice.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,18 @@ import msgspec
 from edge_sdk.bundle.manifest import InputTensor
 from edge_sdk.bundle.model_spec import Gates
 from edge_sdk.core.errors import AccuracyGateError, SizeGateError
-from edge_sdk_tools.candidates import Workshop
-from edge_sdk_tools.convert import Converted
-from edge_sdk_tools.evaluate import ENOUGH_IMAGES
-from edge_sdk_tools.prove import Proof, Sample, prove
-from edge_sdk_tools.quantize import Recipe
-from edge_sdk_tools.search.attempt import Attempt, Made, make
-from edge_sdk_tools.search.search import Search
-from edge_sdk_tools.search.setting import Setting
-from edge_sdk_tools.search.trial import Trial
+from edge_sdk_tools.distillation.step import Distilled
+from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES
+from edge_sdk_tools.evaluate.model import Subject
+from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.prove.golden import Proof, Sample, prove
+from edge_sdk_tools.prove.output_change import StepKind
+from edge_sdk_tools.prove.parity import Forms
+from edge_sdk_tools.quantize.convert import Converted
+from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.simplified import Simplified
+from edge_sdk_tools.search.context import Setting
+from edge_sdk_tools.search.search import Attempt, Made, Search, Trial, make
 
 
 class Choice(msgspec.Struct, frozen=True, eq=False):
@@ -107,3 +113,21 @@ def _reason(search: Search) -> str:
 def _example(samples: Sequence[Sample]) -> str:
     """What a wrong description of the input looks like is plain from what FP32 itself sees."""
     return "".join(f"In {s.image} FP32 sees {s.fp32} and INT8 {s.int8}. " for s in samples[:1])
+
+
+def forms_of(
+    fp32: Subject, distilled: Distilled | None, simplified: Simplified, search: Search, choice: Choice
+) -> Forms:
+    """The files of all steps, and the float model, loaded.
+
+    Args:
+        fp32: the checked model, loaded.
+        distilled: names its teacher; None without one.
+        simplified: what was quantized.
+        search: whose best INT8 model is shown where none was chosen.
+        choice: what ships.
+    """
+    files: dict[StepKind, Path] = {"teacher": distilled.teacher_file} if distilled else {}
+    int8 = (search.chosen or search.best).quantized.path
+    files |= {"fp32": simplified.given, "simplified": simplified.path, "int8": int8, "ort": choice.converted.model}
+    return Forms(fp32.session, files, choice.precision == "int8", choice.tensor)

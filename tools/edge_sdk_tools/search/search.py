@@ -1,35 +1,240 @@
-"""The search for a recipe: full INT8 first, and only what that loses is bought back.
+"""Attempt: one model made and measured, all but its time; a job that may be done anywhere.
+
+The search for a recipe: full INT8 first, and only what that loses is bought back.
 
 Owns the order of the trials: other ranges cost no time and come before float layers; float layers come in the order of
 what they are worth. Where nothing holds, or FP32 is faster, the choice is FP32.
+
+Whether INT8 takes longer than FP32.
+
+By the board's counted instructions where something counts them, else by this machine's clock.
+
+Trial: one recipe, built and measured.
 """
 
 from __future__ import annotations
 
+import platform
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import onnx
 
+from edge_sdk.core.errors import OutputError
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk_tools.candidates import Workshop
-from edge_sdk_tools.image_split import ImageSplit
-from edge_sdk_tools.prove import prove
-from edge_sdk_tools.quantize import (
-    CALIBRATIONS,
-    Activations,
-    Quantized,
-    Recipe,
-    doubts_about_calibration,
+from edge_sdk_tools.bundle_folder import is_full
+from edge_sdk_tools.datasets.split import ImageSplit
+from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.prove.golden import Measured, Proof, measure, prove
+from edge_sdk_tools.quantize.calibration import CALIBRATIONS, Activations, doubts_about_calibration
+from edge_sdk_tools.quantize.convert import Converted, convert, float_file
+from edge_sdk_tools.quantize.quantize import Quantized, quantize
+from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.search.context import (
+    BoardTimes,
+    Setting,
+    Shortfall,
+    nothing_in_integers,
+    relative_drop,
+    shortfall_of,
 )
-from edge_sdk_tools.search.attempt import Attempt, Made, make
 from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers
-from edge_sdk_tools.search.setting import Setting
-from edge_sdk_tools.search.shortfall import nothing_in_integers, relative_drop
-from edge_sdk_tools.search.time_judge import TimeJudge
-from edge_sdk_tools.search.trial import Trial
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """What to make.
+
+    Attributes:
+        recipe: how to quantize; None for the float model as it is.
+        ranges: low and high of every activation, by its name.
+    """
+
+    recipe: Recipe | None
+    ranges: dict[str, tuple[float, float]] = {}
+
+    def key(self, setting: Setting) -> str:
+        """Names it by all that decides what comes of it."""
+        return key_of("attempt", setting.digest, self)
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What came of it.
+
+    Attributes:
+        onnx: the model before conversion.
+        file, suffix: what a bundle would carry, and how its name ends.
+        operators: as `Converted` has them.
+        float_nodes, macs, has_integers: as `Quantized` has them.
+        measured: all but its time.
+    """
+
+    onnx: bytes
+    file: bytes
+    suffix: str
+    operators: tuple[str, ...]
+    float_nodes: tuple[str, ...]
+    macs: dict[str, int]
+    has_integers: bool
+    measured: Measured
+
+    def unpack(self, folder: Path) -> tuple[Path, Converted]:
+        """Write the files into a folder, which must exist: the model before conversion and after it.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        model, carried = folder / "model.onnx", folder / f"carried{self.suffix}"
+        model.write_bytes(self.onnx)
+        carried.write_bytes(self.file)
+        return model, Converted(carried, self.operators)
+
+
+def make(attempt: Attempt, setting: Setting) -> Made:
+    """Quantize, convert and measure.
+
+    Raises:
+        EdgeError: as these do.
+        OutputError: the disk is full, or refuses.
+    """
+    setting.check_here(attempt.recipe)
+    try:
+        with tempfile.TemporaryDirectory(prefix="attempt-", dir=setting.folder) as name:
+            return _make(attempt, setting, Path(name))
+    except OSError as cause:
+        why = "no space left on the disk" if is_full(cause) else cause.strerror or str(cause)
+        where = setting.folder or tempfile.gettempdir() if is_full(cause) else cause.filename
+        raise OutputError(f"{where}: {why}; nothing was changed") from cause
+
+
+def _make(attempt: Attempt, setting: Setting, folder: Path) -> Made:
+    path = folder / "model.onnx"
+    float_nodes: tuple[str, ...] = ()
+    macs: dict[str, int] = {}
+    has_integers = False
+    if attempt.recipe is None:
+        onnx.save(setting.simplified.proto, path)
+        converted = float_file(path, setting.target, folder)
+    else:
+        quantized = quantize(setting.simplified, attempt.ranges, attempt.recipe, path)
+        float_nodes, macs, has_integers = quantized.float_nodes, quantized.macs, quantized.has_integers
+        converted = convert(path, setting.target, folder)
+    measured = measure(
+        setting.spec, setting.fp32, macs, converted, setting.evaluation, setting.on_progress, setting.threads
+    )
+    return Made(
+        path.read_bytes(),
+        converted.model.read_bytes(),
+        converted.model.suffix,
+        converted.operators,
+        float_nodes,
+        macs,
+        has_integers,
+        measured,
+    )
+
+
+class TimeJudge:
+    """Judges the trials of one search; the board's times of a model without float layers are counted once.
+
+    Args:
+        setting: of the search.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._whole: BoardTimes | None = None
+        self._is_counted = False
+
+    def judge(self, proof: Proof, recipe: Recipe, converted: Converted) -> tuple[Shortfall | None, BoardTimes | None]:
+        """What keeps a model from its gates, and its times on the board; None where nothing counted them.
+
+        Args:
+            proof: of the model.
+            recipe: how it was quantized.
+            converted: its file.
+        """
+        gates = self._setting.spec.gates
+        elsewhere = self._setting.target.machine != platform.machine()
+        if not recipe.float_nodes:
+            board = self._of_whole(converted)
+            return shortfall_of(proof, gates, board=board, elsewhere=elsewhere), board
+        shortfall = shortfall_of(proof, gates, elsewhere=elsewhere)
+        if self._whole is None or not (shortfall is None or shortfall.kind == "slow"):
+            return shortfall, None
+        # Counting takes its time, so that only a model that may be carried is worth it.
+        board = self._counted(converted, self._whole.fp32_ms)
+        return shortfall_of(proof, gates, board=board, elsewhere=elsewhere), board
+
+    def _of_whole(self, converted: Converted) -> BoardTimes | None:
+        """Other ranges take the same time."""
+        if not self._is_counted:
+            self._is_counted = True
+            fp32 = self._setting.board(self._setting.simplified.path)
+            self._whole = self._counted(converted, fp32.latency_ms) if fp32 else None
+        return self._whole
+
+    def _counted(self, converted: Converted, fp32_ms: float) -> BoardTimes | None:
+        int8 = self._setting.board(converted.model)
+        return BoardTimes(int8.core, int8.latency_ms, fp32_ms, int8.million_instructions) if int8 else None
+
+
+class Trial(msgspec.Struct, frozen=True, eq=False):
+    """What came of a recipe.
+
+    Attributes:
+        quantized: the QDQ model.
+        converted: in ORT format.
+        proof: what was measured of that.
+        shortfall: why it does not hold; None when it does.
+        board: its times on the target's core; None where nothing counted them.
+    """
+
+    quantized: Quantized
+    converted: Converted
+    proof: Proof
+    shortfall: Shortfall | None
+    board: BoardTimes | None = None
+
+    @property
+    def row(self) -> Tried:
+        """What reports say of it."""
+        evaluation = self.proof.evaluation
+        figure = next(iter((*evaluation.quality, *evaluation.agreement)))
+        return Tried(
+            recipe=self.quantized.recipe.text,
+            metric=figure.name,
+            value=figure.value.value,
+            drop_relative=relative_drop(self.proof),
+            latency_ratio=self.proof.latency_ms / self.proof.fp32_latency_ms,
+            problem=self.shortfall.line if self.shortfall else None,
+        )
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """A trial, for people.
+
+    Attributes:
+        recipe: in words.
+        metric, value: what was judged, 0-1.
+        drop_relative: the share of FP32's value that is lost, below 0 where INT8 is better; 1 - value without labels.
+        latency_ratio: to FP32 on this machine, one thread.
+        problem: why it does not hold; None when it does.
+        carried: the bundle has it; where it does not hold all the same, that may be noise.
+    """
+
+    recipe: str
+    metric: str
+    value: float
+    drop_relative: float
+    latency_ratio: float
+    problem: str | None
+    carried: bool = False
+
 
 T = TypeVar("T")
 

@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.golden import judged_rows
 from edge_sdk.core.frame import Tensor
-from edge_sdk_tools.candidates import Workshop, key_of
-from edge_sdk_tools.evaluate import OnProgress
-from edge_sdk_tools.extensions import register_extensions
-from edge_sdk_tools.quantize import WEIGHTED, Recipe, Simplified, quantized_proto
+from edge_sdk_tools.evaluate.evaluation import OnProgress
+from edge_sdk_tools.graph.profile import register_extensions
+from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.quantize.quantize import quantized_proto
+from edge_sdk_tools.quantize.recipe import Recipe
+from edge_sdk_tools.quantize.simplified import WEIGHTED, Simplified
 
 _CHEAP = 0.002  # of all work: what a layer costs in float at least, however small it is
 _TELLING = 0.01  # of all noise: who puts in less is left alone

@@ -1,0 +1,164 @@
+"""A trial run of a skeleton in the ONNX Runtime that is installed here.
+
+Owns what it is fed: zeros for weights and image, so that a run takes the memory of its activations and no more; real
+weights where two models are compared, or where shapes follow from values. Runs inside the limits of `limited.py`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import first_line
+from edge_sdk_tools.check.model_file import DTYPES, Weight
+from edge_sdk_tools.check.report import RefusedModelError
+from edge_sdk_tools.check.values import Value, Values
+from edge_sdk_tools.graph.profile import register_extensions
+
+_QUIET = 4  # fatal only: what goes wrong becomes a finding
+_TOLERANCE = 1e-4  # of the largest output: the same kernels in the same order differ by rounding only
+
+
+def rehearse(
+    proto: onnx.ModelProto, weights: Sequence[Weight], values: Values, files: Mapping[str, bytes]
+) -> dict[str, Value]:
+    """Load and run a skeleton once, on an image of zeros.
+
+    Args:
+        proto: a skeleton.
+        weights: what it lacks.
+        values: what inference knows of its tensors.
+        files: where the weights lie; when there are none, the weights are zeros too.
+
+    Returns:
+        `values`, with the shapes that tensors took where inference did not know them.
+
+    Raises:
+        RefusedModelError: ONNX Runtime does not load or run it.
+    """
+    level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED  # all of the default but layouts, which copy the weights
+    session = _load(proto, _options(level))
+    arrays = _run(session, _feeds(session, weights, files))
+    seen = {o.name: tuple(a.shape) for o, a in zip(session.get_outputs(), arrays, strict=True)}
+    made = [name for node in proto.graph.node for name in node.output if name]
+    if any(name not in values or values[name].count is None for name in made):
+        observed = _observed(proto, weights, files)
+    else:
+        observed = {}
+    unknown = Value(None, None)
+    for name, shape in seen.items():
+        observed[name] = Value(observed.get(name, unknown).element, shape)
+    return {**values, **{name: _merged(values.get(name, unknown), v) for name, v in observed.items()}}
+
+
+def _merged(inferred: Value, observed: Value) -> Value:
+    """What was inferred, and the rest as it was seen."""
+    shape = inferred.shape if inferred.count is not None else observed.shape
+    return Value(inferred.element or observed.element, shape)
+
+
+def compare(
+    original: onnx.ModelProto,
+    converted: onnx.ModelProto,
+    weights: Sequence[Weight],
+    files: Mapping[str, bytes],
+    image: NDArray[np.float32],
+) -> str:
+    """Run two skeletons on the same image with their real weights.
+
+    Returns:
+        What differs, in words; empty when nothing does.
+
+    Raises:
+        RefusedModelError: ONNX Runtime does not load or run one of them.
+    """
+    results = []
+    for proto in (original, converted):
+        session = _load(proto, _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL))
+        known = {w.name: w.read(files) for w in weights}
+        [name] = [i.name for i in session.get_inputs() if i.name not in known]
+        results.append(_run(session, {**known, name: image}))
+    for output, before, after in zip(original.graph.output, *results, strict=True):
+        if before.shape != after.shape:
+            return f"output {output.name!r} has shape {after.shape}, before {before.shape}"
+        allowed = _TOLERANCE * max(1e-6, float(np.nanmax(np.abs(before), initial=0)))
+        if not np.allclose(after, before, rtol=0, atol=allowed, equal_nan=True):
+            worst = float(np.nanmax(np.abs(after.astype(np.float64) - before.astype(np.float64))))
+            return f"output {output.name!r} is off by up to {worst:.3g}"
+    return ""
+
+
+class _Event(msgspec.Struct):
+    """One line of ONNX Runtime's profile."""
+
+    name: str
+    args: dict[str, Any] = {}
+
+
+def _observed(proto: onnx.ModelProto, weights: Sequence[Weight], files: Mapping[str, bytes]) -> dict[str, Value]:
+    """Run a skeleton once and read from the profile what its tensors were, by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = _options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL)  # every node keeps its name
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "shapes")
+        session = _load(proto, options)
+        _run(session, _feeds(session, weights, files))
+        try:
+            events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[_Event])
+        except (OSError, msgspec.DecodeError):  # no space for it: what cannot be seen stays unknown
+            events = []
+    shapes = {e.name.removesuffix("_kernel_time"): e.args.get("output_type_shape", []) for e in events}
+    return {
+        name: Value(*next((element, tuple(sides)) for element, sides in shape.items()))
+        for node in proto.graph.node
+        for name, shape in zip(filter(None, node.output), shapes.get(node.name, []), strict=False)
+        if shape
+    }
+
+
+def _options(level: ort.GraphOptimizationLevel) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = level
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = _QUIET
+    # Memory goes back as soon as it is free, no buffer waits for a later tensor, no weight is copied to another layout.
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = options.enable_mem_reuse = False
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return options
+
+
+def _load(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
+    model = proto.SerializeToString()
+    register_extensions(options, model)
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as cause:  # onnxruntime's exceptions share no root of their own
+        raise _failed("cannot load it", cause) from cause
+
+
+def _run(session: ort.InferenceSession, feeds: Mapping[str, NDArray[np.generic]]) -> list[NDArray[Any]]:
+    try:
+        return [np.asarray(array) for array in session.run(None, dict(feeds))]
+    except Exception as cause:  # onnxruntime's exceptions share no root of their own
+        raise _failed("failed to run it", cause) from cause
+
+
+def _feeds(
+    session: ort.InferenceSession, weights: Sequence[Weight], files: Mapping[str, bytes]
+) -> dict[str, NDArray[np.generic]]:
+    """Zeros cost nothing: the system gives memory only for what is written to, and nobody writes."""
+    feeds = {w.name: w.read(files) if files else np.zeros(w.dims, DTYPES[w.data_type]) for w in weights}
+    feeds.update((i.name, np.zeros(i.shape, np.float32)) for i in session.get_inputs() if i.name not in feeds)
+    return feeds
+
+
+def _failed(what: str, cause: Exception) -> RefusedModelError:
+    return RefusedModelError(f"ONNX Runtime {ort.__version__} {what}: {first_line(cause)}", "export the model again")

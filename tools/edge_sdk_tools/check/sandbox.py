@@ -1,0 +1,193 @@
+"""Job and Examined: what goes into the limited process, and what comes out of it.
+
+Owns nothing but the values; they cross as MessagePack.
+
+A process of its own with limits on memory, time and files, for work on a file that nobody vouches for.
+
+Owns both sides: the start, and what is said when the process dies of what it read. A crash, a time-out or a file that
+wants all memory is one line to the caller, and nothing to the caller's own process.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.errors import MissingDependencyError
+from edge_sdk.core.machine import free_bytes
+from edge_sdk_tools.check.model_file import Weight
+from edge_sdk_tools.check.report import CheckReport, RefusedModelError
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """What must run the model.
+
+    Attributes:
+        version: of ONNX Runtime; None for the one that is installed here.
+        target: name of the target; None for this machine.
+        providers: execution providers in order of preference.
+        max_opset: the highest opset that the target allows; None for whatever the runtime reads.
+        memory_mb: of the device, in MiB; None for no limit.
+    """
+
+    version: str | None
+    target: str | None
+    providers: tuple[str, ...]
+    max_opset: int | None
+    memory_mb: int | None
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One model to examine.
+
+    Attributes:
+        name: of the model.
+        model: absolute path of the ONNX file, as the file system has it: it may be no text.
+        input: what model.toml says of its image.
+        runtime: what must run it.
+        wants_model: the checked model is wanted too, not only the report.
+    """
+
+    name: str
+    model: bytes
+    input: InputSpec
+    runtime: Runtime
+    wants_model: bool
+
+
+class Examined(msgspec.Struct, frozen=True):
+    """What came out.
+
+    Attributes:
+        report: with the model's file name in place of its path, and without what labels and decoder add to it.
+        skeleton: the serialised model without its large weights; empty when it was not wanted or did not pass.
+        weights: what the skeleton lacks.
+    """
+
+    report: CheckReport
+    skeleton: bytes = b""
+    weights: tuple[Weight, ...] = ()
+
+
+ENVIRONMENT = {
+    # Threads of the linear algebra library take memory by the core.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # glibc: memory of large tensors goes back to the system at once.
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+}
+"""Set for the process, beside what the caller has."""
+
+_MISSING_PACKAGE = 8  # exit code, as MissingDependencyError's
+_SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What the process may take.
+
+    Attributes:
+        memory_mb: beside what its imports take, in MiB; less where less is free here.
+        cpu_s: seconds of CPU.
+        wall_s: seconds by the clock.
+    """
+
+    memory_mb: int
+    cpu_s: int
+    wall_s: int
+
+
+def run_limited(module: str, request: bytes, limits: Limits) -> bytes:
+    """Run `python -m module` on a request and return what it writes.
+
+    Args:
+        module: reads `Limits` and the request with `read_request`, and answers with `write_answer`.
+        request: for its standard input.
+        limits: what it may take.
+
+    Raises:
+        RefusedModelError: it crashed, or took more than it may.
+        RuntimeError: it failed, which is a fault of ours; its own traceback is the cause.
+        MissingDependencyError: a package is not installed.
+    """
+    # An empty folder, so that no file beside the model is found as a module or as data.
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-") as folder:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", module],
+                input=msgspec.msgpack.encode((limits, request)),
+                capture_output=True,
+                check=False,
+                timeout=limits.wall_s,
+                cwd=folder,
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": _import_path(), "TMPDIR": folder},
+            )
+        except subprocess.TimeoutExpired:
+            raise _died(f"it was not examined within {limits.wall_s} s") from None
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stderr.decode(errors="replace").strip()
+    last_line = said.splitlines()[-1] if said else ""
+    if done.returncode == _MISSING_PACKAGE:
+        raise MissingDependencyError(last_line)
+    if done.returncode > 0:
+        # Whoever prints a traceback of this prints that of the process first.
+        raise RuntimeError(last_line) from RuntimeError(f"in the process of {module}:\n{said}")
+    raise _died(_cause(-done.returncode, limits))
+
+
+def read_request() -> bytes:
+    """Take up the limits and return the request; to be called after all imports, by the process itself."""
+    limits, request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=tuple[Limits, bytes])
+    wanted, free = limits.memory_mb * 2**20, free_bytes()
+    allowed = wanted if free is None else min(wanted, int(free * _SPARE_SHARE))
+    _limit(resource.RLIMIT_DATA, _data_bytes() + allowed)
+    _limit(resource.RLIMIT_CPU, limits.cpu_s, grace=1)
+    _limit(resource.RLIMIT_CORE, 0)
+    return request
+
+
+def write_answer(answer: bytes) -> None:
+    """Write the answer; whatever else was printed is not in it."""
+    sys.stdout.buffer.write(answer)
+    sys.stdout.buffer.flush()
+
+
+def _limit(kind: int, value: int, grace: int = 0) -> None:
+    """Set a limit for good; with some grace the signal of the soft one comes first, and says what happened."""
+    _, hard = resource.getrlimit(kind)
+    highest = value + grace if hard == resource.RLIM_INFINITY else min(value + grace, hard)
+    resource.setrlimit(kind, (min(value, highest), highest))
+
+
+def _data_bytes() -> int:
+    """What RLIMIT_DATA counts already, by proc(5): VmData."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    line = next(line for line in status.splitlines() if line.startswith("VmData:"))
+    return int(line.split()[1]) * 1024
+
+
+def _import_path() -> str:
+    """Where this process finds its modules: the other one starts in another folder."""
+    return os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
+
+
+def _cause(number: int, limits: Limits) -> str:
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if number == signal.SIGXCPU:
+        return f"examining it took more than {limits.cpu_s} s of CPU"
+    if number == signal.SIGKILL:
+        return "the process that examined it was killed, perhaps for want of memory"
+    return f"the process that examined it crashed ({name})"
+
+
+def _died(what: str) -> RefusedModelError:
+    return RefusedModelError(what, "the file is damaged, hostile or far too large: export it again")

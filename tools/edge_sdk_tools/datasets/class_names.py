@@ -1,0 +1,151 @@
+"""Class names: from the text of a label, or a number, to a class id.
+
+Owns what counts as the same name, and the words about a name or id that is none.
+
+Text files of labels: read as UTF-8, with or without a byte order mark.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.files import read_regular
+from edge_sdk.core.toml import shown
+
+_SYNSET = re.compile(r"(n\d{8})\s+(.+)")  # ImageNet's lists may begin each line with the WordNet id, its folders' name
+_NAMED = 3
+
+
+class _Name(msgspec.Struct, frozen=True):
+    """Attributes: a class may be called by its whole label, or by a synonym, which commas separate."""
+
+    class_id: int
+    text: str
+    is_whole: bool
+
+
+class ClassNames:
+    """The model's classes, by name.
+
+    Names that differ in case, in `_` for a space, or in how an accent is encoded are the same. Where several classes
+    share one, that of the same case is meant, then that whose whole label it is: ImageNet has "cardigan", which is
+    worn, and "Cardigan, Cardigan Welsh corgi", which barks.
+
+    Args:
+        labels: of the model, in output order.
+        background_class: the first label is the background, which is no class.
+    """
+
+    def __init__(self, labels: Sequence[str], *, background_class: bool = False) -> None:
+        self._labels = tuple(labels[1:] if background_class else labels)
+        self._names: dict[str, list[_Name]] = {}
+        for class_id, label in enumerate(self._labels):
+            for name in _names_of(class_id, label):
+                self._names.setdefault(name.text.casefold(), []).append(name)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def find(self, name: str) -> list[int]:
+        """The ids of the classes of this name: none, one, or several that share it."""
+        text = _plain(name)
+        same = self._names.get(text.casefold(), [])
+        same = [other for other in same if other.text == text] or same
+        same = [other for other in same if other.is_whole] or same
+        return list(dict.fromkeys(other.class_id for other in same))
+
+    def class_id(self, name: str, where: str) -> int:
+        """The id of the one class of this name.
+
+        Args:
+            name: a label or one of its synonyms.
+            where: begins the message: the file and line.
+
+        Raises:
+            DataError: when no class has it, or several have.
+        """
+        found = self.find(name)
+        if not found:
+            raise DataError(
+                f"{where}: {shown(name)} is no label of the model, expected {self._expected()}{self.hint(name)}"
+            )
+        if len(found) > 1:
+            shared = " and ".join(map(str, found[:_NAMED]))
+            raise DataError(
+                f"{where}: {shown(name)} is ambiguous, the classes {shared} share it; name the class by its id, or "
+                "make the labels differ"
+            )
+        return found[0]
+
+    def checked(self, class_id: int, where: str) -> int:
+        """The same id.
+
+        Raises:
+            DataError: when it is outside the labels.
+        """
+        if not 0 <= class_id < len(self):
+            raise DataError(f"{where}: class_id is {class_id}, expected 0 to {len(self) - 1}, one a label of the model")
+        return class_id
+
+    def hint(self, name: str, cutoff: float = 0.6) -> str:
+        """`; did you mean 'tench'?`, where a label is near enough; 1 is equal, 0.6 is difflib's own limit."""
+        near = difflib.get_close_matches(_plain(name).casefold(), self._names, n=1, cutoff=cutoff)
+        return f"; did you mean {near[0]!r}?" if near else ""
+
+    def _expected(self) -> str:
+        first = ", ".join(self._labels[:_NAMED])
+        return first if len(self) <= _NAMED else f"one of {len(self)} such as {shown(self._labels[0])}"
+
+
+def _names_of(class_id: int, label: str) -> Iterator[_Name]:
+    synset = _SYNSET.fullmatch(label)
+    whole = synset[2] if synset else label
+    yield _Name(class_id, _plain(whole), is_whole=True)
+    yield from (_Name(class_id, _plain(part), is_whole=False) for part in (*whole.split(","), label))
+    if synset:
+        yield _Name(class_id, synset[1], is_whole=True)
+
+
+def _plain(name: str) -> str:
+    """What is equal of names that are the same but for case; file systems decompose accents, text files do not."""
+    return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # float() takes nan and 1_0 too
+_MOST_BYTES = 1 << 30  # ten million images, a line of 100 bytes each
+_EXACT = 2**53  # from here on a float skips whole numbers
+
+
+def read_text(path: Path) -> str:
+    """The text of one file, its lines ended by newlines.
+
+    Raises:
+        DataError: when it cannot be read or is not UTF-8.
+    """
+    try:
+        text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as cause:
+        raise DataError(f"{path}: not UTF-8 (byte {cause.start}); save it as UTF-8") from cause
+    except OSError as cause:
+        raise DataError(f"{path}: cannot be read: {cause.strerror}") from cause
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def finite_number(text: str) -> float | None:
+    """The number that `text` is, or None: nan and inf are none."""
+    value = float(text) if _NUMBER.fullmatch(text) else math.nan
+    return value if math.isfinite(value) else None
+
+
+def whole_number(text: str) -> int | None:
+    """The whole number that `text` is, or None; 3.0 is one."""
+    value = finite_number(text)
+    return int(value) if value is not None and value.is_integer() and abs(value) < _EXACT else None

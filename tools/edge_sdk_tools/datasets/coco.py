@@ -1,0 +1,228 @@
+"""COCO: boxes in one JSON file, images in folders near it.
+
+The JSON file of COCO: its schema, its reading, and the folders where its images may lie.
+
+Owns what the file must hold by itself. Polygons, masks and whatever else stands in it are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.files import open_regular, read_regular
+from edge_sdk.core.toml import shown
+from edge_sdk_tools.datasets.class_names import ClassNames
+from edge_sdk_tools.datasets.dataset import BoxTruth
+from edge_sdk_tools.datasets.finding import Found, Labelled, listed_file
+from edge_sdk_tools.datasets.images import Skipped, is_folder
+
+_LOOKS_LIKE_COCO = re.compile(rb'"(?:images|annotations|categories)"\s*:\s*\[')
+_LOOKED_AT = 65536  # bytes; before its first list a file of COCO has `info` at most
+_MOST_BYTES = 4 << 30  # the largest public ones, of two million pictures, have about that
+_LOCATION = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_BYTE = re.compile(r" \(byte (?P<byte>\d+)\)$")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class CocoImage(msgspec.Struct, frozen=True, gc=False):
+    """Attributes: id, file_name; width and height in pixels, of the picture that was annotated."""
+
+    id: int | str
+    file_name: str
+    width: float | None = None
+    height: float | None = None
+
+    @property
+    def size_wh(self) -> tuple[int, int] | None:
+        """Width and height in pixels, where the file says both."""
+        return (int(self.width), int(self.height)) if self.width and self.height else None
+
+
+class CocoAnnotation(msgspec.Struct, frozen=True, gc=False):
+    """Attributes: bbox is x, y of the upper left corner, width, height, in pixels; iscrowd: a box around many."""
+
+    image_id: int | str
+    category_id: int
+    bbox: tuple[float, float, float, float]
+    iscrowd: int | bool = 0
+
+
+class CocoCategory(msgspec.Struct, frozen=True, gc=False):
+    """Attributes: id, which annotations name, and name."""
+
+    id: int
+    name: str
+
+
+class CocoFile(msgspec.Struct, frozen=True):
+    """What is needed of one file."""
+
+    images: list[CocoImage]
+    annotations: list[CocoAnnotation]
+    categories: list[CocoCategory]
+
+
+def read_coco_file(path: Path) -> CocoFile:
+    """Read one file.
+
+    Raises:
+        DataError: when it cannot be read, is not JSON, or lacks what is needed.
+    """
+    try:
+        data = read_regular(path, _MOST_BYTES).removeprefix(_BYTE_ORDER_MARK)
+        return msgspec.json.decode(data, type=CocoFile)
+    except OSError as cause:
+        raise DataError(f"{path}: cannot be read: {cause.strerror}") from cause
+    except msgspec.ValidationError as cause:
+        raise DataError(f"{path}: {_explained(str(cause))}") from cause
+    except UnicodeDecodeError as cause:
+        raise DataError(f"{path}: not UTF-8; save it as UTF-8") from cause
+    except (msgspec.DecodeError, RecursionError) as cause:
+        raise DataError(f"{path}: not valid JSON: {_located(str(cause), data)}; export or copy it again") from cause
+
+
+def coco_files(folder: Path) -> list[Path]:
+    """The .json files in `folder`, and in `annotations` in it, that look like COCO's, in order of their paths."""
+    files = (*folder.glob("*.json"), *(folder / "annotations").glob("*.json"))
+    return sorted(path for path in files if not path.name.startswith(".") and _looks_like_coco(path))
+
+
+def image_folders(path: Path) -> list[Path]:
+    """Where the images of this file may lie, in the order in which they are searched.
+
+    Beside it, in `images`, or in a folder of its name: for instances_val2017.json also `val2017`. As COCO itself keeps
+    its files in `annotations`, all this is true of the folder above that one too.
+    """
+    homes = [path.parent, *([path.parent.parent] if path.parent.name == "annotations" else [])]
+    split = path.stem.rpartition("_")[2]
+    names = (".", "images", path.stem, split, f"images/{split}")
+    folders = dict.fromkeys(home / name for home in homes for name in names)
+    return [folder for folder in folders if is_folder(folder)]
+
+
+def _looks_like_coco(path: Path) -> bool:
+    try:
+        with open_regular(path) as file:
+            return _LOOKS_LIKE_COCO.search(file.read(_LOOKED_AT)) is not None
+    except OSError:
+        return False
+
+
+def _explained(message: str) -> str:
+    """What msgspec says, with the place in front: `annotations[3].bbox: expected array of length 4`."""
+    location = _LOCATION.search(message)
+    what = (message[: location.start()] if location else message).replace("`", "")
+    what = what[0].lower() + what[1:]
+    if location and location["path"]:
+        return f"{location['path']}: {what}"
+    return f"{what}; expected a JSON object with images, annotations and categories, as COCO has it"
+
+
+def _located(message: str, data: bytes) -> str:
+    """What msgspec says, with line and text instead of its byte: the culprit is often a NaN."""
+    byte = _BYTE.search(message)
+    if not byte:
+        return message[0].lower() + message[1:]
+    place = int(byte["byte"])
+    near = data[max(0, place - 1) : place + 20].decode("ascii", "replace")
+    what = message[: byte.start()].removeprefix("JSON is malformed: ")
+    return f"{what} in line {data.count(10, 0, place) + 1}, near {near!r}"
+
+
+def read_coco(path: Path, names: ClassNames) -> Labelled:
+    """Read one file of COCO.
+
+    Args:
+        path: the .json, or a folder with exactly one, in itself or in its `annotations`.
+        names: of the model's classes; categories are theirs by name.
+
+    Raises:
+        DataError: when something is wrong with it; it names the file and the entry.
+    """
+    path = _the_file(path)
+    coco = read_coco_file(path)
+    rows = _rows_by_image(coco, path)
+    boxes_xyxy = _boxes(coco, path)
+    class_ids = _class_ids(coco, names, path)
+    crowd = np.array([bool(a.iscrowd) for a in coco.annotations], np.bool_)
+    folders = image_folders(path)
+    found, skipped = [], []
+    for index, image in enumerate(coco.images):
+        file = listed_file(image.file_name, folders, f"{path}: images[{index}]")
+        if file is None:
+            skipped.append(Skipped(folders[0] / image.file_name, f"listed in {path.name} and not there"))
+            continue
+        of = rows[image.id]
+        found.append(Found(file, BoxTruth(boxes_xyxy[of], class_ids[of], crowd[of], relative=False), image.size_wh))
+    if not found:
+        raise DataError(f"{path}: {_none_there(len(skipped), folders)}")
+    return Labelled(sorted(found, key=lambda item: item.path), tuple(skipped))
+
+
+def _the_file(path: Path) -> Path:
+    if not is_folder(path):
+        return path
+    files = coco_files(path)
+    if len(files) != 1:
+        listed = ", ".join(file.name for file in files)
+        raise DataError(f"{path}: {len(files)} COCO files in it ({listed}), expected one; give the .json that is meant")
+    return files[0]
+
+
+def _rows_by_image(coco: CocoFile, path: Path) -> dict[int | str, list[int]]:
+    """Rows of the annotations of each image, by its id."""
+    rows: dict[int | str, list[int]] = {}
+    for index, image in enumerate(coco.images):
+        if image.id in rows:
+            raise DataError(f"{path}: images[{index}].id is {shown(image.id)}, which another image has too")
+        rows[image.id] = []
+    for index, annotation in enumerate(coco.annotations):
+        if annotation.image_id not in rows:
+            raise DataError(
+                f"{path}: annotations[{index}].image_id is {shown(annotation.image_id)}, expected the id of an image"
+            )
+        rows[annotation.image_id].append(index)
+    return rows
+
+
+def _boxes(coco: CocoFile, path: Path) -> NDArray[np.float64]:
+    """float64 (N, 4), x1, y1, x2, y2 in pixels, one an annotation."""
+    boxes = np.array([a.bbox for a in coco.annotations], np.float64).reshape(-1, 4)
+    with np.errstate(over="ignore"):
+        xyxy = np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]])
+    wrong = np.flatnonzero((boxes[:, 2:] < 0).any(axis=1) | ~np.isfinite(xyxy).all(axis=1))
+    if wrong.size:
+        raise DataError(
+            f"{path}: annotations[{wrong[0]}].bbox is {boxes[wrong[0]].tolist()}, expected x, y, width and height in "
+            "pixels, width and height 0 or more"
+        )
+    return xyxy
+
+
+def _class_ids(coco: CocoFile, names: ClassNames, path: Path) -> NDArray[np.int64]:
+    """int64 (N,), one an annotation; a category that no annotation uses need not be a class of the model."""
+    categories = {category.id: category.name for category in coco.categories}
+    class_ids: dict[int, int] = {}
+    for index, annotation in enumerate(coco.annotations):
+        used = annotation.category_id
+        if used not in class_ids:
+            if used not in categories:
+                raise DataError(
+                    f"{path}: annotations[{index}].category_id is {used}, expected the id of one of its "
+                    f"{len(categories)} categories"
+                )
+            class_ids[used] = names.class_id(categories[used], f"{path}: category {used}")
+    return np.array([class_ids[a.category_id] for a in coco.annotations], np.int64)
+
+
+def _none_there(count: int, folders: Sequence[Path]) -> str:
+    if not count:
+        return "no images in it, expected a list of them"
+    return f"none of its {count} images is there, looked in {', '.join(map(str, folders))}; put them into one of these"

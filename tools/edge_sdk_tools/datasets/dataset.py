@@ -1,0 +1,240 @@
+"""Carried: a dataset that holds its files' bytes, for machines that have not got the files.
+
+Dataset: images and what is known of them, side by side.
+
+Owns that both stay aligned. Knows nothing of files and formats.
+
+Masks: the class of every pixel of one image, in a PNG.
+
+Owns the reading of one mask and of its header. Which image it belongs to is told by `masks`.
+
+Truths: what is known of one image.
+
+Owns their shapes and units. Which truth belongs to which image is told by the readers.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from PIL.PngImagePlugin import PngImageFile
+
+from edge_sdk.core.errors import DataError
+from edge_sdk.core.files import open_regular, read_regular
+from edge_sdk_tools.datasets.image_header import MAX_PIXELS
+from edge_sdk_tools.datasets.images import ImageFile, ImageSet
+
+IGNORE = 255
+"""In a mask: a pixel that counts neither for nor against; the value of PASCAL VOC and Cityscapes."""
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_HEADER = struct.Struct(">8s8xIIBB")  # signature; IHDR: (length, name), width, height, bit depth, colour type
+_GREY, _PALETTE = 0, 3
+_MOST_BYTES = 1 << 28  # twice what the largest mask has without any compression
+_KINDS = {2: "RGB colours", 4: "grey levels with transparency", 6: "RGB colours with transparency"}
+_EXPECTED = "expected a PNG of 8-bit grey levels or of palette indices, one class id a pixel"
+
+
+class MaskTruth(msgspec.Struct, frozen=True):
+    """The class of every pixel, in a PNG that is read when it is asked for.
+
+    Attributes:
+        path: the PNG: 8-bit grey levels, or the indices of a palette.
+        class_count: ids run from 0 to before this; `IGNORE` may stand beside them.
+    """
+
+    path: Path
+    class_count: int = IGNORE
+
+    def data(self) -> bytes:
+        """The file's bytes.
+
+        Raises:
+            DataError: when it is not there any more.
+        """
+        try:
+            return read_regular(self.path, _MOST_BYTES)
+        except OSError as cause:
+            raise DataError(f"{self.path}: mask cannot be read: {cause.strerror}") from cause
+
+    def read(self) -> NDArray[np.uint8]:
+        """The mask as uint8 (H, W): class ids, and `IGNORE`.
+
+        Raises:
+            DataError: when it is no such PNG, is damaged, or holds an id that is no class.
+        """
+        data = self.data()
+        _size_of(data[: _HEADER.size], self.path)
+        try:
+            with PngImageFile(io.BytesIO(data)) as image:
+                mask = np.array(image, np.uint8)
+        except (OSError, ValueError, SyntaxError) as cause:
+            raise DataError(f"{self.path}: mask cannot be decoded; copy or export it again") from cause
+        wrong = mask[(mask >= self.class_count) & (mask != IGNORE)]
+        if wrong.size:
+            raise DataError(
+                f"{self.path}: the mask holds class {wrong[0]}, expected 0 to {self.class_count - 1}, or {IGNORE} "
+                "for what does not count"
+            )
+        return mask
+
+
+def mask_size(path: Path) -> tuple[int, int]:
+    """Width and height of a mask in pixels, from its header.
+
+    Raises:
+        DataError: when it is no PNG of class ids, or too large.
+    """
+    try:
+        with open_regular(path) as file:
+            head = file.read(_HEADER.size)
+    except OSError as cause:
+        raise DataError(f"{path}: mask cannot be read: {cause.strerror}") from cause
+    return _size_of(head, path)
+
+
+def _size_of(head: bytes, path: Path) -> tuple[int, int]:
+    if len(head) < _HEADER.size or not head.startswith(_SIGNATURE):
+        raise DataError(f"{path}: the mask is no PNG; {_EXPECTED}")
+    _, width, height, bits, kind = _HEADER.unpack(head)
+    # Pillow stretches grey levels of fewer bits to 0-255, and palettes it does not.
+    if kind == _GREY and bits != 8:
+        raise DataError(f"{path}: the mask holds {bits}-bit grey levels; {_EXPECTED}")
+    if kind not in (_GREY, _PALETTE):
+        raise DataError(f"{path}: the mask holds {_KINDS.get(kind, f'colours of unknown type {kind}')}; {_EXPECTED}")
+    if width * height > MAX_PIXELS:
+        raise DataError(f"{path}: the mask has {width}x{height} pixels, expected {MAX_PIXELS // 10**6} million or less")
+    return width, height
+
+
+class ClassTruth(msgspec.Struct, frozen=True):
+    """Attributes: class_id counts real classes from 0, as `Classification.class_ids`; a background is not counted."""
+
+    class_id: int
+
+
+class BoxTruth(msgspec.Struct, frozen=True, eq=False):
+    """The objects in one image; it may have none.
+
+    Attributes:
+        boxes_xyxy: float64 (N, 4): pixels of the image, or 0-1 of its width and height where `relative`.
+        class_ids: int64 (N,), lines of the labels from 0.
+        crowd: bool (N,): a box around many objects; COCO's rules neither want it found nor punish what is found there.
+        relative: the unit of `boxes_xyxy`.
+    """
+
+    boxes_xyxy: NDArray[np.float64]
+    class_ids: NDArray[np.int64]
+    crowd: NDArray[np.bool_]
+    relative: bool
+
+    def in_pixels(self, size_wh: tuple[int, int]) -> NDArray[np.float64]:
+        """The boxes in pixels of the image.
+
+        Args:
+            size_wh: width and height of the decoded image, in pixels.
+
+        Returns:
+            float64 (N, 4), x1, y1, x2, y2, not clipped.
+        """
+        if not self.relative:
+            return self.boxes_xyxy
+        return self.boxes_xyxy * np.array([*size_wh, *size_wh], np.float64)
+
+
+Truth: TypeAlias = ClassTruth | BoxTruth | MaskTruth
+
+
+def same_truth(a: Truth | None, b: Truth | None) -> bool:
+    """Whether two truths say the same; boxes in another order do not, masks are compared by their files' bytes."""
+    if isinstance(a, BoxTruth) and isinstance(b, BoxTruth):
+        pairs = ((a.boxes_xyxy, b.boxes_xyxy), (a.class_ids, b.class_ids), (a.crowd, b.crowd))
+        return a.relative == b.relative and all(np.array_equal(x, y) for x, y in pairs)
+    if isinstance(a, MaskTruth) and isinstance(b, MaskTruth):
+        return a.path.read_bytes() == b.path.read_bytes()
+    return a == b
+
+
+Format: TypeAlias = Literal["images", "labels.csv", "class folders", "coco", "yolo", "masks"]
+
+
+class Dataset(msgspec.Struct, frozen=True):
+    """Images of different content with their truths.
+
+    Attributes:
+        images: in order of their paths, and the files that were skipped.
+        truths: one an image, in the same order; None where nothing is known.
+        format: as which it was read.
+        duplicates: files left out because an image of the same content came before them.
+        conflicts: those among the duplicates whose truth is another one.
+    """
+
+    images: ImageSet
+    truths: tuple[Truth, ...] | None
+    format: Format
+    duplicates: int = 0
+    conflicts: int = 0
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def without(self, other: ImageSet) -> Dataset:
+        """Those whose content is not in `other`."""
+        return self.picked(self.images.places_without(other))
+
+    def spread(self, count: int) -> Dataset:
+        """At most `count` images, evenly spread over the set, with their truths."""
+        return self if count >= len(self) else self.picked(self.images.places_spread(count))
+
+    def mask_contents(self) -> list[bytes]:
+        """Of every mask among the truths the file's bytes: a truth itself has only its path."""
+        return [truth.data() for truth in self.truths or () if isinstance(truth, MaskTruth)]
+
+    def picked(self, places: Sequence[int]) -> Dataset:
+        """The images at `places`, with their truths."""
+        truths = None if self.truths is None else tuple(self.truths[i] for i in places)
+        return msgspec.structs.replace(self, images=self.images.picked(places), truths=truths)
+
+
+class _CarriedImage(ImageFile, frozen=True):
+    """An image whose path only names it; no bytes where it could not be read."""
+
+    content: bytes = b""
+
+    def data(self) -> bytes:
+        return self.content
+
+
+class _CarriedMask(MaskTruth, frozen=True):
+    """A mask whose path only names it."""
+
+    content: bytes = b""
+
+    def data(self) -> bytes:
+        return self.content
+
+
+def carried(dataset: Dataset) -> Dataset:
+    """The same dataset with all bytes in it."""
+    images = ImageSet(tuple(_carried(image) for image in dataset.images.images), dataset.images.skipped)
+    truths = None if dataset.truths is None else tuple(_carried_truth(truth) for truth in dataset.truths)
+    return msgspec.structs.replace(dataset, images=images, truths=truths)
+
+
+def _carried(image: ImageFile) -> _CarriedImage:
+    try:
+        content = image.data()
+    except DataError:
+        content = b""  # whoever reads it will say so
+    return _CarriedImage(image.path, image.sha256, image.size_wh, content)
+
+
+def _carried_truth(truth: Truth) -> Truth:
+    return _CarriedMask(truth.path, truth.class_count, truth.data()) if isinstance(truth, MaskTruth) else truth

@@ -1,0 +1,1 @@
+"""Check a distilled student against its teacher, image by image."""

@@ -1,0 +1,320 @@
+"""What a model answered, so that one that stands beside many others is not run on every image again.
+
+Whether ONNX Runtime still computes the model after its own graph optimization.
+
+It fuses and rewrites what it loads, and has rewritten some graphs wrongly. Whoever compares INT8 with FP32 would not
+notice: both are wrong alike.
+
+What is measured: a model.toml's float model or a bundle's own file, opened as often as there are workers.
+
+Owns the way from a path to a model that answers images. Knows no metric.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.bundle.manifest import MANIFEST_FILE, Manifest
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
+from edge_sdk.core.errors import IncompatibleError, ModelError, SessionError, UsageError
+from edge_sdk.core.frame import Frame, Image, Inferred, Result, Tensor
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.tasks.spec import Thresholds
+from edge_sdk.tasks.task import make_task
+from edge_sdk_tools.check.gate import CheckedModel, check_model
+from edge_sdk_tools.datasets.images import is_file
+
+_LIMIT_MB = 500.0
+
+
+class OutputMemory:
+    """Outputs by the content of the input; several threads may use it.
+
+    Args:
+        limit_mb: MB of 1e6 bytes; what comes when it is full is not kept.
+    """
+
+    def __init__(self, limit_mb: float = _LIMIT_MB) -> None:
+        self._left = limit_mb * 1e6
+        self._outputs: dict[bytes, tuple[Tensor, ...]] = {}
+        self._counting = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def recall(self, tensor: Tensor, run: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """The outputs for a C-contiguous input; `run` computes those that are not known. Not to be written to."""
+        key = hashlib.sha256(tensor.data).digest()
+        known = self._outputs.get(key)
+        if known is not None:
+            return known
+        outputs = run()
+        kept = tuple(np.array(output) for output in outputs)
+        for output in kept:
+            output.flags.writeable = False
+        size = sum(output.nbytes for output in kept)
+        with self._counting:
+            # Another thread may have run the same meanwhile.
+            if key not in self._outputs and size <= self._left:
+                self._left -= size
+                self._outputs[key] = kept
+        return outputs
+
+
+_TOLERANCE = 1e-3  # of the largest value: fused kernels round otherwise, and deep networks add that up
+_FLIPPED = 0.01  # share of whole numbers that may differ: of nearly equal scores the other one wins
+
+
+def check_optimization(model: bytes, session: Session, spec: ModelSpec) -> None:
+    """Run a picture of noise through the model as it is and as ONNX Runtime optimizes it.
+
+    Args:
+        model: bytes of the .onnx.
+        session: of the same model, optimized.
+        spec: how a picture becomes an input.
+
+    Raises:
+        ModelError: the results differ.
+    """
+    plain = Session(model, SessionSettings(graph_level="disabled"), spec.model)
+    prepare = Prepare(spec.input)
+    width, height = spec.input.size_wh
+    noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    tensor = prepare.normalise(prepare.resize(noise))
+    for number, (got, expected) in enumerate(zip(session.run(tensor), plain.run(tensor), strict=True)):
+        if problem := _difference(got, expected):
+            runtime = f"ONNX Runtime {onnxruntime_version()}"
+            raise ModelError(
+                f"{spec.model}: {runtime} computes output {number} differently after its own graph optimization "
+                f"({problem}), expected the same; export the model in another way: known is a MatMul by a vector after "
+                "a Transpose, which a matrix of one column mends"
+            )
+
+
+def _difference(got: Tensor, expected: Tensor) -> str:
+    if not np.issubdtype(expected.dtype, np.floating):
+        flipped = float(np.mean(got != expected))
+        return f"{flipped:.1%} of its values" if flipped > _FLIPPED else ""
+    known = np.isfinite(expected)
+    largest = float(np.abs(expected[known]).max(initial=0))
+    worst = float(np.abs(got[known] - expected[known]).max(initial=0))
+    same = bool((known == np.isfinite(got)).all()) and worst <= _TOLERANCE * largest
+    return "" if same else f"by up to {worst:.3g}, the largest value is {largest:.3g}"
+
+
+_PROBABILITY_SLACK = 0.01
+
+DIGEST_LENGTH = 16
+"""Hex digits by which a bundle remembers an image that calibrated it."""
+
+
+class Answer(msgspec.Struct, frozen=True, eq=False):
+    """What a model says of one image.
+
+    Attributes:
+        result: decoded.
+        outputs: raw, in the model's order; overwritten by the next image.
+    """
+
+    result: Result
+    outputs: tuple[Tensor, ...]
+
+
+class Model:
+    """A session with its prepare and decode stages: image in, answer out; for one thread."""
+
+    def __init__(
+        self, session: Session, spec: ModelSpec | Manifest, label_count: int, memory: OutputMemory | None = None
+    ) -> None:
+        self._session, self._memory = session, memory
+        self._prepare = Prepare.of(spec) if isinstance(spec, Manifest) else Prepare(spec.input)
+        self._task = make_task(spec, label_count, session.output_shapes)
+
+    def __call__(self, image: Image) -> Answer:
+        """Run one uint8 (H, W, 3) BGR image."""
+        prepared = self._prepare(Frame(image, 0, 0.0, 0, "evaluation"))
+        if self._memory is None:
+            inferred = self._session(prepared)
+        else:
+            outputs = self._memory.recall(prepared.tensor, lambda: self._session.run(prepared.tensor))
+            inferred = Inferred(outputs, 0, prepared)
+        return Answer(self._task(inferred), inferred.outputs)
+
+
+class Subject:
+    """A loaded model and how its outputs are read.
+
+    Args:
+        name: what reports call it.
+        spec: a model.toml or a bundle's manifest.
+        labels: in output order.
+        session: loaded once; every worker runs a twin of it.
+        digest: SHA-256 in hex, of the ONNX model or of a bundle's manifest.
+        calibration: first `DIGEST_LENGTH` hex digits of the SHA-256 of every image that calibrated it.
+        memory: of its outputs, for a model that is asked again and again; none by default.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        spec: ModelSpec | Manifest,
+        labels: tuple[str, ...],
+        session: Session,
+        digest: str,
+        calibration: Iterable[str] = (),
+        memory: OutputMemory | None = None,
+    ) -> None:
+        self.name, self.spec, self.labels, self.session, self.digest = name, spec, labels, session, digest
+        self.calibration = frozenset(calibration)
+        self.memory = memory
+
+    @property
+    def background(self) -> int:
+        """1 when output 0 is "background", else 0."""
+        return int(self.spec.task == "classification" and self.spec.classification.background_class)
+
+    @property
+    def class_labels(self) -> tuple[str, ...]:
+        """Labels of the real classes, by class id."""
+        return self.labels[self.background :]
+
+    def is_same_as(self, other: Subject) -> bool:
+        """Whether it is the same model, read in the same way."""
+        mine, theirs = self.spec, other.spec
+        return (self.digest, self.labels, mine.input, mine.decoder) == (
+            other.digest,
+            other.labels,
+            theirs.input,
+            theirs.decoder,
+        )
+
+    def open(self, confidence: float | None = None) -> Model:
+        """One more model on the same weights, for one thread.
+
+        Args:
+            confidence: of the weakest detection that counts; the model's own threshold by default.
+        """
+        spec = self.spec
+        if confidence is not None:
+            spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
+        return Model(self.session.clone(), spec, len(self.labels), self.memory)
+
+
+def open_subject(path: Path) -> Subject:
+    """Open a model.toml or a NAME.edge folder.
+
+    Raises:
+        UsageError: it is neither.
+        EdgeError: of the family that says what is wrong with it.
+    """
+    if path.suffix == ".toml":
+        return _from_spec(path)
+    if is_file(path / MANIFEST_FILE):
+        return _from_bundle(path)
+    try:
+        what = "neither a model.toml nor a bundle" if path.exists() else "no such file or folder"
+    except OSError as cause:
+        raise UsageError(f"{path}: cannot be read: {cause.strerror}") from cause
+    raise UsageError(f"{path}: {what}, expected a model.toml or a NAME.edge folder")
+
+
+def open_subjects(paths: Sequence[Path]) -> list[Subject]:
+    """Open one or several; those of equal names get their paths behind them, so that reports tell them apart.
+
+    Raises:
+        As `open_subject`.
+    """
+    _check_tasks(paths)
+    subjects = [open_subject(path) for path in paths]
+    names = [subject.name for subject in subjects]
+    for subject, path in zip(subjects, paths, strict=True):
+        if names.count(subject.name) > 1 and len(set(paths)) > 1:
+            subject.name = f"{subject.name} ({path})"
+    return subjects
+
+
+def _check_tasks(paths: Sequence[Path]) -> None:
+    """Say that two model.toml are of different tasks before any model is loaded."""
+    specs = [(path, load_model_spec(path)) for path in paths if path.suffix == ".toml"]
+    for path, spec in specs[1:]:
+        first, wanted = specs[0]
+        if spec.task != wanted.task:
+            raise ModelError(
+                f"{path}: task is {spec.task}, and that of {first} is {wanted.task}; expected the same: name another "
+                "model to compare with, or mend `task` in one of them"
+            )
+
+
+def _from_spec(path: Path) -> Subject:
+    spec = load_model_spec(path)
+    checked = check_model(spec, None)
+    return from_checked(spec.name, spec, checked)
+
+
+def from_checked(name: str, spec: ModelSpec, checked: CheckedModel) -> Subject:
+    """The float model that passed the export gate.
+
+    Raises:
+        ModelError: ONNX Runtime computes something else, or the outputs are not what the decoder reads.
+    """
+    model = checked.proto.SerializeToString()
+    session = Session(model, SessionSettings(), spec.model)
+    check_optimization(model, session, spec)
+    return probed(Subject(name, spec, checked.labels, session, checked.sha256))
+
+
+def _from_bundle(path: Path) -> Subject:
+    bundle = Bundle.open(path)
+    promise = bundle.manifest
+    settings = SessionSettings(intra_op_num_threads=1)
+    try:
+        session = Session.open(bundle, settings)
+    except IncompatibleError as cause:
+        raise ModelError(str(cause)) from cause
+    name = f"{promise.name} ({promise.variants[0].precision}, {promise.target})"
+    return probed(
+        Subject(name, promise, bundle.labels(), session, bundle.digest, promise.provenance.calibration_digests)
+    )
+
+
+def probed(subject: Subject) -> Subject:
+    """Run it once on nothing, so that what does not fit is said before any image is read.
+
+    Raises:
+        ModelError: the outputs are not what the decoder reads, or ONNX Runtime fails.
+    """
+    where = subject.spec.model if isinstance(subject.spec, ModelSpec) else subject.name
+    try:
+        answer = subject.open()(np.zeros((32, 32, 3), np.uint8))
+        _check_decoder(subject.spec, answer.outputs[0])
+    except SessionError as cause:
+        raise ModelError(str(cause)) from cause
+    except ModelError as cause:
+        raise ModelError(f"{where}: {cause}") from cause
+    return subject
+
+
+def _check_decoder(spec: ModelSpec | Manifest, output: Tensor) -> None:
+    """Tell probabilities from logits: the wrong decoder gives nonsense that FP32 and INT8 agree on.
+
+    Raises:
+        ModelError: the decoder is the other one.
+    """
+    if spec.task != "classification" or not np.isfinite(output).all():
+        return  # what is no number at all is said of the image that gave it
+    are_probabilities = bool((output >= 0).all()) and abs(float(output.sum()) - 1) < _PROBABILITY_SLACK
+    if spec.decoder == "logits" and are_probabilities:
+        raise ModelError('decoder: the outputs are probabilities already (they sum to 1), expected decoder = "softmax"')
+    if spec.decoder == "softmax" and not are_probabilities:
+        total = float(output.sum())
+        raise ModelError(f'decoder: the outputs are no probabilities (they sum to {total:.3g}), try decoder = "logits"')

@@ -1,0 +1,1 @@
+"""Run and profile ONNX graphs on this machine."""

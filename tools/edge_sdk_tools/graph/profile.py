@@ -1,0 +1,127 @@
+"""A session with ONNX Runtime's own profile: which kernels ran, when, and for how long.
+
+Operators of onnxruntime-extensions in models that are built.
+
+Owns their way into sessions that are no `Session`; those find them by themselves.
+
+What the workstation's CPU does to INT8: x86 before VNNI sums U8S8 products in saturating 16-bit lanes.
+
+With full-range weights such a host would measure, and write down as golden, results that no ARM board and no newer x86
+gives.
+
+Latency on this machine, side by side: what ratios are made of, and never a claim about the device.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+from edge_sdk.core.errors import OutputError
+from edge_sdk.inference.profile import Event
+from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, extension_libraries
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk_tools.bundle_folder import raise_if_full
+
+
+class ProfiledSession(Session):
+    """Runs as any session does, and notes it; `stop_profile` says what.
+
+    Args:
+        model: the file.
+        folder: for the profile, until it is stopped.
+    """
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        # ONNX Runtime adds only the millisecond to the name, and two may be opened within one.
+        settings = SessionSettings(profile_prefix=str(folder / f"profile_{id(self):x}"))
+        self._folder = folder
+        super().__init__(model.read_bytes(), settings, model.name)
+
+    def stop_profile(self) -> list[Event]:
+        """All that was noted.
+
+        Raises:
+            OSError: the disk is full.
+            OutputError: the profile is not whole for another reason.
+        """
+        try:
+            return super().stop_profile()
+        except OutputError as cause:
+            raise_if_full(self._folder, cause)
+            raise
+
+
+def has_extensions() -> bool:
+    """Whether the package is installed here."""
+    return importlib.util.find_spec("onnxruntime_extensions") is not None
+
+
+def extension_nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Nodes of the main graph that are operators of the package."""
+    return [node for node in proto.graph.node if node.domain == EXTENSIONS_DOMAIN]
+
+
+def register_extensions(options: ort.SessionOptions, model: bytes) -> None:
+    """Make the package's operators known to a session that is about to be opened, where its model names them."""
+    for library in extension_libraries(model):
+        options.register_custom_ops_library(str(library))
+
+
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def host_saturates() -> bool:
+    """Whether this machine does."""
+    machine = platform.machine()
+    return machine == "x86_64" and saturates(machine, _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
+
+
+def saturates(machine: str, cpu_info: str) -> bool:
+    """Whether a machine does.
+
+    Args:
+        machine: `platform.machine()`.
+        cpu_info: text of /proc/cpuinfo.
+    """
+    return machine == "x86_64" and "vnni" not in cpu_info
+
+
+_ROUNDS = 15
+_SECONDS = 6.0
+
+
+def interleaved_latency_ms(
+    calls: Sequence[Callable[[], object]], on_round: Callable[[int, int], None] = lambda _done, _total: None
+) -> list[float]:
+    """Median milliseconds of each call, measured in turn so that a noisy machine disturbs all of them alike.
+
+    Args:
+        calls: what to measure; each is called twice beforehand to warm up.
+        on_round: called after each round with rounds done and rounds in all.
+
+    Returns:
+        One median a call. At most about six seconds are spent, and three rounds at least.
+    """
+    for call in calls:
+        call()
+        call()
+    taken: list[list[float]] = [[] for _ in calls]
+    deadline = time.perf_counter() + _SECONDS
+    for done in range(1, _ROUNDS + 1):
+        for call, times in zip(calls, taken, strict=True):
+            start = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - start) * 1e3)
+        on_round(done, _ROUNDS)
+        if done >= 3 and time.perf_counter() > deadline:
+            break
+    return [statistics.median(times) for times in taken]

@@ -1,0 +1,372 @@
+"""Comparison: an ONNX model in ONNX Runtime against what the original said on the same inputs.
+
+Owns the tolerance and the figures. Knows neither where the expected outputs come from nor what a difference means.
+
+What a model says on every probe before its import.
+
+Owns what can be seen without a conversion: random outputs, outputs that come and go, numbers that are not finite.
+
+Probes: the inputs on which a model is compared before and after its import.
+
+Owns their choice. They differ as much as inputs can, so that a graph which kept one branch of several meets another:
+constants, noise of several scales, pictures made here, and real images through the device's own prepare stage.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
+from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.frame import Image, Tensor
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk_tools.datasets.finding import find_images
+from edge_sdk_tools.datasets.images import ImageFile, ImageSet, is_folder
+
+MAX_IMAGES = 16
+_NOISE_SCALES = (0.1, 1.0, 10.0)
+
+
+class Probe(msgspec.Struct, frozen=True, eq=False):
+    """One input.
+
+    Attributes:
+        name: for people: `ones`, `noise x10`, or an image's file name.
+        make: gives the input anew: float32 of model.toml's tensor shape, batch 1 unless the name says otherwise.
+        is_image: whether it comes from a real image.
+    """
+
+    name: str
+    make: Callable[[], Tensor]
+    is_image: bool = False
+
+
+def make_probes(spec: InputSpec, images: ImageSet, *, batch: bool = False) -> tuple[Probe, ...]:
+    """Choose the probes of a model.
+
+    Args:
+        spec: the model's input.
+        images: at most `MAX_IMAGES` of them are taken, evenly spread.
+        batch: add one of two pictures at once.
+    """
+    shape = spec.tensor_shape
+    numbers = [
+        Probe("zeros", partial(np.zeros, shape, np.float32)),
+        Probe("ones", partial(np.ones, shape, np.float32)),
+        *(Probe(f"noise x{scale:g}", partial(_noise, shape, scale)) for scale in _NOISE_SCALES),
+    ]
+    pictures = [Probe(name, partial(_made_picture, spec, make)) for name, make in _PICTURES.items()]
+    real = [
+        Probe(image.path.name, partial(_real_picture, spec, image), is_image=True)
+        for image in images.spread(MAX_IMAGES).images
+    ]
+    both = [Probe("batch of 2", partial(_two_pictures, spec))] if batch else []
+    return (*numbers, *pictures, *real, *both)
+
+
+def probe_images(spec: ModelSpec, folders: Sequence[Path]) -> ImageSet:
+    """The real images to compare on: those of `folders`, else model.toml's calibration folder where it is there.
+
+    Raises:
+        DataError: when one of `folders` is not there or holds no image.
+    """
+    if folders:
+        return find_images(folders)
+    calibration = Path(spec.data.calibration) if spec.data.calibration else None
+    return find_images([calibration]) if calibration and is_folder(calibration) else ImageSet(())
+
+
+def _noise(shape: tuple[int, ...], scale: float) -> Tensor:
+    noise: Tensor = np.random.default_rng(1).standard_normal(shape, np.float32) * np.float32(scale)
+    return noise
+
+
+def _made_picture(spec: InputSpec, make: Callable[[tuple[int, int, int]], Image]) -> Tensor:
+    width, height = spec.size_wh
+    return Prepare(spec).normalise(make((height, width, 3)))
+
+
+def _real_picture(spec: InputSpec, image: ImageFile) -> Tensor:
+    prepare = Prepare(spec)
+    return prepare.normalise(prepare.resize(image.read()))
+
+
+def _two_pictures(spec: InputSpec) -> Tensor:
+    two: Tensor = np.concatenate([_made_picture(spec, _white), _made_picture(spec, _random_pixels)])
+    return two
+
+
+def _black(shape: tuple[int, int, int]) -> Image:
+    return np.zeros(shape, np.uint8)
+
+
+def _white(shape: tuple[int, int, int]) -> Image:
+    return np.full(shape, 255, np.uint8)
+
+
+def _random_pixels(shape: tuple[int, int, int]) -> Image:
+    return np.random.default_rng(2).integers(0, 256, shape, np.uint8)
+
+
+_PICTURES = {"black": _black, "white": _white, "random pixels": _random_pixels}
+
+
+ABSOLUTE_TOLERANCE = 1e-4
+"""What float32 sums of another order may come to: four times the largest seen on EfficientNet-Lite0 and 2."""
+RELATIVE_TOLERANCE = 1e-3
+"""Of the largest value; the `rtol` with which torch.onnx.verification compares by default."""
+_INTEGER_SHARE = 1e-3  # of whole numbers that may differ: an argmax of two scores that are equal but for rounding
+_FATAL = 4  # what goes wrong reaches the caller as an exception, once
+
+
+class OutputDifference(msgspec.Struct, frozen=True):
+    """How far one output lies from the original's, over all probes.
+
+    Attributes:
+        name: of the output.
+        shape: of the original's output.
+        absolute: the largest difference of two values.
+        relative: the largest difference, as a share of the largest value on the same probe.
+        probe: where the largest absolute difference was.
+        on_images: the largest difference on a real image; None where there was none.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    absolute: float
+    relative: float
+    probe: str
+    on_images: float | None = None
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What came out.
+
+    Attributes:
+        outputs: one an output; none where they differ in number or shape.
+        problem: the first difference that is no rounding, in words; None when there is none.
+        is_explained: whether `problem` says why, and the model is not at fault.
+    """
+
+    outputs: tuple[OutputDifference, ...]
+    problem: str | None
+    is_explained: bool = False
+
+
+class Runner:
+    """An ONNX model in ONNX Runtime, for inputs of any batch.
+
+    Args:
+        model: its bytes, or the path of a file whose weights may lie beside it.
+        where: what to call it in errors.
+        optimize: whether ONNX Runtime may rewrite the graph, as it does by default.
+
+    Raises:
+        ModelError: when ONNX Runtime cannot load it.
+    """
+
+    def __init__(self, model: bytes | str, where: str, *, optimize: bool = True) -> None:
+        self.where = where
+        options = ort.SessionOptions()
+        options.log_severity_level = _FATAL
+        if not optimize:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as cause:  # onnxruntime's exceptions share no root of their own
+            raise ModelError(f"{where}: ONNX Runtime {ort.__version__} cannot load it: {first_line(cause)}") from cause
+        self._input_name = self._session.get_inputs()[0].name
+        self._names = [str(output.name) for output in self._session.get_outputs()]
+
+    def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
+        """Run it on one input; gives the outputs by name, in order.
+
+        Raises:
+            ModelError: when ONNX Runtime fails.
+        """
+        try:
+            outputs = self._session.run(None, {self._input_name: tensor})
+            return {name: np.asarray(output) for name, output in zip(self._names, outputs, strict=True)}
+        except Exception as cause:  # onnxruntime's exceptions share no root of their own
+            shape = "x".join(map(str, tensor.shape))
+            raise ModelError(
+                f"{self.where}: ONNX Runtime cannot run it on an input of {shape}: {first_line(cause)}"
+            ) from cause
+
+
+def compare_model(
+    model: bytes, where: str, probes: Sequence[Probe], expected: Sequence[tuple[Tensor, ...]], names: Sequence[str]
+) -> Comparison:
+    """Run the model as a device would on every probe and compare; where it differs, look for the cause in ONNX Runtime.
+
+    Args:
+        model: its bytes.
+        where: what to call it in errors.
+        probes: its inputs.
+        expected: the original's outputs, one tuple a probe.
+        names: of the original's outputs.
+
+    Raises:
+        ModelError: when ONNX Runtime fails.
+    """
+    found = compare(Runner(model, where), probes, expected, names)
+    if found.problem is None:
+        return found
+    if compare(Runner(model, where, optimize=False), probes, expected, names).problem is not None:
+        return found
+    why = (
+        f"ONNX Runtime {ort.__version__} changes the result when it optimizes the graph, a fault of its own; write the "
+        "operations around that output in another way"
+    )
+    return Comparison(found.outputs, f"{found.problem}: {why}", is_explained=True)
+
+
+def compare(
+    runner: Runner, probes: Sequence[Probe], expected: Sequence[tuple[Tensor, ...]], names: Sequence[str]
+) -> Comparison:
+    """Run the model on every probe and compare.
+
+    Args:
+        runner: the model.
+        probes: its inputs.
+        expected: the original's outputs, one tuple a probe.
+        names: of the original's outputs.
+
+    Raises:
+        ModelError: when ONNX Runtime fails.
+    """
+    differences: list[list[OutputDifference]] = [[] for _ in names]
+    problem = None
+    for probe, wanted in zip(probes, expected, strict=True):
+        got = tuple(runner(probe.make()).values())
+        if len(got) != len(wanted):
+            return Comparison((), f"it has {len(got)} outputs, the original {len(wanted)}")
+        for index, (name, a, b) in enumerate(zip(names, got, wanted, strict=True)):
+            if a.shape != b.shape:
+                return Comparison(
+                    (), f"output {name!r} has shape {a.shape} on input {probe.name!r}, expected {b.shape}"
+                )
+            found, allowed = measure_difference(name, probe, a, b)
+            differences[index].append(found)
+            if allowed is not None and problem is None:
+                problem = (
+                    f"output {name!r} differs by {found.absolute:.3g} on input {probe.name!r}, "
+                    f"where rounding explains {allowed:.3g}"
+                )
+    return Comparison(tuple(_worst(found) for found in differences), problem)
+
+
+def measure_difference(name: str, probe: Probe, got: Tensor, expected: Tensor) -> tuple[OutputDifference, float | None]:
+    """Measure how far one output is from what was expected, of the same shape.
+
+    Returns:
+        The figures, and where they are too large for rounding what that explains.
+    """
+    a, b = got.astype(np.float64), expected.astype(np.float64)
+    equal = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):  # inf - inf
+        # Written so that NaN on one side counts as infinitely far.
+        difference = np.where(equal, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+    magnitude = np.where(np.isfinite(b), np.abs(b), 0.0)
+    allowed = ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * np.broadcast_to(_scale(magnitude), b.shape)
+    bad = difference > allowed
+    is_bad = bad.any() if expected.dtype.kind == "f" else bad.size and bad.mean() > _INTEGER_SHARE
+    absolute, largest = float(difference.max(initial=0.0)), float(magnitude.max(initial=0.0))
+    relative, on_images = absolute / largest if largest else 0.0, absolute if probe.is_image else None
+    found = OutputDifference(name, tuple(b.shape), absolute, relative, probe.name, on_images)
+    return found, float(allowed.flat[int(np.argmax(difference - allowed))]) if is_bad else None
+
+
+def _scale(magnitude: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What each value is measured with: the largest of the thinnest slice through it.
+
+    A detector's boxes in pixels and its scores of 0-1 often share one tensor; measured with the largest value of all,
+    every score would pass.
+    """
+    axes = [axis for axis, size in enumerate(magnitude.shape) if size > 1]
+    if len(axes) < 2:
+        return np.asarray(magnitude.max(initial=0.0))
+    every = range(magnitude.ndim)
+    slices = [magnitude.max(axis=tuple(a for a in every if a != axis), keepdims=True) for axis in axes]
+    return functools.reduce(np.minimum, slices)
+
+
+def _worst(found: Sequence[OutputDifference]) -> OutputDifference:
+    worst = max(found, key=lambda difference: difference.absolute)
+    on_images = [difference.on_images for difference in found if difference.on_images is not None]
+    return msgspec.structs.replace(
+        worst, relative=max(difference.relative for difference in found), on_images=max(on_images, default=None)
+    )
+
+
+class Original(Protocol):
+    """A model where it comes from."""
+
+    @property
+    def where(self) -> str:
+        """What to call it in errors."""
+        ...
+
+    def __call__(self, tensor: Tensor, /) -> Mapping[str, Tensor]:
+        """The outputs by name, for one input; the caller may keep them."""
+        ...
+
+
+class Observation(msgspec.Struct, frozen=True, eq=False):
+    """What was said.
+
+    Attributes:
+        names: of the outputs, in order.
+        outputs: one tuple a probe.
+    """
+
+    names: tuple[str, ...]
+    outputs: tuple[tuple[Tensor, ...], ...]
+
+
+def observe(model: Original, probes: Sequence[Probe]) -> Observation:
+    """Run the model on every probe, and twice on those that are no real image.
+
+    Raises:
+        ModelError: it fails, says something else the second time, or is not finite on a real image.
+    """
+    said = [_observe_once(model, probe) for probe in probes]
+    names = tuple(said[0])
+    for probe, outputs in zip(probes, said, strict=True):
+        if tuple(outputs) != names:
+            raise ModelError(
+                f"{model.where}: has outputs {', '.join(outputs)} on input {probe.name!r} and {', '.join(names)} on "
+                f"{probes[0].name!r}, expected the same ones always"
+            )
+    return Observation(names, tuple(tuple(outputs.values()) for outputs in said))
+
+
+def _observe_once(model: Original, probe: Probe) -> Mapping[str, Tensor]:
+    tensor = probe.make()
+    outputs = model(tensor)
+    again = outputs if probe.is_image else model(tensor)
+    for name, value in outputs.items():
+        if probe.is_image and not np.isfinite(value).all():
+            raise ModelError(
+                f"{model.where}: output {name!r} is not finite on {probe.name}; check mean, std and weights"
+            )
+        second = again.get(name)
+        if second is None or not _agree(probe, second, value):
+            raise ModelError(
+                f"{model.where}: output {name!r} differs between two runs on input {probe.name!r}; it draws random "
+                "numbers or remembers earlier inputs, take that out of it"
+            )
+    return outputs
+
+
+def _agree(probe: Probe, a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and measure_difference("", probe, a, b)[1] is None

@@ -1,0 +1,275 @@
+"""A Darknet .cfg as sections with typed options; every complaint names file, line and layer.
+
+Owns the syntax, and no meaning: what a section does stands in `darknet_layers`.
+
+A Darknet .weights file: its header, its size, and convolutions with batch normalisation folded in.
+
+Owns the order of numbers in the file. Knows convolutions only: nothing else that is converted has weights.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import ModelError
+from edge_sdk.core.files import open_regular, read_regular
+
+_INT_MAX = 2**31 - 1  # Darknet's own limit: C's int
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One section of a .cfg.
+
+    Attributes:
+        kind: the word in brackets, in lower case.
+        index: Darknet's count of layers, from 0; -1 for [net].
+        where: file and line, for errors.
+        options: keys and values as written, without white space.
+    """
+
+    kind: str
+    index: int
+    where: str
+    options: dict[str, str]
+
+    def error(self, message: str) -> ModelError:
+        """An error about this section."""
+        place = f"layer {self.index} [{self.kind}]" if self.index >= 0 else f"[{self.kind}]"
+        return ModelError(f"{self.where}: {place}: {message}")
+
+    def integer(self, key: str, default: int | None, minimum: int = 0, maximum: int = _INT_MAX) -> int:
+        """A whole number from `minimum` to `maximum`.
+
+        Raises:
+            ModelError: no whole number, out of range, or missing where `default` is None.
+        """
+        text = self.options.get(key)
+        if text is None:
+            if default is None:
+                raise self.error(f"{key} is missing")
+            return default
+        value = self._parse_integer(key, text)
+        if not minimum <= value <= maximum:
+            raise self.error(f"{key} is {value}, expected {minimum} to {maximum}")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        """A number.
+
+        Raises:
+            ModelError: when it is none.
+        """
+        return self._parse_number(key, self.options.get(key, str(default)))
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """Whole numbers separated by commas; a missing key gives none."""
+        return tuple(self._parse_integer(key, part) for part in self._parts(key))
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """Numbers separated by commas; a missing key gives none."""
+        return tuple(self._parse_number(key, part) for part in self._parts(key))
+
+    def refuse(self, neutral: dict[str, str]) -> None:
+        """Refuse options that would change the result and are not converted.
+
+        Args:
+            neutral: the options, each with the one value that changes nothing.
+
+        Raises:
+            ModelError: when one of them has another value.
+        """
+        for key, expected in neutral.items():
+            if self.options.get(key, expected) != expected:
+                raise self.error(f"{key}={self.options[key]} is not supported, expected {key}={expected}")
+
+    def _parts(self, key: str) -> list[str]:
+        # Darknet's own files end some lists with a comma.
+        return [part for part in self.options.get(key, "").split(",") if part]
+
+    def _parse_integer(self, key: str, text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise self.error(f"{key} is {text!r}, expected a whole number") from None
+
+    def _parse_number(self, key: str, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise self.error(f"{key} is {text!r}, expected a number")
+        return value
+
+
+def read_cfg(path: Path) -> tuple[Section, list[Section]]:
+    """Read a .cfg.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The [net] section, and one section a layer in their order.
+
+    Raises:
+        ModelError: missing, not text, not Darknet's syntax, or without layers.
+    """
+    sections: list[Section] = []
+    for number, raw in enumerate(_read_text(path).splitlines(), start=1):
+        line = "".join(raw.split("#")[0].split(";")[0].split())
+        if not line:
+            continue
+        where = f"{path}:{number}"
+        if line.startswith("["):
+            sections.append(Section(_parse_kind(line, where), len(sections) - 1, where, {}))
+            continue
+        key, equals, value = line.partition("=")
+        if not equals or not sections:
+            raise ModelError(f"{where}: expected `[section]` or `key=value`, got {raw.strip()[:60]!r}")
+        # Of a key given twice Darknet takes the first.
+        sections[-1].options.setdefault(key, value)
+    if not sections or sections[0].kind not in ("net", "network"):
+        raise ModelError(f"{path}: does not begin with [net], expected a Darknet .cfg")
+    if len(sections) == 1:
+        raise ModelError(f"{path}: no layers after [net]")
+    return sections[0], sections[1:]
+
+
+def _parse_kind(line: str, where: str) -> str:
+    if not line.endswith("]") or len(line) < 3:
+        raise ModelError(f"{where}: expected `[section]`, got {line[:60]!r}")
+    return line[1:-1].lower()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return read_regular(path).decode("utf-8")
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file, expected a Darknet .cfg") from None
+    except UnicodeDecodeError:
+        raise ModelError(f"{path}: not text, expected a Darknet .cfg") from None
+    except OSError as cause:
+        raise ModelError(f"{path}: cannot be read: {cause.strerror}") from cause
+
+
+# Added to the variance before the root, as AlexeyAB's fuse_conv_batchnorm and cuDNN (CUDNN_BN_MIN_EPSILON) do it.
+_EPSILON = 1e-5
+_FLOAT_BYTES = 4
+
+
+class ConvolutionWeights(msgspec.Struct, frozen=True):
+    """What one convolution reads from the file.
+
+    Attributes:
+        weights_name: of the ONNX initializer, float32 (filters, channels, size, size).
+        bias_name: of the ONNX initializer, float32 (filters,).
+        filters: output channels.
+        channels: input channels of one group.
+        size: side of the kernel.
+        batch_normalize: whether scale, mean and variance stand between bias and weights.
+    """
+
+    weights_name: str
+    bias_name: str
+    filters: int
+    channels: int
+    size: int
+    batch_normalize: bool
+
+    @property
+    def kernel_count(self) -> int:
+        """How many numbers the kernel has."""
+        return self.filters * self.channels * self.size**2
+
+    @property
+    def count(self) -> int:
+        """How many numbers it reads."""
+        return self.filters * (4 if self.batch_normalize else 1) + self.kernel_count
+
+
+def read_weights(path: Path, wanted: Sequence[ConvolutionWeights]) -> dict[str, NDArray[np.float32]]:
+    """Read all convolutions' weights.
+
+    Args:
+        path: the .weights file.
+        wanted: the convolutions in the order of the .cfg.
+
+    Returns:
+        Initializers by name.
+
+    Raises:
+        ModelError: missing, shorter or longer than `wanted` needs, or with numbers that are not finite.
+    """
+    numbers = _read_numbers(path, sum(convolution.count for convolution in wanted))
+    found: dict[str, NDArray[np.float32]] = {}
+    start = 0
+    for convolution in wanted:
+        part = numbers[start : start + convolution.count]
+        start += convolution.count
+        kernel, bias = _fold(part, convolution)
+        if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
+            raise ModelError(
+                f"{path}: {convolution.weights_name} is not finite; the file is damaged, download it again"
+            )
+        found[convolution.weights_name] = kernel
+        found[convolution.bias_name] = bias
+    return found
+
+
+def _fold(
+    numbers: NDArray[np.float32], convolution: ConvolutionWeights
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    vectors = _vectors(numbers, convolution)
+    bias = next(vectors)
+    kernel = numbers[-convolution.kernel_count :].astype(np.float64).reshape(convolution.filters, -1)
+    if convolution.batch_normalize:
+        scale, mean, variance = vectors
+        # A negative variance becomes nan here and is refused by the caller.
+        with np.errstate(invalid="ignore", over="ignore"):
+            factor = scale / np.sqrt(variance + _EPSILON)
+            kernel *= factor[:, None]
+            bias = bias - mean * factor
+    shape = (convolution.filters, convolution.channels, convolution.size, convolution.size)
+    with np.errstate(over="ignore"):
+        return kernel.reshape(shape).astype(np.float32), bias.astype(np.float32)
+
+
+def _vectors(numbers: NDArray[np.float32], convolution: ConvolutionWeights) -> Iterator[NDArray[np.float64]]:
+    """Bias, then with batch normalisation scale, mean and variance: float64 (filters,) each."""
+    head = numbers[: numbers.size - convolution.kernel_count].astype(np.float64)
+    return iter(head.reshape(-1, convolution.filters))
+
+
+def _read_numbers(path: Path, count: int) -> NDArray[np.float32]:
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            header_bytes = _header_bytes(path, file.read(12))
+            expected = header_bytes + count * _FLOAT_BYTES
+            if size != expected:
+                hint = "truncated, download it again" if size < expected else "they belong to another .cfg"
+                raise ModelError(f"{path}: has {size} bytes, expected {expected} for the layers of the .cfg; {hint}")
+            file.seek(header_bytes)
+            return np.frombuffer(file.read(), "<f4")
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file, expected Darknet .weights") from None
+    except OSError as cause:
+        raise ModelError(f"{path}: cannot be read: {cause.strerror}") from cause
+
+
+def _header_bytes(path: Path, start: bytes) -> int:
+    """Length of the header: three int32 and the count of seen images, 64 bits wide since version 0.2."""
+    if len(start) < 12:
+        raise ModelError(f"{path}: has {len(start)} bytes, expected Darknet .weights with a header of 16 or 20")
+    major, minor, _ = struct.unpack("<iii", start)
+    # The same test as Darknet's load_weights_upto; files above 1000 were written transposed, for layers not converted.
+    wide = major * 10 + minor >= 2 and major < 1000 and minor < 1000
+    return 20 if wide else 16

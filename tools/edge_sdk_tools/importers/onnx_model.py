@@ -1,0 +1,116 @@
+"""Means over a whole picture as GlobalAveragePool: the same numbers, in an operator that has an integer kernel.
+
+torch.export takes `adaptive_avg_pool2d(x, 1)` apart into ReduceMean, around which a quantized model turns to float and
+back. docs/adr/0011 has what that costs.
+
+ONNX -> ONNX as edge-sdk wants it: opset raised, weights inside, shapes fixed, compared with what it was.
+
+The export gate does the changing; this owns the proof that nothing else changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import onnx
+from onnx import helper, numpy_helper
+
+from edge_sdk.core.errors import ModelError, UsageError
+from edge_sdk.sources.location import is_utf8
+from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.importers.comparison import Runner, compare_model, observe
+from edge_sdk_tools.importers.plan import ImportReport, OnProgress, check_source, plan_import
+
+_RANK = 4  # NCHW
+
+
+def pool_means(proto: onnx.ModelProto) -> int:
+    """Replace, in place, every ReduceMean over height and width that keeps its dimensions.
+
+    Args:
+        proto: its tensors' shapes must be known, as exporters write them.
+
+    Returns:
+        How many were replaced.
+    """
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*proto.graph.value_info, *proto.graph.input, *proto.graph.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+    found = [
+        node
+        for node in proto.graph.node
+        if node.op_type == "ReduceMean" and ranks.get(node.input[0]) == _RANK and _means_pictures(node, constants)
+    ]
+    axes = {name for node in found for name in node.input[1:]}
+    for node in found:
+        pooled = helper.make_node("GlobalAveragePool", [node.input[0]], list(node.output), node.name)
+        node.CopyFrom(pooled)
+    _drop_axes(proto.graph, axes)
+    return len(found)
+
+
+def _means_pictures(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> bool:
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    axes = attributes.get("axes")  # an attribute until opset 17, an input since
+    if len(node.input) > 1 and node.input[1] in constants:
+        axes = numpy_helper.to_array(constants[node.input[1]]).tolist()
+    return bool(attributes.get("keepdims", 1)) and axes is not None and {a % _RANK for a in axes} == {2, 3}
+
+
+def _drop_axes(graph: onnx.GraphProto, names: set[str]) -> None:
+    """Remove the constants among `names` that nothing reads any more."""
+    read = set(_read(graph))
+    for tensor in [t for t in graph.initializer if t.name in names - read]:
+        graph.initializer.remove(tensor)
+
+
+def _read(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            yield from _read(attribute.g)
+
+
+def import_onnx(
+    source: Path,
+    model_toml: Path,
+    *,
+    target_name: str | None = None,
+    images: Sequence[Path] = (),
+    on_progress: OnProgress = lambda _step, _done, _total: None,
+) -> ImportReport:
+    """Rewrite an ONNX model of opset 7 or more as the ONNX file that model.toml names.
+
+    Args:
+        source: the model; files with its weights may lie beside it.
+        model_toml: describes the input and names the file to write, which is another one than `source`.
+        target_name: name or path of a target, whose ONNX Runtime limits the opset.
+        images: folders of images to compare on; model.toml's calibration folder by default.
+        on_progress: for progress bars.
+
+    Raises:
+        EdgeError: of the family that says who can mend it; what was at the file's place is still there.
+    """
+    check_source(source, "SOURCE is the ONNX file to import")
+    if not is_utf8(str(source)):
+        raise UsageError(f"{source}: its path is not valid UTF-8, which ONNX Runtime cannot take; rename it")
+    plan = plan_import(source, model_toml, target_name, images)
+    on_progress("check", 0, 1)
+    proto = check_model(msgspec.structs.replace(plan.spec, model=str(source)), plan.target).proto
+    pool_means(proto)
+    on_progress("check", 1, 1)
+    on_progress("compare", 0, 1)
+    # Not optimized: what ONNX Runtime's optimizer gets wrong must not be wrong on both sides.
+    observation = observe(Runner(str(source), str(source), optimize=False), plan.probes)
+    written = f"{source} as it would be written"
+    comparison = compare_model(proto.SerializeToString(), written, plan.probes, observation.outputs, observation.names)
+    if comparison.problem is not None:
+        remedy = "" if comparison.is_explained else "; export it again where it was trained, with opset 17"
+        raise ModelError(f"{source}: with its opset raised and its shapes fixed {comparison.problem}{remedy}")
+    on_progress("compare", 1, 1)
+    return plan.finish(proto, "ONNX", "the export gate", comparison.outputs)

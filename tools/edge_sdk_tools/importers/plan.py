@@ -1,0 +1,538 @@
+"""Packages of other frameworks: imported when all that is cheap has been checked, and named where they are missing.
+
+Fault: an exception of somebody else's code, in one line that says where it happened.
+
+What every compared import begins and ends with: all that is cheap to check first, the file and its report last.
+
+ImportRecord: what an import measured, kept inside the ONNX file that it wrote.
+
+In the file's metadata, because that goes wherever the file is copied. It is text that anybody can write: it is read
+with limits, and believed of this very graph only.
+
+What an import came to.
+
+The ONNX file that model.toml names, written whole or not at all.
+
+Owns the temporary name beside it and the order: write, pass the export gate, rename. What was there stays until then.
+
+The folder that an import writes into: whether it can be written is found out before the work, not after it.
+
+Silence: what exporters and users' code print and warn stays off the terminal; their exceptions come through.
+
+Owns file descriptors 1 and 2, logging and warnings while it lasts, and no judgement of what was said.
+
+The files that an import is pointed at: whether they can be read is said before anything slow is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import logging
+import math
+import os
+import stat
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+import onnx
+from google.protobuf.message import DecodeError
+from msgspec import Meta
+
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec, read_labels
+from edge_sdk.bundle.target import Target, load_target
+from edge_sdk.core.errors import MissingDependencyError, ModelError, OutputError, UsageError, first_line
+from edge_sdk.core.files import open_regular, read_regular
+from edge_sdk_tools.bundle_folder import interrupted_by_sigterm
+from edge_sdk_tools.check.gate import check_model
+from edge_sdk_tools.datasets.images import Skipped, is_folder
+from edge_sdk_tools.importers.comparison import OutputDifference, Probe, make_probes, probe_images
+
+
+@contextlib.contextmanager
+def needed_by(source: str, package: str, remedy: str) -> Iterator[None]:
+    """Import a framework inside this; a missing package becomes an error that names the remedy.
+
+    Args:
+        source: the kind of import, as in `edge-sdk import SOURCE`.
+        package: named where the failed import does not say what it lacks.
+        remedy: what to do about it.
+
+    Raises:
+        MissingDependencyError: exit code 8.
+    """
+    try:
+        yield
+    except ImportError as cause:
+        raise MissingDependencyError(f"`edge-sdk import {source}` needs {cause.name or package}; {remedy}") from cause
+
+
+def describe_fault(cause: BaseException, folder: Path) -> str:
+    """One line: the type, its first line of text, and file and line.
+
+    Args:
+        cause: what was raised.
+        folder: the user's code; the innermost frame in it is named, else the innermost of all.
+    """
+    name = type(cause).__name__
+    if isinstance(cause, SyntaxError) and cause.filename:
+        return f"{name}: {cause.msg} ({Path(cause.filename).name}:{cause.lineno})"
+    frames = traceback.extract_tb(cause.__traceback__)
+    place = place_in(cause, folder) or _innermost(frames)
+    said = f"{name}: {first_line(cause)}" if str(cause).strip() else name
+    return f"{said}{f' ({place})' if place else ''}"
+
+
+def place_in(cause: BaseException, folder: Path) -> str:
+    """`FILE.py:LINE` of the innermost frame in `folder`; empty where there is none."""
+    frames = traceback.extract_tb(cause.__traceback__)
+    return _innermost([frame for frame in frames if Path(frame.filename).is_relative_to(folder)])
+
+
+def place_outside(cause: BaseException, folders: Sequence[Path]) -> str:
+    """`FILE.py:LINE` of the innermost frame in none of `folders`; empty where there is none."""
+    frames = traceback.extract_tb(cause.__traceback__)
+    return _innermost([f for f in frames if not any(map(Path(f.filename).is_relative_to, folders))])
+
+
+def root_cause(cause: BaseException) -> BaseException:
+    """The exception that the others were raised from."""
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return cause
+
+
+def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
+Origin: TypeAlias = Literal["PyTorch", "TensorFlow", "ONNX"]
+
+_KEY = "edge_sdk.import"
+_MAX_BYTES = 4096
+_MOST_FILE_BYTES = 2 << 30  # of a protobuf message
+_Text: TypeAlias = Annotated[str, Meta(max_length=200)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
+_Size: TypeAlias = Annotated[float, Meta(ge=0)]
+
+
+class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the file is from where it came from.
+
+    Attributes:
+        origin: where it came from.
+        exporter: what wrote it, with its version.
+        inputs: on how many inputs both were compared ...
+        images: ... of which so many were real images.
+        largest: the largest difference of two values on any input, over all outputs.
+        largest_share: the largest difference as a share of the largest value on the same input.
+        largest_on_images: the largest difference on a real image; None where there was none.
+        graph_sha256: of the graph that was compared, in hex.
+    """
+
+    origin: Origin
+    exporter: _Text
+    inputs: _Count
+    images: _Count
+    largest: _Size
+    largest_share: _Size
+    largest_on_images: _Size | None
+    graph_sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+def embed_record(
+    proto: onnx.ModelProto,
+    origin: Origin,
+    exporter: str,
+    outputs: Sequence[OutputDifference],
+    *,
+    inputs: int,
+    images: int,
+) -> None:
+    """Write into the metadata of a model how far it is from its origin; what is no finite number is not written.
+
+    Args:
+        proto: as it will be written.
+        origin: where it comes from.
+        exporter: what made it.
+        outputs: the comparison, one an output.
+        inputs: on how many it was made ...
+        images: ... of which so many are real images.
+    """
+    _drop(proto)
+    if not outputs or not all(math.isfinite(o.absolute) and math.isfinite(o.relative) for o in outputs):
+        return
+    on_images = [output.on_images for output in outputs if output.on_images is not None]
+    record = ImportRecord(
+        origin=origin,
+        exporter=exporter[:200],
+        inputs=inputs,
+        images=images,
+        largest=max(output.absolute for output in outputs),
+        largest_share=max(output.relative for output in outputs),
+        largest_on_images=max(on_images, default=None),
+        graph_sha256=_digest(proto),
+    )
+    proto.metadata_props.add(key=_KEY, value=msgspec.json.encode(record).decode())
+
+
+def read_import_record(path: Path) -> ImportRecord | None:
+    """The record of an ONNX file; None where it has none, an unreadable one, or another graph than was compared."""
+    try:
+        proto = onnx.load_model_from_string(read_regular(path, _MOST_FILE_BYTES))
+    except (OSError, DecodeError):
+        return None
+    texts = [entry.value for entry in proto.metadata_props if entry.key == _KEY]
+    if len(texts) != 1 or len(texts[0]) > _MAX_BYTES:
+        return None
+    try:
+        record = msgspec.json.decode(texts[0], type=ImportRecord)
+    except msgspec.DecodeError:
+        return None
+    return record if record.graph_sha256 == _digest(proto) else None
+
+
+def _drop(proto: onnx.ModelProto) -> None:
+    """Take out an older record, of the file that this one was made of."""
+    kept = [(entry.key, entry.value) for entry in proto.metadata_props if entry.key != _KEY]
+    del proto.metadata_props[:]
+    for key, value in kept:
+        proto.metadata_props.add(key=key, value=value)
+
+
+def _digest(proto: onnx.ModelProto) -> str:
+    """Of the graph, its functions and its opsets; of nothing that says who wrote it when."""
+    digest = hashlib.sha256(proto.graph.SerializeToString(deterministic=True))
+    for part in (*proto.functions, *proto.opset_import):
+        digest.update(part.SerializeToString(deterministic=True))
+    return digest.hexdigest()
+
+
+OnProgress: TypeAlias = Callable[[str, int, int], None]
+"""Called with (step, done, total), for progress bars."""
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written, and how far it is from where it came from.
+
+    Attributes:
+        model: the ONNX file.
+        source: what it was made from.
+        exporter: what made it.
+        opset: of ai.onnx.
+        nodes: how many the graph has.
+        size_mb: of the file, MB of 1e6 bytes.
+        input_shape: of the model's input; "batch" stands for one that is free.
+        layout: NCHW or NHWC.
+        outputs: one an output, with its largest differences.
+        probes: on how many inputs they were compared ...
+        images: ... of which so many were real images.
+        warnings: what the user should know.
+        skipped: files among the images that cannot be used.
+        replaced: whether an older file was at `model`.
+    """
+
+    model: str
+    source: str
+    exporter: str
+    opset: int
+    nodes: int
+    size_mb: float
+    input_shape: tuple[int | str, ...]
+    layout: str
+    outputs: tuple[OutputDifference, ...]
+    probes: int
+    images: int
+    warnings: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
+    replaced: bool
+
+
+def make_report(
+    spec: ModelSpec,
+    proto: onnx.ModelProto,
+    *,
+    source: str,
+    exporter: str,
+    outputs: tuple[OutputDifference, ...],
+    probes: Sequence[Probe],
+    warnings: Sequence[str],
+    skipped: tuple[Skipped, ...],
+    replaced: bool,
+) -> ImportReport:
+    """Fill in a report from what was written; says so when nothing real was compared."""
+    images = sum(probe.is_image for probe in probes)
+    unseen = () if images else ("no real image was compared; give some with --images FOLDER",)
+    return ImportReport(
+        model=spec.model,
+        source=source,
+        exporter=exporter,
+        opset=next(int(o.version) for o in proto.opset_import if o.domain in ("", "ai.onnx")),
+        nodes=len(proto.graph.node),
+        size_mb=proto.ByteSize() / 1e6,
+        input_shape=_input_shape(proto),
+        layout=spec.input.layout,
+        outputs=outputs,
+        probes=len(probes),
+        images=images,
+        warnings=(*warnings, *unseen),
+        skipped=skipped,
+        replaced=replaced,
+    )
+
+
+def _input_shape(proto: onnx.ModelProto) -> tuple[int | str, ...]:
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    image = next(value for value in proto.graph.input if value.name not in weights)
+    return tuple(d.dim_value if d.HasField("dim_value") else "batch" for d in image.type.tensor_type.shape.dim)
+
+
+def check_writable(folder: Path, output: Path) -> None:
+    """Open a file without a name in `folder`, or in the nearest folder above it that is there.
+
+    Args:
+        folder: where the import writes.
+        output: what it writes, for the error.
+
+    Raises:
+        OutputError: the system refuses; permissions alone do not tell a file system that is mounted read-only.
+    """
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as cause:
+        raise OutputError(f"{output}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
+
+
+_MAX_MODEL_BYTES = 2**31 - 1  # of a protobuf message
+
+
+def load_destination(model_toml: Path, source: Path | None = None) -> ModelSpec:
+    """Read the model.toml of an import, and whatever would fail at its end otherwise.
+
+    Args:
+        model_toml: describes the model; its key `model` names the file to write.
+        source: the file that is imported, which must be another one.
+
+    Raises:
+        UsageError: not a model.toml, or its `model` is no name for a new .onnx file.
+        ModelError: model.toml or its labels file is missing or wrong.
+        OutputError: the folder of the new file cannot be written.
+    """
+    if model_toml.suffix != ".toml":
+        raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see docs/model-toml.md")
+    spec = load_model_spec(model_toml)
+    path = Path(spec.model)
+    if path.suffix != ".onnx":
+        raise UsageError(f"{model_toml}: model is {path.name!r}, expected the name of the .onnx file to write")
+    if not is_folder(path.parent):
+        raise UsageError(f"{model_toml}: model: the folder {path.parent} does not exist")
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+        is_source = source is not None and source.exists() and path.samefile(source)
+    except FileNotFoundError:
+        kind, is_source = stat.S_IFREG, False
+    except (OSError, ValueError) as cause:
+        why = getattr(cause, "strerror", None) or "there is a NUL character in it"
+        raise UsageError(f"{model_toml}: model: {path} is no name for a new file: {why}") from cause
+    if kind != stat.S_IFREG:
+        raise UsageError(f"{path}: is no regular file, expected the name of the .onnx file to write")
+    if is_source:
+        raise UsageError(f"{source}: is the file that {model_toml} says to write; give `model` another name there")
+    read_labels(Path(spec.labels))
+    check_writable(path.parent, path)
+    return spec
+
+
+def write_model(proto: onnx.ModelProto, spec: ModelSpec, target: Target | None) -> bool:
+    """Write `proto` where `spec` says, once it has passed the export gate.
+
+    Returns:
+        Whether an older file was replaced.
+
+    Raises:
+        ModelError: what the gate refuses, or more than a file can hold.
+        OutputError: the disk refuses.
+    """
+    path = Path(spec.model)
+    size = proto.ByteSize()
+    if size > _MAX_MODEL_BYTES:
+        raise ModelError(f"{path}: would have {size / 1e9:.1f} GB, an ONNX file holds at most 2.1 GB")
+    partial = path.with_name(f".{path.stem}.importing-{os.getpid()}.onnx")
+    try:
+        with interrupted_by_sigterm():
+            _write_through(partial, proto.SerializeToString())
+            _pass_gate(spec, partial, target)
+            replaced = path.exists()
+            partial.replace(path)
+    except OSError as cause:
+        raise OutputError(f"{path}: cannot be written: {cause.strerror or cause}; nothing was changed") from cause
+    finally:
+        partial.unlink(missing_ok=True)
+    return replaced
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _pass_gate(spec: ModelSpec, partial: Path, target: Target | None) -> None:
+    try:
+        check_model(msgspec.structs.replace(spec, model=str(partial)), target)
+    except ModelError as cause:
+        first = str(cause).split(" (and ")[0]  # the command that lists the others would find the older file
+        raise ModelError(f"{first.replace(str(partial), spec.model)}; nothing was written") from cause
+
+
+class ImportPlan(msgspec.Struct, frozen=True, eq=False):
+    """What is imported, where it goes, and what it is compared on.
+
+    Attributes:
+        source: as the user named it.
+        spec: the model.toml, which names the file to write.
+        target: whose ONNX Runtime limits the opset; None for any.
+        probes: the inputs.
+        skipped: files among the images that cannot be used.
+    """
+
+    source: str
+    spec: ModelSpec
+    target: Target | None
+    probes: tuple[Probe, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+    def limit_opset(self, preferred: int) -> int:
+        """The preferred opset, or the target's highest where that is lower."""
+        return min(preferred, self.target.max_opset) if self.target else preferred
+
+    def finish(
+        self,
+        proto: onnx.ModelProto,
+        origin: Origin,
+        exporter: str,
+        outputs: tuple[OutputDifference, ...],
+        warnings: Sequence[str] = (),
+    ) -> ImportReport:
+        """Write the file, with a record of the comparison inside, and report.
+
+        Args:
+            proto: the model, compared already.
+            origin: where it comes from.
+            exporter: what made it.
+            outputs: how far it is from the source.
+            warnings: what the user should know.
+
+        Raises:
+            ModelError: the export gate refuses it.
+            OutputError: the disk refuses.
+        """
+        images = sum(probe.is_image for probe in self.probes)
+        embed_record(proto, origin, exporter, outputs, inputs=len(self.probes), images=images)
+        replaced = write_model(proto, self.spec, self.target)
+        return make_report(
+            self.spec,
+            proto,
+            source=self.source,
+            exporter=exporter,
+            outputs=outputs,
+            probes=self.probes,
+            warnings=warnings,
+            skipped=self.skipped,
+            replaced=replaced,
+        )
+
+
+def plan_import(
+    source: str | Path, model_toml: Path, target_name: str | None, images: Sequence[Path], *, batch: bool = False
+) -> ImportPlan:
+    """Read model.toml, target and folders of images; nothing is loaded or converted yet.
+
+    Args:
+        source: what is imported.
+        model_toml: describes the input and names the file to write, which is another one than `source`.
+        target_name: name or path of a target.
+        images: folders of images to compare on; model.toml's calibration folder by default.
+        batch: compare on two pictures at once too.
+
+    Raises:
+        EdgeError: of the family that says who can mend it.
+    """
+    spec = load_destination(model_toml, Path(source))
+    target = load_target(target_name) if target_name else None
+    found = probe_images(spec, images)
+    return ImportPlan(str(source), spec, target, make_probes(spec.input, found, batch=batch), found.skipped)
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[list[warnings.WarningMessage]]:
+    """Hear nothing inside this.
+
+    Yields:
+        The warnings that were given so far, in order; the same list grows.
+    """
+    logging_before = logging.root.manager.disable
+    with warnings.catch_warnings(record=True) as heard, _descriptors_to_nowhere(), io.StringIO() as nowhere:
+        warnings.simplefilter("always")
+        logging.disable(logging.CRITICAL)
+        try:
+            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                yield heard
+        finally:
+            logging.disable(logging_before)
+
+
+@contextlib.contextmanager
+def _descriptors_to_nowhere() -> Iterator[None]:
+    """Redirect where the system sees it: libraries in C++ print past Python's own streams."""
+    kept = {}
+    for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
+        with contextlib.suppress(OSError, AttributeError):  # closed before the program was started
+            stream.flush()
+            kept[descriptor] = os.dup(descriptor)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for descriptor in kept:
+            os.dup2(nowhere, descriptor)
+        yield
+    finally:
+        for descriptor, copy in kept.items():
+            os.dup2(copy, descriptor)
+            os.close(copy)
+        os.close(nowhere)
+
+
+def check_source(path: Path, expected: str, *, folder: bool = False, most_bytes: int | None = None) -> None:
+    """See that a file is there and can be opened; libraries would wait at a pipe, and read a device for ever.
+
+    Args:
+        path: as the user named it.
+        expected: what it should be, for the error.
+        folder: whether it may be a folder.
+        most_bytes: how large it may be; None for any size.
+
+    Raises:
+        ModelError: it is not there, cannot be opened, is no regular file, or too large.
+    """
+    if folder and is_folder(path):
+        return
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        kinds = "file or folder" if folder else "file"
+        raise ModelError(f"{path}: no such {kinds}; {expected}") from None
+    except OSError as cause:
+        raise ModelError(f"{path}: cannot be read: {cause.strerror}; {expected}") from cause
+    if most_bytes is not None and size > most_bytes:
+        raise ModelError(f"{path}: has {size} bytes; {expected}")

@@ -1,0 +1,256 @@
+"""Attempts: the exporters in their order, until one writes what computes the same.
+
+Owns what is said when none does, and what is to be known about one that was not the first.
+
+A PyTorch model -> ONNX, by torch.export's exporter or the one that traces TorchScript.
+
+Owns their order (docs/adr/0011), their options, and what is cleared from their graphs. Compares nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import onnx
+import onnxscript  # noqa: F401 - torch asks for it in the middle of an export
+import torch
+
+from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.frame import Tensor
+from edge_sdk_tools.importers.comparison import Comparison, Observation, Probe, compare_model
+from edge_sdk_tools.importers.onnx_model import pool_means
+from edge_sdk_tools.importers.plan import place_in, place_outside, root_cause, silenced
+from edge_sdk_tools.importers.pytorch_model import TorchModel
+
+INPUT_NAME = "images"
+PREFERRED_OPSET = 18
+"""What torch.export's exporter is written for; to lower ones it converts, and was seen to fail or to write a model that
+does not load."""
+
+_BATCH = "batch"
+_PROGRAM, _TRACE = "torch.export", "TorchScript"
+_NOT_THE_MODEL = (Path(torch.__file__).parent, Path(__file__).parent)
+_UNKNOWN = "a place that PyTorch does not name"
+
+
+class Exported(msgspec.Struct, frozen=True, eq=False):
+    """What an exporter made.
+
+    Attributes:
+        proto: the ONNX model.
+        exporter: its name, for people.
+        frozen_at: `FILE.py:LINE` of each place where tracing took a number out of a tensor and went on with it.
+    """
+
+    proto: onnx.ModelProto
+    exporter: str
+    frozen_at: tuple[str, ...] = ()
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why an exporter made nothing that can be used.
+
+    Attributes:
+        exporter: its name, for people.
+        reason: in one line; empty where `data_decides_at` says it all.
+        data_decides_at: `FILE.py:LINE` of each place where forward does one thing or another by the values of tensors.
+    """
+
+    exporter: str
+    reason: str
+    data_decides_at: tuple[str, ...] = ()
+
+
+class Order(msgspec.Struct, frozen=True, eq=False):
+    """What is to be exported.
+
+    Attributes:
+        model: the model.
+        example: one input, float32 of model.toml's shape.
+        output_names: in order.
+        opset: of ai.onnx.
+        dynamic_batch: whether the first axis is left free.
+    """
+
+    model: TorchModel
+    example: Tensor
+    output_names: Sequence[str]
+    opset: int
+    dynamic_batch: bool
+
+
+class Exporter(msgspec.Struct, frozen=True):
+    """One way to export.
+
+    Attributes:
+        name: for people.
+        export: gives what it made, or why it could not.
+    """
+
+    name: str
+    export: Callable[[Order], Exported | Failure]
+
+
+def exporters_for(model: TorchModel, opset: int) -> tuple[Exporter, ...]:
+    """The exporters that take this model at this opset, the better one first."""
+    exporters = []
+    if model.form != "script" and opset >= PREFERRED_OPSET:
+        exporters.append(Exporter(_PROGRAM, _export_program))
+    if model.form != "program":
+        exporters.append(Exporter(_TRACE, _export_trace))
+    return tuple(exporters)
+
+
+def _export_program(order: Order) -> Exported | Failure:
+    """Export through torch.export, which follows Python code without running it on numbers."""
+    model, example = order.model, torch.from_numpy(order.example)
+    if order.dynamic_batch:
+        example = example.repeat(2, 1, 1, 1)  # torch.export takes an axis of 1 for a fixed one
+    options = {"dynamic_shapes": ({0: torch.export.Dim(_BATCH)},)} if order.dynamic_batch else {}
+    subject = (model.program,) if model.program is not None else (model.module, (example,))
+    try:
+        with silenced(), torch.no_grad():
+            made = torch.onnx.export(
+                *subject,
+                dynamo=True,
+                opset_version=order.opset,
+                input_names=[INPUT_NAME],
+                output_names=list(order.output_names),
+                optimize=True,
+                verbose=False,
+                **(options if model.program is None else {}),
+            )
+        proto = made.model_proto
+    except Exception as cause:  # noqa: BLE001 - an exporter raises whatever its parts raise
+        return _failure(_PROGRAM, cause, order.model.folder)
+    _clear(proto)
+    pool_means(proto)
+    return Exported(proto, f"{_PROGRAM} of PyTorch {torch.__version__}")
+
+
+def _export_trace(order: Order) -> Exported | Failure:
+    """Export by running the model once and writing down what it did."""
+    written = io.BytesIO()
+    names = [INPUT_NAME, *order.output_names]
+    axes = {name: {0: _BATCH} for name in names} if order.dynamic_batch else None
+    try:
+        with silenced() as heard, torch.no_grad():
+            torch.onnx.export(
+                order.model.module,
+                (torch.from_numpy(order.example.copy()),),
+                written,
+                dynamo=False,
+                opset_version=order.opset,
+                input_names=[INPUT_NAME],
+                output_names=list(order.output_names),
+                dynamic_axes=axes,
+                do_constant_folding=True,
+            )
+        proto = onnx.load_model_from_string(written.getvalue())
+    except Exception as cause:  # noqa: BLE001 - an exporter raises whatever its parts raise
+        return _failure(_TRACE, cause, order.model.folder)
+    _clear(proto)
+    return Exported(proto, f"{_TRACE} of PyTorch {torch.__version__}", _frozen_at(heard, order.model.folder))
+
+
+def _frozen_at(heard: Sequence[warnings.WarningMessage], folder: Path) -> tuple[str, ...]:
+    """Where the tracer warned; in the user's code if anywhere there, because libraries ask for shapes all the time."""
+    places = [(Path(w.filename), w.lineno) for w in heard if issubclass(w.category, torch.jit.TracerWarning)]
+    theirs = [place for place in places if place[0].is_relative_to(folder)]
+    return tuple(dict.fromkeys(f"{path.name}:{line}" for path, line in theirs or places))
+
+
+def _failure(exporter: str, cause: Exception, folder: Path) -> Failure:
+    """What lies at the bottom of an exporter's exceptions."""
+    root = root_cause(cause)
+    # By its words: the exception's class has moved from version to version, and names only symbols of its own.
+    if "data-dependent" in str(root):
+        # The model's layers may come from a package, whose files are not in the user's folder.
+        return Failure(exporter, "", (place_in(root, folder) or place_outside(root, _NOT_THE_MODEL) or _UNKNOWN,))
+    return Failure(exporter, first_line(root).rstrip("."))
+
+
+def _clear(proto: onnx.ModelProto) -> None:
+    """Drop what exporters note for themselves: source lines and paths of this machine."""
+    graph = proto.graph
+    for part in (proto, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
+        for field in ("metadata_props", "doc_string"):
+            if field in part.DESCRIPTOR.fields_by_name:  # some parts have them in newer versions of ONNX only
+                part.ClearField(field)
+
+
+_REMEDY = "use torch.where instead of if, fixed loop counts and shapes, and tensors instead of item()"
+
+
+class Success(msgspec.Struct, frozen=True, eq=False):
+    """An export that computes what the model computes.
+
+    Attributes:
+        exported: what was made.
+        comparison: its figures.
+        notes: what is to be known about it.
+    """
+
+    exported: Exported
+    comparison: Comparison
+    notes: tuple[str, ...] = ()
+
+
+def export(order: Order, probes: Sequence[Probe], observation: Observation) -> Success:
+    """Try the exporters.
+
+    Raises:
+        ModelError: when none succeeds.
+    """
+    failures: list[Failure] = []
+    for exporter in exporters_for(order.model, order.opset):
+        tried = _try(exporter, order, probes, observation)
+        if isinstance(tried, Success):
+            return msgspec.structs.replace(tried, notes=_notes(tried.exported, failures, len(probes)))
+        failures.append(tried)
+    if not failures:
+        raise ModelError(
+            f"{order.model.where}: a torch.export archive is exported with opset {PREFERRED_OPSET} or more, this "
+            f"target runs up to {order.opset}; export from FILE.py:FUNCTION"
+        )
+    raise ModelError(f"{order.model.where}: {_explain(failures)}")
+
+
+def _try(exporter: Exporter, order: Order, probes: Sequence[Probe], observation: Observation) -> Success | Failure:
+    made = exporter.export(order)
+    if isinstance(made, Failure):
+        return made
+    data = made.proto.SerializeToString()
+    try:
+        found = compare_model(data, "the exported model", probes, observation.outputs, observation.names)
+    except ModelError as cause:  # exporters do write what ONNX Runtime does not load
+        return Failure(exporter.name, str(cause))
+    if found.problem is None:
+        return Success(made, found)
+    if found.is_explained or made.frozen_at:
+        return Failure(exporter.name, found.problem, () if found.is_explained else made.frozen_at)
+    return Failure(exporter.name, f"{found.problem}: the exporter wrote another computation")
+
+
+def _explain(failures: Sequence[Failure]) -> str:
+    """What is wrong and what to do about it; the exporters' own words last."""
+    reasons = "; ".join(f"{failure.exporter}: {failure.reason}" for failure in reversed(failures) if failure.reason)
+    places = next((failure.data_decides_at for failure in failures if failure.data_decides_at), ())
+    if not places:
+        return f"cannot be exported; {reasons}"
+    details = f" ({reasons})" if reasons else ""
+    return f"data-dependent control flow, shape or item() at {', '.join(places)}; {_REMEDY}{details}"
+
+
+def _notes(made: Exported, failures: Sequence[Failure], probes: int) -> tuple[str, ...]:
+    notes = [f"the model was traced, because {f.exporter} could not take it: {f.reason}" for f in failures if f.reason]
+    if made.frozen_at:
+        notes.append(
+            f"forward takes numbers out of tensors at {', '.join(made.frozen_at)}, and the graph keeps what they were "
+            f"at export; all {probes} inputs that were compared agree, but to be sure {_REMEDY}"
+        )
+    return tuple(notes)

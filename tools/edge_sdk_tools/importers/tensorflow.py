@@ -1,0 +1,279 @@
+"""TensorFlow -> ONNX through tf2onnx: load, observe, convert, compare, write.
+
+Owns the order of the steps.
+
+A TensorFlow model, loaded and ready: .tflite, .keras, .h5 or a SavedModel folder.
+
+Owns how each is loaded, run and handed to tf2onnx, and the order of its axes. TensorFlow is imported on use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+import onnx
+
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.core.frame import Tensor
+from edge_sdk_tools.importers.comparison import compare_model, observe
+from edge_sdk_tools.importers.plan import ImportReport, OnProgress, check_source, needed_by, plan_import, silenced
+
+OPSET = 17
+"""Run by every ONNX Runtime that a target may name, and within what tf2onnx writes."""
+
+Untyped: TypeAlias = Any
+"""What TensorFlow and tf2onnx hand out: they are in no extra, so nothing of theirs is checked."""
+Layout: TypeAlias = Literal["NCHW", "NHWC"]
+_INPUT_NAME = "images"
+_SOURCE = "a .tflite, .keras or .h5 file, or the folder of a SavedModel"
+_TO_NHWC = (0, 2, 3, 1)
+
+
+class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
+    """One model.
+
+    Attributes:
+        where: what to call it in errors.
+        layout: of its own input.
+        wanted: the layout of model.toml.
+        run: the outputs, in order, for an input of its own layout.
+        convert: the ONNX model at an opset; its argument names inputs that shall be NCHW.
+    """
+
+    where: str
+    layout: Layout
+    wanted: Layout
+    run: Callable[[Tensor], Sequence[Tensor]]
+    convert: Callable[[int, bool], onnx.ModelProto]
+
+    @property
+    def turns(self) -> bool:
+        """Whether model.toml wants NCHW of a model of NHWC."""
+        return self.layout != self.wanted
+
+    def __call__(self, tensor: Tensor, /) -> dict[str, Tensor]:
+        """Run it on an input of model.toml's layout; gives its outputs by number.
+
+        Raises:
+            ModelError: when TensorFlow fails.
+        """
+        try:
+            outputs = self.run(tensor.transpose(_TO_NHWC) if self.turns else tensor)
+        except Exception as cause:  # TensorFlow raises whatever its parts raise
+            shape = "x".join(map(str, tensor.shape))
+            raise ModelError(
+                f"{self.where}: TensorFlow cannot run it on an input of {shape} (size_wh, color and layout of "
+                f"model.toml): {first_line(cause)}"
+            ) from cause
+        names = ["output"] if len(outputs) == 1 else [f"output_{index}" for index in range(len(outputs))]
+        return {name: np.array(output) for name, output in zip(names, outputs, strict=True)}
+
+
+def check_tensorflow_source(source: Path) -> None:
+    """See that there is a file or folder of a kind that can be loaded, without TensorFlow.
+
+    Raises:
+        ModelError: there is none.
+    """
+    check_source(source, f"SOURCE is {_SOURCE}", folder=True)
+    if not source.is_dir() and source.suffix not in _LOADERS:
+        raise ModelError(f"{source}: expected {_SOURCE}")
+
+
+def load_tensorflow_model(source: Path, spec: InputSpec) -> TensorflowModel:
+    """Load a model by its ending: .tflite, .keras, .h5, or a folder.
+
+    Args:
+        source: what `check_tensorflow_source` has passed.
+        spec: the model's input.
+
+    Raises:
+        MissingDependencyError: TensorFlow or tf2onnx is not installed.
+        ModelError: not to be loaded.
+    """
+    load = _load_saved if source.is_dir() else _LOADERS[source.suffix]
+    tf, tf2onnx = _require("tensorflow"), _require("tf2onnx")
+    try:
+        return load(tf, tf2onnx, source, spec)
+    except ModelError:
+        raise
+    except Exception as cause:  # TensorFlow raises whatever its parts raise
+        raise ModelError(f"{source}: TensorFlow {tf.__version__} cannot load it: {first_line(cause)}") from cause
+
+
+def _load_lite(tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec) -> TensorflowModel:
+    interpreter = tf.lite.Interpreter(model_path=str(source))
+    image = _only_input(interpreter.get_input_details(), source)
+    if image["dtype"] != np.float32:
+        kind = np.dtype(image["dtype"]).name
+        raise ModelError(
+            f"{source}: input {image['name']!r} is {kind}, expected float32; it was quantized already, import the "
+            "model from before that"
+        )
+    layout = _layout_of(image["shape_signature"], spec, source)
+    interpreter.resize_tensor_input(image["index"], _shape(spec, layout))
+    interpreter.allocate_tensors()
+
+    def run(tensor: Tensor) -> list[Tensor]:
+        interpreter.set_tensor(image["index"], np.ascontiguousarray(tensor))
+        interpreter.invoke()
+        return [interpreter.get_tensor(output["index"]) for output in interpreter.get_output_details()]
+
+    def convert(opset: int, as_nchw: bool) -> onnx.ModelProto:
+        names = [image["name"]] if as_nchw else None
+        proto: onnx.ModelProto = tf2onnx.convert.from_tflite(str(source), opset=opset, inputs_as_nchw=names)[0]
+        return proto
+
+    return TensorflowModel(str(source), layout, spec.layout, run, convert)
+
+
+def _load_keras(tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec) -> TensorflowModel:
+    model = tf.keras.models.load_model(source, compile=False)
+    image = _only_input(model.inputs, source)
+    layout = _layout_of(image.shape, spec, source)
+    return _from_function(tf, tf2onnx, source, spec, layout, lambda images: model(images, training=False))
+
+
+def _load_saved(tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec) -> TensorflowModel:
+    loaded = tf.saved_model.load(str(source))
+    signature = loaded.signatures.get("serving_default")
+    if signature is None:
+        there = ", ".join(loaded.signatures) or "none"
+        raise ModelError(f"{source}: has no signature serving_default (signatures: {there}); save it with one")
+    arguments = signature.structured_input_signature[1]
+    name = _only_input(list(arguments), source)
+    layout = _layout_of(arguments[name].shape, spec, source)
+
+    def call(images: Untyped) -> Untyped:
+        # By way of the model, which must live as long as the function: its variables belong to it.
+        return loaded.signatures["serving_default"](**{name: images})
+
+    return _from_function(tf, tf2onnx, source, spec, layout, call)
+
+
+def _from_function(
+    tf: Untyped, tf2onnx: Untyped, source: Path, spec: InputSpec, layout: Layout, call: Callable[[Untyped], Untyped]
+) -> TensorflowModel:
+    function = tf.function(call, input_signature=[tf.TensorSpec(_shape(spec, layout), tf.float32, name=_INPUT_NAME)])
+
+    def run(tensor: Tensor) -> list[Tensor]:
+        return [output.numpy() for output in tf.nest.flatten(function(tf.constant(tensor)))]
+
+    def convert(opset: int, as_nchw: bool) -> onnx.ModelProto:
+        frozen = _freeze(function)
+        names = [tensor.name for tensor in frozen.inputs]
+        proto: onnx.ModelProto = tf2onnx.convert.from_graph_def(
+            frozen.graph.as_graph_def(),
+            input_names=names,
+            output_names=[tensor.name for tensor in frozen.outputs],
+            opset=opset,
+            inputs_as_nchw=names if as_nchw else None,
+        )[0]
+        return proto
+
+    return TensorflowModel(str(source), layout, spec.layout, run, convert)
+
+
+def _freeze(function: Untyped) -> Untyped:
+    """A concrete function with all that it captured inside.
+
+    tf2onnx's own from_function makes inputs of what was captured by value, such as the mean of a Normalization layer.
+    """
+    convert_to_constants = importlib.import_module("tensorflow.python.framework.convert_to_constants")
+    return convert_to_constants.convert_variables_to_constants_v2(
+        function.get_concrete_function(), lower_control_flow=False, aggressive_inlining=True
+    )
+
+
+def _require(name: str) -> ModuleType:
+    with needed_by("tensorflow", name, "pip install tensorflow tf2onnx"):
+        return importlib.import_module(name)
+
+
+def _only_input(inputs: Sequence[Untyped], source: Path) -> Untyped:
+    if len(inputs) != 1:
+        raise ModelError(f"{source}: takes {len(inputs)} inputs, expected one image")
+    return inputs[0]
+
+
+def _layout_of(shape: Sequence[int | None], spec: InputSpec, source: Path) -> Layout:
+    """NHWC unless the channels clearly stand second."""
+    sizes = tuple(None if size in (None, -1) else int(size) for size in shape)
+    if len(sizes) != 4:
+        raise ModelError(f"{source}: its input has {len(sizes)} axes, expected 4: batch, height, width, channels")
+    layout: Layout = "NCHW" if sizes[1] == spec.channels != sizes[3] else "NHWC"
+    if layout == "NCHW" and spec.layout == "NHWC":
+        raise ModelError(f'{source}: its input is NCHW; set input.layout = "NCHW" in model.toml')
+    expected = _shape(spec, layout)
+    if any(size is not None and size != wanted for size, wanted in zip(sizes[1:], expected[1:], strict=True)):
+        shown = "x".join("?" if size is None else str(size) for size in sizes)
+        raise ModelError(
+            f"{source}: its input has shape {shown} ({layout}), model.toml says {'x'.join(map(str, expected))}; "
+            "correct input.size_wh or input.color"
+        )
+    return layout
+
+
+def _shape(spec: InputSpec, layout: Layout) -> tuple[int, int, int, int]:
+    return msgspec.structs.replace(spec, layout=layout).tensor_shape
+
+
+_LOADERS = {".tflite": _load_lite, ".keras": _load_keras, ".h5": _load_keras}
+
+
+def import_tensorflow(
+    source: Path,
+    model_toml: Path,
+    *,
+    target_name: str | None = None,
+    images: Sequence[Path] = (),
+    on_progress: OnProgress = lambda _step, _done, _total: None,
+) -> ImportReport:
+    """Convert a TensorFlow model to the ONNX file that model.toml names.
+
+    Where model.toml says NCHW and the model is NHWC, as TensorFlow's are, the ONNX model takes NCHW.
+
+    Args:
+        source: a .tflite, .keras or .h5 file, or the folder of a SavedModel.
+        model_toml: describes the input and names the file.
+        target_name: name or path of a target, whose ONNX Runtime limits the opset.
+        images: folders of images to compare on; model.toml's calibration folder by default.
+        on_progress: for progress bars.
+
+    Raises:
+        EdgeError: of the family that says who can mend it; what was at the file's place is still there.
+    """
+    check_tensorflow_source(source)
+    plan = plan_import(source, model_toml, target_name, images)
+    on_progress("load", 0, 1)
+    with silenced():
+        model = load_tensorflow_model(source, plan.spec.input)
+        observation = observe(model, plan.probes)
+    on_progress("load", 1, 1)
+    on_progress("convert", 0, 1)
+    proto = _convert(model, plan.limit_opset(OPSET))
+    data, converted = proto.SerializeToString(), f"{source} as converted"
+    comparison = compare_model(data, converted, plan.probes, observation.outputs, observation.names)
+    if comparison.problem is not None:
+        blame = "" if comparison.is_explained else "tf2onnx wrote another computation: "
+        raise ModelError(f"{source}: {blame}{comparison.problem}")
+    on_progress("convert", 1, 1)
+    turned = f", its {model.layout} input turned to {model.wanted}" if model.turns else ""
+    del model  # the gate loads the ONNX model again
+    return plan.finish(proto, "TensorFlow", f"tf2onnx {version('tf2onnx')}{turned}", comparison.outputs)
+
+
+def _convert(model: TensorflowModel, opset: int) -> onnx.ModelProto:
+    try:
+        with silenced():
+            return model.convert(opset, model.turns)
+    except Exception as cause:  # tf2onnx raises whatever its parts raise
+        raise ModelError(f"{model.where}: tf2onnx cannot convert it: {first_line(cause)}") from cause

@@ -1,0 +1,121 @@
+"""Processes of this machine, by joblib and its loky workers."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import signal
+import tempfile
+import uuid
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+import joblib
+import numpy as np
+from joblib.externals.loky import get_reusable_executor
+from numpy.typing import NDArray
+
+from edge_sdk.core.errors import EdgeError
+from edge_sdk_tools.jobs.outcome import Outcome, Outcomes, outcome_of
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+_DEATHS = 3  # of workers, before a run gives up
+_unpacked: dict[str, object] = {}
+"""In a worker: the shared object of the run that it works for."""
+
+
+class Processes:
+    """A pool that is kept from run to run.
+
+    Args:
+        jobs: how many processes, at least two.
+        cores: that they share.
+    """
+
+    def __init__(self, jobs: int, cores: int) -> None:
+        self._jobs = jobs
+        self.threads_per_job = max(1, cores // jobs)
+        self.at_once = jobs
+
+    def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:
+        """Do the jobs in processes; what a dying one had in hand is done again.
+
+        Raises:
+            EdgeError: workers died more than three times.
+        """
+        # joblib maps arrays into the workers' memory, and bytes it would send with every item.
+        packed = np.frombuffer(pickle.dumps(shared, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
+        left = dict(items)
+        deaths = 0
+        while left:
+            with (
+                contextlib.suppress(BrokenProcessPool),
+                contextlib.closing(self._round(function, dict(left), packed)) as some,
+            ):
+                for key, outcome in some:
+                    del left[key]
+                    yield key, outcome
+            deaths += 1
+            if left and deaths > _DEATHS:
+                raise EdgeError(
+                    f"worker processes died {deaths} times, the last time at one of {_some(left)}: killed, perhaps "
+                    f"for want of memory; fewer than {self._jobs} jobs at once take less"
+                )
+
+    def _round(self, function: Callable[[T, S], object], items: Mapping[str, T], packed: NDArray[np.uint8]) -> Outcomes:
+        token = uuid.uuid4().hex
+        with (
+            warnings.catch_warnings(),
+            joblib.parallel_config(
+                "loky",
+                n_jobs=self._jobs,
+                inner_max_num_threads=self.threads_per_job,
+                initializer=_begin,
+                initargs=(tempfile.gettempdir(),),
+            ),
+        ):
+            # joblib warns about results that nobody took, which is what cancelling means.
+            warnings.simplefilter("ignore", UserWarning)
+            # One job at a time to each: they are slow, and a batch would be lost as a whole.
+            parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
+            outcomes = parallel(
+                joblib.delayed(_in_worker)(function, item, key, packed, token) for key, item in items.items()
+            )
+            with contextlib.closing(outcomes):
+                yield from outcomes
+
+    def close(self, *, interrupted: bool) -> None:
+        """End the workers by their handles; after an interruption without waiting for what they do."""
+        get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=interrupted)
+
+
+def _begin(temporary: str) -> None:
+    """Make this process a worker.
+
+    Ctrl-C reaches every process of a terminal; the host decides what becomes of its workers. One that is killed leaves
+    the temporary files of its libraries, so they go where the host's own go, which are cleaned up.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tempfile.tempdir = temporary
+
+
+def _in_worker(
+    function: Callable[[T, S], object], item: T, key: str, packed: NDArray[np.uint8], token: str
+) -> tuple[str, Outcome]:
+    def job(item: T, _nothing: None) -> object:
+        if token not in _unpacked:
+            _unpacked.clear()
+            _unpacked[token] = pickle.loads(packed.data)  # noqa: S301 - from the process that started this one
+        shared: S = _unpacked[token]  # type: ignore[assignment] # of whatever type the run has
+        return function(item, shared)
+
+    return key, outcome_of(job, item, None, key)
+
+
+def _some(keys: Mapping[str, object]) -> str:
+    first = list(keys)[:3]
+    return ", ".join(first) + (" …" if len(keys) > len(first) else "")

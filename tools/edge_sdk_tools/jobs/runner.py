@@ -1,0 +1,234 @@
+"""Workshop: many jobs in, their results out, whoever does them and however often it was interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import msgspec
+
+from edge_sdk.core.errors import EdgeError, MissingDependencyError, OutputError, UsageError
+from edge_sdk_tools.jobs.outcome import Alone, Crew, decoded, encoded
+from edge_sdk_tools.jobs.store import Store
+
+T = TypeVar("T")
+S = TypeVar("S")
+R = TypeVar("R")
+
+_MOST_KEPT = 2_000_000_000  # bytes
+
+
+class Finished(msgspec.Struct, Generic[R], frozen=True):
+    """One job that is done, for whoever shows progress.
+
+    Attributes:
+        key: of the item.
+        result: what it gave.
+        remembered: it was in the store.
+        done: how many are done, of ...
+        total: ... so many.
+    """
+
+    key: str
+    result: R
+    remembered: bool
+    done: int
+    total: int
+
+
+class Workshop:
+    """Does jobs: one after another, in processes of this machine, or on a Dask cluster that runs already.
+
+    A context manager. Leaving it by an exception (KeyboardInterrupt too) kills the processes of this machine. On a
+    cluster what has not begun is cancelled, and what has begun runs to its end for nothing: workers are threads there.
+
+    Args:
+        jobs: how many at once on this machine; 1 means in this process.
+        scheduler: "tcp://host:8786" or "tls://host:8786" of a Dask cluster, which then decides how many at once.
+        store: where results are remembered, up to 2 GB of them; nowhere by default.
+
+    Attributes:
+        remembered: how many results came out of the store until now.
+        unkept: why results are not remembered although they should be; None while they are.
+    """
+
+    def __init__(self, *, jobs: int = 1, scheduler: str | None = None, store: Path | None = None) -> None:
+        if jobs < 1:
+            raise UsageError(f"jobs: expected at least 1, got {jobs}")
+        if scheduler is not None and jobs != 1:
+            raise UsageError(f"scheduler {scheduler}: the cluster decides how many jobs run at once; leave out jobs")
+        self._jobs = jobs
+        self._scheduler = scheduler
+        self.unkept: str | None = None
+        self._store = self._opened(store)
+        self._crew: Crew | None = None
+        self.remembered = 0
+
+    def __enter__(self) -> Workshop:
+        """Connect to the cluster, if one is wanted.
+
+        Raises:
+            UsageError: the scheduler's address cannot be used, nobody answers there, or a worker has other versions.
+            MissingDependencyError: joblib or Dask is not installed.
+        """
+        self._crew = _crew(self._jobs, self._scheduler)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._crew is not None:
+            self._crew.close(interrupted=kind is not None)
+            self._crew = None
+        if self._store is not None:
+            with contextlib.suppress(OutputError):
+                self._store.prune(_MOST_KEPT)
+
+    def abandon(self) -> None:
+        """Kill this machine's processes now: whoever removes what they write to must be sure that nobody writes."""
+        if self._crew is not None:
+            self._crew.close(interrupted=True)
+            self._crew = None
+
+    @property
+    def threads_per_job(self) -> int:
+        """How many threads a job may take (OpenMP's are limited to it, ONNX Runtime's are the job's business)."""
+        return self._open().threads_per_job
+
+    @property
+    def at_once(self) -> int:
+        """How many jobs are done at once; what is asked in one go need not be more."""
+        return self._open().at_once
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether jobs may run on machines that cannot read this one's files."""
+        return self._scheduler is not None
+
+    def run(
+        self,
+        function: Callable[[T, S], R],
+        items: Sequence[T],
+        *,
+        shared: S,
+        key: Callable[[T], str],
+        result: type[R],
+        on_done: Callable[[Finished[R]], None] = lambda _finished: None,
+    ) -> list[R]:
+        """Do one job an item.
+
+        Args:
+            function: of a module (no lambda), and pure: what it needs is in its two arguments, as bytes or, on this
+                machine only, as paths, because a cluster's workers have disks of their own. It may run more than once
+                for an item whose worker died. What it returns is written as MessagePack.
+            items: what the jobs are about; pickled, each sent to the worker that does it.
+            shared: what all of them need; pickled, sent once to every worker. Jobs must not change it.
+            key: names an item by everything that decides its result (shared and the function's version too), usually by
+                a hash. Items of one key are done once.
+            result: the type that `function` returns: a msgspec struct, or what msgspec can decode as one.
+            on_done: called in this thread for every key, in the order in which they are done.
+
+        Returns:
+            The results in the items' order.
+
+        Raises:
+            EdgeError: a job's own, as it is; any other exception of a job in one line that names its key; workers that
+                died again and again. What was done until then is remembered.
+        """
+        wanted = {key(item): item for item in items}
+        done: dict[str, R] = {}
+
+        def finish(name: str, value: R, *, remembered: bool) -> None:
+            done[name] = value
+            if remembered:
+                self.remembered += 1
+            on_done(Finished(name, value, remembered, len(done), len(wanted)))
+
+        for name in wanted:
+            kept = self._remembered(name, result)
+            if kept is not None:
+                finish(name, kept, remembered=True)
+        left = {name: item for name, item in wanted.items() if name not in done}
+        with contextlib.closing(self._open().perform(function, left, shared)) as outcomes:
+            for name, outcome in outcomes:
+                data = outcome.unwrap()
+                value = _decoded(name, data, result)
+                self._keep(name, data)
+                finish(name, value, remembered=False)
+        return [done[key(item)] for item in items]
+
+    def once(self, function: Callable[[], R], *, key: str, result: type[R]) -> R:
+        """Do one thing in this process, unless it is in the store.
+
+        Args:
+            function: what to do.
+            key: names it by everything that decides its result.
+            result: the type that `function` returns, as for `run`.
+        """
+        kept = self._remembered(key, result)
+        if kept is not None:
+            self.remembered += 1
+            return kept
+        value = function()
+        self._keep(key, encoded(value))
+        return value
+
+    def _opened(self, store: Path | None) -> Store | None:
+        try:
+            return None if store is None else Store(store)
+        except OutputError as cause:
+            self.unkept = str(cause)
+            return None
+
+    def _keep(self, name: str, data: bytes) -> None:
+        """What cannot be remembered is no reason to lose what was computed."""
+        if self._store is None:
+            return
+        try:
+            self._store.put(name, data)
+        except OutputError as cause:
+            self.unkept, self._store = str(cause), None
+
+    def _remembered(self, name: str, result: type[R]) -> R | None:
+        data = None if self._store is None else self._store.get(name)
+        if data is None:
+            return None
+        try:
+            return decoded(data, result)
+        except msgspec.DecodeError:  # of an older form of the result
+            return None
+
+    def _open(self) -> Crew:
+        if self._crew is None:
+            raise RuntimeError("a Workshop is used inside `with`")
+        return self._crew
+
+
+def _decoded(name: str, data: bytes, result: type[R]) -> R:
+    try:
+        return decoded(data, result)
+    except msgspec.DecodeError as cause:
+        raise EdgeError(f"{name}: what the job returned is no {result.__name__}: {cause}") from cause
+
+
+def _crew(jobs: int, scheduler: str | None) -> Crew:
+    if jobs == 1 and scheduler is None:
+        return Alone(len(os.sched_getaffinity(0)))
+    # joblib and Dask are imported where they are used: they take longer to import than one job in this process may.
+    try:
+        import joblib
+
+        if scheduler is not None:
+            from edge_sdk_tools.jobs.cluster import Cluster
+
+            return Cluster(scheduler)
+    except ModuleNotFoundError as cause:
+        extra = "host" if scheduler is None else "cluster"
+        raise MissingDependencyError(f"{cause.name} is not installed: pip install 'edge-sdk[{extra}]'") from cause
+    from edge_sdk_tools.jobs.processes import Processes
+
+    return Processes(jobs, joblib.cpu_count())

@@ -1,0 +1,116 @@
+"""board: what the model that is about to ship costs on the target's core, where something is set up to count it.
+
+Owns the latency gate. What is said here is an estimate with its error, and nothing is claimed without a counter.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+
+from edge_sdk.bundle.manifest import BoardEstimate
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import EdgeError, LatencyGateError, ModelError
+from edge_sdk_tools.arm_cost.counter import CPUS, Counter, find_counter
+from edge_sdk_tools.arm_cost.estimate import estimate
+from edge_sdk_tools.evaluate.evaluation import OnProgress
+from edge_sdk_tools.graph.profile import extension_nodes
+from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.store import key_of
+
+_TIME_LIMIT_S = 300.0
+
+
+def board_counter(target: Target, model: onnx.ModelProto) -> Counter | None:
+    """What counts instructions of the target's core.
+
+    None where nothing does, and for a model with operators of a package that the emulated board does not have.
+    """
+    return find_counter() if target.cpu in CPUS and not extension_nodes(model) else None
+
+
+def estimate_board(
+    model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
+) -> BoardEstimate | None:
+    """Estimate one inference on the target.
+
+    Args:
+        model: the file that ships.
+        target: whose core and clock count.
+        counter: what counts.
+        on_progress: for a progress bar.
+
+    Returns:
+        None without a counter, where the core's time cannot be estimated, or where counting failed.
+
+    Raises:
+        ModelError: the emulated core cannot run the model, and so no device could.
+    """
+    cpu = next((cpu for cpu in CPUS if cpu == target.cpu), None)
+    if counter is None or cpu is None:
+        return None
+    on_progress("count for the board", 0, 1)
+    try:
+        found = estimate(counter.count(model, cpu, time_limit_s=_TIME_LIMIT_S), target)
+    except ModelError:
+        raise
+    except EdgeError:
+        return None  # an emulator that fails says nothing of the model
+    on_progress("count for the board", 1, 1)
+    if found is None:
+        return None
+    return BoardEstimate(
+        core=found.core,
+        million_instructions=found.million_instructions,
+        latency_ms=found.latency_ms,
+        low_ms=found.low_ms,
+        high_ms=found.high_ms,
+    )
+
+
+class _UncountedError(Exception):
+    """Nothing was counted: not to be remembered."""
+
+
+def estimate_once(
+    workshop: Workshop, model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
+) -> BoardEstimate | None:
+    """As `estimate_board`, unless the workshop's store remembers it of the same file.
+
+    Raises:
+        As `estimate_board`.
+    """
+    key = key_of("board", model.read_bytes(), target, counter.key if counter else "")
+
+    def counted() -> BoardEstimate:
+        found = estimate_board(model, target, counter, on_progress)
+        if found is None:
+            raise _UncountedError
+        return found
+
+    try:
+        return workshop.once(counted, key=key, result=BoardEstimate)
+    except _UncountedError:
+        return None
+
+
+def check_latency(estimated: BoardEstimate | None, target: Target, budget_ms: float) -> None:
+    """Refuse a model that the board clearly cannot run in time.
+
+    Args:
+        estimated: of the inference alone, on one thread.
+        target: how many threads it has, all of which are taken to help fully.
+        budget_ms: capture to outbox.
+
+    Raises:
+        LatencyGateError: even the estimate divided by its worst error, shared by all threads, is over the budget.
+    """
+    if estimated is None or estimated.low_ms / target.intra_op_num_threads <= budget_ms:
+        return
+    threads = target.intra_op_num_threads
+    raise LatencyGateError(
+        f"one inference takes an estimated {estimated.low_ms:.0f} to {estimated.high_ms:.0f} ms on one thread of "
+        f"{estimated.core} ({estimated.million_instructions:.0f} million instructions), so {threads} threads cannot "
+        f"keep the budget of {budget_ms:g} ms; take a smaller model or input, or raise [budget] latency_ms"
+    )

@@ -1,0 +1,213 @@
+"""prove: what the build measured of its own result.
+
+Requires a converted model; ensures that its integers are integers, its agreement with FP32 is known, and its golden
+outputs come from the model before its conversion and never from the file that they will test.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.bundle.golden import NOISE_SHARE, energies_of, noise_of
+from edge_sdk.bundle.manifest import Agreement, Golden
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.core.errors import one_line
+from edge_sdk.core.frame import Image, Tensor
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.tasks.spec import Task
+from edge_sdk_tools.datasets.dataset import Dataset
+from edge_sdk_tools.datasets.images import ImageFile, ImageSet
+from edge_sdk_tools.distillation.worst import WorstImage, worst_images
+from edge_sdk_tools.evaluate.evaluation import Evaluation, OnProgress, describe, pair_counts, summarise
+from edge_sdk_tools.evaluate.model import Subject
+from edge_sdk_tools.evaluate.participants import pair_up
+from edge_sdk_tools.evaluate.predictions import Observed, observe
+from edge_sdk_tools.graph.profile import interleaved_latency_ms
+from edge_sdk_tools.quantize.convert import Converted, integer_mac_share
+
+_METRICS: dict[Task, Literal["top1_agreement", "detection_f1", "mean_iou"]] = {
+    "classification": "top1_agreement",
+    "detection": "detection_f1",
+    "segmentation": "mean_iou",
+}
+NOUNS = {"top1_agreement": "top-1 classes", "detection_f1": "detections", "mean_iou": "class maps"}
+_SAMPLES = 3
+_WORST = 12
+_GOLDEN_IMAGES = 2
+# A dequantized value is a small integer times a scale, equal or off by a whole step: the allowance is for float tails.
+_GOLDEN_RELATIVE = 1e-3
+_GOLDEN_ABSOLUTE_SHARE = 1e-5  # of the largest output: .0064 where boxes of 640 pixels share a tensor with scores
+
+
+Reference: TypeAlias = Callable[[Image], Sequence[Tensor]]
+"""A model's raw outputs for a picture that has the input's size."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One image by its name, and what FP32 and INT8 say of it, for a person to judge."""
+
+    image: str
+    fp32: str
+    int8: str
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured that is the same on every machine.
+
+    Attributes:
+        evaluation: of the converted model beside the FP32 model, on images that calibration never saw.
+        agreement: what the bundle promises of it.
+        integer_mac_share: of the convolutions outside the float tail, 0-1.
+        model_mb: the model file, MB of 1e6 bytes.
+        samples: what both say of a few images.
+        worst: images on which they differ most.
+        images: those evaluation images that could be read.
+    """
+
+    evaluation: Evaluation
+    agreement: Agreement
+    integer_mac_share: float
+    model_mb: float
+    samples: tuple[Sample, ...]
+    worst: tuple[WorstImage, ...]
+    images: ImageSet
+
+
+class Proof(Measured, frozen=True, kw_only=True):
+    """All that was measured.
+
+    Attributes:
+        fp32_latency_ms, latency_ms: medians of interleaved runs on this machine, one thread.
+    """
+
+    fp32_latency_ms: float
+    latency_ms: float
+
+
+def measure(
+    spec: ModelSpec,
+    fp32: Subject,
+    macs: dict[str, int],
+    converted: Converted,
+    images: Dataset,
+    on_progress: OnProgress,
+    jobs: int | None = None,
+) -> Measured:
+    """Measure the converted model against the float one, all but the time.
+
+    Args:
+        spec: says how outputs are read.
+        fp32: the float model, loaded.
+        macs: of each convolution that should run in integers; empty for a float model.
+        converted: the file in question.
+        images: not used for calibration.
+        on_progress: for progress bars.
+        jobs: threads; one a core by default.
+
+    Raises:
+        AccuracyGateError: when the float model finds nothing at all, so that nothing can be compared.
+        DataError: when no evaluation image can be read.
+    """
+    model = converted.model.read_bytes()
+    session = Session(model, SessionSettings(), "the converted model")
+    name = "the INT8 model" if macs else "the converted model"
+    subjects = [Subject(name, spec, fp32.labels, session, hashlib.sha256(model).hexdigest()), fp32]
+    observed = observe(
+        pair_up(subjects), images, lambda done: on_progress("compare with FP32", done, len(images)), jobs
+    )
+    evaluation = summarise(observed, "the evaluation images", on_progress=on_progress)
+    readable = observed.dataset.images
+    share = integer_mac_share(converted.model, macs, converted.model.parent)
+    return Measured(
+        evaluation=evaluation,
+        agreement=agreement_of(observed, evaluation),
+        integer_mac_share=share,
+        model_mb=len(model) / 1e6,
+        samples=tuple(_sample(file, subjects) for file in readable.spread(_SAMPLES).images),
+        worst=worst_images(observed, observed.answers, _WORST),
+        images=ImageSet(tuple(ImageFile(i.path, i.sha256, i.size_wh) for i in readable.images), readable.skipped),
+    )
+
+
+def prove(measured: Measured, spec: ModelSpec, fp32: Subject, converted: Converted, on_progress: OnProgress) -> Proof:
+    """Measure the time as well: here, beside the float model.
+
+    Args:
+        measured: of the converted model.
+        spec: says how images are prepared.
+        fp32: the float model, loaded.
+        converted: the file in question.
+        on_progress: for progress bars.
+    """
+    session = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
+    prepare = Prepare(spec.input)
+    prepare.normalise(prepare.resize(measured.images.images[0].read()))
+    latency_ms, fp32_ms = interleaved_latency_ms(
+        [lambda: session.run(prepare.tensor), lambda: fp32.session.run(prepare.tensor)],
+        lambda done, total: on_progress("measure latency", done, total),
+    )
+    return Proof(**msgspec.structs.asdict(measured), fp32_latency_ms=fp32_ms, latency_ms=latency_ms)
+
+
+def agreement_of(observed: Observed, evaluation: Evaluation) -> Agreement:
+    """What a bundle promises of how far the first of two models agrees with the second."""
+    value = evaluation.agreement[0].value
+    images = len(observed.records)
+    compared = int(pair_counts(observed)[:, 2].sum()) if observed.task == "detection" else images
+    return Agreement(_METRICS[observed.task], value.value, value.low, value.high, images, compared)
+
+
+def _sample(file: ImageFile, subjects: Sequence[Subject]) -> Sample:
+    image = file.read()
+    int8, fp32 = (
+        describe(subject.open()(image).result, subject.labels, background_class=bool(subject.background))
+        for subject in subjects
+    )
+    return Sample(one_line(file.path.name), fp32, int8)
+
+
+def make_golden(
+    prepare: Prepare, model: Path, images: ImageSet, file: str, reference: Reference | None = None
+) -> tuple[bytes, Golden]:
+    """Golden inputs, as they are after resizing, and the outputs that a model gives for them before its conversion.
+
+    Args:
+        prepare: the stage before this very model.
+        model: the ONNX file.
+        images: to choose from.
+        file: what the golden file is called in the bundle.
+        reference: the float model that was quantized; None where this one is float.
+
+    Returns:
+        The bytes of the file and what the manifest says of it.
+    """
+    session = Session(model.read_bytes(), SessionSettings(), "the model before conversion")
+    arrays: dict[str, Any] = {}  # as the stubs of savez_compressed want them
+    largest = 0.0
+    energies: list[list[NDArray[np.float64]]] = []
+    chosen = images.spread(_GOLDEN_IMAGES).images
+    for index, image in enumerate(chosen):
+        resized = prepare.resize(image.read()).copy()
+        arrays[f"image_{index}"] = resized
+        outputs = session.run(prepare.normalise(resized))
+        for number, output in enumerate(outputs):
+            arrays[f"output_{index}_{number}"] = output.copy()
+            largest = max(largest, float(np.abs(output).max()))
+        if reference is not None:
+            energies.append([energies_of(a, b) for a, b in zip(outputs, reference(resized), strict=True)])
+    for number, noise in enumerate(noise_of(energies)):
+        arrays[f"noise_{number}"] = noise
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    share = NOISE_SHARE if energies else 0.0
+    return buffer.getvalue(), Golden(file, len(chosen), largest * _GOLDEN_ABSOLUTE_SHARE, _GOLDEN_RELATIVE, share)

@@ -1,0 +1,264 @@
+"""Chain: all forms of a model beside each other, on the same few images: what each adds to the error, and its memory.
+
+Owns the order: what runs in other processes is begun first, and looked at last.
+
+Emulated: the file that ships on the target's own core, beside what this machine computes with the same file.
+
+Owns when that is tried, how long it may take, and the words for where it was not done.
+
+PeakMemory: how much memory models take at their peaks, measured by one process beside this one.
+
+Owns the process and its end. What cannot be measured is left out, and never fails a build.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TypeAlias
+
+import msgspec
+
+from edge_sdk.bundle.golden import NOISE_SHARE
+from edge_sdk.bundle.manifest import InputTensor
+from edge_sdk.bundle.model_spec import ModelSpec
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import EdgeError
+from edge_sdk.core.frame import Tensor
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk_tools.arm_cost.counter import CPUS, BoardOutputs, Counter, Cpu
+from edge_sdk_tools.datasets.images import ImageSet
+from edge_sdk_tools.prove.output_change import Form, Inputs, OutputChange, Parts, StepKind, compare_forms, parts_of
+
+Emulated: TypeAlias = "BoardOutputs | str"
+"""An emulation that runs; or why there is none, in words; empty where the target is no ARM."""
+
+_SECONDS = 10.0  # for images, after the start of the emulated Python
+
+
+@contextmanager
+def begin_emulation(
+    model: Path, target: Target, counter: Counter | None, tensors: Sequence[Tensor]
+) -> Iterator[Emulated]:
+    """Start the file that ships on the emulated core, beside this process.
+
+    Args:
+        model: the file that ships.
+        target: whose core.
+        counter: what emulates.
+        tensors: prepared images.
+    """
+    cpu = core_of(target)
+    if target.machine != "aarch64":
+        yield ""
+    elif cpu is None:
+        what = target.cpu or f"{target.name}, a family of cores"
+        yield f"not run: nothing here emulates {what}, but {' and '.join(CPUS)}"
+    elif counter is None:
+        yield "not run: `edge-sdk arm-cost setup` installs an emulator"
+    else:
+        try:
+            running = BoardOutputs(counter, model, cpu, tensors, _SECONDS)
+        except OSError as cause:
+            yield f"not run: {cause.strerror or cause}"
+            return
+        with running:
+            yield running
+
+
+def core_of(target: Target) -> Cpu | None:
+    """The target's core, where it can be emulated."""
+    return next((cpu for cpu in CPUS if cpu == target.cpu), None)
+
+
+def outputs_of(emulated: Emulated) -> list[tuple[Tensor, ...]] | str:
+    """The outputs, of as many tensors as there was time for; or why there are none, in words."""
+    if isinstance(emulated, str):
+        return emulated
+    try:
+        return emulated.finish()
+    except EdgeError as cause:
+        return f"not run: {cause}"
+
+
+_CHILD = Path(__file__).with_name("peak_memory_child.py")
+_TIME_LIMIT_S = 60.0  # six models of a YOLOv8m's size take ten seconds on two slow cores
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"}
+
+
+class PeakMemory:
+    """A measurement that runs; use it as a context, at whose end its process is gone.
+
+    Args:
+        models: .onnx and .ort files that can be trusted.
+        shipped: the one of them that a device loads, and so as a device does: from bytes that it has read.
+    """
+
+    def __init__(self, models: Sequence[Path], shipped: Path) -> None:
+        self._count = len(models)
+        self._process = subprocess.Popen(
+            [sys.executable, str(_CHILD), *(str(model.absolute()) for model in (shipped, *models))],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **_ENVIRONMENT},
+        )
+
+    def __enter__(self) -> PeakMemory:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)  # with the fork that holds a model
+        self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
+
+    def finish(self) -> list[float | None]:
+        """Wait for the figures: MB of 1e6 bytes above those of a process without a model, one a model in their order.
+
+        Memory of the process alone counts, not the pages of ONNX Runtime's library; None where it is not known.
+        """
+        try:
+            said, _ = self._process.communicate(timeout=_TIME_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            said = ""
+        lines = said.splitlines()[: self._count]
+        found: list[float | None] = [int(line) / 1e6 if line.isdigit() else None for line in lines]
+        return found + [None] * (self._count - len(found))
+
+
+CHAIN_IMAGES = 8
+_BOARD_IMAGES = 4
+_SAME_ON_BOARD = 1e-3  # as golden outputs are compared; float tails differ by less
+
+
+class Forms(msgspec.Struct, frozen=True, eq=False):
+    """What there is of a model when a build has made its choice.
+
+    Attributes:
+        fp32: runs the float model; its outputs are overwritten by the next call.
+        files: of all forms, .onnx or .ort; `ort` is the one that ships.
+        ships_int8: whether that was made of `int8`, else of `simplified`.
+        taken: what the one that ships takes; None where that is what all take.
+    """
+
+    fp32: Session
+    files: Mapping[StepKind, Path]
+    ships_int8: bool
+    taken: InputTensor | None = None
+
+
+class Chain(msgspec.Struct, frozen=True, eq=False):
+    """What was measured, by step; a step that is missing was not.
+
+    Attributes:
+        changes: of the raw outputs.
+        peak_memory_mb: of one process that loads the form and runs it once, MB of 1e6 bytes above those without it.
+        core: that the emulated ARM has; None where none was tried.
+        arm_left_out: why there is no `arm` among the changes; empty where there is, or where the target is no ARM.
+    """
+
+    changes: dict[StepKind, OutputChange]
+    peak_memory_mb: dict[StepKind, float]
+    core: str | None
+    arm_left_out: str
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What a reader should know before a device gets the file: one line each."""
+        arm = self.changes.get("arm")
+        int8 = self.changes.get("int8")
+        quantization = (int8.relative_error or 0.0) if int8 else 0.0
+        if arm is None or (arm.relative_error or 0.0) <= max(_SAME_ON_BOARD, NOISE_SHARE * quantization):
+            return ()
+        return (
+            f"the file says something else on an emulated {self.core} than here: its outputs differ by "
+            f"{arm.relative_error:.1%} of their size, by {arm.largest:.2g} at most; a device compares golden outputs "
+            "before its first frame and may refuse this bundle: try `edge-sdk run` on one before you roll it out",
+        )
+
+
+Finish: TypeAlias = Callable[[], Chain]
+
+
+@contextmanager
+def measure_chain(
+    forms: Forms, images: ImageSet, spec: ModelSpec, target: Target, counter: Counter | None
+) -> Iterator[Finish]:
+    """Measure while something else is done; latencies must not be measured meanwhile.
+
+    Args:
+        forms: what is measured.
+        images: some of which are looked at; all can be read.
+        spec: how they are prepared, and what the outputs are.
+        target: whose core is emulated.
+        counter: what emulates it; None where nothing is set up.
+
+    Yields:
+        What waits for the end, and gives the result.
+    """
+    chosen = images.spread(CHAIN_IMAGES)
+    floats, taken = Prepare(spec.input), Prepare(spec.input, forms.taken)
+    tensors = list(zip(_prepared(chosen, floats), _prepared(chosen, taken), strict=True))
+    few = tensors[:: max(1, len(tensors) // _BOARD_IMAGES)][:_BOARD_IMAGES]
+    parts, kinds = parts_of(spec), list(forms.files)
+    with (
+        begin_emulation(forms.files["ort"], target, counter, [own for _, own in few]) as emulated,
+        PeakMemory([forms.files[kind] for kind in kinds], forms.files["ort"]) as memory,
+    ):
+        here = _forms_here(forms)
+        changes = compare_forms(here, tensors, parts)
+
+        def finish() -> Chain:
+            peaks = {kind: peak for kind, peak in zip(kinds, memory.finish(), strict=True) if peak is not None}
+            found = outputs_of(emulated)
+            left_out = found if isinstance(found, str) else ""
+            arm = {} if isinstance(found, str) else _on_board(here, found, few, parts)
+            if not left_out and not arm and target.machine == "aarch64":
+                left_out = "not compared: its outputs have other shapes, or are no finite numbers"
+            return Chain({**changes, **arm}, peaks, core_of(target), left_out)
+
+        yield finish
+
+
+def _prepared(images: ImageSet, prepare: Prepare) -> list[Tensor]:
+    return [prepare.normalise(prepare.resize(image.read())).copy() for image in images.images]
+
+
+def _forms_here(forms: Forms) -> list[Form]:
+    before: StepKind = "int8" if forms.ships_int8 else "simplified"
+    steps: tuple[tuple[StepKind, StepKind], ...] = (("simplified", "fp32"), ("int8", "simplified"), ("ort", before))
+    return [
+        Form("fp32", None, _taking(forms.fp32.clone(), "fp32")),
+        *(Form(kind, against, _taking(_open(forms.files[kind]), kind)) for kind, against in steps),
+    ]
+
+
+def _open(path: Path) -> Session:
+    return Session(path.read_bytes(), SessionSettings(), path.name)
+
+
+def _taking(session: Session, kind: StepKind) -> Callable[[Inputs], Sequence[Tensor]]:
+    return lambda inputs: session.run(inputs[kind == "ort"])
+
+
+def _on_board(
+    here: Sequence[Form], said: Sequence[tuple[Tensor, ...]], tensors: Sequence[Inputs], parts: Parts
+) -> dict[StepKind, OutputChange]:
+    answers = iter(said)
+    arm = Form("arm", "ort", lambda _: next(answers))
+    first, ort = here[0], msgspec.structs.replace(here[-1], against=None)
+    return compare_forms((first, ort, arm), tensors[: len(said)], parts)

@@ -1,0 +1,99 @@
+"""Replays a bundle's golden inputs in another version of ONNX Runtime, in a process of its own.
+
+A bundle promises only the versions in which its golden outputs were seen. The wheel is for this machine; that INT8 is
+the same on ARM is what the system tests show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from edge_sdk.bundle.bundle import Bundle
+from edge_sdk.core.errors import EdgeError, IncompatibleError, MissingDependencyError
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.runtime import onnxruntime_version
+from edge_sdk.inference.session import Session
+from edge_sdk_tools.packages import Fetch, cache_folder, pip_download
+
+_TIMEOUT_S = 300
+
+
+def replay_variants(bundle: Bundle) -> None:
+    """Replay the golden inputs of every variant, as a device does with the one that it runs.
+
+    Raises:
+        IncompatibleError: one does not load, or gives other results.
+    """
+    for variant in bundle.manifest.variants:
+        one = bundle.led_by(variant.file)
+        Session.open(one).replay_golden(one, Prepare.of(one.manifest))
+
+
+def replay_in(version: str, bundle: Path, fetch: Fetch = pip_download) -> None:
+    """Replay `bundle` with `onnxruntime==version`.
+
+    Args:
+        version: exact, such as `1.23.2`.
+        bundle: a whole bundle, not necessarily in its place yet.
+        fetch: how to download the wheel, which is kept in the cache.
+
+    Raises:
+        MissingDependencyError: that version cannot be downloaded for this Python.
+        IncompatibleError: it does not load the model, or gives other results.
+    """
+    runtime = _runtime_folder(version, cache_folder(), fetch)
+    # First on the path, so that it is found before the one that is installed.
+    path = os.pathsep.join(filter(None, [str(runtime), os.environ.get("PYTHONPATH", "")]))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "edge_sdk_tools.prove.runtime_versions", str(bundle)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_TIMEOUT_S,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    except subprocess.TimeoutExpired as cause:
+        raise IncompatibleError(f"with ONNX Runtime {version}: no answer within {_TIMEOUT_S} s") from cause
+    if done.returncode or done.stdout.strip() != version:
+        words = (done.stderr or done.stdout).strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise IncompatibleError(f"with ONNX Runtime {version}: {words[-1]}")
+
+
+def _runtime_folder(version: str, cache: Path, fetch: Fetch) -> Path:
+    folder = cache / "onnxruntime" / f"{version}-cp{sys.version_info.major}{sys.version_info.minor}"
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as work:
+        try:
+            fetch(f"onnxruntime=={version}", Path(work))
+        except RuntimeError as cause:
+            raise MissingDependencyError(f"onnxruntime=={version} cannot be downloaded: {cause}") from cause
+        unpacked = Path(work) / "unpacked"
+        for wheel in Path(work).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(unpacked)  # zipfile keeps members inside the folder
+        with contextlib.suppress(FileExistsError, NotADirectoryError):  # another build was faster
+            unpacked.rename(folder)
+    return folder
+
+
+def _replay(bundle_path: Path) -> None:
+    bundle = Bundle.open(bundle_path)
+    replay_variants(bundle)
+
+
+if __name__ == "__main__":
+    try:
+        _replay(Path(sys.argv[1]))
+    except EdgeError as error:
+        sys.exit(str(error))
+    sys.stdout.write(f"{onnxruntime_version()}\n")

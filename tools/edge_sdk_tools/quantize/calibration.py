@@ -1,0 +1,566 @@
+"""Activations: what every tensor of the float model holds on the calibration images.
+
+One pass over the images, each thread with a session of its own. Owns which tensors are looked at; memory does not grow
+with the number of images.
+
+What a reader should know of the images that calibrated, before believing their ranges.
+
+How the values of one activation are distributed, in constant memory and in one pass.
+
+Values are counted by the upper half of their bits, a sign, an exponent and seven digits of a mantissa: bins 0.8 % wide
+at every size. No range has to be known beforehand, histograms add up whatever their order, and every way of calibrating
+reads its range from the same counts.
+
+Kept: what calibration saw, remembered between builds.
+
+The range of an input whose integers are the picture's own levels.
+
+Owns which means and standard deviations have one. Where it exists it is better than any that images could teach: every
+level of 0-255 has an integer of its own, and quantizing the normalised picture gives the picture back.
+
+From the distribution of an activation to the range that its integers span.
+
+Owns the ways: all values, all but a few, or the range whose integers keep most of the information.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.core.errors import DataError, ModelError
+from edge_sdk.core.frame import Image
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk_tools.datasets.images import ImageSet, Skipped
+from edge_sdk_tools.evaluate.predictions import look_at
+from edge_sdk_tools.graph.profile import register_extensions
+from edge_sdk_tools.jobs.runner import Workshop
+from edge_sdk_tools.jobs.store import key_of
+from edge_sdk_tools.quantize.graph_index import entrance
+from edge_sdk_tools.quantize.simplified import QUANTIZED_TYPES, Simplified
+
+BINS = 2**16
+"""Of a histogram: one for every pattern of sixteen bits."""
+_POSITIVE = BINS // 2
+
+
+def _edges() -> NDArray[np.float64]:
+    """Edges of all bins in the order of their values, float64 (65537,): -inf, ..., -0, 0, ..., inf."""
+    magnitudes = np.empty(_POSITIVE + 1)
+    bits = np.arange(_POSITIVE, dtype=np.uint32) << 16
+    values = bits.view(np.float32)
+    magnitudes[:-1] = np.where(np.isfinite(values), values, np.inf)  # patterns that are no numbers count nothing
+    magnitudes[-1] = np.inf
+    return np.concatenate([-magnitudes[:0:-1], magnitudes])
+
+
+_EDGES = _edges()
+_SMALLEST_SPAN = 255 * float(np.finfo(np.float32).tiny)
+_ODD = 0.38196601125010515  # 2 - the golden ratio: no fraction with small numbers comes near it
+_ORDER = np.concatenate([np.arange(BINS - 1, _POSITIVE - 1, -1), np.arange(_POSITIVE)])
+
+
+class Histogram:
+    """Counts of one tensor's values over many images; several threads may add to them.
+
+    Args:
+        counts: int64 (65536,), as another one gave them; nothing is counted yet by default.
+        low, high: as that one's.
+
+    Attributes:
+        low, high: the smallest and the largest value, exactly; inf and -inf before there are any.
+    """
+
+    def __init__(self, counts: NDArray[np.int64] | None = None, low: float = np.inf, high: float = -np.inf) -> None:
+        self._counts = np.zeros(BINS, np.int64) if counts is None else counts
+        self.low, self.high = low, high
+        self._adding = threading.Lock()
+
+    def add(self, values: NDArray[np.float32], every: int = 1) -> tuple[float, float]:
+        """Count float32 values of any shape, one at least.
+
+        Args:
+            values: all of which the smallest and the largest are looked for among.
+            every: of how many values in a row one is counted.
+
+        Returns:
+            The smallest and the largest of them; no number where any value is none.
+        """
+        flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+        upper = flat.view(np.uint16)[1 :: 2 * every]  # every machine that this runs on is little-endian
+        low, high = float(flat.min()), float(flat.max())
+        with self._adding:
+            np.add.at(self._counts, upper, 1)  # in place: an array of counts an image would be new pages every time
+            self.low, self.high = min(self.low, low), max(self.high, high)
+        return low, high
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Int64 (65536,), by the upper half of their bits; not to be written to."""
+        return self._counts
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all values are the same, or so nearly that a float32 scale between them would be 0."""
+        return self.high - self.low <= _SMALLEST_SPAN
+
+    @property
+    def total(self) -> int:
+        """How many values were counted."""
+        return int(self._counts.sum())
+
+    def spanned(self, share: float) -> tuple[float, float]:
+        """The range that holds `share` of the values, as many cut off below as above.
+
+        Inside a bin its values are taken for evenly spread. Its edges would be round numbers, whose scales have simple
+        ratios: sums of INT8 then lie half-way between two integers, and CPUs differ in where they round those.
+
+        Args:
+            share: 0-1.
+
+        Returns:
+            Low and high.
+        """
+        counts = self._counts[_ORDER]
+        until = np.cumsum(counts)
+        cut = (1 - share) / 2 * until[-1]
+        first = int(np.searchsorted(until, cut, side="right"))
+        last = int(np.searchsorted(until, until[-1] - cut, side="left"))
+        low = _inside(first, cut - (until[first] - counts[first]), counts[first])
+        high = _inside(last, until[-1] - cut - (until[last] - counts[last]), counts[last])
+        return float(max(low, self.low)), float(min(high, self.high))
+
+    def values(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The middles of all bins that hold values, float64 in rising order, and how many each holds."""
+        counts = self._counts[_ORDER]
+        known = counts.nonzero()[0]
+        bounds = np.clip(np.stack([_EDGES[known], _EDGES[known + 1]]), self.low, self.high)
+        return bounds.mean(axis=0), counts[known]
+
+    def linear(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Counts between other edges, each bin's values taken for evenly spread over it; float64 (len(edges) - 1,)."""
+        counts = self._counts[_ORDER]
+        known = counts.nonzero()[0]
+        inner = slice(known[0], known[-1] + 2)
+        until = np.concatenate([[0.0], np.cumsum(counts[known[0] : known[-1] + 1])])
+        bounds = np.clip(_EDGES[inner], self.low, self.high)
+        found: NDArray[np.float64] = np.diff(np.interp(edges, bounds, until))
+        return found
+
+
+def _inside(place: int, before: float, count: int) -> float:
+    """The value with `before` of a bin's `count` values below it; never a round number, whatever the counts."""
+    low, high = float(_EDGES[place]), float(_EDGES[place + 1])
+    if not np.isfinite(high - low):
+        return high if np.isfinite(high) else low
+    return low + (before + _ODD) / (count + 2 * _ODD) * (high - low)
+
+
+_HIGHEST = 255
+
+
+def pixel_range(spec: InputSpec) -> tuple[float, float] | str:
+    """Low and high of (x - mean) / std, when 255 steps between them are the levels themselves; else why not.
+
+    An integer q means (q - zero point) * scale, one scale and one zero point for all channels: the mean must be the
+    zero point, a whole number of 0-255, and 1 / std the scale.
+    """
+    means, stds = set(spec.mean[: spec.channels]), set(spec.std[: spec.channels])
+    if len(means) > 1 or len(stds) > 1:
+        return "input.mean and input.std differ between channels, and the integers of an input have one scale"
+    [mean], [std] = means, stds
+    if std < 0:
+        return f"input.std is {std:g}, and a scale is positive"
+    if not float(mean).is_integer() or not 0 <= mean <= _HIGHEST:
+        return f"input.mean is {mean:g}, and a zero point is a whole number of 0-255"
+    return (0 - mean) / std, (_HIGHEST - mean) / std
+
+
+Calibration: TypeAlias = Literal["percentile 99.999", "percentile 99.99", "percentile 99.9999", "min-max", "entropy"]
+"""A way to choose ranges; docs/adr/0003 has what they cost, and why the first is the first."""
+
+CALIBRATIONS: tuple[Calibration, ...] = get_args(Calibration)
+
+_LEVELS = 255
+_BINS = 2048
+_SHARES = np.geomspace(1.0, 0.1, 64)  # of the whole range, that entropy tries
+_TINY = 1e-12
+
+
+def ranges_of(activations: Mapping[str, Histogram], calibration: Calibration) -> dict[str, tuple[float, float]]:
+    """The range of every activation: low and high."""
+    return {name: range_of(histogram, calibration) for name, histogram in activations.items()}
+
+
+def range_of(histogram: Histogram, calibration: Calibration) -> tuple[float, float]:
+    """The range of one activation."""
+    if calibration == "min-max" or histogram.low == histogram.high:
+        return histogram.low, histogram.high
+    if calibration == "entropy":
+        return _least_divergent(histogram)
+    return histogram.spanned(float(calibration.removeprefix("percentile ")) / 100)
+
+
+def _least_divergent(histogram: Histogram) -> tuple[float, float]:
+    """The range whose 255 levels are nearest to the values by Kullback-Leibler divergence.
+
+    After Migacz, 8-bit Inference with TensorRT (2017), for ranges that need not be symmetric: both ends are drawn in by
+    the same share. What lies outside is counted at the end that it is clipped to.
+    """
+    low, high = min(histogram.low, 0.0), max(histogram.high, 0.0)
+    counts = histogram.linear(np.linspace(low, high, _BINS + 1))
+    middles = (np.arange(_BINS) + 0.5) / _BINS * (high - low) + low
+    costs = [_divergence(counts, middles, low * share, high * share) for share in _SHARES]
+    share = _SHARES[int(np.argmin(costs))]
+    return max(float(low * share), histogram.low), min(float(high * share), histogram.high)
+
+
+def _divergence(counts: NDArray[np.float64], middles: NDArray[np.float64], low: float, high: float) -> float:
+    inside = (middles >= low) & (middles <= high)
+    if np.count_nonzero(inside) < 2:
+        return np.inf
+    first, last = int(inside.argmax()), len(inside) - 1 - int(inside[::-1].argmax())
+    expected = counts[first : last + 1].copy()
+    shown = expected > 0
+    levels = ((middles[first : last + 1] - low) / (high - low) * (_LEVELS - 1)).round().astype(np.int64)
+    mass = np.bincount(levels, weights=expected, minlength=_LEVELS)
+    bins = np.bincount(levels, weights=shown, minlength=_LEVELS)
+    got = np.where(shown, mass[levels] / np.maximum(bins[levels], 1), 0.0)
+    expected[0] += counts[:first].sum()
+    expected[-1] += counts[last + 1 :].sum()
+    p, q = expected / expected.sum(), got / max(got.sum(), _TINY)
+    where = p > 0
+    return float((p[where] * np.log(p[where] / np.maximum(q[where], _TINY))).sum())
+
+
+_FUSED = ("Relu", "Clip")
+_ENOUGH = 2_000_000
+"""Values of one tensor over all images: the range that leaves out one in a million then has two beyond it."""
+_TWICE_MB = 100  # that may exist twice for the sake of time
+_MEMORY_MB = 600
+"""Activations of all threads together; a model that holds more is looked at by fewer of them."""
+
+
+class Activations(msgspec.Struct, frozen=True, eq=False):
+    """What was seen.
+
+    Attributes:
+        histograms: by tensor name.
+        images: how many images were looked at.
+        different: how many of them were different after preparation.
+        answers: where the model's first output is largest, one an image: a classifier's class.
+        skipped: images that cannot be read.
+        known: ranges that need no images, by tensor name.
+    """
+
+    histograms: dict[str, Histogram]
+    images: int
+    different: int
+    answers: tuple[int, ...]
+    skipped: tuple[Skipped, ...]
+    known: dict[str, tuple[float, float]] = {}
+
+    def ranges(self, calibration: Calibration) -> dict[str, tuple[float, float]]:
+        """Low and high of every activation."""
+        return {**ranges_of(self.histograms, calibration), **self.known}
+
+
+def watch_activations(
+    model: Simplified,
+    images: ImageSet,
+    spec: InputSpec,
+    *,
+    symmetric: bool,
+    on_image: Callable[[int], None] = lambda _: None,
+    jobs: int | None = None,
+) -> Activations:
+    """Run the float model on every image and count the values of all tensors that may be quantized.
+
+    Args:
+        model: simplified.
+        images: to calibrate with.
+        spec: how they are prepared.
+        symmetric: whether activations before a Relu or Clip are wanted too: symmetric integers keep those nodes.
+        on_image: called with the number done, for a progress bar.
+        jobs: threads; one a core by default, fewer where their tensors would not fit.
+
+    Raises:
+        DataError: no image can be read.
+        ModelError: a tensor holds what is no number.
+    """
+    names, followed = _tensors(model, symmetric=symmetric)
+    held_mb = _held_mb(model.proto, names)
+    session = _open(_with_outputs(model.proto, names), held_mb)
+    histograms = {name: Histogram() for name in names}
+    seen = look_at(
+        images,
+        lambda: _Watcher(session, spec, histograms, len(images)),
+        on_image,
+        min(max(1, int(_MEMORY_MB / max(held_mb, 1))), jobs or len(os.sched_getaffinity(0))),
+    )
+    if not seen.values:
+        skipped = seen.skipped[0]
+        raise DataError(f"none of {len(seen.skipped)} calibration images can be read; {skipped.path}: {skipped.reason}")
+    for before, after in followed.items():
+        histograms[before] = histograms[after]
+    digests, answers = zip(*seen.values, strict=True)
+    levels = pixel_range(spec)
+    image = entrance(model.proto.graph).tensor
+    known = {} if symmetric or isinstance(levels, str) or image not in histograms else {image: levels}
+    return Activations(histograms, len(seen.values), len(set(digests)), answers, seen.skipped, known)
+
+
+def _open(proto: onnx.ModelProto, held_mb: float) -> ort.InferenceSession:
+    """One session for all threads."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    if held_mb > _TWICE_MB:
+        # One level below the highest, which lays tensors out in blocks: where all are outputs, each would exist twice.
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    model = proto.SerializeToString()
+    register_extensions(options, model)
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+class _Watcher:
+    """What one thread works with."""
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        spec: InputSpec,
+        histograms: dict[str, Histogram],
+        images: int,
+    ) -> None:
+        self._session = session
+        self._input = session.get_inputs()[0].name
+        self._names = [output.name for output in session.get_outputs()]
+        self._prepare = Prepare(spec)
+        self._histograms, self._images = histograms, images
+
+    def __call__(self, _index: int, image: Image) -> tuple[int, int]:
+        tensor = self._prepare.normalise(self._prepare.resize(image))
+        outputs = self._session.run(None, {self._input: tensor})
+        values = dict(zip(self._names, outputs, strict=True))
+        values[self._input] = tensor
+        for name, histogram in self._histograms.items():
+            value = values[name]
+            low, high = histogram.add(value, every_of(value.size, self._images))
+            if not math.isfinite(low) or not math.isfinite(high):
+                raise ModelError(
+                    f"tensor {name!r} holds values that are no numbers; check the weights with `edge-sdk check`, then "
+                    "input.mean and input.std"
+                )
+        return zlib.crc32(tensor.data), int(outputs[0].argmax())
+
+
+def every_of(size: int, images: int) -> int:
+    """Of how many values in a row of a tensor of `size` one is counted, so that `images` of them give enough."""
+    every = max(1, size * images // _ENOUGH)
+    # With a divisor of the width in common some columns would never have their turn.
+    while math.gcd(every, size) > 1:
+        every += 1
+    return every
+
+
+def _tensors(model: Simplified, *, symmetric: bool) -> tuple[list[str], dict[str, str]]:
+    """Names of the float tensors that may be quantized; and those that take the range of what follows them.
+
+    A convolution whose only follower is a Relu or Clip is quantized together with it: its own output never exists.
+    """
+    graph = model.proto.graph
+    weights = {w.name for w in graph.initializer}
+    kinds = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    outputs = {output.name for output in graph.output}
+    wanted: dict[str, None] = {}
+    followed: dict[str, str] = {}
+    tail = set(model.tail)
+    for node in graph.node:
+        if node.op_type not in QUANTIZED_TYPES or node.name in tail:
+            continue
+        for name in (*node.input, *node.output):
+            if not name or name in weights or kinds.get(name) != onnx.TensorProto.FLOAT:
+                continue
+            after = readers[name]
+            if not symmetric and name not in outputs and len(after) == 1 and after[0].op_type in _FUSED:
+                followed[name] = after[0].output[0]
+                wanted[after[0].output[0]] = None
+            else:
+                wanted[name] = None
+    return list(wanted), followed
+
+
+def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
+    """A copy whose outputs are the model's first one, and these tensors."""
+    augmented = onnx.ModelProto()
+    augmented.CopyFrom(proto)
+    known = {v.name: v for v in (*proto.graph.value_info, *proto.graph.output)}
+    first = proto.graph.output[0]
+    there = {first.name, *(v.name for v in proto.graph.input)}
+    del augmented.graph.output[1:]
+    augmented.graph.output.extend(known[name] for name in names if name not in there)
+    return augmented
+
+
+def _held_mb(proto: onnx.ModelProto, names: list[str]) -> float:
+    """What all of these tensors take for one image."""
+    sizes = {
+        v.name: int(np.prod([d.dim_value for d in v.type.tensor_type.shape.dim])) * 4
+        for v in (*proto.graph.value_info, *proto.graph.output)
+    }
+    return sum(sizes.get(name, 0) for name in names) / 1e6
+
+
+ENOUGH_IMAGES = 10
+_NAMED = 3
+
+
+def doubts_about_calibration(
+    activations: Activations, labels: Sequence[str] = (), known: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """One line each.
+
+    Args:
+        activations: of the calibration images.
+        labels: of a classifier, in output order; nothing is said of classes without.
+        known: classes of the images, where files say them.
+    """
+    lines = (
+        _same_picture(activations) or _few(activations),
+        _one_class(activations, labels, known),
+        _constants(activations),
+    )
+    return tuple(line for line in lines if line)
+
+
+def _same_picture(activations: Activations) -> str:
+    if activations.images == 1 or activations.different > 1:
+        return ""
+    return (
+        f"all {activations.images} calibration images are the same once prepared, so ranges ({_span(activations)}) are "
+        "those of one picture: give images like those that the camera sees"
+    )
+
+
+def _few(activations: Activations) -> str:
+    if activations.images >= ENOUGH_IMAGES:
+        return ""
+    return f"few images calibrate: {activations.images}, give {ENOUGH_IMAGES} or more, better 100"
+
+
+def _one_class(activations: Activations, labels: Sequence[str], known: Sequence[str]) -> str:
+    """What files say of the classes goes before what the model sees."""
+    if len(labels) < 2 or activations.different < 2:
+        return ""
+    seen = set(known) or {labels[place] for place in activations.answers}
+    if len(seen) > 1:
+        return ""
+    [name] = seen
+    who = f"are labelled {name!r}" if known else f"look like {name!r} to FP32"
+    return (
+        f"all {activations.images} calibration images {who}, so ranges ({_span(activations)}) are those of one class: "
+        "give images of all classes"
+    )
+
+
+def _constants(activations: Activations) -> str:
+    """Tensors whose range has no width; the quantizer gives them a scale that holds their value."""
+    values = {h: (name, h.low) for name, h in activations.histograms.items() if h.is_constant}
+    if not values:
+        return ""
+    named = ", ".join(f"{name!r} {value:.3g}" for name, value in list(values.values())[:_NAMED])
+    more = f" and {len(values) - _NAMED} more" if len(values) > _NAMED else ""
+    return (
+        f"tensors with one value on all {activations.images} calibration images: {named}{more}; dead layers, or images "
+        "that are too alike"
+    )
+
+
+def _span(activations: Activations) -> str:
+    histograms = activations.histograms.values()
+    return f"from {min(h.low for h in histograms):.3g} to {max(h.high for h in histograms):.3g}"
+
+
+class _KeptHistogram(msgspec.Struct, frozen=True, array_like=True):
+    """The bins that are not empty: their places as uint16, their counts as int64."""
+
+    low: float
+    high: float
+    places: bytes
+    counts: bytes
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    """What was seen; `same` has tensors that are quantized with another one, by that one's name."""
+
+    histograms: dict[str, _KeptHistogram]
+    images: int
+    different: int
+    answers: tuple[int, ...]
+    skipped: tuple[Skipped, ...]
+    same: dict[str, str]
+    known: dict[str, tuple[float, float]]
+
+
+def watch_once(
+    workshop: Workshop,
+    model: Simplified,
+    images: ImageSet,
+    spec: InputSpec,
+    *,
+    symmetric: bool,
+    on_image: Callable[[int], None] = lambda _: None,
+) -> Activations:
+    """As `watch_activations`, unless the workshop's store remembers it of the same model and images."""
+    kept = workshop.once(
+        lambda: _packed(watch_activations(model, images, spec, symmetric=symmetric, on_image=on_image)),
+        key=key_of(
+            "calibration-2",
+            spec,
+            symmetric,
+            images,
+            model.tail,
+            model.proto.SerializeToString(deterministic=True),
+        ),
+        result=_Kept,
+    )
+    histograms = {name: _unpacked(one) for name, one in kept.histograms.items()}
+    histograms |= {name: histograms[other] for name, other in kept.same.items()}
+    return Activations(histograms, kept.images, kept.different, kept.answers, kept.skipped, kept.known)
+
+
+def _packed(seen: Activations) -> _Kept:
+    histograms: dict[str, _KeptHistogram] = {}
+    names: dict[int, str] = {}
+    same: dict[str, str] = {}
+    for name, one in seen.histograms.items():
+        if names.setdefault(id(one), name) != name:
+            same[name] = names[id(one)]
+            continue
+        places = one.counts.nonzero()[0]
+        counts = one.counts[places].tobytes()
+        histograms[name] = _KeptHistogram(one.low, one.high, places.astype(np.uint16).tobytes(), counts)
+    return _Kept(histograms, seen.images, seen.different, seen.answers, seen.skipped, same, seen.known)
+
+
+def _unpacked(kept: _KeptHistogram) -> Histogram:
+    counts = np.zeros(BINS, np.int64)
+    counts[np.frombuffer(kept.places, np.uint16)] = np.frombuffer(kept.counts, np.int64)
+    return Histogram(counts, kept.low, kept.high)

@@ -1,0 +1,252 @@
+"""ONNX -> ORT format for the target's platform, its required operators, and the proof that it computes in integers.
+
+float_file: the file in which a float model travels to its target.
+
+Owns the choice. On x86_64 ONNX Runtime runs float convolutions in blocks as wide as the CPU's vectors, an arrangement
+that it makes when it loads ONNX and never of a graph in ORT format, which is finished. Its aarch64 builds have no such
+kernels.
+
+ONNX Runtime's own converter to ORT format, without what its package imports beside it.
+
+`onnxruntime.tools` imports PyTorch wherever that is installed, for helpers of its exporter: more than a second that no
+conversion needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime
+import onnxruntime as ort
+from onnx import helper
+
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.errors import ModelError, first_line
+from edge_sdk.inference.runtime import extension_libraries
+from edge_sdk_tools.bundle_folder import raise_if_full
+from edge_sdk_tools.check.values import nodes_of
+from edge_sdk_tools.graph.profile import ProfiledSession
+from edge_sdk_tools.quiet import silenced
+
+_PACKAGE = "onnxruntime.tools"
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module of the package without running the package's own `__init__`, unless that has been done."""
+    known = sys.modules.get(_PACKAGE)
+    if known is None:
+        package = ModuleType(_PACKAGE)
+        package.__path__ = [str(Path(onnxruntime.__file__).parent / "tools")]
+        sys.modules[_PACKAGE] = package
+    try:
+        return importlib.import_module(f"{_PACKAGE}.{name}")
+    finally:
+        if known is None:
+            # Whoever imports the package later gets the real one.
+            del sys.modules[_PACKAGE]
+
+
+_CONVERTER = _import("convert_onnx_models_to_ort")
+
+OptimizationStyle = _CONVERTER.OptimizationStyle
+convert_onnx_models_to_ort = _CONVERTER.convert_onnx_models_to_ort
+create_config_from_models = _import("ort_format_model").create_config_from_models
+
+
+_INTEGER_CONVOLUTIONS = ("QLinearConv", "ConvInteger", "NhwcQLinearConv", "QLinearConvTranspose")
+_INTEGER_PRODUCTS = ("DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat")
+_INTEGER_KERNELS = (*_INTEGER_CONVOLUTIONS, *_INTEGER_PRODUCTS)
+
+
+class Converted(msgspec.Struct, frozen=True):
+    """A model as a bundle carries it.
+
+    Attributes:
+        model: the file, in ORT format; a float model may be ONNX.
+        operators: `domain:name` of each of its operators, sorted.
+    """
+
+    model: Path
+    operators: tuple[str, ...]
+
+
+def convert(onnx_path: Path, target: Target, folder: Path) -> Converted:
+    """Convert one model into `folder`, which must exist.
+
+    Optimisation style "Fixed": the "Runtime" style's INT8 convolutions run in float. For ARM the platform is named,
+    which lets signed activations stay signed. For x86_64 it is not: that would bake in a block layout of the machine
+    that converts, and the file would not run on a CPU with another vector width.
+
+    Raises:
+        ModelError: when ONNX Runtime cannot convert it.
+        OSError: when the disk is full.
+    """
+    work = folder / "convert"
+    work.mkdir()
+    source = work / "model.onnx"
+    shutil.copyfile(onnx_path, source)
+    ort.set_default_logger_severity(4)
+    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
+    libraries = extension_libraries(source.read_bytes())
+    platform = "arm" if target.machine == "aarch64" else None
+    try:
+        with silenced():
+            convert_onnx_models_to_ort(
+                source,
+                output_dir=work,
+                optimization_styles=[OptimizationStyle.Fixed],
+                custom_op_library_path=libraries[0] if libraries else None,
+                target_platform=platform,
+                enable_type_reduction=True,
+            )
+    except Exception as cause:  # onnxruntime's exceptions share no root of their own
+        raise_if_full(folder, cause)
+        raise ModelError(f"conversion to ORT format failed: {first_line(cause)}") from cause
+    [model] = work.glob("*.ort")
+    [config] = work.glob("*required_operators_and_types*.config")
+    return Converted(model, operators_of(config.read_text(encoding="utf-8")))
+
+
+def integer_mac_share(model: Path, macs: dict[str, int], folder: Path) -> float:
+    """Share of multiply-accumulates that run in integer kernels, by a profile of this very file.
+
+    Args:
+        model: the file that a bundle carries.
+        macs: multiply-accumulates by name of each node that should run in integers.
+        folder: for the profile.
+
+    Returns:
+        0-1; 1.0 when there is no such node.
+    """
+    if not macs:
+        return 1.0
+    session = ProfiledSession(model, folder)
+    session.run(np.zeros(session.input_shape, session.input_dtype))
+    in_integers = {
+        _source_node(event.name, macs)
+        for event in session.stop_profile()
+        if event.is_kernel and event.args["op_name"] in _INTEGER_KERNELS
+    }
+    return sum(macs[name] for name in in_integers if name) / sum(macs.values())
+
+
+def _source_node(event_name: str, macs: dict[str, int]) -> str | None:
+    """The node that a kernel came from: fusions and layout changes append to its name; the longest wins."""
+    return max((name for name in macs if event_name.startswith(f"{name}_")), key=len, default=None)
+
+
+def operators_config(models: Sequence[Path], work: Path) -> str:
+    """The operators and types that a reduced ONNX Runtime must have for all of these models.
+
+    Args:
+        models: in ORT format, the only one that a reduced ONNX Runtime reads.
+        work: a folder for a file.
+
+    Returns:
+        Lines of `domain;opset;Op{types},Op…`; none without models.
+    """
+    if not models:
+        return ""
+    path = work / "operators.config"
+    create_config_from_models(models, path, enable_type_reduction=True)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    # What stands in comments are the paths of this machine.
+    return "".join(f"{line}\n" for line in lines if not line.startswith("#"))
+
+
+def operators_of(config: str) -> tuple[str, ...]:
+    """`domain:name` of every operator that lines of `domain;opset;Op{types},Op…` name, sorted."""
+    found: set[str] = set()
+    for line in config.splitlines():
+        if line.startswith("#") or line.count(";") != 2:
+            continue
+        domain, _, operators = line.split(";")
+        found.update(f"{domain}:{name}" for name in _operator_names(operators))
+    return tuple(sorted(found))
+
+
+def _operator_names(text: str) -> list[str]:
+    """Names out of `Add{"inputs": {"0": ["float"]}},Conv`: what stands outside all braces."""
+    names, depth, name = [], 0, ""
+    for character in text + ",":
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            names.append(name)
+            name = ""
+        elif depth == 0 and character != "}":
+            name += character
+    return [n.strip() for n in names if n.strip()]
+
+
+_STANDARD = "ai.onnx"
+
+
+def travels_as_onnx(target: Target) -> bool:
+    """Whether float models go to this target as ONNX, and not in ORT format."""
+    return target.machine == "x86_64"
+
+
+def float_file(source: Path, target: Target, folder: Path) -> Converted:
+    """Write a float model as its target runs it fastest.
+
+    Args:
+        source: a simplified model in one file, without functions.
+        target: what must run it.
+        folder: for the file; must exist.
+
+    Raises:
+        ModelError: when ONNX Runtime cannot convert it.
+        OSError: when the disk is full.
+    """
+    return carried_onnx(source, folder) if travels_as_onnx(target) else convert(source, target, folder)
+
+
+def carried_onnx(source: Path, folder: Path) -> Converted:
+    """Write a model as ONNX with nothing in it but what it computes: the same bytes whenever it is built.
+
+    Args:
+        source: a simplified model in one file, without functions.
+        folder: for the file; must exist.
+
+    Raises:
+        OSError: when the disk is full.
+    """
+    proto = bare(onnx.load(source, load_external_data=False))
+    path = folder / "carried.onnx"
+    path.write_bytes(proto.SerializeToString(deterministic=True))
+    found = {f"{node.domain or _STANDARD}:{node.op_type}" for node in nodes_of(proto.graph.node)}
+    return Converted(path, tuple(sorted(found)))
+
+
+def bare(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model without words, shapes between its layers, training, and operator sets that no node uses.
+
+    Exporters write the lines of the training code, with its paths, beside every node. An older ONNX Runtime may not
+    know the newest version of an operator set that is only named, nor of the format.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(proto)
+    for name in ("doc_string", "metadata_props", "training_info"):
+        result.ClearField(name)
+    graph = result.graph
+    for name in ("doc_string", "metadata_props", "value_info", "quantization_annotation"):
+        graph.ClearField(name)
+    for part in (*nodes_of(result.graph.node), *graph.initializer, *graph.input, *graph.output):
+        part.ClearField("doc_string")
+        part.ClearField("metadata_props")
+    used = {node.domain for node in nodes_of(result.graph.node)} | {"", _STANDARD}
+    kept = [(one.domain, one.version) for one in result.opset_import if one.domain in used]
+    del result.opset_import[:]
+    result.opset_import.extend(helper.make_opsetid(*one) for one in kept)
+    needed = helper.find_min_ir_version_for(result.opset_import, ignore_unknown=True)
+    result.ir_version = min(result.ir_version, needed)
+    return result

@@ -1,0 +1,154 @@
+"""Core form: the same quantized model, value for value, written as the kernels of one core like it best.
+
+The search works with unsigned activations, which are fast on every workstation; the core's form is made once, of what
+was chosen. docs/arm-cost.md has the counts behind the table.
+
+Offset weights: the same integers less 1 with a zero point of -1, for a core that multiplies those in fewer steps.
+
+Where weights have a zero point other than 0, ONNX Runtime's convolution copies its inputs side by side instead of
+following pointers to them, which a Cortex-A72 does with a fifth less. Owns which convolutions that holds for, and the
+limit that keeps it correct: the core adds two products in 16 bits, which hold 2 * 127 * 128 and not 2 * 128 * 128.
+
+Signed activations: the same integers less 128, which the dot products of a Cortex-A76 multiply without a detour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from edge_sdk_tools.quantize.graph_index import Links
+
+_CHANNELS, _FILTERS = 64, 16  # counted: with fewer channels nothing changes, eight filters cost a seventh more
+_OFFSET = -1
+_LOWEST = -127  # after the offset
+
+
+def wide_weights(proto: onnx.ModelProto, float_nodes: Collection[str]) -> list[str]:
+    """Names of the constant weights that wide convolutions of a float model read: those that may be offset.
+
+    Args:
+        proto: simplified.
+        float_nodes: nodes that are not quantized.
+    """
+    shapes = {w.name: tuple(w.dims) for w in proto.graph.initializer}
+    found = (n.input[1] for n in proto.graph.node if n.name not in float_nodes and _is_wide(n, shapes))
+    return list(dict.fromkeys(found))
+
+
+def offset_weights(proto: onnx.ModelProto) -> bool:
+    """Offset the weights of wide convolutions, in place; values and scales stay what they are.
+
+    Weights that another node reads too, or that have an integer below -126, are left alone.
+
+    Args:
+        proto: quantized with symmetric signed weights, in QDQ form.
+
+    Returns:
+        Whether there were any.
+    """
+    links = Links(proto.graph)
+    constants = {w.name: w for w in proto.graph.initializer}
+    found = [name for name in constants if _may_be_offset(name, links)]
+    for name in found:
+        for constant in (constants[name], constants[links.readers(name)[0].input[2]]):
+            value = numpy_helper.to_array(constant) + np.int8(_OFFSET)
+            constant.CopyFrom(numpy_helper.from_array(value, constant.name))
+    return bool(found)
+
+
+def _may_be_offset(name: str, links: Links) -> bool:
+    """Whether only wide convolutions read these integers, and the zero point, and there is room."""
+    dequantizers, integers = links.readers(name), links.constant(name)
+    if not dequantizers or any(n.op_type != "DequantizeLinear" or n.input[0] != name for n in dequantizers):
+        return False
+    if len(dequantizers[0].input) < 3:
+        return False
+    zero_point = dequantizers[0].input[2]
+    zero = links.constant(zero_point)
+    if integers is None or zero is None or integers.dtype != np.int8 or zero.any() or not integers.size:
+        return False
+    if links.readers(zero_point) != dequantizers or int(integers.min()) + _OFFSET < _LOWEST:
+        return False
+    readers = [(node, value) for one in dequantizers for value in one.output for node in links.readers(value)]
+    return bool(readers) and all(_is_wide(node, {value: integers.shape}) for node, value in readers)
+
+
+def _is_wide(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether it is a convolution that gains: of many channels at once, and of more than one pixel."""
+    if node.op_type != "Conv" or node.input[1] not in shapes:
+        return False
+    filters, channels, *kernel = shapes[node.input[1]]
+    groups = next((helper.get_attribute_value(a) for a in node.attribute if a.name == "group"), 1)
+    return groups == 1 and channels >= _CHANNELS and filters >= _FILTERS and int(np.prod(kernel)) > 1
+
+
+_MIDDLE = 128
+
+
+def sign_activations(proto: onnx.ModelProto) -> bool:
+    """Make unsigned zero points and constants signed ones, in place; scales stay what they are.
+
+    Each integer is 128 less, each value the same.
+
+    Args:
+        proto: quantized with unsigned activations and signed weights, in QDQ form.
+
+    Returns:
+        True: there always are some.
+    """
+    graph = proto.graph
+    integers = {n.input[2] for n in graph.node if n.op_type in ("QuantizeLinear", "DequantizeLinear")}
+    # A constant operand, as of a Mul, is quantized like an activation.
+    integers |= {n.input[0] for n in graph.node if n.op_type == "DequantizeLinear"}
+    for constant in graph.initializer:
+        if constant.name in integers and constant.data_type == onnx.TensorProto.UINT8:
+            value = numpy_helper.to_array(constant).astype(np.int16) - _MIDDLE
+            constant.CopyFrom(numpy_helper.from_array(value.astype(np.int8), constant.name))
+    # Types that were inferred before are those of unsigned integers.
+    kept = [value for value in graph.value_info if value.type.tensor_type.elem_type != onnx.TensorProto.UINT8]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+    return True
+
+
+_FORMS: dict[str, Callable[[onnx.ModelProto], bool]] = {"cortex-a72": offset_weights, "cortex-a76": sign_activations}
+"""By core, in qemu's spelling. The others were not counted, or gain nothing; they take the model as it is."""
+
+
+def signs_activations(cpu: str) -> bool:
+    """Whether the core's form has signed activations, so that its model cannot take a picture's levels.
+
+    Args:
+        cpu: the core, in qemu's spelling.
+    """
+    return _FORMS.get(cpu) is sign_activations
+
+
+def offsets_weights(cpu: str) -> bool:
+    """Whether the core's form offsets weights, for which a recipe must leave room.
+
+    Args:
+        cpu: the core, in qemu's spelling.
+    """
+    return _FORMS.get(cpu) is offset_weights
+
+
+def core_form(proto: onnx.ModelProto, cpu: str) -> onnx.ModelProto | None:
+    """The form of a quantized model for one core.
+
+    Args:
+        proto: in QDQ form, unsigned activations and symmetric signed weights; left as it is.
+        cpu: the core, in qemu's spelling.
+
+    Returns:
+        None where the model is best as it is.
+    """
+    if cpu not in _FORMS:
+        return None
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy if _FORMS[cpu](copy) else None

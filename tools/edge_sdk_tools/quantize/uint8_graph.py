@@ -1,0 +1,223 @@
+"""A quantized graph that takes a picture's integers: its first QuantizeLinear gone, layout and colour order folded in.
+
+Requires a QDQ model; ensures the same integers from there on, or says why there is no such graph. Proves for all 256
+levels that the device's tables hold what the operator that is left out would have made.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from edge_sdk.bundle.manifest import InputTensor, TensorColor
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.inference.prepare import Prepare, integer_tables
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk_tools.quantize.graph_index import TO_PLANES, Entrance, entrance
+
+_LEVELS = 256
+_FOUR = 4
+_ROWS = 8  # the least height of an input
+
+
+class LevelGraph(msgspec.Struct, frozen=True, eq=False):
+    """A graph, and what it takes."""
+
+    proto: onnx.ModelProto
+    tensor: InputTensor
+
+
+def level_graphs(proto: onnx.ModelProto, spec: InputSpec) -> list[LevelGraph] | str:
+    """The graphs that take integers, the likely fastest first; or why there are none.
+
+    ONNX Runtime convolves integers in NHWC, which is how cameras deliver pictures too: an NHWC input saves the graph a
+    Transpose and the device a split into planes. Where only convolutions read the input, their weights take BGR as well
+    as RGB, and the device need not touch the picture after resizing it.
+
+    Args:
+        proto: quantized, with one input; left as it is.
+        spec: of the model's own input, float32.
+    """
+    door = entrance(proto.graph)
+    quantizers = _quantizers(proto.graph, door)
+    if isinstance(quantizers, str):
+        return quantizers
+    integers = _integers(quantizers[0], proto, spec)
+    if isinstance(integers, str):
+        return integers
+    if spec.color == "GRAY":
+        layouts = [spec.layout]  # one plane lies in memory as one pixel after the other
+    else:
+        layouts = ["NHWC", "NCHW"] if door.transpose is not None or spec.layout == "NCHW" else ["NHWC"]
+    return [_graph(proto, spec, msgspec.structs.replace(integers, layout=layout)) for layout in layouts]
+
+
+def with_fourth_channel(proto: onnx.ModelProto, spec: InputSpec) -> LevelGraph | None:
+    """The NHWC graph of `level_graphs` with a fourth channel, which the convolutions that read it multiply by nothing.
+
+    Args:
+        proto: one that `level_graphs` has graphs of; left as it is.
+        spec: of the model's own input, float32.
+
+    Returns:
+        None where anything else than convolutions with weights of their own reads the picture, or it is gray.
+    """
+    door = entrance(proto.graph)
+    quantizers = _quantizers(proto.graph, door)
+    if isinstance(quantizers, str) or spec.color == "GRAY":
+        return None
+    integers = _integers(quantizers[0], proto, spec)
+    if isinstance(integers, str) or not _only_convolutions(proto.graph, _made_by(quantizers)):
+        return None
+    color: TensorColor = "RGBA" if spec.color == "RGB" else "BGRA"
+    return _graph(proto, spec, msgspec.structs.replace(integers, layout="NHWC", color=color))
+
+
+def _quantizers(graph: onnx.GraphProto, door: Entrance) -> list[onnx.NodeProto] | str:
+    """The nodes that make integers of the picture, all with the same scale and zero point."""
+    readers = [node for node in graph.node if door.tensor in node.input]
+    others = sorted({node.op_type for node in readers} - {"QuantizeLinear"})
+    if others or not readers:
+        return f"{others[0] if others else 'nothing'} reads the input in float"
+    if len({tuple(node.input) for node in readers}) > 1:
+        return "the input is quantized in several ways"
+    return readers
+
+
+def _made_by(nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    return {name for node in nodes for name in node.output}
+
+
+def _integers(quantizer: onnx.NodeProto, proto: onnx.ModelProto, spec: InputSpec) -> InputTensor | str:
+    """What a device would give instead of what is quantized, in the model's own layout; or why it could not."""
+    weights = {w.name: w for w in proto.graph.initializer}
+    scale, zero_point = (numpy_helper.to_array(weights[name]) for name in quantizer.input[1:3])
+    if zero_point.dtype != np.uint8 or scale.size != 1:
+        return f"the input's integers are {zero_point.dtype}, and those of a device uint8"
+    tensor = InputTensor("uint8", spec.layout, spec.color, float(scale), int(zero_point))
+    given, made = np.stack(integer_tables(spec, tensor)), _quantized_levels(spec, quantizer, scale, zero_point)
+    wrong = np.nonzero(given != made)[-1]
+    if wrong.size:
+        return f"level {wrong[0]} becomes {made[..., wrong[0]].flat[0]} in the quantized model"
+    if np.array_equal(given, np.broadcast_to(np.arange(_LEVELS), given.shape)):
+        return InputTensor("uint8", spec.layout, spec.color)
+    return tensor
+
+
+def _quantized_levels(
+    spec: InputSpec, quantizer: onnx.NodeProto, scale: NDArray[np.float32], zero_point: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """What ONNX Runtime makes of every level as the device normalises it: uint8 (channels, 256)."""
+    ramp = np.broadcast_to(np.arange(_LEVELS, dtype=np.uint8)[None, :, None], (_ROWS, _LEVELS, 3))
+    strip = msgspec.structs.replace(spec, size_wh=(_LEVELS, _ROWS), layout="NCHW")
+    shape, constants = strip.tensor_shape, quantizer.input[1:3]
+    graph = helper.make_graph(
+        [helper.make_node("QuantizeLinear", ["normalised", *constants], ["integers"])],
+        "quantizer",
+        [helper.make_tensor_value_info("normalised", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("integers", TensorProto.UINT8, shape)],
+        [numpy_helper.from_array(scale, constants[0]), numpy_helper.from_array(zero_point, constants[1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    session = Session(model.SerializeToString(), SessionSettings(), "the first QuantizeLinear")
+    [made] = session.run(Prepare(strip).normalise(np.ascontiguousarray(ramp)))
+    rows: NDArray[np.uint8] = made[0, :, 0]
+    return rows
+
+
+def _graph(proto: onnx.ModelProto, spec: InputSpec, tensor: InputTensor) -> LevelGraph:
+    """The graph that takes such a tensor, in BGR where that saves the device a pass."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    graph = copy.graph
+    door = entrance(graph)
+    quantizers = [node for node in graph.node if door.tensor in node.input]
+    convolutions = _only_convolutions(graph, _made_by(quantizers))
+    if tensor.channels == _FOUR:
+        _change_channels(graph, convolutions, _with_nothing)
+    elif tensor.layout == "NHWC" and spec.color == "RGB" and convolutions:
+        _change_channels(graph, convolutions, _reversed)
+        tensor = msgspec.structs.replace(tensor, color="BGR")
+    has_planes = spec.layout == "NCHW" or door.transpose is not None
+    _enter_with_levels(graph, door, quantizers, transposed=tensor.layout == "NHWC" and has_planes)
+    [image] = graph.input
+    image.CopyFrom(helper.make_tensor_value_info(image.name, TensorProto.UINT8, tensor.shape(spec.size_wh)))
+    return LevelGraph(copy, tensor)
+
+
+def _enter_with_levels(
+    graph: onnx.GraphProto, door: Entrance, quantizers: Sequence[onnx.NodeProto], *, transposed: bool
+) -> None:
+    """Let the layers read the input where they read its integers."""
+    gone = {door.tensor, *(name for node in quantizers for name in node.output)}
+    name = graph.input[0].name
+    levels = f"{name}_levels" if transposed else name
+    for node in (*quantizers, *([door.transpose] if door.transpose is not None else [])):
+        graph.node.remove(node)
+    for node in graph.node:
+        for index, read in enumerate(node.input):
+            if read in gone:
+                node.input[index] = levels
+    if transposed:
+        graph.node.insert(0, helper.make_node("Transpose", [name], [levels], name=levels, perm=TO_PLANES))
+    known = [value for value in graph.value_info if value.name not in gone]
+    del graph.value_info[:]
+    graph.value_info.extend(known)
+
+
+def _only_convolutions(graph: onnx.GraphProto, integers: set[str]) -> list[onnx.NodeProto]:
+    """The convolutions that read the input; none where anything else does, or their weights serve others too."""
+    readers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    makers = {name: node for node in graph.node for name in node.output}
+    weights = {w.name: w for w in graph.initializer}
+    convolutions = []
+    for dequantizer in (node for name in integers for node in readers[name]):
+        for node in readers[dequantizer.output[0]]:
+            weight = makers.get(node.input[1]) if node.op_type == "Conv" else None
+            if weight is None or weight.op_type != "DequantizeLinear" or weight.input[0] not in weights:
+                return []
+            is_shared = len(readers[weight.output[0]]) + len(readers[weight.input[0]]) > 2
+            is_by_output = numpy_helper.to_array(weights[weight.input[1]]).size == 1 or _attribute(weight, "axis") == 0
+            if is_shared or not is_by_output or _attribute(node, "group") != 1:
+                return []
+            convolutions.append(node)
+    return convolutions
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> object:
+    """Its value; 1 where it is left out, as ONNX has it for a convolution's group and a DequantizeLinear's axis."""
+    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), 1)
+
+
+def _change_channels(
+    graph: onnx.GraphProto,
+    convolutions: Sequence[onnx.NodeProto],
+    change: Callable[[NDArray[np.int8]], NDArray[np.int8]],
+) -> None:
+    """Change the weights (outputs, channels, height, width) of convolutions that have their own."""
+    makers = {name: node for node in graph.node for name in node.output}
+    weights = {w.name: w for w in graph.initializer}
+    for node in convolutions:
+        stored = weights[makers[node.input[1]].input[0]]
+        values = change(numpy_helper.to_array(stored))
+        stored.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), stored.name))
+
+
+def _reversed(weights: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Of BGR instead of RGB: the sums are the same, of the same products."""
+    return weights[:, ::-1]
+
+
+def _with_nothing(weights: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Of one channel more, whose products are all 0."""
+    return np.pad(weights, ((0, 0), (0, 1), (0, 0), (0, 0)))

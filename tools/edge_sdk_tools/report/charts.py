@@ -1,0 +1,625 @@
+"""Axis: where a number lies along a chart, in percent of its width, and which round numbers are written there.
+
+BarChart: rows of a label, bars with a whisker, and a text. All widths are percent, so that it fits any screen.
+
+The two charts of the model itself: which layers suffer from integers, and where its bytes are.
+
+Two charts over all steps: what each adds to the error of the raw outputs, and what each takes of disk and memory.
+
+Scatter: the recipes that were tried, speed across and change of quality upwards.
+
+The two charts of the steps: how good each one is, and how their losses add up.
+
+Figures as words, as the command line has them: shares in percent, differences in points, sizes in MB of 1e6 bytes.
+
+Every function passes None on: what was not measured has no words here, the page says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from edge_sdk_tools.evaluate.statistics import Interval
+from edge_sdk_tools.prove.output_change import OutputChange, StepKind
+from edge_sdk_tools.report.schema import Candidate, LayerNoise, LayerSensitivity, Measure, OperatorSize, Step
+
+_STEPS = (1, 2, 2.5, 5, 10)
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """A number on an axis: where, in percent of the axis, and as text."""
+
+    at: float
+    text: str
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """A stretch of numbers, of a length above 0.
+
+    Attributes:
+        low, high: its ends, in the unit of what is drawn; low is below high.
+    """
+
+    low: float
+    high: float
+
+    def at(self, value: float) -> float:
+        """Where a value lies, 0-100; values beyond an end lie on it."""
+        share = (value - self.low) / (self.high - self.low)
+        return round(100 * min(max(share, 0.0), 1.0), 2)
+
+    def ticks(self, most: int, form: str = "{:g}") -> tuple[Tick, ...]:
+        """At most `most` round numbers between the ends, with their texts by a format string."""
+        step = _round_step((self.high - self.low) / max(most - 1, 1))
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        numbers = [round(index * step, 12) + 0.0 for index in range(first, last + 1)]
+        return tuple(
+            Tick(self.at(number), form.format(number) if number else form.format(0).lstrip("+"))
+            for number in numbers[:most]
+        )
+
+
+def axis_over(values: Iterable[float], *, least: float, holds: float | None = 0.0) -> Axis:
+    """An axis over finite values.
+
+    Args:
+        values: any number of them.
+        least: its least length, so that one value, or equal ones, have an axis too.
+        holds: a value that must lie on it.
+    """
+    known = [*values, *(() if holds is None else (holds,))] or [0.0]
+    low, high = min(known), max(known)
+    missing = least - (high - low)
+    if missing <= 0:
+        return Axis(low, high)
+    if holds is not None and holds in (low, high):  # grow away from what must lie on it, not beyond it
+        return Axis(low, high + missing) if holds == low else Axis(low - missing, high)
+    return Axis(low - missing / 2, high + missing / 2)
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 2.5 and 5, times a power of ten, that is no smaller than `least`."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
+
+
+Tone: TypeAlias = Literal["fp32", "int8", "other", "loss", "gain", "float"]
+"""What a mark stands for; the style sheet gives it a colour in light and dark."""
+
+ROW_PX = 28
+_BAR_PX = 14
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One bar.
+
+    Attributes:
+        start, width: percent of the chart's width.
+        tone: of its colour.
+        y_px, height_px: within its row.
+    """
+
+    start: float
+    width: float
+    tone: Tone
+    y_px: float = (ROW_PX - _BAR_PX) / 2
+    height_px: float = _BAR_PX
+
+
+class Whisker(msgspec.Struct, frozen=True):
+    """An interval, from and to in percent of the chart's width."""
+
+    low: float
+    high: float
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One row.
+
+    Attributes:
+        label: whose it is.
+        detail: a few words on it; empty for none.
+        value: the figures as text; None says "not measured".
+        bars: none where nothing was measured.
+        whisker: around the end of the bar.
+    """
+
+    label: str
+    detail: str
+    value: str | None
+    bars: tuple[Bar, ...] = ()
+    whisker: Whisker | None = None
+
+
+class BarChart(msgspec.Struct, frozen=True):
+    """Rows on one axis.
+
+    Attributes:
+        title: what it shows, for those who hear the page.
+        unit: of the axis, in words.
+        rows: at once visible.
+        ticks: of the axis.
+        zero: where the axis has its 0, in percent of the width.
+        folded: further rows, shown on demand.
+    """
+
+    title: str
+    unit: str
+    rows: tuple[Row, ...]
+    ticks: tuple[Tick, ...]
+    zero: float
+    folded: tuple[Row, ...] = ()
+
+
+def bar_between(axis: Axis, start: float, end: float, tone: Tone) -> Bar:
+    """A bar from one value to another, whichever is larger."""
+    low, high = sorted((axis.at(start), axis.at(end)))
+    return Bar(low, round(high - low, 2), tone)
+
+
+def whisker_over(axis: Axis, interval: Interval, base: float = 0.0) -> Whisker:
+    """An interval on top of a base."""
+    return Whisker(axis.at(base + interval.low), axis.at(base + interval.high))
+
+
+_SPACE = "\N{NO-BREAK SPACE}"
+"""A figure and its unit stay on one line, and so do the ends of an interval."""
+
+_HUNDREDTH = 0.01
+_WHOLE_MS = 10
+_NEGLIGIBLE = 1e-5
+
+
+def percent(share: float | None) -> str | None:
+    """`82.8%`."""
+    return None if share is None else f"{_settled(100 * share):.1f}%"
+
+
+def measure(figure: Measure | None) -> str | None:
+    """`82.8% [79.7 to 85.7]`, without its name."""
+    if figure is None:
+        return None
+    value, low, high = (_settled(100 * x) for x in (figure.value.value, figure.value.low, figure.value.high))
+    return f"{value:.1f}% [{low:.1f}{_SPACE}to{_SPACE}{high:.1f}]"
+
+
+def points(change: Interval | None) -> str | None:
+    """`-0.5 [-2.0 to +0.8]`, in hundredths."""
+    if change is None:
+        return None
+    value, low, high = (_settled(100 * x) for x in (change.value, change.low, change.high))
+    return f"{value:+.1f} [{low:+.1f}{_SPACE}to{_SPACE}{high:+.1f}]"
+
+
+def points_alone(change: float | None) -> str | None:
+    """`-0.5`."""
+    return None if change is None else f"{_settled(100 * change):+.1f}"
+
+
+def times(ratio: float | None) -> str | None:
+    """`0.54x`."""
+    return None if ratio is None else f"{ratio:.2f}x"
+
+
+def megabytes(size_mb: float | None) -> str | None:
+    """`4.99 MB`; `141 MB` of many, kB where megabytes would say little."""
+    if size_mb is None:
+        return None
+    if 0 < size_mb < 0.1:
+        return f"{size_mb * 1e3:,.1f}{_SPACE}kB"
+    return f"{size_mb:,.0f}{_SPACE}MB" if size_mb >= 100 else f"{size_mb:.2f}{_SPACE}MB"
+
+
+def octets(size: int | None) -> str | None:
+    """Bytes as `4.99 MB`, `1.2 kB` or `16 B`."""
+    if size is None:
+        return None
+    return f"{size}{_SPACE}B" if size < 1000 else megabytes(size / 1e6)
+
+
+def decibels(ratio_db: float | None) -> str | None:
+    """`31.2 dB`."""
+    return None if ratio_db is None else f"{_settled(ratio_db):.1f}{_SPACE}dB"
+
+
+def relative(error: float | None) -> str | None:
+    """`9.1% (20.9 dB)`: an amplitude over the signal's, and the signal over it."""
+    if error is None:
+        return None
+    if error <= 0:
+        return "0%"
+    share = f"{100 * error:.2g}%" if error < _HUNDREDTH else f"{_settled(100 * error):.1f}%"
+    shown = f"below{_SPACE}0.001%" if error < _NEGLIGIBLE else share
+    return f"{shown} ({decibels(-20 * math.log10(error))})"
+
+
+def images(count: int) -> str:
+    """`1 image`, `8 images`."""
+    return f"{count} image{'' if count == 1 else 's'}"
+
+
+def millions(count: float | None) -> str | None:
+    """`79.0 M`."""
+    return None if count is None else f"{count:,.1f}{_SPACE}M"
+
+
+def milliseconds(low_ms: float | None, high_ms: float | None) -> str | None:
+    """`4.1 to 17 ms`; of what is known of it, and no finer than an estimate is."""
+    known = [
+        f"{value:.0f}" if value >= _WHOLE_MS else f"{value:.1f}" for value in (low_ms, high_ms) if value is not None
+    ]
+    return f"{' to '.join(known)}{_SPACE}ms" if known else None
+
+
+def _settled(value: float) -> float:
+    """Rounded to a tenth; never a minus zero."""
+    return round(value, 1) + 0.0
+
+
+MOST_ROWS = 20
+"""Layers that are shown at once; a network has fifty to a few hundred, and few of them matter."""
+
+MOST_NOISY = 12
+"""The same for noise that says nothing yet of the outputs."""
+
+_TICKS = 6
+_LEAST_LOSS = 0.005
+_LEAST_NOISE = 0.01
+_DRAWN_DB = (-40.0, 200.0)  # beyond it a bar says nothing more, and powers of ten overflow
+
+
+def sensitivity(layers: Sequence[LayerSensitivity]) -> BarChart:
+    """Layers by what their integers cost, the worst first: quality where it was measured, else noise."""
+    by_loss = any(layer.loss is not None for layer in layers)
+    harms = {id(layer): layer.loss if by_loss else _noise(layer.sqnr_db) for layer in layers}
+    ordered = sorted(layers, key=lambda layer: (harms[id(layer)] is None, -(harms[id(layer)] or 0.0), layer.node))
+    known = [harm for harm in harms.values() if harm is not None]
+    axis = axis_over(known, least=_LEAST_LOSS if by_loss else _LEAST_NOISE)
+    rows = tuple(_layer_row(axis, layer, harms[id(layer)], by_loss=by_loss) for layer in ordered)
+    in_hundreds = Axis(100 * axis.low, 100 * axis.high)
+    form, unit = ("{:g}", "points of quality lost") if by_loss else ("{:g}%", "noise over signal")
+    return BarChart(
+        "what each layer's integers cost", unit, rows[:MOST_ROWS], in_hundreds.ticks(_TICKS, form), axis.at(0.0),
+        rows[MOST_ROWS:],
+    )  # fmt: skip
+
+
+def noise(layers: Sequence[LayerNoise]) -> BarChart:
+    """Layers by the noise that they read, the worst first: that of activations above, that of weights below."""
+    ordered = sorted(layers, key=lambda layer: (layer.sqnr_db is None, layer.sqnr_db or 0.0, layer.node))
+    both = [_noise(db) for layer in layers for db in (layer.activation_sqnr_db, layer.weight_sqnr_db)]
+    axis = axis_over([one for one in both if one is not None], least=_LEAST_NOISE)
+    rows = tuple(_noise_row(axis, layer) for layer in ordered)
+    in_percent = Axis(100 * axis.low, 100 * axis.high)
+    return BarChart(
+        "noise that each layer reads", "noise over signal", rows[:MOST_NOISY], in_percent.ticks(_TICKS, "{:g}%"),
+        axis.at(0.0), rows[MOST_NOISY:],
+    )  # fmt: skip
+
+
+def sizes(operators: Sequence[OperatorSize]) -> BarChart:
+    """Bytes of weights by type of operator, FP32 above INT8."""
+    known = [size for op in operators for size in (op.fp32_bytes, op.int8_bytes) if size is not None]
+    axis = axis_over([size / 1e6 for size in known], least=1e-6)
+    rows = tuple(_size_row(axis, operator) for operator in operators)
+    return BarChart("weights by type of operator", "MB", rows[:MOST_ROWS], axis.ticks(_TICKS), 0.0, rows[MOST_ROWS:])
+
+
+def _layer_row(axis: Axis, layer: LayerSensitivity, harm: float | None, *, by_loss: bool) -> Row:
+    work = percent(layer.macs_share)
+    detail = f"{layer.operator}, {'integer' if layer.is_integer else 'left float'}" + (
+        f", {work} of MACs" if work else ""
+    )
+    tone: Tone = "float" if not layer.is_integer else ("loss" if harm is None or harm >= 0 or not by_loss else "gain")
+    bars = () if harm is None else (bar_between(axis, 0.0, harm, tone),)
+    change = points_alone(None if layer.loss is None else -layer.loss)
+    words = (change and f"{change} points") if by_loss else decibels(layer.sqnr_db)
+    return Row(layer.node, detail, words, bars)
+
+
+def _noise_row(axis: Axis, layer: LayerNoise) -> Row:
+    work = percent(layer.macs_share)
+    pairs: tuple[tuple[float | None, Tone, float], ...] = (
+        (_noise(layer.activation_sqnr_db), "int8", 4.0),
+        (_noise(layer.weight_sqnr_db), "float", 15.0),
+    )
+    bars = tuple(Bar(0.0, axis.at(harm), tone, y_px, 9.0) for harm, tone, y_px in pairs if harm is not None)
+    detail = layer.operator + (f", {work} of MACs" if work else "")
+    return Row(layer.node, detail, decibels(layer.sqnr_db), bars)
+
+
+def _noise(sqnr_db: float | None) -> float | None:
+    """Amplitude of the noise over that of the signal: 20 dB are 10 %."""
+    if sqnr_db is None:
+        return None
+    low, high = _DRAWN_DB
+    return float(10 ** (-min(max(sqnr_db, low), high) / 20))
+
+
+def _size_row(axis: Axis, operator: OperatorSize) -> Row:
+    pairs: tuple[tuple[int | None, Tone, float], ...] = (
+        (operator.fp32_bytes, "fp32", 4.0),
+        (operator.int8_bytes, "int8", 15.0),
+    )
+    bars = tuple(Bar(0.0, axis.at(size / 1e6), tone, y_px, 9.0) for size, tone, y_px in pairs if size is not None)
+    texts = [octets(size) or "not measured" for size, _, _ in pairs]
+    return Row(operator.operator, "", " → ".join(texts) if bars else None, bars)
+
+
+_LEAST_ERROR = 0.01
+_LEAST_MB = 1e-3
+
+
+def errors(steps: Sequence[Step]) -> BarChart:
+    """What each step adds to the error of the raw outputs; then the sum of that, and what was measured in all.
+
+    Independent errors add up as squares. Where the two last bars differ, the steps' errors are not independent: they
+    cancel each other, or point the same way.
+    """
+    names = {step.kind: step.name for step in steps}
+    changed = [(step, step.outputs) for step in steps if step.outputs]
+    chain = _shipped_chain(steps)
+    own = [change.relative_error for _, change in changed if change.relative_error is not None]
+    summed = math.sqrt(sum(change.relative_error**2 for change in chain if change.relative_error is not None))
+    total = chain[-1].total_error if chain else None
+    axis = axis_over([*own, summed, total or 0.0], least=_LEAST_ERROR)
+    rows = [_own(axis, step.name, change, names.get(change.against, change.against)) for step, change in changed]
+    if total is not None:
+        ends = f"FP32 to {names.get('ort', 'the end')}, which ships"
+        rows.append(_bar(axis, "sum of these steps", "root of the sum of squares", summed, "other"))
+        rows.append(_bar(axis, "measured in all", ends, total, "other"))
+    in_percent = Axis(100 * axis.low, 100 * axis.high)
+    return BarChart(
+        "what each step adds to the error of the raw outputs", "error over signal", tuple(rows),
+        in_percent.ticks(_TICKS, "{:g}%"), axis.at(0.0),
+    )  # fmt: skip
+
+
+def costs(steps: Sequence[Step]) -> BarChart:
+    """Size of the file above, memory at its peak below, of every step of which either is known."""
+    known = [step for step in steps if step.size_mb is not None or step.peak_memory_mb is not None]
+    figures = [x for step in known for x in (step.size_mb, step.peak_memory_mb) if x is not None]
+    axis = axis_over(figures, least=_LEAST_MB)
+    rows = tuple(_cost(axis, step) for step in known)
+    return BarChart("file and memory of each step", "MB", rows, axis.ticks(_TICKS), 0.0)
+
+
+def _shipped_chain(steps: Sequence[Step]) -> list[OutputChange]:
+    """From the float model to the file that ships, each step measured from the one before it; in that order."""
+    changes = {step.kind: step.outputs for step in steps if step.outputs}
+    chain: list[OutputChange] = []
+    change = changes.get("ort")
+    while change is not None and change.relative_error is not None:
+        chain.insert(0, change)
+        change = None if change.against == "fp32" else changes.get(change.against)
+    return chain
+
+
+def _own(axis: Axis, name: str, change: OutputChange, against: str) -> Row:
+    beside = f"beside {against}, {_inputs(change)}"
+    if change.identical:
+        return Row(name, beside, "not a bit differs", (bar_between(axis, 0.0, 0.0, "gain"),))
+    if change.relative_error is None:
+        return Row(name, beside, f"largest difference {change.largest:.2g}")
+    return _bar(axis, name, beside, change.relative_error, "loss")
+
+
+def _bar(axis: Axis, name: str, detail: str, error: float, tone: Tone) -> Row:
+    return Row(name, detail, relative(error), (bar_between(axis, 0.0, error, tone),))
+
+
+def _inputs(change: OutputChange) -> str:
+    if change.images == change.inputs:
+        return images(change.images)
+    return f"{change.inputs} inputs, {change.images} of them images"
+
+
+def _cost(axis: Axis, step: Step) -> Row:
+    pairs: tuple[tuple[float | None, Tone, float], ...] = (
+        (step.size_mb, "fp32", 4.0),
+        (step.peak_memory_mb, "int8", 15.0),
+    )
+    bars = tuple(Bar(0.0, axis.at(size), tone, y_px, 9.0) for size, tone, y_px in pairs if size is not None)
+    return Row(step.name, "", " / ".join(megabytes(size) or "not measured" for size, _, _ in pairs), bars)
+
+
+HEIGHT_PX = 340
+_TOP_PX, _BOTTOM_PX = 28, 300
+_LEFT, _RIGHT = 9.0, 95.0  # percent of the width; left of it stand the numbers
+_LEAST_RATIO = 0.1
+_LEAST_POINTS = 1.0
+_MARGIN = 0.08  # of each axis, so that no point lies on the edge
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One recipe.
+
+    Attributes:
+        number: as in the table.
+        x: percent of the width.
+        y_px, top_px, bottom_px: its change, and the interval of it, from the top.
+        state: chosen, held, or missed the gate.
+        title: all of it, in words.
+    """
+
+    number: int
+    x: float
+    y_px: float
+    top_px: float
+    bottom_px: float
+    state: str
+    title: str
+
+
+class Scatter(msgspec.Struct, frozen=True):
+    """The chart.
+
+    Attributes:
+        points: the chosen one last, so that it lies on top.
+        x_ticks: percent of the width.
+        y_ticks: pixels from the top.
+        gate_px: where the gate lies; None without one.
+        left_out: recipes without a latency or a change.
+    """
+
+    points: tuple[Point, ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    gate_px: float | None
+    left_out: int
+
+
+def scatter(candidates: Sequence[Candidate], least_change: float | None) -> Scatter | None:
+    """Draw the recipes; None where not one has both figures.
+
+    Args:
+        candidates: numbered from 1 in this order.
+        least_change: the gate, -1 to 0.
+    """
+    drawn = [(n, c) for n, c in enumerate(candidates, start=1) if c.change and c.latency_ratio is not None]
+    if not drawn:
+        return None
+    gate = None if least_change is None else 100 * least_change
+    reaches = [100 * edge for _, c in drawn if c.change for edge in (c.change.low, c.change.high)]
+    across = _wider(axis_over([c.latency_ratio or 0.0 for _, c in drawn], least=_LEAST_RATIO, holds=None))
+    upwards = _wider(axis_over([*reaches, *(() if gate is None else (gate,))], least=_LEAST_POINTS))
+    placed = [_point(number, candidate, across, upwards) for number, candidate in drawn]
+    return Scatter(
+        tuple(sorted(placed, key=lambda point: point.state == "chosen")),
+        tuple(Tick(_x(tick.at), tick.text) for tick in across.ticks(_TICKS, "{:g}x")),
+        tuple(Tick(_y(tick.at), tick.text) for tick in upwards.ticks(_TICKS, "{:+g}")),
+        None if gate is None else _y(upwards.at(gate)),
+        len(candidates) - len(drawn),
+    )
+
+
+def _point(number: int, candidate: Candidate, across: Axis, upwards: Axis) -> Point:
+    state = "chosen" if candidate.chosen else "held" if candidate.held else "missed"
+    change = candidate.change
+    y, top, bottom = (
+        _y(upwards.at(100 * value)) for value in ((change.value, change.high, change.low) if change else (0, 0, 0))
+    )
+    words = f"{number}: {candidate.recipe}; {points(change)} points, {times(candidate.latency_ratio)}; {state}"
+    return Point(number, _x(across.at(candidate.latency_ratio or 0.0)), y, top, bottom, state, words)
+
+
+def _wider(axis: Axis) -> Axis:
+    margin = _MARGIN * (axis.high - axis.low)
+    return Axis(axis.low - margin, axis.high + margin)
+
+
+def _x(along: float) -> float:
+    """Percent of the axis as percent of the whole width."""
+    return round(_LEFT + (_RIGHT - _LEFT) * along / 100, 2)
+
+
+def _y(along: float) -> float:
+    """Percent of the axis as pixels from the top."""
+    return round(_BOTTOM_PX - (_BOTTOM_PX - _TOP_PX) * along / 100, 1)
+
+
+_LEAST_STEPS = 0.01  # of the waterfall's axis: without any loss it still has a length
+
+_TONES: dict[StepKind, Tone] = {
+    "source": "other",
+    "teacher": "other",
+    "fp32": "fp32",
+    "simplified": "fp32",
+    "int8": "int8",
+    "ort": "int8",
+    "arm": "int8",
+}
+
+
+def figure_of(step: Step, *, labelled: bool) -> Measure | None:
+    """The figure that a chart of steps shows: quality, or agreement where no step has a quality."""
+    return step.quality if labelled else step.agreement
+
+
+def is_labelled(steps: Sequence[Step]) -> bool:
+    """Whether any step was measured against labels."""
+    return any(step.quality for step in steps)
+
+
+def ladder(steps: Sequence[Step]) -> BarChart:
+    """How good each step is, from 0 to 100 %, with its interval."""
+    axis, labelled = Axis(0.0, 1.0), is_labelled(steps)
+    shown = [step for step in steps if figure_of(step, labelled=labelled) or not _is_told_elsewhere(step, steps)]
+    rows = []
+    names = [figure.name for step in steps if (figure := figure_of(step, labelled=labelled))]
+    for step in shown:
+        figure = figure_of(step, labelled=labelled)
+        is_reference = figure is None and not labelled and step.kind == "fp32" and names
+        row = Row(step.name, step.what, "compared with" if is_reference else measure(figure))
+        if figure:
+            bars = (bar_between(axis, 0.0, figure.value.value, _TONES[step.kind]),)
+            row = msgspec.structs.replace(row, bars=bars, whisker=whisker_over(axis, figure.value))
+        rows.append(row)
+    title = names[0] if names else "quality"
+    return BarChart(f"{title} of each step", title, tuple(rows), axis.ticks(_TICKS, "{:.0%}"), 0.0)
+
+
+def waterfall(steps: Sequence[Step]) -> BarChart:
+    """What each step changed, each bar from where the step it is compared with ended."""
+    starts = _starts(steps)
+    ends = [start + step.change.value for start, step in zip(starts, steps, strict=True) if step.change]
+    reaches = [
+        start + edge
+        for start, step in zip(starts, steps, strict=True)
+        if step.change
+        for edge in (step.change.low, step.change.high)
+    ]
+    axis = axis_over([*starts, *ends, *reaches], least=_LEAST_STEPS)
+    in_points = Axis(100 * axis.low, 100 * axis.high)
+    base = _base(steps)
+    rows = tuple(
+        _fall(axis, step, start, step.change)
+        if step.change
+        else Row(step.name, "", "where it starts" if step.kind == base else None)
+        for step, start in zip(steps, starts, strict=True)
+        if step.change or step.kind == base or not _is_told_elsewhere(step, steps)
+    )
+    return BarChart("what each step changed", "points", rows, in_points.ticks(_TICKS, "{:+g}"), axis.at(0.0))
+
+
+def _is_told_elsewhere(step: Step, steps: Sequence[Step]) -> bool:
+    """Whether the chart of raw outputs, or a reason, stands for a step that has no quality of its own."""
+    against = {other.outputs.against for other in steps if other.outputs}
+    return bool(step.outputs or step.left_out or step.kind in against)
+
+
+def _starts(steps: Sequence[Step]) -> list[float]:
+    """From where each step's change is drawn, -1 to 1, the first step at 0.
+
+    A step that was not measured ends where it starts: what it lost shows in the next one that was.
+    """
+    ends: dict[StepKind, float] = {}
+    starts, before = [], 0.0
+    for step in steps:
+        start = ends.get(step.against, 0.0) if step.against else before
+        before = start + (step.change.value if step.change else 0.0)
+        ends[step.kind] = before
+        starts.append(start)
+    return starts
+
+
+def _fall(axis: Axis, step: Step, start: float, change: Interval) -> Row:
+    tone: Tone = "loss" if change.value < 0 else "gain"
+    bars = (bar_between(axis, start, start + change.value, tone),)
+    detail = "no difference" if change.low == change.high == 0 else "within noise" if change.contains_zero else ""
+    return Row(step.name, detail, points(change), bars, whisker_over(axis, change, start))
+
+
+def _base(steps: Sequence[Step]) -> StepKind | None:
+    """The step that the first change is measured from; None without any change."""
+    before: StepKind | None = None
+    for step in steps:
+        if step.change:
+            return step.against or before
+        if step.quality or step.agreement or step.kind == "fp32":
+            before = step.kind
+    return None

@@ -1,0 +1,328 @@
+"""The images on which INT8 lies furthest from FP32, drawn.
+
+record: what the steps of a build gave, as the ledger has it.
+
+Owns what is left out: a figure that nobody measured is None there, and never zero.
+
+The steps of a build as the ledger has them: what was measured of each form of the model.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+import onnx
+
+from edge_sdk.core.files import read_regular
+from edge_sdk.core.machine import Cpu
+from edge_sdk.inference.session import Session
+from edge_sdk.inference.settings import SessionSettings
+from edge_sdk_tools.datasets.images import MAX_BYTES, decode_image
+from edge_sdk_tools.distillation.step import Distilled
+from edge_sdk_tools.distillation.worst import WorstImage as Worst
+from edge_sdk_tools.evaluate.model import Subject, from_checked
+from edge_sdk_tools.evaluate.statistics import Figure, Interval
+from edge_sdk_tools.gates import Steps
+from edge_sdk_tools.importers.plan import ImportRecord, read_import_record
+from edge_sdk_tools.prove.golden import Proof
+from edge_sdk_tools.prove.output_change import OutputChange, StepKind
+from edge_sdk_tools.quantize.local_noise import LocalNoise
+from edge_sdk_tools.report.schema import (
+    Candidate,
+    LayerNoise,
+    LayerSensitivity,
+    Ledger,
+    Measure,
+    Step,
+    Verdict,
+    WorstImage,
+    operator_sizes,
+    side_by_side,
+)
+from edge_sdk_tools.search.search import Trial
+from edge_sdk_tools.search.sensitivity import Sensitivity
+
+
+def pictured(worst: tuple[Worst, ...], steps: Steps, int8: Trial) -> list[WorstImage]:
+    """Both models asked again about each image, and what they say drawn side by side; without those that are gone."""
+    if not worst:
+        return []
+    spec, labels = steps.spec, steps.checked.labels
+    session = Session(int8.converted.model.read_bytes(), SessionSettings(), "the converted model")
+    fp32 = from_checked("FP32", spec, steps.checked)
+    models = [fp32.open(), Subject("INT8", spec, labels, session, "").open()]
+    found = []
+    for one in worst:
+        try:
+            pixels = decode_image(read_regular(one.file, MAX_BYTES))
+        except OSError:
+            pixels = None
+        if pixels is None:
+            continue  # it was there a minute ago
+        fp32_result, int8_result = (model(pixels).result for model in models)
+        background = bool(fp32.background)
+        picture = side_by_side(pixels, fp32_result, int8_result, labels, background_class=background)
+        found.append(
+            WorstImage(image=one.file.name, truth=one.truth, fp32=one.teacher, int8=one.student, picture=picture)
+        )
+    return found
+
+
+_FLOAT_FILES = {
+    ".onnx": ("ONNX file", "FP32, arranged for its CPU by the device that loads it"),
+    ".ort": ("ORT file", "FP32, style Fixed"),
+}
+
+
+def step_rows(steps: Steps, int8: Trial) -> tuple[Step, ...]:
+    """All steps that were taken, in their order, and the last one also where it was not.
+
+    Args:
+        steps: what the build gave.
+        int8: the INT8 model that is shown: the one that ships, or the best of those that do not.
+    """
+    imported = read_import_record(Path(steps.spec.model))
+    rows = [
+        *_source(imported),
+        *_teacher(steps.distilled),
+        _fp32(steps, int8, imported),
+        Step(
+            kind="simplified",
+            name="simplified",
+            what="constants folded",
+            size_mb=_megabytes(steps.simplified.path),
+        ),
+        *_converted(steps, int8),
+        *_arm(steps),
+    ]
+    return tuple(_with_chain(row, steps) for row in rows)
+
+
+def change_of(proof: Proof) -> Interval:
+    """Quality less FP32's, or without labels what is missing in agreement."""
+    figure = next(iter((*proof.evaluation.quality, *proof.evaluation.agreement)))
+    return figure.difference if figure.difference is not None else _missing(figure.value)
+
+
+def _source(imported: ImportRecord | None) -> list[Step]:
+    if imported is None:
+        return []
+    return [Step(kind="source", name=imported.origin, what=f"imported by {imported.exporter}")]
+
+
+def _teacher(distilled: Distilled | None) -> list[Step]:
+    if distilled is None:
+        return []
+    promise, quality = distilled.promise, distilled.teacher_quality
+    return [
+        Step(
+            kind="teacher",
+            name="teacher",
+            what=promise.teacher,
+            size_mb=distilled.teacher_mb,
+            quality=Measure(promise.metric, quality) if quality else None,
+            latency_ratio=distilled.latency_ratio,
+        )
+    ]
+
+
+def _fp32(steps: Steps, int8: Trial, imported: ImportRecord | None) -> Step:
+    quality = int8.proof.evaluation.quality
+    reference = quality[0].reference if quality else None
+    return Step(
+        kind="fp32",
+        name="FP32",
+        what=f"{Path(steps.spec.model).name}, as given",
+        size_mb=steps.checked.proto.ByteSize() / 1e6,
+        quality=Measure(quality[0].name, reference) if reference else None,
+        change=_change_from_teacher(steps.distilled),
+        against="teacher" if steps.distilled else None,
+        latency_ratio=1.0,
+        outputs=_import_change(imported),
+    )
+
+
+def _change_from_teacher(distilled: Distilled | None) -> Interval | None:
+    """What the student lost; its interval is that of the difference, or without labels of the agreement."""
+    if distilled is None:
+        return None
+    promise = distilled.promise
+    if promise.teacher_value is None:
+        return _missing(Interval(promise.student, promise.low, promise.high))
+    return Interval(promise.student - promise.teacher_value, promise.low, promise.high)
+
+
+def _import_change(imported: ImportRecord | None) -> OutputChange | None:
+    if imported is None:
+        return None
+    return OutputChange(
+        against="source",
+        images=imported.images,
+        inputs=imported.inputs,
+        largest=imported.largest,
+        largest_share=imported.largest_share,
+    )
+
+
+def _converted(steps: Steps, int8: Trial) -> list[Step]:
+    choice, recipe = steps.choice, int8.quantized.recipe.text
+    taken = f"{steps.input.dtype} {steps.input.layout} {steps.input.color}"
+    if choice.precision == "int8":
+        return [
+            Step(kind="int8", name="INT8", what=recipe, size_mb=_megabytes(int8.quantized.path)),
+            _measured("ort", "ORT file", f"style Fixed, takes {taken}", choice.proof, shipped=True),
+        ]
+    return [
+        _measured("int8", "INT8", f"{recipe}, not carried", int8.proof),
+        _measured("ort", *_FLOAT_FILES[choice.converted.model.suffix], choice.proof, shipped=True),
+    ]
+
+
+def _measured(kind: StepKind, name: str, what: str, proof: Proof, *, shipped: bool = False) -> Step:
+    """A step with what was measured of it beside FP32."""
+    quality, agreement = proof.evaluation.quality, proof.evaluation.agreement
+    return Step(
+        kind=kind,
+        name=name,
+        what=what,
+        size_mb=proof.model_mb,
+        quality=Measure(quality[0].name, quality[0].value) if quality else None,
+        agreement=Measure(agreement[0].name, agreement[0].value) if agreement else None,
+        change=change_of(proof),
+        against="fp32",
+        latency_ratio=proof.latency_ms / proof.fp32_latency_ms,
+        shipped=shipped,
+    )
+
+
+def _arm(steps: Steps) -> list[Step]:
+    chain = steps.chain
+    if "arm" not in chain.changes and not chain.arm_left_out:
+        return []
+    what = f"the same file on an emulated {chain.core}" if chain.core else "the same file"
+    return [Step(kind="arm", name="ARM", what=what, left_out=chain.arm_left_out)]
+
+
+def _with_chain(row: Step, steps: Steps) -> Step:
+    chain = steps.chain
+    return msgspec.structs.replace(
+        row,
+        outputs=chain.changes.get(row.kind, row.outputs),
+        peak_memory_mb=chain.peak_memory_mb.get(row.kind),
+    )
+
+
+def _missing(agreement: Interval) -> Interval:
+    return Interval(agreement.value - 1, agreement.low - 1, agreement.high - 1)
+
+
+def _megabytes(path: Path) -> float:
+    return path.stat().st_size / 1e6
+
+
+_PICTURES = 6
+_LIBRARIES = ("edge-sdk", "numpy", "onnx", "onnxruntime", "opencv-python-headless")
+
+
+def record_of(steps: Steps) -> Ledger:
+    """The record of a build."""
+    search, choice = steps.search, steps.choice
+    int8 = search.chosen or search.best
+    evaluation = int8.proof.evaluation
+    return Ledger(
+        name=steps.spec.name,
+        target=steps.target.name,
+        task=steps.spec.task,
+        data=str(steps.images.evaluation.format),
+        images=evaluation.images,
+        verdict=_verdict(steps, int8.proof),
+        steps=step_rows(steps, int8),
+        candidates=tuple(_candidate(trial, search.chosen) for trial in search.trials),
+        sensitivity=tuple(_layer(layer, choice.float_nodes) for layer in search.sensitivities),
+        local_noise=tuple(_noise(layer) for layer in steps.noise),
+        sizes=operator_sizes(onnx.load(steps.simplified.path), onnx.load(int8.quantized.path)),
+        worst_images=tuple(pictured(int8.proof.worst[:_PICTURES], steps, int8)),
+        boards=(steps.board,) if steps.board else (),
+        warnings=(*evaluation.warnings, *search.doubts, *steps.chain.doubts),
+        command=(_program(Path(sys.argv[0]).name), *sys.argv[1:]),
+        libraries={name: version(name) for name in _LIBRARIES},
+        created_at=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        host_cpu=Cpu.read().name,
+    )
+
+
+def _verdict(steps: Steps, int8: Proof) -> Verdict:
+    choice, gates = steps.choice, steps.spec.gates
+    figure = next(iter((*int8.evaluation.quality, *int8.evaluation.agreement)))
+    if figure.reference is not None:
+        least = -gates.int8_max_drop_relative * figure.reference.value
+    else:
+        least = gates.int8_min_agreement - 1
+    why = choice.fallback_reason or steps.search.doubt or f"INT8 holds its gates: {_change_line(figure)}"
+    mend = (
+        "check input.mean, std, color and resize",
+        "calibrate with more images like those that the camera sees",
+        "lower gates.int8_max_drop_relative or int8_min_agreement",
+    )
+    return Verdict(
+        carries=choice.precision,
+        why=why,
+        next_steps=mend if choice.fallback_reason else (),
+        least_change=least,
+        latency_budget_ms=steps.latency_budget_ms,
+    )
+
+
+def _change_line(figure: Figure) -> str:
+    if figure.difference is None:
+        return f"{figure.name} {figure.value.value:.1%}"
+    return f"{figure.name} changes by {100 * figure.difference.value + 0.0:+.1f} points"
+
+
+def _candidate(trial: Trial, chosen: Trial | None) -> Candidate:
+    return Candidate(
+        recipe=trial.quantized.recipe.text,
+        change=change_of(trial.proof),
+        latency_ratio=trial.proof.latency_ms / trial.proof.fp32_latency_ms,
+        held=trial.shortfall is None,
+        why=trial.shortfall.line if trial.shortfall else "",
+        chosen=trial is chosen,
+        board_minstructions=trial.board.int8_millions if trial.board else None,
+    )
+
+
+def _layer(layer: Sensitivity, float_nodes: tuple[str, ...]) -> LayerSensitivity:
+    """One row a layer; operators of a type that were judged together are one row too."""
+    return LayerSensitivity(
+        node=layer.nodes[0] if layer.macs_share else f"all {layer.operator}",
+        operator=layer.operator,
+        sqnr_db=_decibels(layer.noise),
+        macs_share=layer.macs_share,
+        is_integer=layer.nodes[0] not in float_nodes,
+    )
+
+
+def _noise(layer: LocalNoise) -> LayerNoise:
+    return LayerNoise(
+        node=layer.node,
+        operator=layer.operator,
+        activation_sqnr_db=_decibels(layer.activation_noise),
+        weight_sqnr_db=_decibels(layer.weight_noise),
+        sqnr_db=layer.sqnr_db,
+        macs_share=layer.macs_share,
+    )
+
+
+def _decibels(noise: float | None) -> float | None:
+    """Signal over noise; none where there is no noise."""
+    return -10 * math.log10(noise) if noise else None
+
+
+def _program(name: str) -> str:
+    """As people start it; `python -m edge_sdk` has the name of a file inside."""
+    return "edge-sdk" if name == "__main__.py" else name

@@ -1,0 +1,630 @@
+"""What integers cost layer by layer: at the outputs of the model, and at the layer itself.
+
+Ledger: every step of a build side by side, what each gave, cost and lost.
+
+Owns the values, their checks, and their form as JSON. Measures nothing and draws nothing. A field that is None was not
+measured; it is never a zero, and a zero is never a gap.
+
+The JSON Schema of report.json, generated from the record's types.
+
+What makes a record sound: numbers that are numbers, in their range, and texts that any file can hold.
+
+JSON has no NaN: it would be written as null, and null says "not measured". So it is refused where it arises.
+
+Step: one form of the model on its way, and what was measured of it.
+
+VariantRow: what is said of one model of a bundle, or of one that was left out.
+
+Bytes of weights by the type of the operator that uses them, in a float model and in its QDQ form.
+
+side_by_side: what FP32 and INT8 see in one image, as one JPEG.
+
+Owns the sizes and the captions; the results are drawn as the device draws them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+import cv2
+import msgspec
+import numpy as np
+import onnx
+from msgspec import Meta
+from onnx import helper
+
+from edge_sdk.bundle.manifest import BoardEstimate, Precision
+from edge_sdk.core.frame import Detections, Geometry, Image, Result, Segmentation
+from edge_sdk.events.annotate import Annotator
+from edge_sdk_tools.evaluate.statistics import Interval
+from edge_sdk_tools.prove.output_change import STEP_ORDER, OutputChange, StepKind
+
+_UNWRITABLE = re.compile("[\ud800-\udfff\x00-\x08\x0b-\x1f\x7f]")  # HTML has no way to write them, UTF-8 for some none
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+BOUNDS = {
+    "size_mb": (0.0, math.inf),
+    "latency_ratio": (0.0, math.inf),
+    "peak_memory_mb": (0.0, math.inf),
+    "board_minstructions": (0.0, math.inf),
+    "latency_budget_ms": (0.0, math.inf),
+    "macs_share": (0.0, 1.0),
+    "loss": (-1.0, 1.0),
+    "change": (-1.0, 1.0),
+    "least_change": (-1.0, 0.0),
+    "fp32_bytes": (0.0, math.inf),
+    "int8_bytes": (0.0, math.inf),
+    "images": (0.0, math.inf),
+    "inputs": (0.0, math.inf),
+    "largest": (0.0, math.inf),
+    "largest_share": (0.0, math.inf),
+    "relative_error": (0.0, math.inf),
+    "total_error": (0.0, math.inf),
+    "cosine": (-1.0, 1.0),
+    "top1_agreement": (0.0, 1.0),
+}
+"""Of every number of a record, by the name of its field."""
+
+
+def settle(record: msgspec.Struct) -> None:
+    """Check the numbers of a record that was just made, and make its texts writable, in place.
+
+    A file may have a name that is no Unicode; a build must not fail over it when all is done but the report.
+
+    Raises:
+        ValueError: a number is NaN or infinite, out of its range, or outside its own interval.
+    """
+    for field in record.__struct_fields__:
+        value = getattr(record, field)
+        where = f"{type(record).__name__}.{field}"
+        if isinstance(value, (int, float, Interval)) and not isinstance(value, bool):
+            _check_number(where, field, value)
+        else:
+            clean = _writable(value)
+            if clean != value:
+                msgspec.structs.force_setattr(record, field, clean)
+
+
+def check_bounds(where: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside low to high.
+
+    Raises:
+        ValueError: it is, or it is no finite number.
+    """
+    if not math.isfinite(value):
+        raise ValueError(f"{where} is {value}, expected a finite number, or None where nothing was measured")
+    if not low <= value <= high:
+        expected = f"{low:g} or more" if math.isinf(high) else f"{low:g} to {high:g}"
+        raise ValueError(f"{where} is {value}, expected {expected}")
+
+
+def check_order(kinds: Sequence[str], order: Sequence[str]) -> None:
+    """Refuse steps that are there twice, or out of order.
+
+    Raises:
+        ValueError: they are.
+    """
+    places = [order.index(kind) for kind in kinds]
+    if places != sorted(set(places)):
+        raise ValueError(f"Ledger.steps are {', '.join(kinds)}; expected each once, in the order {', '.join(order)}")
+
+
+def check_one(where: str, flags: Sequence[bool]) -> None:
+    """Refuse a choice that was made twice.
+
+    Raises:
+        ValueError: it was.
+    """
+    if sum(flags) > 1:
+        raise ValueError(f"{where}: {sum(flags)}, expected one at most")
+
+
+def _check_number(where: str, field: str, value: float | Interval) -> None:
+    low, high = BOUNDS.get(field, (-math.inf, math.inf))
+    if not isinstance(value, Interval):
+        check_bounds(where, value, low, high)
+        return
+    for number in (value.low, value.high):
+        check_bounds(where, number, -math.inf, math.inf)
+    check_bounds(where, value.value, low, high)
+    if not value.low <= value.value <= value.high:
+        raise ValueError(
+            f"{where} is {value.value}, expected a figure inside its interval, {value.low} to {value.high}"
+        )
+
+
+def _writable(value: object) -> object:
+    """The same value; what no file can hold is replaced in a text, a tuple of texts, and a dict of texts."""
+    if isinstance(value, str):
+        return _UNWRITABLE.sub(_REPLACEMENT, value)
+    if isinstance(value, tuple):
+        return tuple(_writable(item) for item in value)
+    if isinstance(value, dict):
+        return {_writable(key): _writable(item) for key, item in value.items()}
+    return value
+
+
+class LayerSensitivity(msgspec.Struct, frozen=True, kw_only=True):
+    """What one layer loses when it computes in integers.
+
+    Attributes:
+        node: its name.
+        operator: its type.
+        sqnr_db: signal to quantization noise of the model's outputs, decibels, when this layer alone computes in
+            integers; None where it was not measured, or not a bit differs.
+        loss: of the whole model's quality, when this layer alone computes in integers, -1 to 1; below 0 it gained.
+        macs_share: of the model's multiply-accumulates, 0-1.
+        is_integer: it computes in integers; False for one that was left float.
+    """
+
+    node: str
+    operator: str
+    sqnr_db: float | None = None
+    loss: float | None = None
+    macs_share: float | None = None
+    is_integer: bool
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+
+class LayerNoise(msgspec.Struct, frozen=True, kw_only=True):
+    """How much quantization disturbs what one layer reads; what that does to the outputs is not known from it.
+
+    Attributes:
+        node: its name.
+        operator: its type.
+        activation_sqnr_db: signal to quantization noise of its input on the calibration images, decibels; None where
+            that is not quantized, or exact.
+        weight_sqnr_db: the same of its weights.
+        sqnr_db: of both together.
+        macs_share: of the model's multiply-accumulates, 0-1.
+    """
+
+    node: str
+    operator: str
+    activation_sqnr_db: float | None = None
+    weight_sqnr_db: float | None = None
+    sqnr_db: float | None = None
+    macs_share: float | None = None
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """One figure.
+
+    Attributes:
+        name: such as `top-1`, `mAP50-95`, `mIoU`, `top-1 agreement`.
+        value: a share, 0-1, with its 95 % interval.
+    """
+
+    name: str
+    value: Interval
+
+    def __post_init__(self) -> None:
+        settle(self)
+        check_bounds("Measure.value", self.value.value, 0, 1)
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One form of the model on its way.
+
+    Attributes:
+        kind: which step it is.
+        name: as the report has it: `PyTorch`, `teacher`, `FP32`, `INT8`, `ORT file`.
+        what: one line about it: the model's name, the recipe, the optimisation style.
+        size_mb: of its file or files, MB of 1e6 bytes.
+        quality: against labels.
+        agreement: with FP32, where that was compared.
+        change: its quality less that of the step before on the same images, paired, -1 to 1: what is below 0 was lost.
+            Of the agreement with FP32 where there are no labels.
+        against: which step `change` is measured from; None for the one before.
+        latency_ratio: median latency over that of FP32, in one run on the machine that built; FP32 itself has 1.
+        peak_memory_mb: of a process that loads it and runs it once, at its peak, above what that process had before, MB
+            of 1e6 bytes. Code of ONNX Runtime itself does not count.
+        outputs: how far its raw outputs lie from those of the step before.
+        left_out: why nothing was measured of it; empty where something was, or nobody knows.
+        shipped: the bundle carries this step's file; of one step at most.
+    """
+
+    kind: StepKind
+    name: str
+    what: str = ""
+    size_mb: float | None = None
+    quality: Measure | None = None
+    agreement: Measure | None = None
+    change: Interval | None = None
+    against: StepKind | None = None
+    latency_ratio: float | None = None
+    peak_memory_mb: float | None = None
+    outputs: OutputChange | None = None
+    left_out: str = ""
+    shipped: bool = False
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+
+class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One model.
+
+    Attributes:
+        name: such as `int8` or `int8.320x320`; `edge-sdk run --variant` takes it.
+        precision, size_wh: as in the manifest.
+        model_mb: its file, MB of 1e6 bytes.
+        latency_ms: median on this machine, one thread, in turn with the others.
+        latency_ratio: of that to FP32 at model.toml's size.
+        metric, value: by labels, or else agreement with FP32 at model.toml's size; 0-1.
+        change: value less FP32's at model.toml's size, paired; of agreement, value less 1.
+        integer_mac_share: as in the manifest; None for float.
+        estimate: of its time on the target; None where nothing counted it.
+        problem: why the bundle does not carry it; None when it does.
+        doubt: what to know before believing it; None where there is nothing.
+    """
+
+    name: str
+    precision: Precision
+    size_wh: tuple[int, int]
+    model_mb: float
+    latency_ms: float
+    latency_ratio: float
+    metric: str
+    value: float
+    change: Interval
+    integer_mac_share: float | None
+    estimate: BoardEstimate | None
+    problem: str | None
+    doubt: str | None
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+
+SCHEMA_VERSION = 1
+
+ShippedPrecision: TypeAlias = Literal["int8", "fp32"]
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One recipe that the search tried.
+
+    Attributes:
+        recipe: its settings, in words.
+        change: quality (without labels: agreement) less that of FP32, paired, -1 to 1: what is below 0 was lost.
+        latency_ratio: median latency over that of FP32, on the machine that built.
+        board_minstructions: one inference on the target's core, estimated, million instructions.
+        held: whether it passed the gate.
+        why: it did not; empty where it did.
+        chosen: whether it went into the bundle.
+    """
+
+    recipe: str
+    change: Interval | None = None
+    latency_ratio: float | None = None
+    board_minstructions: float | None = None
+    held: bool
+    why: str = ""
+    chosen: bool = False
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+
+class OperatorSize(msgspec.Struct, frozen=True):
+    """The weights of all operators of one type, in bytes; 0 where the model has none of them."""
+
+    operator: str
+    fp32_bytes: int | None
+    int8_bytes: int | None
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+
+class WorstImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An image on which INT8 lies furthest from FP32.
+
+    Attributes:
+        image: name of the file.
+        truth: what its label says, in words; None without labels.
+        fp32, int8: what each says of it, in words.
+        picture: JPEG, as of `side_by_side`: FP32 left, INT8 right; empty without one. It is not in report.json.
+    """
+
+    image: str
+    truth: str | None
+    fp32: str
+    int8: str
+    picture: bytes = b""
+
+    def __post_init__(self) -> None:
+        settle(self)
+        if self.picture and not self.picture.startswith(b"\xff\xd8\xff"):
+            raise ValueError("WorstImage.picture: expected the bytes of a JPEG")
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out.
+
+    Attributes:
+        carries: what the bundle's model computes in; None when there is no bundle.
+        why: one sentence.
+        next_steps: what to change, the most promising first; empty where nothing failed.
+        least_change: the gate: quality less FP32's, -1 to 0, below which a candidate did not hold it.
+        latency_budget_ms: promised to the device.
+    """
+
+    carries: ShippedPrecision | None
+    why: str
+    next_steps: tuple[str, ...] = ()
+    least_change: float | None = None
+    latency_budget_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        settle(self)
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of one build.
+
+    Attributes:
+        schema_version: of this record.
+        name: of the model.
+        target: what it was built for.
+        task: classification, detection or segmentation.
+        data: what the evaluation images are called, and `images`, how many of them.
+        verdict: what came out.
+        steps: in the order of `STEP_ORDER`, each kind once; those that were not taken are missing.
+        candidates: recipes, in the order in which they were tried; empty when nothing was searched.
+        sensitivity: layers by what their integers do to the outputs, where the search had to rank them.
+        local_noise: layers by the noise at their own inputs and weights, in the order of the graph.
+        sizes: weights by type of operator.
+        worst_images: the worst first.
+        boards: estimates.
+        variants: all models that were made for the bundle, the one that runs in front.
+        warnings: what a reader should know before believing.
+        command: the program and its arguments, as they were given.
+        libraries: versions by name.
+        created_at: ISO 8601, UTC.
+        host_cpu: of the machine that built, in its maker's words.
+    """
+
+    schema_version: Annotated[int, Meta(ge=1, le=SCHEMA_VERSION)] = SCHEMA_VERSION
+    name: str
+    target: str
+    task: str
+    data: str
+    images: int | None = None
+    verdict: Verdict
+    steps: tuple[Step, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    sensitivity: tuple[LayerSensitivity, ...] = ()
+    local_noise: tuple[LayerNoise, ...] = ()
+    sizes: tuple[OperatorSize, ...] = ()
+    worst_images: tuple[WorstImage, ...] = ()
+    boards: tuple[BoardEstimate, ...] = ()
+    variants: tuple[VariantRow, ...] = ()
+    warnings: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    libraries: dict[str, str] = {}
+    created_at: str = ""
+    host_cpu: str = ""
+
+    def __post_init__(self) -> None:
+        settle(self)
+        check_order([step.kind for step in self.steps], STEP_ORDER)
+        check_one("Ledger.steps shipped", [step.shipped for step in self.steps])
+        check_one("Ledger.candidates chosen", [candidate.chosen for candidate in self.candidates])
+
+    @property
+    def shipped(self) -> Step | None:
+        """The step whose file the bundle carries; None without one."""
+        return next((step for step in self.steps if step.shipped), None)
+
+
+def to_json(ledger: Ledger) -> bytes:
+    """The record as JSON, indented, ending in a line feed; the same record gives the same bytes.
+
+    Pictures are left out: scripts cannot read them and people have report.html. With them a file that is diffed, kept
+    for each build and searched would be a hundred times as large.
+    """
+    bare = tuple(msgspec.structs.replace(worst, picture=b"") for worst in ledger.worst_images)
+    data = msgspec.json.encode(msgspec.structs.replace(ledger, worst_images=bare), order="deterministic")
+    return msgspec.json.format(data, indent=2) + b"\n"
+
+
+def from_json(data: bytes) -> Ledger:
+    """Read what `to_json` wrote; unknown keys, of later versions, are passed over.
+
+    Raises:
+        msgspec.ValidationError: it is something else.
+    """
+    return msgspec.json.decode(data, type=Ledger)
+
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def report_schema() -> bytes:
+    """The JSON Schema of report.json, as docs/report.schema.json holds it."""
+    schema = msgspec.json.schema(Ledger)
+    for definition in schema["$defs"].values():
+        # Docstrings are indented before Python 3.13, and not from there on.
+        definition["description"] = inspect.cleandoc(definition["description"])
+        for name, field in definition["properties"].items():
+            for number in _numbers(field):
+                _bound(number, *BOUNDS.get(name, (-math.inf, math.inf)))
+    del schema["$defs"]["WorstImage"]["properties"]["picture"]  # in the page only
+    schema["$schema"] = _DIALECT
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
+
+
+def _numbers(field: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those alternatives of a field that are numbers."""
+    return [one for one in field.get("anyOf", [field]) if one.get("type") in ("number", "integer")]
+
+
+def _bound(number: dict[str, Any], low: float, high: float) -> None:
+    if math.isfinite(low):
+        number.setdefault("minimum", low)
+    if math.isfinite(high):
+        number.setdefault("maximum", high)
+
+
+_DEQUANTIZE = "DequantizeLinear"
+_PASSING = (_DEQUANTIZE, "QuantizeLinear", "Cast", "Identity", "Transpose", "Reshape")
+"""What stands between a weight and the operator that computes with it."""
+
+
+def size_by_operator(proto: onnx.ModelProto) -> dict[str, int]:
+    """Bytes of constants by the type of operator that they feed, the largest first.
+
+    A quantized weight counts for the operator behind its DequantizeLinear, with its scales and zero points; those of
+    activations count for QuantizeLinear. What several operators share counts once, for the first of them.
+
+    Args:
+        proto: weights inside; graphs in control flow count too.
+    """
+    nodes = [node for graph in _graphs(proto.graph) for node in graph.node]
+    uses: dict[str, list[onnx.NodeProto]] = {}
+    for node in nodes:
+        for name in node.input:
+            uses.setdefault(name, []).append(node)
+    constants = dict(_constants(proto.graph))
+    fixed = set(constants)
+    for node in nodes:
+        if _only_passes(node, fixed):
+            fixed.update(node.output)
+    totals: dict[str, int] = {}
+    for name, size in constants.items():
+        operator = _operator_of(name, uses, fixed)
+        if operator:
+            totals[operator] = totals.get(operator, 0) + size
+    return dict(sorted(totals.items(), key=lambda item: (-item[1], item[0])))
+
+
+def operator_sizes(fp32: onnx.ModelProto | None, int8: onnx.ModelProto | None) -> tuple[OperatorSize, ...]:
+    """Both models side by side, the largest in FP32 first; None for a model that is not there."""
+    before = size_by_operator(fp32) if fp32 else None
+    after = size_by_operator(int8) if int8 else None
+    names = dict.fromkeys((*(before or ()), *(after or ())))
+    return tuple(
+        OperatorSize(
+            name,
+            None if before is None else before.get(name, 0),
+            None if after is None else after.get(name, 0),
+        )
+        for name in names
+    )
+
+
+def _operator_of(name: str, uses: dict[str, list[onnx.NodeProto]], fixed: set[str]) -> str | None:
+    """The type of operator that computes with a constant; None for one that nobody reads."""
+    while name in uses:
+        node = uses[name][0]
+        if not _only_passes(node, fixed):
+            return "QuantizeLinear" if node.op_type == _DEQUANTIZE else str(node.op_type)
+        name = node.output[0]
+    return None
+
+
+def _only_passes(node: onnx.NodeProto, fixed: set[str]) -> bool:
+    """Whether a node makes one constant of another."""
+    return node.op_type in _PASSING and node.input[0] in fixed
+
+
+def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
+    """Names and bytes."""
+    for inner in _graphs(graph):
+        for weight in inner.initializer:
+            yield weight.name, _bytes_of(weight)
+        for node in inner.node:
+            for attribute in node.attribute:
+                if node.op_type == "Constant" and attribute.HasField("t"):
+                    yield node.output[0], _bytes_of(attribute.t)
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and those inside its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                if inner.node or inner.initializer:
+                    yield from _graphs(inner)
+
+
+def _bytes_of(tensor: onnx.TensorProto) -> int:
+    """Of its elements, however they are stored."""
+    item_bytes = int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return item_bytes * math.prod(int(side) for side in tensor.dims)
+
+
+PANEL_PX = 480
+"""The longer side of each half: texts stay readable, and a dozen pictures are about a megabyte."""
+
+_CAPTION_PX = 26
+_GAP_PX = 8
+_LEAST_WIDTH_PX = 64
+_GROUND = (46, 40, 36)  # BGR, dark in a light page and in a dark one
+_INK = (235, 235, 235)
+_JPEG_QUALITY = 85
+
+
+def side_by_side(
+    image: Image, fp32_result: Result, int8_result: Result, labels: Sequence[str], *, background_class: bool = False
+) -> bytes:
+    """Draw both results on copies of an image, FP32 left and INT8 right.
+
+    Args:
+        image: uint8 (H, W, 3), BGR, that both were asked about; stays as it is.
+        fp32_result: in pixels of `image`, drawn left.
+        int8_result: the same, drawn right.
+        labels: one a class, in output order.
+        background_class: of a classifier: whether the first label is the background.
+
+    Returns:
+        JPEG.
+    """
+    annotator = Annotator(labels, background_class=background_class)
+    factor = PANEL_PX / max(image.shape[:2])
+    size_wh = max(1, round(image.shape[1] * factor)), max(1, round(image.shape[0] * factor))
+    # Drawn after scaling: lines and letters then have the same size in every picture.
+    way = cv2.INTER_AREA if factor < 1 else cv2.INTER_LINEAR
+    small = cv2.resize(image, size_wh, interpolation=way).astype(np.uint8, copy=False)
+    halves = [
+        _half(small, image, result, annotator, name) for result, name in ((fp32_result, "FP32"), (int8_result, "INT8"))
+    ]
+    gap = np.full((halves[0].shape[0], _GAP_PX, 3), _GROUND, np.uint8)
+    _, data = cv2.imencode(".jpg", np.hstack([halves[0], gap, halves[1]]), [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
+    return data.tobytes()
+
+
+def _half(small: Image, image: Image, result: Result, annotator: Annotator, name: str) -> Image:
+    picture = small.copy()
+    annotator.draw(picture, _scaled(result, image, picture))
+    height_px, width_px = picture.shape[:2]
+    canvas = np.full((_CAPTION_PX + height_px, max(width_px, _LEAST_WIDTH_PX), 3), _GROUND, np.uint8)
+    canvas[_CAPTION_PX:, :width_px] = picture
+    cv2.putText(canvas, name, (6, 18), cv2.FONT_HERSHEY_SIMPLEX, 0.5, _INK, 1, cv2.LINE_AA)
+    return canvas
+
+
+def _scaled(result: Result, image: Image, small: Image) -> Result:
+    """The same result, in pixels of the small picture."""
+    factor_x, factor_y = small.shape[1] / image.shape[1], small.shape[0] / image.shape[0]
+    frame = msgspec.structs.replace(result.frame, image=small)
+    if isinstance(result, Detections):
+        boxes = result.boxes_xyxy * np.array([factor_x, factor_y] * 2, np.float32)
+        return msgspec.structs.replace(result, frame=frame, boxes_xyxy=boxes)
+    if isinstance(result, Segmentation):
+        old = result.geometry
+        geometry = Geometry(old.scale_x / factor_x, old.scale_y / factor_y, old.offset_x, old.offset_y)
+        return msgspec.structs.replace(result, frame=frame, geometry=geometry)
+    return msgspec.structs.replace(result, frame=frame)

@@ -1,0 +1,372 @@
+"""Integers or floats: which of them the bundle's model takes, and of how many channels.
+
+Owns the conditions: equal to the last bit, nothing more to run, and faster in the race.
+
+What a model file runs, kernel by kernel, and how long each takes: read from ONNX Runtime's own profile.
+
+The race: a frame two ways in turn, on this machine.
+
+What differs between the two is a part of a millisecond in an inference of ten; the noise of a whole inference would
+hide it. So preparation is timed whole, and of the inference those kernels of which the two run different numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import msgspec
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from edge_sdk.bundle.manifest import InputTensor, InputType, TensorColor
+from edge_sdk.bundle.model_spec import InputSpec
+from edge_sdk.bundle.target import Target
+from edge_sdk.core.frame import Frame, Image, Tensor
+from edge_sdk.inference.prepare import Prepare
+from edge_sdk.inference.profile import Event
+from edge_sdk_tools.graph.profile import ProfiledSession
+from edge_sdk_tools.quantize.convert import Converted, convert
+from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
+from edge_sdk_tools.search.choice import Choice
+
+_RUN = "model_run"
+
+
+class KernelRun(msgspec.Struct, frozen=True):
+    """One inference. A kernel is named by its operator, and what it reads and makes after a space.
+
+    Attributes:
+        counts: how often each kernel ran.
+        ms: milliseconds of each, all its runs together.
+    """
+
+    counts: Counter[str]
+    ms: dict[str, float]
+
+    @property
+    def operators(self) -> Counter[str]:
+        """How often each operator ran."""
+        found: Counter[str] = Counter()
+        for name, count in self.counts.items():
+            found[name.split()[0]] += count
+        return found
+
+
+class KernelClock:
+    """A session that notes what it runs.
+
+    Args:
+        model: the file.
+        folder: for the profile.
+    """
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        self._session = ProfiledSession(model, folder)
+
+    def run(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        """Run once; outputs are overwritten by the next call."""
+        return self._session.run(tensor)
+
+    def stop(self) -> list[KernelRun]:
+        """All runs so far, in their order; nothing is noted any more."""
+        events = self._session.stop_profile()
+        kernels = [event for event in events if event.is_kernel]
+        return [
+            _run([kernel for kernel in kernels if run.ts <= kernel.ts < run.ts + run.dur])
+            for run in sorted((event for event in events if event.name == _RUN), key=lambda event: event.ts)
+        ]
+
+
+def _run(kernels: list[Event]) -> KernelRun:
+    ms: dict[str, float] = {}
+    counts: Counter[str] = Counter()
+    for kernel in kernels:
+        name = _name(kernel)
+        counts[name] += 1
+        ms[name] = ms.get(name, 0.0) + kernel.dur / 1e3
+    return KernelRun(counts, ms)
+
+
+def _name(kernel: Event) -> str:
+    """With types and shapes, so that a convolution of four channels is another kernel than one of three."""
+    sides = (kernel.args.get(key, []) for key in ("input_type_shape", "output_type_shape"))
+    return f"{kernel.args['op_name']} {msgspec.json.encode(list(sides)).decode()}"
+
+
+_LEAST_ROUNDS = 3
+_MOST_ROUNDS = 12
+_SECONDS = 0.5
+_FRAMES = 5  # prepared in each round, for one that is run: they cost little and are noisier
+_DOUBT = 0.05  # that the median of a gain lies below its lower bound
+
+
+class Way(msgspec.Struct, frozen=True):
+    """Medians on this machine, one thread, in milliseconds.
+
+    Attributes:
+        prepare_ms: from a frame to the tensor.
+        kernels_ms: in the inference, those kernels of which the two ways run different numbers.
+        run_ms: one whole inference, profiled.
+    """
+
+    prepare_ms: float
+    kernels_ms: float
+    run_ms: float
+
+
+class Race(msgspec.Struct, frozen=True):
+    """What came of it.
+
+    Attributes:
+        floats, levels: the two ways.
+        saved_ms: what a frame takes less with levels: medians of preparation and of the kernels that differ.
+        clear: the lower bounds of both medians, of 95 % confidence, come to a gain.
+        more: operators of which levels run more than floats; they should run fewer only.
+        rounds: how many there were.
+    """
+
+    floats: Way
+    levels: Way
+    saved_ms: float
+    clear: bool
+    more: tuple[str, ...]
+    rounds: int
+
+
+def race(
+    floats: tuple[KernelClock, Prepare],
+    levels: tuple[KernelClock, Prepare],
+    image: Image,
+    seconds: float = _SECONDS,
+) -> Race:
+    """Let both have the same frame in turn.
+
+    Args:
+        floats: the file that takes normalised floats, or whatever is to be beaten, warmed up, and what prepares it; its
+            clock is stopped.
+        levels: the same for levels.
+        image: uint8 (H, W, 3), BGR, of a camera's size.
+        seconds: of CPU time, after which no round begins, but for the first three.
+    """
+    frame = Frame(image, 0, 0.0, 0, "race")
+    prepare_ms: list[list[float]] = []
+    run_ms: list[list[float]] = []
+    for _, prepare in (floats, levels):
+        prepare(frame)  # the first frame of a size paints the padding
+    deadline = time.process_time() + seconds  # on a busy machine seconds pass without a round
+    while len(run_ms) < _LEAST_ROUNDS or (len(run_ms) < _MOST_ROUNDS and time.process_time() < deadline):
+        prepare_ms += [[_prepared_ms(prepare, frame) for _, prepare in (floats, levels)] for _ in range(_FRAMES)]
+        run_ms.append([_run_ms(clock, prepare) for clock, prepare in (floats, levels)])
+    float_runs, level_runs = (clock.stop()[-len(run_ms) :] for clock, _ in (floats, levels))
+    return judged(np.array(prepare_ms), np.array(run_ms), float_runs, level_runs)
+
+
+def judged(
+    prepare_ms: NDArray[np.float64],
+    run_ms: NDArray[np.float64],
+    float_runs: Sequence[KernelRun],
+    level_runs: Sequence[KernelRun],
+) -> Race:
+    """What measured rounds say.
+
+    Args:
+        prepare_ms: float64 (frames, 2): of floats and of levels.
+        run_ms: float64 (rounds, 2), likewise.
+        float_runs: kernels of each round.
+        level_runs: the same of the other way.
+    """
+    more = level_runs[0].operators - float_runs[0].operators
+    of_floats, of_levels = float_runs[0].counts, level_runs[0].counts
+    differ = {*(of_levels - of_floats), *(of_floats - of_levels)}
+    kernels_ms = np.array(
+        [[sum(run.ms.get(name, 0.0) for name in differ) for run in runs] for runs in (float_runs, level_runs)]
+    ).T
+    parts_ms = (prepare_ms, kernels_ms, run_ms)
+    floats, levels = (Way(*(round(float(np.median(part[:, way])), 3) for part in parts_ms)) for way in (0, 1))
+    gains_ms = [part[:, 0] - part[:, 1] for part in (prepare_ms, kernels_ms)]
+    return Race(
+        floats,
+        levels,
+        round(float(sum(np.median(gains) for gains in gains_ms)), 3),
+        sum(_lower_bound(gains) for gains in gains_ms) > 0,
+        tuple(sorted(more)),
+        len(run_ms),
+    )
+
+
+def _lower_bound(values: NDArray[np.float64]) -> float:
+    """Of the median: the order statistic below which it lies in one of twenty cases; of few values the least.
+
+    The number of values below the median is binomial, whatever the noise looks like.
+    """
+    count = len(values)
+    below = np.cumsum([math.comb(count, number) for number in range(count + 1)]) / 2**count
+    rank = int(np.searchsorted(below, _DOUBT)) - 1
+    return float(np.sort(values)[max(rank, 0)])
+
+
+def _prepared_ms(prepare: Prepare, frame: Frame) -> float:
+    start = time.perf_counter()
+    prepare(frame)
+    return (time.perf_counter() - start) * 1e3
+
+
+def _run_ms(clock: KernelClock, prepare: Prepare) -> float:
+    start = time.perf_counter()
+    clock.run(prepare.tensor)
+    return (time.perf_counter() - start) * 1e3
+
+
+_COMPARED_IMAGES = 2  # all levels were compared one by one; these are for the rest of the graph
+_CAMERA_WH = (1280, 720)
+_FOUR_ARE_FASTER = ("x86_64",)
+"""Machines whose integer convolutions may be faster with four channels than with three: docs/adr/0025."""
+
+
+class InputTrial(msgspec.Struct, frozen=True):
+    """Which input was chosen.
+
+    Attributes:
+        dtype: `uint8` where the model takes integers, `float32` where it takes normalised values.
+        layout, color: of the tensor.
+        line: why, for people.
+        floats, levels: what a frame of 1280x720 takes here with floats and with integers; None where there was nothing
+            to compare.
+        saved_ms: of a frame, by integers; None likewise.
+    """
+
+    dtype: InputType
+    layout: str
+    color: TensorColor
+    line: str
+    floats: Way | None = None
+    levels: Way | None = None
+    saved_ms: float | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it but the figures, in one line."""
+        return f"{self.dtype} {self.layout} {self.color}: {self.line}"
+
+
+class LevelModel(msgspec.Struct, frozen=True, eq=False):
+    """A model that takes a picture's integers.
+
+    Attributes:
+        onnx: before conversion.
+        converted: the .ort file.
+        tensor: what it takes.
+    """
+
+    onnx: Path
+    converted: Converted
+    tensor: InputTensor
+
+
+def choose_input(choice: Choice, spec: InputSpec, target: Target, folder: Path) -> tuple[Choice, InputTrial]:
+    """Find out whether the model had better take integers.
+
+    Args:
+        choice: the model that a bundle would carry.
+        spec: of the model's own input.
+        target: what is built for.
+        folder: for files; must exist.
+
+    Returns:
+        The same choice, with the model that takes integers where that is better; and why.
+    """
+    floats = InputTrial("float32", spec.layout, spec.color, "")
+    if choice.precision == "fp32":
+        return choice, _said(floats, "an FP32 model computes with normalised floats")
+    if choice.timed is not None:
+        return choice, _said(floats, f"the integers for {target.cpu} are signed, pixels are not")
+    proto = onnx.load(choice.onnx)
+    graphs = level_graphs(proto, spec)
+    if isinstance(graphs, str):
+        return choice, _said(floats, graphs)
+    pictures = [file.read() for file in choice.proof.images.spread(_COMPARED_IMAGES).images]
+    trial = _Trial(choice.converted.model, spec, pictures)
+    reason = ""
+    for number, graph in enumerate(graphs):
+        model = level_model(graph, target, _new(folder / f"levels_{number}"))
+        if graph.tensor.layout == "NHWC" and target.machine in _FOUR_ARE_FASTER:
+            four = with_fourth_channel(proto, spec)
+            model = trial.faster(model, level_model(four, target, _new(folder / "four"))) if four else model
+        outcome = trial.race(model)
+        if not isinstance(outcome, str):
+            return _faster_of(choice, floats, model, outcome)
+        reason = outcome
+    return choice, _said(floats, reason)
+
+
+def level_model(graph: LevelGraph, target: Target, folder: Path) -> LevelModel:
+    """Convert a graph that takes levels, in `folder`, which must exist."""
+    path = folder / "levels.onnx"
+    onnx.save(graph.proto, path)
+    return LevelModel(path, convert(path, target, folder), graph.tensor)
+
+
+class _Trial(msgspec.Struct, frozen=True):
+    """What models that take integers are compared with: the one that takes floats, and pictures."""
+
+    floats: Path
+    spec: InputSpec
+    pictures: Sequence[Image]
+
+    def faster(self, three: LevelModel, four: LevelModel) -> LevelModel:
+        """The one of four channels where it is clearly faster and gives the same."""
+        outcome = self._raced(three.converted.model, three.tensor, four)
+        return three if isinstance(outcome, str) or not outcome.clear else four
+
+    def race(self, model: LevelModel) -> Race | str:
+        """Against floats; in words, why a model is no choice."""
+        return self._raced(self.floats, None, model)
+
+    def _raced(self, file: Path, taken: InputTensor | None, model: LevelModel) -> Race | str:
+        folder = model.converted.model.parent
+        one = (KernelClock(file, folder), Prepare(self.spec, taken))
+        other = (KernelClock(model.converted.model, folder), Prepare(self.spec, model.tensor))
+        for number, picture in enumerate(self.pictures):
+            expected, got = (clock.run(prepare.normalise(prepare.resize(picture))) for clock, prepare in (one, other))
+            if [output.tobytes() for output in got] != [output.tobytes() for output in expected]:
+                return f"integers give other results on image {number} of {len(self.pictures)}"
+        outcome = race(one, other, np.asarray(cv2.resize(self.pictures[0], _CAMERA_WH), np.uint8))
+        if outcome.more:
+            return f"a graph that takes integers runs more of {', '.join(outcome.more)}"
+        return outcome
+
+
+def _new(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _faster_of(choice: Choice, floats: InputTrial, model: LevelModel, outcome: Race) -> tuple[Choice, InputTrial]:
+    figures = (outcome.floats, outcome.levels, outcome.saved_ms)
+    if outcome.clear:
+        tensor = model.tensor
+        why = "the device makes the integers" if tensor.scale else "the first QuantizeLinear gave every level back"
+        line = f"{why}; {outcome.saved_ms:.2f} ms a frame less here"
+        trial = InputTrial(tensor.dtype, tensor.layout, tensor.color, line, *figures)
+        return _taking_levels(choice, model, outcome), trial
+    line = f"integers are not clearly faster here ({outcome.saved_ms:+.3f} ms a frame in {outcome.rounds} rounds)"
+    return choice, InputTrial(floats.dtype, floats.layout, floats.color, line, *figures)
+
+
+def _taking_levels(choice: Choice, model: LevelModel, outcome: Race) -> Choice:
+    # FP32 was not in the race: what levels save of the run is taken from what was measured beside it.
+    run_saved_ms = outcome.floats.kernels_ms - outcome.levels.kernels_ms
+    latency_ms = max(0.0, choice.proof.latency_ms - run_saved_ms)
+    size_mb = model.converted.model.stat().st_size / 1e6
+    proof = msgspec.structs.replace(choice.proof, latency_ms=latency_ms, model_mb=size_mb)
+    return msgspec.structs.replace(choice, onnx=model.onnx, converted=model.converted, proof=proof, tensor=model.tensor)
+
+
+def _said(trial: InputTrial, line: str) -> InputTrial:
+    return msgspec.structs.replace(trial, line=line)
