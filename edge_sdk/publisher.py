@@ -24,7 +24,7 @@ from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
 from edge_sdk.messages.schema import Identity
 from edge_sdk.messages.topics import check_name
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.settings import OutboxSettings, want_of_folder
+from edge_sdk.outbox.settings import OutboxSettings, folder_error
 from edge_sdk.publishing.publisher import MqttPublisher, NameLock, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import ExpiredError, check_credentials
@@ -246,7 +246,7 @@ def _encoder(camera: str, bundle: Bundle, identity: Identity) -> ResultEncoder:
 def _place(settings: OutboxSettings, broker: MqttSettings) -> Path:
     """Where the file of events is, which is there from now on."""
     path = settings.path_of(broker.site, broker.device)
-    if settings.folder is not None and (want := want_of_folder(settings.folder)):
+    if settings.folder is not None and (want := folder_error(settings.folder)):
         raise UsageError(f"outbox: {want}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,22 +1,19 @@
-"""Recovery: opens the file of an outbox whatever became of it.
+"""Opens the file of an outbox whatever became of it.
 
-Owns the telling apart of a disk that takes nothing, which may pass, from a file that is damaged, which does not, and
-what is done with the latter:
+`Disk` is the file while the disk takes it, does not, and does again: it says what is wrong, and when to try again.
+`open_store` tells a disk that takes nothing, which may pass, from a file that is damaged, which does not, and salvages
+the latter:
 
 1. Damage is noticed. SQLite stops at the first damaged frame of a log and says nothing, so the state that it will find
    is compared with the newest one that the frames behind it, or the record beside the file, know of. What SQLite itself
-   and `EventStore` notice is damage likewise, and an event that is read and is not what was written.
+   and `EventStore` notice is damage likewise, and so is an event that is read and is not what was written.
 2. The file is salvaged into `.salvage-tmp`. SQLite is not asked: every version of every page, in the file and in its
-   log, is looked through for events whose checksum holds, and the newest state tells which of them should be there.
-   Flipped bits, truncations and pages that are zeroed or in each other's place are one case so.
+   log, is searched for events whose checksum holds, and the newest state tells which of them should be there. Flipped
+   bits, truncations, and pages that are zeroed or in each other's place are one case so.
 3. `.salvage-tmp` is synced and becomes `.salvaged`. Whoever is interrupted before begins again, with the damaged file
    and its log, or what SQLite has made of both; nothing was deleted or renamed.
-4. The damaged file becomes `.damaged-N`, `.salvaged` the file, and the oldest of those put aside goes. Whoever is
-   interrupted goes on with this step.
-
-Disk: the file of an outbox while the disk takes it, does not, and does again.
-
-Owns when it is tried again, and what is said. It is opened when it is needed, and begins anew where it is damaged.
+4. The damaged file becomes `.damaged-N`, `.salvaged` the file, and the oldest damaged one goes. Whoever is interrupted
+   goes on with this step.
 """
 
 from __future__ import annotations
@@ -42,8 +39,8 @@ from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import (
     PAGE_BYTES,
-    PUT_ASIDE,
     PUT_EVENT,
+    PUT_QUARANTINE,
     PUT_STATE,
     QUARANTINE_ROWS,
     SALVAGED,
@@ -54,9 +51,9 @@ from edge_sdk.outbox.store import (
     CommitRecord,
     EventStore,
     State,
-    aside_of,
-    aside_row_of,
     event_of,
+    quarantine_row_of,
+    quarantined_of,
     row_of,
     unsealed,
 )
@@ -81,10 +78,10 @@ _AT_ONCE_BYTES = 100_000
 
 
 class DiskTroubleError(Exception):
-    """The disk takes nothing at present; one line, with what to do.
+    """The disk takes nothing at present; one line says why, and what to do.
 
     Args:
-        line: for people.
+        line: the line.
         damage: what is known to be wrong with the file besides; empty where nothing is.
     """
 
@@ -94,17 +91,17 @@ class DiskTroubleError(Exception):
 
 
 def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventStore:
-    """Open the file, or one with all that can be read of it where it is damaged; the state of that tells so.
+    """Open the file, or where it is damaged a new one with all that can be read of it; its state tells so.
 
     Args:
-        path: of the file.
+        path: the file.
         settings: its bound, and whether what is above its folder may be made.
         damage: what is known to be wrong with it; empty where that is to be found out.
 
     Raises:
         DiskTroubleError: neither is possible now; it may be later.
     """
-    if want := settings.want_of_place():
+    if want := settings.place_error():
         raise DiskTroubleError(want, damage)
     max_bytes = int(settings.max_mb * 1e6)
     try:
@@ -134,46 +131,8 @@ def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventS
         raise DiskTroubleError(_advised(path, str(cause)), damage) from cause
 
 
-def carry_over(astray: EventStore, store: EventStore, after: int) -> int:
-    """Copy events that come after an id, and how far numbers were given.
-
-    Args:
-        astray: open, but no longer at its path.
-        store: open there; may have some of these events. Of more than it may hold the oldest are left out.
-        after: all events up to this id are through.
-
-    Returns:
-        How many events were copied.
-
-    Raises:
-        sqlite3.Error: the file that is written to takes nothing.
-    """
-    there, copied = store.ids_to(astray.last_id), 0
-    mark = store.state.mark or astray.state.mark
-    assert mark is not None  # both are owned
-    if astray.state.file == store.state.file:  # an earlier copy, which has what is through since
-        store.drop(there - astray.ids_to(astray.last_id))
-    store.earlier_to = max(store.earlier_to, astray.earlier_to)
-    known = store.state.bounds
-    bounds = {name: max(bound, known.get(name, 0)) for name, bound in astray.state.bounds.items()}
-    store.commit((), bounds, 0, mark)
-    while after < astray.last_id:
-        try:
-            events, to, _ = astray.read_after(after, _AT_ONCE, _AT_ONCE_BYTES)
-        except sqlite3.Error:  # astray on a disk that is gone
-            break
-        if to == after:
-            break
-        new = [event for event in events if event.id not in there]
-        store.commit(new, {}, 0, mark)
-        for _ in store.shed(0):
-            pass
-        copied, after = copied + len(new), to
-    return copied
-
-
 def disk_trouble(error: sqlite3.Error, path: Path) -> DiskTroubleError | None:
-    """What to say of a disk that took nothing; None where it is the file that is damaged."""
+    """Return the error of a disk that took nothing; None where it is the file that is damaged."""
     said = str(error)
     if not isinstance(error, sqlite3.OperationalError) or not any(words in said for words in _OF_THE_DISK):
         return None
@@ -208,7 +167,7 @@ def _is_writable(path: Path) -> bool:
 
 
 def _damage_of_log(path: Path, record: CommitRecord) -> str:
-    """Say what is wrong if SQLite would not find the last commit; empty if it will.
+    """Return what is wrong if SQLite would not find the last commit, in words; empty if it will.
 
     SQLite reads the frames before the first damaged one, up to the last commit among them. What is written and not
     committed comes after the last frame that ends a commit, and is never recorded. So every state before such a frame,
@@ -230,7 +189,7 @@ def _damage_of_log(path: Path, record: CommitRecord) -> str:
 
 
 def _newest(states: Sequence[State | None], record: CommitRecord) -> State | None:
-    """The newest state of a file, of those found in it and the one recorded; that may be of another file."""
+    """Return the newest state of a file, of those found in it and the recorded one, which may be of another file."""
     found = max(filter(None, states), key=lambda state: state.number, default=None)
     recorded = record.read()
     if found is None or recorded is None or recorded.file != found.file:
@@ -260,7 +219,10 @@ def _salvage(path: Path, record: CommitRecord, complaint: str) -> None:
 
 
 def _fill(sql: sqlite3.Connection, pages: _Pages, record: CommitRecord, complaint: str, aside: str) -> None:
-    # One transaction without a journal: only a file that is complete is ever used.
+    """Write the events, the quarantine and the state that the pages hold into a new file.
+
+    It takes one transaction without a journal: only a file that is complete is ever used.
+    """
     for pragma in (f"page_size = {PAGE_BYTES}", "journal_mode = OFF", "synchronous = OFF", f"user_version = {VERSION}"):
         sql.execute(f"PRAGMA {pragma}")
     sql.execute("BEGIN")
@@ -281,12 +243,12 @@ def _fill(sql: sqlite3.Connection, pages: _Pages, record: CommitRecord, complain
                     if event.id > known:  # of a commit that the state does not know: its number must not come again
                         bounds[event.camera] = max(event.seq + 1, bounds.get(event.camera, 0))
                     yield row_of(event, 0)
-                elif event is None and (found := aside_of(row)) is not None:
+                elif event is None and (found := quarantined_of(row)) is not None:
                     asides[found[0].camera, found[0].seq] = found
 
     sql.executemany(PUT_EVENT.replace("INSERT", "INSERT OR IGNORE"), rows())
     newest = sorted(asides.values(), key=lambda found: found[0].id)[-QUARANTINE_ROWS:]
-    sql.executemany(PUT_ASIDE, (aside_row_of(*found) for found in newest))
+    sql.executemany(PUT_QUARANTINE, (quarantine_row_of(*found) for found in newest))
     [last_id, count] = sql.execute("SELECT coalesce(max(id), 0), count(*) FROM event").fetchone()
     [expected] = sql.execute("SELECT count(*) FROM event WHERE id <= ?", (known,)).fetchone()
     state.missing += max(0, state.count - expected)
@@ -346,10 +308,10 @@ class _Pages:
     A place is the index of a page in the file, or -1 minus the index of a frame in the log.
 
     Args:
-        path: of the file, which nobody writes to meanwhile; it or its log may be missing.
+        path: the file, which nobody writes to meanwhile; it or its log may be missing.
 
     Attributes:
-        has_file: whether there is a file, and something in it.
+        has_file: whether there is a file that is not empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -365,12 +327,12 @@ class _Pages:
         self._newest = {self.number(place): place for place in places}
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
     def number(self, place: int) -> int:
-        """The number of the page that is there, from 1."""
+        """Return the number of the page at a place, from 1."""
         start = _frame_at(-1 - place)
         return place + 1 if place >= 0 else int.from_bytes(self._log[start : start + 4], "big")
 
@@ -378,7 +340,7 @@ class _Pages:
         """Count the frames up to the last one that ends a commit.
 
         Returns:
-            Of those before the first damaged one, which is what SQLite finds; of all.
+            The count of those before the first damaged one, which is what SQLite finds; the count of all.
         """
         if not self._frames:
             return 0, 0
@@ -396,7 +358,7 @@ class _Pages:
         return int(max(found, default=0)), int(max(known, default=0))
 
     def state_in(self, place: int) -> State | None:
-        """The state in a page; None where it has none that is whole."""
+        """Return the state in a page; None where it has none that is whole."""
         for row in self.rows(place):
             if len(row) != _STATE_COLUMNS:
                 break
@@ -405,7 +367,7 @@ class _Pages:
         return None
 
     def leaves(self) -> list[int]:
-        """Where rows may be, those with the smallest ids first."""
+        """Return the places where rows may be, those with the smallest ids first."""
         found = []
         for place in range(-self._frames, self._count):
             page = self._page(place)
@@ -418,7 +380,7 @@ class _Pages:
         return [place for _, place in sorted(found)]
 
     def rows(self, place: int) -> Iterator[Sequence[Any]]:
-        """What may be the rows of a page, each with its id as the first value."""
+        """Yield what may be the rows of a page, each with its id as the first value."""
         page = self._page(place)
         if page[0] != _TABLE_LEAF:
             return
@@ -427,7 +389,7 @@ class _Pages:
                 yield from self._versions(page, int.from_bytes(page[pointer : pointer + 2], "big"))
 
     def _versions(self, page: bytes, at: int) -> Iterator[Sequence[Any]]:
-        """The row that begins at a byte of a page; what goes on in others is looked for in each version of those."""
+        """Yield the row at a byte of a page; one that goes on in other pages for each version of those."""
         size, at = _varint(page, at)
         number, at = _varint(page, at)
         if size <= _MOST_LOCAL:
@@ -442,7 +404,7 @@ class _Pages:
                 yield [number, *_values(page[at : at + local] + more)[1:]]
 
     def _more(self, number: int, size: int, newest: Mapping[int, int]) -> bytes:
-        """The rest of a row, in a chain of pages."""
+        """Return the rest of a row, in a chain of pages."""
         parts: list[bytes] = []
         while len(parts) * _MORE_BYTES < size:
             if not number or len(parts) > self._count + self._frames:
@@ -465,7 +427,7 @@ def _frame_at(index: int) -> int:
 
 
 def _sums(data: NDArray[np.uint8], before: NDArray[Any]) -> NDArray[np.uint32]:
-    """The checksums of pieces of a log, (pieces, bytes), each going on from two sums before it, (pieces, 2)."""
+    """Return the checksums of pieces of a log, (pieces, bytes), each going on from two sums before it, (pieces, 2)."""
     first, second = before.T.astype(np.uint32)
     for even, odd in np.ascontiguousarray(data).view("<u4").T.reshape(-1, 2, len(data)):
         first += even + second
@@ -474,7 +436,7 @@ def _sums(data: NDArray[np.uint8], before: NDArray[Any]) -> NDArray[np.uint32]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at a byte, seven bits to a byte and eight in the ninth; where it ends."""
+    """Return the number that begins at a byte, seven bits to a byte and eight in the ninth, and where it ends."""
     value = 0
     for end in range(at, at + 8):
         value = value << 7 | data[end] & 0x7F
@@ -484,7 +446,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _values(record: bytes) -> list[Any]:
-    """The values of a record: first the types of all, then their bytes."""
+    """Return the values of a record, which has first the types of all, then their bytes."""
     values: list[Any] = []
     types_end, at = _varint(record, 0)
     end = types_end
@@ -508,18 +470,21 @@ _LONGEST_RETRY_S = 30.0
 
 
 class Disk:
-    """Used by one thread.
+    """The file of an outbox while the disk takes it, does not, and does again. Used by one thread.
+
+    It is opened when it is needed, and begun anew where it is damaged.
 
     Args:
-        path: of the file; None: no disk is wanted.
-        settings: of the outbox.
-        on_trouble: called with a name and a line; an empty one when the trouble is over.
+        path: the file; None: no disk is wanted.
+        settings: bounds of the outbox.
+        on_trouble: called with the name of a warning and a line, which is empty once the warning is over.
         retry: how long to wait before the next attempt.
 
     Attributes:
-        store: open, though it may take nothing at present; None while it cannot even be opened.
-        astray: open too, but no longer at the path: what it has is still to go into the file that is there now.
-        set_aside: damaged files that were put aside.
+        store: the open file, though it may take nothing at present; None while it cannot even be opened. At an orderly
+            end it stays, closed.
+        astray: an open file that is no longer at the path: its events are still to go into the one that is there now.
+        set_aside: how many damaged files were put aside.
     """
 
     def __init__(
@@ -535,25 +500,25 @@ class Disk:
         self.set_aside = 0
         self._retry = retry or Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)
         self._retry_at: float | None = None
-        self._damage = self._said = ""
+        self._damage = ""
 
     @property
     def takes(self) -> bool:
-        """Whether it is open and took what it was given last."""
+        """Whether the file is open and took what it was given last."""
         return self.store is not None and self._retry_at is None
 
     @property
     def due_s(self) -> float:
-        """Seconds until it is to be tried again; infinity while nothing is wrong."""
+        """Seconds until the disk is to be tried again; infinity while nothing is wrong."""
         return math.inf if self._retry_at is None else max(0.0, self._retry_at - time.monotonic())
 
     @property
     def may_try(self) -> bool:
-        """Whether it is worth giving it something now."""
+        """Whether it is worth giving the disk something now."""
         return self.path is not None and (self._retry_at is None or time.monotonic() >= self._retry_at)
 
     def open(self) -> EventStore | None:
-        """Open it, or a new file in place of a damaged one; None where neither is possible now."""
+        """Open the file, or a new one in place of a damaged one; None where neither is possible now."""
         if self.path is None:
             return None
         if self.astray is not None and not self.astray.is_astray:  # moved back: it would be locked
@@ -581,14 +546,14 @@ class Disk:
         self._on_trouble("outbox_damaged", f"{self.path} was damaged ({state.complaint}){aside}; {kept}")
 
     def worked(self) -> None:
-        """It took what it was given."""
+        """Record that the file took what it was given."""
         if self._retry_at is not None:
-            self._retry_at, self._said = None, ""
+            self._retry_at = None
             self._on_trouble("outbox_disk", "")
         self._retry.reset()
 
     def failed(self, cause: sqlite3.Error) -> bool:
-        """It did not.
+        """Record that the file did not take what it was given; the disk is tried again with back-off.
 
         Returns:
             Whether the file itself is damaged or astray: opened again, a new one is begun in its place.
@@ -608,29 +573,59 @@ class Disk:
         return trouble is None
 
     def carry_over(self, store: EventStore, after: int) -> list[QueuedEvent]:
-        """Copy what an astray file has after an id into the one that is open now; returns what was denied there."""
-        denied: list[QueuedEvent] = []
-        if self.astray is not None:
-            carried = carry_over(self.astray, store, after)
-            with contextlib.suppress(sqlite3.Error):  # on a disk that is gone
-                denied = self.astray.denied(None)
-            self.astray.close()  # takes away what is the log at its path, which is another file's by now
-            self.astray = None
-            with contextlib.suppress(sqlite3.Error):
-                store.look()
-            line = f"{self.path} was removed or replaced while it was used; {carried} events were carried over"
-            self._on_trouble("outbox_damaged", f"{line}; nothing else may touch it")
+        """Copy what an astray file has into the one that is open now: its events, and how far numbers were given.
+
+        Args:
+            store: the file that is open now; may have some of these events. Of more than it may hold the oldest are
+                left out.
+            after: all events up to this id are through.
+
+        Returns:
+            The events that were denied in the astray file.
+
+        Raises:
+            sqlite3.Error: the file that is written to takes nothing.
+        """
+        astray, denied = self.astray, list[QueuedEvent]()
+        if astray is None:
+            return denied
+        there, copied = store.ids_to(astray.last_id), 0
+        mark = store.state.mark or astray.state.mark
+        assert mark is not None  # both are owned
+        if astray.state.file == store.state.file:  # an earlier copy, which has what is through since
+            store.drop(there - astray.ids_to(astray.last_id))
+        store.earlier_to = max(store.earlier_to, astray.earlier_to)
+        known = store.state.bounds
+        bounds = {name: max(bound, known.get(name, 0)) for name, bound in astray.state.bounds.items()}
+        store.commit((), bounds, 0, mark)
+        while after < astray.last_id:
+            try:
+                events, to, _ = astray.read_after(after, _AT_ONCE, _AT_ONCE_BYTES)
+            except sqlite3.Error:  # on a disk that is gone
+                break
+            if to == after:
+                break
+            new = [event for event in events if event.id not in there]
+            store.commit(new, {}, 0, mark)
+            for _ in store.shed(0):
+                pass
+            copied, after = copied + len(new), to
+        with contextlib.suppress(sqlite3.Error):  # likewise
+            denied = astray.denied(None)
+        astray.close()  # takes away what is the log at its path, which is another file's by now
+        self.astray = None
+        with contextlib.suppress(sqlite3.Error):
+            store.check_place()
+        line = f"{self.path} was removed or replaced while it was used; {copied} events were carried over"
+        self._on_trouble("outbox_damaged", f"{line}; nothing else may touch it")
         return denied
 
     def close(self) -> None:
-        """Give the file back, without an orderly end."""
+        """Close the file, without an orderly end."""
         if self.store is not None:
             self.store.close()
             self.store = None
 
     def _be_down(self, trouble: DiskTroubleError) -> None:
         self._retry_at = time.monotonic() + self._retry.next_s()
-        line = f"events wait in memory only: {trouble}"
-        if line != self._said:
-            self._said = line
-            self._on_trouble("outbox_disk", line)
+        self._on_trouble("outbox_disk", f"events wait in memory only: {trouble}")

@@ -1,4 +1,4 @@
-"""OutboxSettings: where events wait for the broker, and how many for how long."""
+"""Where events wait for the broker, how many, and for how long."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class OutboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of an event outbox.
 
     Attributes:
-        folder: of its file, made where it is not there, but nothing above it: a disk that is not mounted must not be
-            written beside. None: where the device keeps its state.
+        folder: the folder of its file. It is made where it is missing, but nothing above it: a disk that is not
+            mounted must not be written beside. None: the folder where the device keeps its state.
         max_mb: 10^6 bytes that the file may take, at least `LEAST_MB`; SQLite's journal beside it is 1 MB more.
         max_age_s: seconds that an event may wait; time in which the device is off does not count.
-        max_memory_bytes: what may wait in memory while the disk takes nothing, and on its way to it.
+        max_memory_bytes: bytes that may wait in memory for the disk.
         commit_s: longest time from `put` to the beginning of a commit, seconds.
     """
 
@@ -36,7 +36,7 @@ class OutboxSettings(msgspec.Struct, frozen=True, kw_only=True):
     commit_s: float = 0.03
 
     def path_of(self, site: str, device: str) -> Path:
-        """The file of one device, for no two processes may use the same.
+        """Return the file of one device; no two processes may use the same.
 
         Raises:
             OutputError: no folder is given, and there is none for state.
@@ -44,15 +44,15 @@ class OutboxSettings(msgspec.Struct, frozen=True, kw_only=True):
         folder = state_folder() / "outbox" if self.folder is None else self.folder
         return folder / f"events-{quote(site, safe='')}-{quote(device, safe='')}.sqlite"  # a name may be `..`
 
-    def want_of_place(self) -> str:
-        """Says what keeps the folder that is named from being used, and what to do; empty where nothing is known to."""
+    def place_error(self) -> str:
+        """Return what keeps the folder that is named from being used, and what to do; empty where nothing is known."""
         if self.folder is None:
             return ""
-        return want_of_folder(self.folder if os.path.lexists(self.folder) else self.folder.parent)
+        return folder_error(self.folder if os.path.lexists(self.folder) else self.folder.parent)
 
 
-def want_of_folder(folder: Path) -> str:
-    """Says why this is no folder, and what to do; empty where it is one, or where we cannot see."""
+def folder_error(folder: Path) -> str:
+    """Return why a path is no folder, and what to do; empty where it is one, or where we cannot see."""
     try:
         is_folder = stat.S_ISDIR(folder.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError, ValueError):  # a NUL is in no name

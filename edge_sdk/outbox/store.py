@@ -1,21 +1,15 @@
-"""EventStore: events in a file of SQLite, there for good once `commit` returned.
+"""EventStore: events in an SQLite file, there for good once `commit` has returned.
 
-Owns the bound of the file; what makes a commit survive a power cut, a write-ahead log that is synced with every commit;
-and what shows afterwards whether all of it is still there: a checksum in each row, for SQLite notices no byte that
-changed, and a `State` in each commit, also beside the file. Used by one thread at a time, and by one process: the file
-stays locked while it is open.
+A write-ahead log that is synced with every commit (`synchronous = FULL`) makes a commit survive a power cut. Three
+things show afterwards whether all of it is still there: a checksum in each row, because SQLite notices no byte that
+changed; a `State` in each commit, which says which events the file should hold; and a `CommitRecord`, which holds the
+newest state beside the file, because a log that lost its end looks like one in which nothing more was ever written.
 
-Place: where an open file of SQLite and its log are, for somebody may remove or replace them meanwhile.
+The age of an event is told by `AgeClock`. A device without a battery begins in 1970 or in last month, and leaps when it
+hears the time: by the wall clock a leap would make every event too old at once, or none ever. So the outbox's time is
+how long the machine was on: the kernel's time since boot, continued from what was last written down.
 
-What an outbox's file should hold: `State` is part of each commit, and `CommitRecord` has the newest beside the file.
-
-A log that lost its end looks like one in which nothing more was ever written; the record tells the two apart.
-
-AgeClock: seconds by which the age of an event is told, over restarts, whatever the wall clock does.
-
-A device without a battery begins in 1970 or in last month, and leaps when it hears the time: by the wall clock a leap
-would make every event too old at once, or none ever. So time is what the machine was on: the kernel's time since boot,
-continued from what was last written down. Time in which it was off does not count.
+A store is used by one thread at a time, and by one process: the file stays locked while it is open.
 """
 
 from __future__ import annotations
@@ -43,39 +37,8 @@ SALVAGED = ".salvaged"
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file to be opened, or one that is to be put in its place."""
+    """Return whether there is a file to be opened, or one that is to be put in its place."""
     return path.exists() or path.with_name(path.name + SALVAGED).exists()
-
-
-class FileIdentity:
-    """Of one open file; taken when it and its log are there.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        OSError: one of them is not there.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._log = path, path.with_name(path.name + "-wal")
-        self._file_id, self._log_id = _id_of(path), _id_of(self._log)
-
-    @property
-    def has_file(self) -> bool:
-        """Whether the file is still at its path."""
-        return _is_at(self._path, self._file_id)
-
-    @property
-    def has_log(self) -> bool:
-        """Whether the log is still beside it."""
-        return _is_at(self._log, self._log_id)
-
-    def free(self) -> None:
-        """Take the log away: SQLite would write it into another file at this path."""
-        if self.has_log:
-            with contextlib.suppress(OSError):
-                self._log.unlink()
 
 
 def _id_of(path: Path) -> tuple[int, int]:
@@ -84,6 +47,7 @@ def _id_of(path: Path) -> tuple[int, int]:
 
 
 def _is_at(path: Path, file_id: tuple[int, int]) -> bool:
+    """Return whether a file is still at its path; somebody may remove or replace it while it is open."""
     try:
         return _id_of(path) == file_id
     except OSError as cause:
@@ -91,12 +55,12 @@ def _is_at(path: Path, file_id: tuple[int, int]) -> bool:
 
 
 class AgeMark(msgspec.Struct, frozen=True):
-    """What is written down.
+    """One moment of an outbox's time, as it is written down.
 
     Attributes:
-        boot_id: of the boot in which it was.
-        since_boot_s: of that boot, seconds.
-        age_s: of the outbox, seconds.
+        boot_id: the boot in which it was.
+        since_boot_s: seconds since that boot.
+        age_s: the outbox's time, seconds.
     """
 
     boot_id: str
@@ -105,15 +69,15 @@ class AgeMark(msgspec.Struct, frozen=True):
 
 
 def since_boot_s() -> float:
-    """Seconds since the machine was started, suspended ones included."""
+    """Return the seconds since the machine was started, suspended ones included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class AgeClock:
-    """Of one outbox.
+    """The time of one outbox, by which the age of its events is told.
 
     Args:
-        boot_id: of the running boot.
+        boot_id: id of the running boot.
         now_s: seconds since it began.
     """
 
@@ -122,46 +86,46 @@ class AgeClock:
         self._offset_s = -now_s()
 
     def seconds(self) -> float:
-        """The time of the outbox; once something bears it, it never leaps."""
+        """Return the time; once an event bears it, it never leaps."""
         return self._now_s() + self._offset_s
 
     def mark(self) -> AgeMark:
-        """What to write down."""
+        """Return this moment, to be written down."""
         now_s = self._now_s()
         return AgeMark(self._boot_id, now_s, now_s + self._offset_s)
 
     def behind_s(self, mark: AgeMark) -> float:
-        """Seconds by which the clock that was written down is ahead of this one."""
+        """Return the seconds by which the clock that was written down is ahead of this one."""
         in_between_s = self._now_s() - mark.since_boot_s if mark.boot_id == self._boot_id else 0.0
         return mark.age_s + max(0.0, in_between_s) - self.seconds()
 
     def advance(self, by_s: float) -> None:
-        """Go on from what was written down; before anything bears a time of this clock."""
+        """Set the clock forward; before any event bears a time of it."""
         self._offset_s += by_s
 
 
 _ENDING = "-committed"
 _HEAD_BYTES = 8  # length and CRC-32 of what follows
-_MOST_BYTES = 1_000_000
+_MAX_STATE_BYTES = 1_000_000
 
 
 class State(msgspec.Struct, kw_only=True):
-    """What is true of the whole file after a commit.
+    """What is true of the whole file after a commit, and part of it.
 
     The ids in the file are those from `done_to` (exclusive) to `last_id`, without those of `gone`.
 
     Attributes:
-        file: a random name of the file, another one after a salvage.
-        number: of the commit; the first is 1.
-        epoch: part of every row's checksum; another one makes rows void that lie in pages which are not used any more.
-        owner: the process that gives the ids.
+        file: a random name of the file; a salvage gives it another one.
+        number: number of the commit; the first is 1.
+        epoch: part of every row's checksum; a new one makes rows void that lie in pages which are not used any more.
+        owner: a random name of the process that gives the ids.
         last_id: the largest id that was ever in the file.
         done_to: the broker has all events up to this id, or never gets them.
         gone: (camera, after, to): events of this camera, or of all where it is empty, are not in the file if their ids
             are above `after` and not above `to`.
         count: events in the file.
         bounds: no event of a camera has this number or a higher one.
-        mark: of the time; None before the first commit of a process.
+        mark: the time; None before the first commit of a process.
         is_orderly: whether the process that wrote this had closed the file, so that the bounds are exact.
         missing: events that a salvage did not find, until they are counted as lost.
         salvaged: events that it found.
@@ -186,7 +150,7 @@ class State(msgspec.Struct, kw_only=True):
     aside: str = ""
 
     def has(self, number: int, camera: str) -> bool:
-        """Whether an event is in the file; one that this state is too old to know counts as being there."""
+        """Return whether an event is in the file; one that this state is too old to know counts as being there."""
         return number > self.done_to and not any(
             after < number <= to and name in ("", camera) for name, after, to in self.gone
         )
@@ -208,13 +172,13 @@ class State(msgspec.Struct, kw_only=True):
         self.gone = [entry for entry in self.gone if entry[2] > self.done_to]
 
     def sealed(self) -> bytes:
-        """This state with its length and its checksum."""
+        """Return this state as bytes, with its length and its checksum."""
         content = msgspec.json.encode(self)
         return len(content).to_bytes(4, "big") + zlib.crc32(content).to_bytes(4, "big") + content
 
 
 def unsealed(sealed: object) -> State | None:
-    """The state that `State.sealed` made these bytes of, which others may follow; None where they are damaged."""
+    """Return the state that `State.sealed` made these bytes of; None where they are damaged. Other bytes may follow."""
     if not isinstance(sealed, bytes):
         return None
     content = sealed[_HEAD_BYTES : _HEAD_BYTES + int.from_bytes(sealed[:4], "big")]
@@ -233,7 +197,7 @@ class CommitRecord:
     than the file, and then says nothing; it never tells of a commit that had not returned.
 
     Args:
-        path: of the file of events.
+        path: the file of events.
 
     Raises:
         sqlite3.OperationalError: somebody else has it open.
@@ -252,8 +216,8 @@ class CommitRecord:
             raise
 
     def read(self) -> State | None:
-        """The state; None where there is none that is whole."""
-        return None if self._descriptor is None else unsealed(os.pread(self._descriptor, _MOST_BYTES, 0))
+        """Return the state; None where there is none that is whole."""
+        return None if self._descriptor is None else unsealed(os.pread(self._descriptor, _MAX_STATE_BYTES, 0))
 
     def write(self, sealed: bytes) -> None:
         """Replace the state; where the disk does not take it, the one before stays, which is no wrong one."""
@@ -291,7 +255,7 @@ CREATE TABLE IF NOT EXISTS quarantine (
 STATE_PAGE = 2
 PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?)"
 PUT_EVENT = "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?)"
-PUT_ASIDE = "INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?, ?)"
+PUT_QUARANTINE = "INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?, ?)"
 QUARANTINE_ROWS = 100
 _READ = "SELECT id, camera, seq, put_s, topic, payload, crc FROM event"
 # Keeps the newest, up to a number of rows and of bytes.
@@ -305,7 +269,7 @@ _FULL_SHARE = 0.9  # of the pages, from where on the oldest make room ...
 _CALM_SHARE = 0.87  # ... down to here: the rest is for the next commit and what SQLite needs
 _QUARANTINE_SHARE = 1 / 32  # of the bound, for their payloads
 _AT_ONCE = 500  # rows that are changed by one statement
-_MOST_GONE = 500  # entries of a state, which is written with each commit
+_MAX_GONE = 500  # entries of a state, which is written with each commit
 
 
 class AstrayError(sqlite3.Error):
@@ -313,14 +277,14 @@ class AstrayError(sqlite3.Error):
 
 
 def row_of(event: QueuedEvent, epoch: int) -> tuple[object, ...]:
-    """The row of an event, with its checksum."""
+    """Return the row of an event, with its checksum."""
     head = f"{epoch}\0{event.id}\0{event.camera}\0{event.seq}\0{event.put_s!r}\0{event.topic}"
     crc = _checksum(head, event.payload)
     return (event.id, event.camera, event.seq, event.put_s, event.topic, event.payload, crc)
 
 
 def event_of(row: Sequence[Any], epoch: int) -> QueuedEvent | None:
-    """The event of a row; None where the row is not what `row_of` made."""
+    """Return the event of a row; None where the row is not what `row_of` made."""
     number, camera, seq, put_s, topic, payload, crc = row
     if not isinstance(payload, bytes) or not isinstance(put_s, float | int):
         return None
@@ -328,45 +292,45 @@ def event_of(row: Sequence[Any], epoch: int) -> QueuedEvent | None:
     return event if row_of(event, epoch)[-1] == crc else None
 
 
-def aside_row_of(event: QueuedEvent, reason: str) -> tuple[object, ...]:
-    """The row of an event that is put aside, without its id."""
+def quarantine_row_of(event: QueuedEvent, reason: str) -> tuple[object, ...]:
+    """Return the row of an event in quarantine, without its id."""
     crc = _checksum(f"{event.camera}\0{event.seq}\0{event.topic}\0{reason}", event.payload)
     return (event.camera, event.seq, event.topic, event.payload, reason, crc)
 
 
-def aside_of(row: Sequence[Any]) -> tuple[QueuedEvent, str] | None:
-    """The event and the reason of a row with its id; None where it is not what `aside_row_of` made."""
+def quarantined_of(row: Sequence[Any]) -> tuple[QueuedEvent, str] | None:
+    """Return the event and the reason of a row with its id; None where it is not what `quarantine_row_of` made."""
     number, camera, seq, topic, payload, reason, crc = row
     if not isinstance(payload, bytes):
         return None
     event = QueuedEvent(topic, payload, camera, seq=seq, id=number)
-    return (event, reason) if aside_row_of(event, reason)[-1] == crc else None
+    return (event, reason) if quarantine_row_of(event, reason)[-1] == crc else None
 
 
 def _checksum(head: str, payload: bytes) -> bytes:
-    """Always of four bytes: in a file that is full a row must not grow when it gets another one."""
+    """Return four bytes in all cases: in a file that is full a row must not grow when it gets another checksum."""
     return zlib.crc32(payload, zlib.crc32(head.encode("utf-8", "replace"))).to_bytes(4, "big")
 
 
 class EventStore:
-    """One open file.
+    """One open file of events.
 
     Args:
-        path: of the file, made where it is missing; its folder is there.
-        max_bytes: that it may take.
-        record: of this file; closed with it.
+        path: the file, made where it is missing; its folder is there.
+        max_bytes: bytes that the file may take.
+        record: the file's commit record; closed with it.
 
     Attributes:
-        state: of the last commit.
+        state: the state of the last commit.
         earlier_to: an id; events up to it may have been sent by an earlier process.
 
     Raises:
-        sqlite3.Error: the disk does not take it, or it is damaged; `trouble` tells which.
-        OSError: the same of the file itself.
+        sqlite3.Error: the disk does not take it, or it is damaged; `recovery.disk_trouble` tells which.
+        OSError: the file cannot be made or opened.
     """
 
     def __init__(self, path: Path, max_bytes: int, record: CommitRecord) -> None:
-        self._path, self._record = path, record
+        self._path, self._log, self._record = path, path.with_name(path.name + "-wal"), record
         self._max_pages, self._is_too_large = max_bytes // PAGE_BYTES, False
         self.earlier_to = 0
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # what cameras see is nobody else's
@@ -380,8 +344,8 @@ class EventStore:
             self._sql.close()
             raise
 
-    def look(self) -> None:
-        """See whether it is still at its path; a log that was removed begins anew.
+    def check_place(self) -> None:
+        """Check that the file is still at its path; begin a new log where that was removed.
 
         Raises:
             AstrayError: it is not; what it has can still be read. Its log and its record are out of the way of another
@@ -389,19 +353,21 @@ class EventStore:
             sqlite3.Error: the disk takes nothing.
         """
         if self.is_astray:
-            self._place.free()
+            if _is_at(self._log, self._log_id):  # SQLite would write it into another file at this path
+                with contextlib.suppress(OSError):
+                    self._log.unlink()
             self._record.remove()
             raise AstrayError(f"{self._path} was removed or replaced")
-        if not self._place.has_log:
+        if not _is_at(self._log, self._log_id):
             self._sql.execute("PRAGMA journal_mode = DELETE")  # what it has goes into the file ...
             self._begin_log()  # ... and what comes into a new one
-        if len(self.state.gone) > _MOST_GONE:
+        if len(self.state.gone) > _MAX_GONE:
             self.shift(0, 0, 0, 0.0)
 
     @property
     def is_astray(self) -> bool:
         """Whether something else, or nothing, is at its path."""
-        return not self._place.has_file
+        return not _is_at(self._path, self._file_id)
 
     @property
     def last_id(self) -> int:
@@ -415,10 +381,10 @@ class EventStore:
         """Write all of this down, or nothing; it survives a power cut from when this returns.
 
         Args:
-            events: that are not in it, by growing ids.
-            bounds: of numbers, by camera.
+            events: events that are not in the file, by growing ids.
+            bounds: bounds of the cameras' numbers.
             done_to: the broker has all events up to this id, or never gets them.
-            mark: of the time.
+            mark: the time.
         """
         new = [event for event in events if event.id > done_to]
         if new and new[0].id <= self.last_id and self.state.gone:  # what was gone may be written again
@@ -435,7 +401,7 @@ class EventStore:
         self._counts.update(event.camera for event in new)
 
     def read_after(self, last_id: int, most: int, most_bytes: int) -> tuple[list[QueuedEvent], int, int]:
-        """The next events.
+        """Read the next events.
 
         Returns:
             The events, by growing ids; the last id that was looked at; how many were damaged, and are left out.
@@ -456,13 +422,13 @@ class EventStore:
         return found, last_id, damaged
 
     def shift(self, after: int, to: int, by: int, put_s_by: float) -> None:
-        """Put events behind those that came in the meantime, and begin a new epoch of the ids.
+        """Move events behind those that came in the meantime, and begin a new epoch of the ids.
 
         Args:
-            after: an id; those behind it ...
-            to: ... up to this one are meant.
-            by: what is added to their ids; no smaller than the largest of all.
-            put_s_by: what is added to their times.
+            after: the events behind this id ...
+            to: ... and up to this one are moved.
+            by: added to their ids; no smaller than the largest of all.
+            put_s_by: added to their times.
 
         Raises:
             sqlite3.Error: the disk does not take it, or a row is damaged.
@@ -470,7 +436,8 @@ class EventStore:
         seen, last_id = 0, self.state.last_id
         with self._committing() as state:
             state.epoch, state.done_to, state.gone = state.epoch + 1, 0, []
-            while rows := self._rows("id > ? AND id <= ? ORDER BY id LIMIT ?", (seen, last_id, _AT_ONCE)):
+            some = f"{_READ} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?"
+            while rows := self._sql.execute(some, (seen, last_id, _AT_ONCE)).fetchall():
                 changed: list[tuple[object, ...]] = []
                 for row in rows:
                     event = event_of(row, self.state.epoch)
@@ -485,22 +452,22 @@ class EventStore:
                 self._sql.executemany("UPDATE event SET id = ?, put_s = ?, crc = ? WHERE id = ?", changed)
 
     def own(self, token: str, mark: AgeMark) -> None:
-        """Say who gives ids from now on, by what clock; and that what a salvage came to is known."""
+        """Write down who gives ids from now on, by which clock, and that the outcome of a salvage is known."""
         with self._committing() as state:
             state.owner, state.mark, state.is_orderly = token, mark, False
             state.missing = state.salvaged = 0
             state.complaint = state.aside = ""
 
     def ids_to(self, last_id: int) -> set[int]:
-        """The ids of events up to one."""
+        """Return the ids of the events up to one."""
         return {row[0] for row in self._sql.execute("SELECT id FROM event WHERE id <= ?", (last_id,))}
 
     def ids_among(self, numbers: Iterable[int]) -> set[int]:
-        """Which of these ids it has."""
+        """Return those of these ids that the file has."""
         return {n for n in numbers if self._sql.execute("SELECT 1 FROM event WHERE id = ?", (n,)).fetchone()}
 
     def count_to(self, last_id: int) -> int:
-        """How many events it has up to an id."""
+        """Return how many events the file has up to an id."""
         return self._number("SELECT count(*) FROM event WHERE id <= ?", last_id)
 
     def drop(self, numbers: Collection[int]) -> None:
@@ -512,7 +479,7 @@ class EventStore:
                 self._counts.subtract(gone.values())
 
     def drop_older(self, put_s: float, after: int) -> list[int]:
-        """Delete the oldest events that come after an id, as far as they were put before a time; their ids."""
+        """Delete the oldest events after an id, as far as they were put before a time; return their ids."""
         row = self._sql.execute("SELECT put_s FROM event WHERE id > ? ORDER BY id LIMIT 1", (after,)).fetchone()
         if row is None or row[0] >= put_s:
             return []
@@ -526,7 +493,11 @@ class EventStore:
         return self._used_pages() > self._max_pages * _FULL_SHARE
 
     def shed(self, after: int) -> Iterator[list[int]]:
-        """Delete the oldest events, of the camera that has most, until the next commit has room; their ids."""
+        """Delete the oldest events after an id, of the camera that has most, until the next commit has room.
+
+        Yields:
+            The ids that one step has deleted.
+        """
         if not self.is_full:
             return
         while self._used_pages() > self._max_pages * _CALM_SHARE and self.state.count:
@@ -539,7 +510,7 @@ class EventStore:
             yield gone
 
     def shrink(self) -> None:
-        """Make a file smaller that was above its bound when it was opened, once; where that fails it stays as it is."""
+        """Make a file smaller that was above its bound when it was opened; tried once."""
         if self._is_too_large:
             self._is_too_large = False
             with contextlib.suppress(sqlite3.Error):  # no room for the second copy that it takes
@@ -548,37 +519,37 @@ class EventStore:
                 self._bound()
 
     def quarantine(self, refused: Sequence[tuple[QueuedEvent, str]]) -> None:
-        """Put events aside that the broker does not take, each with the reason; the newest are kept, bounded."""
+        """Move events that the broker does not take to the quarantine, each with the reason; the newest are kept."""
         gone: dict[int, str] = {}
         with self._committing() as state:
             for event, reason in refused:
                 gone |= self._delete(state, "id = ?", (event.id,))
                 state.leave_out(event.camera, event.id - 1, event.id)
-                self._sql.execute(PUT_ASIDE, aside_row_of(event, reason))
+                self._sql.execute(PUT_QUARANTINE, quarantine_row_of(event, reason))
             most_bytes = int(self._max_pages * PAGE_BYTES * _QUARANTINE_SHARE)
             self._sql.execute(_TRIM_QUARANTINE, (QUARANTINE_ROWS, most_bytes))
         self._counts.subtract(gone.values())
 
     def denied(self, topics: Collection[str] | None) -> list[QueuedEvent]:
-        """Events that were put aside because a broker's ACL denied them; their ids are those of quarantine.
+        """Return the events in quarantine that a broker's ACL denied; their ids are those of their rows there.
 
         Args:
-            topics: of these; None: of all.
+            topics: only events of these; None: of all.
         """
         rows = self._sql.execute("SELECT id, camera, seq, topic, payload, reason, crc FROM quarantine ORDER BY id")
         return [
             event
-            for event, reason in filter(None, map(aside_of, rows))
+            for event, reason in filter(None, map(quarantined_of, rows))
             if is_denial(reason) and (topics is None or event.topic in topics)
         ]
 
     def forget_denied(self, numbers: Sequence[int]) -> None:
-        """These are events again."""
+        """Delete rows from the quarantine: their events wait again."""
         with self._transaction():
             self._sql.executemany("DELETE FROM quarantine WHERE id = ?", [(number,) for number in numbers])
 
     def close(self, bounds: Mapping[str, int] | None = None, mark: AgeMark | None = None) -> None:
-        """Give the file back; in an orderly way with exact bounds and the time. Never raises."""
+        """Close the file, in an orderly way where exact bounds and the time are given. Never raises."""
         if bounds is not None and mark is not None:
             # Where that fails the next start finds the file as after a kill.
             with contextlib.suppress(sqlite3.Error), self._committing() as state:
@@ -608,7 +579,7 @@ class EventStore:
             run(f"PRAGMA user_version = {VERSION}")
 
     def _look_through(self) -> State:
-        """Count the events, and compare that with what was committed."""
+        """Count the events, compare that with the state of the last commit, and return that state."""
         row = self._sql.execute("SELECT body FROM state").fetchone()
         rows = "SELECT camera, count(*), min(id), max(id) FROM event GROUP BY camera"
         first = last = 0
@@ -626,18 +597,18 @@ class EventStore:
         return state
 
     def _bound(self) -> int:
-        """Let it grow no further than to its bound, or than it is; that many pages."""
+        """Let the file grow no further than to its bound, or than it is; return that many pages."""
         return self._number(f"PRAGMA max_page_count = {self._max_pages}")
 
     def _begin_log(self) -> None:
         self._sql.execute("PRAGMA journal_mode = WAL")
         with self._transaction():
             pass  # not before it is the log there
-        self._place = FileIdentity(self._path)
+        self._file_id, self._log_id = _id_of(self._path), _id_of(self._log)
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Do all of what is done inside, or after an error nothing."""
+        """Commit all of what is done inside, or roll it back after an error."""
         self._sql.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -649,7 +620,7 @@ class EventStore:
 
     @contextmanager
     def _committing(self) -> Iterator[State]:
-        """The same with a new state, to be changed inside; it is the store's, and recorded, once it is committed."""
+        """Commit what is done inside together with the state, which is to be changed there and then recorded."""
         state = copy.copy(self.state)
         with self._transaction():
             yield state
@@ -660,7 +631,7 @@ class EventStore:
         self._record.write(sealed)
 
     def _drop(self, camera: str, after: int, condition: str, values: tuple[object, ...]) -> list[int]:
-        """Delete all events of a camera, or of all, from behind an id up to the last one that the condition finds."""
+        """Delete the events that a condition finds, which are all of a camera, or of all, from behind an id on."""
         with self._committing() as state:
             gone = self._delete(state, condition, values)
             if gone:
@@ -669,16 +640,13 @@ class EventStore:
         return list(gone)
 
     def _delete(self, state: State, condition: str, values: tuple[object, ...]) -> dict[int, str]:
-        """Ids and cameras of what is gone, once the transaction is through."""
+        """Delete the events that a condition finds, in a transaction; return their ids and cameras."""
         found = self._sql.execute(f"SELECT id, camera FROM event WHERE {condition}", values)  # noqa: S608 - our own words
         gone: dict[int, str] = dict(found.fetchall())
         if gone:
             self._sql.execute(f"DELETE FROM event WHERE {condition}", values)  # noqa: S608 - the same
             state.count -= len(gone)
         return gone
-
-    def _rows(self, condition: str, values: tuple[object, ...]) -> list[Any]:
-        return self._sql.execute(f"{_READ} WHERE {condition}", values).fetchall()
 
     def _used_pages(self) -> int:
         return self._number("PRAGMA page_count") - self._number("PRAGMA freelist_count")

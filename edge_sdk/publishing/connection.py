@@ -39,10 +39,6 @@ class Wakeup:
         self._is_open = True
         self._lock = threading.Lock()  # a closed descriptor's number soon belongs to somebody else
 
-    def ring(self) -> None:
-        """End `wait`. Keeps the interpreter's lock, so that the caller goes on first."""
-        self._event.set()
-
     def wake(self) -> None:
         """End `wait` and a poll of `fileno`; never blocks, and does nothing after `close`."""
         self._event.set()

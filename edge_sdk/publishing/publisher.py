@@ -57,7 +57,7 @@ from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.connection import Connection, Kind, ProtocolFallback, Receiver, Receiving
 from edge_sdk.publishing.queues import MemoryOutbox, Queues
 from edge_sdk.publishing.retained import DeviceState
-from edge_sdk.publishing.session import TURN_S, Callbacks, PublishSession, State
+from edge_sdk.publishing.session import Callbacks, PublishSession, State
 from edge_sdk.publishing.settings import MqttSettings
 
 
@@ -206,7 +206,7 @@ class MqttStream:
         self._queues, self._delivery, self._board = queues, delivery, board
         seat.take(self)
         self._entry = board.join(camera, encoder.model)
-        delivery.notice()
+        delivery.notify()
 
     def put(self, value: Result | Event) -> None:
         """Encode one result, or event, and leave it to the thread; see `Stream.put`."""
@@ -231,7 +231,7 @@ class MqttStream:
         """
         if not self._seat.is_of(self):
             return None
-        return self._queues.put_event(self._event_topic, self.camera, encode)
+        return self._queues.events.put(self._event_topic, self.camera, encode)
 
     def put_snapshot(self, jpeg: bytes, seq: int) -> None:
         """Leave one picture to the thread; see `Stream.put_snapshot`."""
@@ -284,11 +284,11 @@ class MqttStream:
             self._board.leave(self._entry)
             if self._has_seen:
                 self._delivery.post.keep("seen", self._seen_topic, b"")
-            self._delivery.notice()
+            self._delivery.notify()
 
     def _tell(self, *, has_news: bool) -> None:
         if has_news:
-            self._delivery.notice()
+            self._delivery.notify()
 
 
 class CameraSequences:
@@ -305,7 +305,6 @@ class CameraSequences:
 
 
 _CLIENT = "edge_sdk.publishing.client"
-_LISTENING_TURN_S = 0.1  # how soon a message is seen that comes while none is sent; it costs ten looks a second
 LAST_COMMIT_S = 3.0
 """For the last commit, which takes milliseconds; a card that tidies itself up pauses for a second or two."""
 _STALL_KEEPALIVES = 2.0  # as long as MQTT itself gives a silent peer, and half of it again
@@ -372,7 +371,6 @@ class MqttPublisher:
             backoff or Backoff(),
             callbacks=callbacks,
             stall_s=settings.keepalive_s * _STALL_KEEPALIVES,
-            turn_s=_LISTENING_TURN_S if is_listening else TURN_S,
         )
         self._events.listen(self.warn)
         self._thread = threading.Thread(target=self._delivery.run, name="edge-mqtt", daemon=True)
@@ -396,12 +394,12 @@ class MqttPublisher:
         Raises:
             UsageError: the name cannot be part of a topic.
         """
-        return self._queues.put_event(self.topics.event(camera), camera, encode)
+        return self._queues.events.put(self.topics.event(camera), camera, encode)
 
     def warn(self, name: str, line: str) -> None:
         """Have the device's retained state say what is wrong; see `Publisher.warn`."""
         if self._board.warn_of_device(name, line):
-            self._delivery.notice()
+            self._delivery.notify()
 
     def telemetry(self, message: TelemetryMessage) -> None:
         """Publish how the device does; see `Publisher.telemetry`."""
@@ -410,17 +408,17 @@ class MqttPublisher:
     def keep(self, kind: Kind, topic: str, payload: bytes) -> None:
         """Have this stand on a retained topic, one change a second at most; nothing with no byte. Never blocks."""
         self._delivery.post.keep(kind, topic, payload)
-        self._delivery.notice()
+        self._delivery.notify()
 
     def repeat(self, topic: str) -> None:
         """Publish once more what stands there."""
         self._delivery.post.repeat(topic)
-        self._delivery.notice()
+        self._delivery.notify()
 
     def answer(self, message: Message) -> None:
         """Publish this once, before results; of more than 32 that wait for a connection the oldest goes."""
         self._delivery.post.send("response", message)
-        self._delivery.notice()
+        self._delivery.notify()
 
     def snapshot(self, camera: str, jpeg: bytes, seq: int) -> None:
         """Publish a picture that somebody asked for, as those that a camera's stream puts, but at no rate."""

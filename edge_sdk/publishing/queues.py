@@ -1,12 +1,8 @@
-"""Queues: what the cameras' streams have put, each kind at its pace: events, results, snapshots.
+"""What the cameras' streams have put and the broker has not: a queue for each kind of message, and which goes first.
 
-Owns the pace of results and snapshots, and which goes first. How much of a kind may wait is its outbox's matter, and
-the pace of events, which are held whether or not there is a connection, is theirs.
-
-Outbox: messages that wait for the broker, bounded, the newest kept, no camera at another's cost.
-
-Owns the bounds and the counting of what overflowed, and knows nothing of MQTT. `put` is called by the cameras' loops,
-the rest by the thread that publishes.
+Results and pictures wait in memory, each kind in a `MemoryOutbox` and at its pace (`max_per_s`); events wait in the
+`EventOutbox`, which holds their pace itself because it also counts without a connection. Cameras' threads fill the
+queues, and the publisher's thread empties them. Nothing here knows MQTT.
 """
 
 from __future__ import annotations
@@ -18,20 +14,19 @@ from typing import NamedTuple
 
 from edge_sdk.core.threads import RateLimiter
 from edge_sdk.messages.schema import CameraKind, Channel, Message
-from edge_sdk.outbox.event import Encode
 from edge_sdk.outbox.outbox import EventOutbox
 
 
 class Waiting(NamedTuple):
-    """Of one camera: messages that were put, that wait, and that were dropped."""
+    """How many messages of one camera were put, wait, and were dropped."""
 
     put: int
     queued: int
     dropped: int
 
 
-class _Lane:
-    """What waits of one camera."""
+class _CameraQueue:
+    """The messages of one camera that wait."""
 
     __slots__ = ("bytes", "dropped_count", "messages", "put_count")
 
@@ -41,7 +36,7 @@ class _Lane:
 
 
 class MemoryOutbox:
-    """An outbox that ends with the process.
+    """Bounded queue of messages that ends with the process; its methods may be called from any thread.
 
     One camera alone may fill it. When it is full, the oldest message of the camera that has most in it makes room, so
     that one with no more than its share (a bound over the number of cameras) never loses any to another. Cameras are
@@ -53,10 +48,9 @@ class MemoryOutbox:
     """
 
     def __init__(self, max_messages: int = 1000, max_bytes: int = 4_000_000) -> None:
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
-        self._lanes: dict[str, _Lane] = {}
-        self._turns: deque[_Lane] = deque()  # those with something in them, the next one first
+        self._max_messages, self._max_bytes = max_messages, max_bytes
+        self._cameras: dict[str, _CameraQueue] = {}
+        self._turns: deque[_CameraQueue] = deque()  # those with something in them, the next one first
         self._count = self._bytes = 0
         self._lock = threading.Lock()
 
@@ -70,21 +64,21 @@ class MemoryOutbox:
 
     @property
     def put_count(self) -> int:
-        """How many were put, of all cameras."""
+        """How many messages of all cameras were put."""
         with self._lock:
-            return sum(lane.put_count for lane in self._lanes.values())
+            return sum(queue.put_count for queue in self._cameras.values())
 
     @property
     def dropped_count(self) -> int:
-        """How many were dropped, of all cameras."""
+        """How many messages of all cameras were dropped."""
         with self._lock:
-            return sum(lane.dropped_count for lane in self._lanes.values())
+            return sum(queue.dropped_count for queue in self._cameras.values())
 
     def of_camera(self, camera: str) -> Waiting:
-        """The counts of one camera."""
+        """Return the counts of one camera."""
         with self._lock:
-            lane = self._lanes.get(camera)
-            return Waiting(lane.put_count, len(lane.messages), lane.dropped_count) if lane else Waiting(0, 0, 0)
+            queue = self._cameras.get(camera) or _CameraQueue()
+            return Waiting(queue.put_count, len(queue.messages), queue.dropped_count)
 
     def put(self, message: Message) -> None:
         """Append one message; the oldest of the camera that has most make room for it, and are counted."""
@@ -92,10 +86,9 @@ class MemoryOutbox:
             self._append(message)
 
     def offer(self, message: Message) -> bool:
-        """Append one message unless another had to make room for it; one above all bounds never waits for room.
+        """Append one message unless another had to make room for it, and return whether it was appended.
 
-        Returns:
-            Whether it was appended.
+        One above all bounds never waits for room.
         """
         with self._lock:
             fits = self._count < self._max_messages and self._bytes + len(message.payload) <= self._max_bytes
@@ -105,15 +98,15 @@ class MemoryOutbox:
             return True
 
     def take(self) -> Message | None:
-        """The oldest message of the camera whose turn it is, which is the caller's from now on, or None."""
+        """Take the oldest message of the camera whose turn it is; None where nothing waits."""
         with self._lock:
             if not self._turns:
                 return None
-            lane = self._turns[0]
-            message = self._pop(lane)
-            if not lane.messages:
+            queue = self._turns[0]
+            message = self._pop(queue)
+            if not queue.messages:
                 self._turns.popleft()
-            elif len(self._turns) > 1:
+            else:
                 self._turns.rotate(-1)
             return message
 
@@ -125,101 +118,92 @@ class MemoryOutbox:
         """
         with self._lock:
             for message in reversed(messages):
-                lane = self._lane_of(message.camera)
-                lane.messages.appendleft(message)
-                lane.bytes += len(message.payload)
-                self._count += 1
-                self._bytes += len(message.payload)
-            self._shrink()
+                self._add(message).messages.appendleft(message)
+            self._make_room()
 
     def _append(self, message: Message) -> None:
-        lane, size = self._lane_of(message.camera), len(message.payload)
-        lane.messages.append(message)
-        lane.bytes += size
-        lane.put_count += 1
+        queue = self._add(message)
+        queue.messages.append(message)
+        queue.put_count += 1
+        self._make_room()
+
+    def _add(self, message: Message) -> _CameraQueue:
+        """Count a message, and return the queue of its camera, to which it is to be added."""
+        queue = self._cameras.setdefault(message.camera, _CameraQueue())
+        if not queue.messages:
+            self._turns.append(queue)
+        queue.bytes += len(message.payload)
         self._count += 1
-        self._bytes += size
-        if self._count > self._max_messages or self._bytes > self._max_bytes:
-            self._shrink()
+        self._bytes += len(message.payload)
+        return queue
 
-    def _lane_of(self, camera: str) -> _Lane:
-        """Of a camera; something is about to be in it."""
-        lane = self._lanes.get(camera)
-        if lane is None:
-            lane = self._lanes[camera] = _Lane()
-        if not lane.messages:
-            self._turns.append(lane)
-        return lane
-
-    def _pop(self, lane: _Lane) -> Message:
-        message = lane.messages.popleft()
-        size = len(message.payload)
-        lane.bytes -= size
+    def _pop(self, queue: _CameraQueue) -> Message:
+        message = queue.messages.popleft()
+        queue.bytes -= len(message.payload)
         self._count -= 1
-        self._bytes -= size
+        self._bytes -= len(message.payload)
         return message
 
-    def _shrink(self) -> None:
+    def _make_room(self) -> None:
         while self._count > self._max_messages or self._bytes > self._max_bytes:
             if self._count > self._max_messages:
-                fullest = max(self._turns, key=lambda lane: len(lane.messages))
+                fullest = max(self._turns, key=lambda queue: len(queue.messages))
             else:
-                fullest = max(self._turns, key=lambda lane: lane.bytes)
+                fullest = max(self._turns, key=lambda queue: queue.bytes)
             self._pop(fullest)
             fullest.dropped_count += 1
             if not fullest.messages:
                 self._turns.remove(fullest)
 
 
-_MOST_SNAPSHOTS = 16
+_MAX_SNAPSHOTS = 16
 _SNAPSHOT_BYTES = 4_000_000
 
 
 class Queues:
-    """Of all cameras; filled by their threads, emptied by the one that publishes.
+    """The queues of all cameras; filled by their threads, emptied by the one that publishes.
 
     Args:
         results: where results wait.
-        events: where events go.
+        events: where events wait.
         channels: how each kind travels.
+
+    Attributes:
+        events: where events wait.
     """
 
     def __init__(self, results: MemoryOutbox, events: EventOutbox, channels: dict[CameraKind, Channel]) -> None:
-        self._events = events
+        self.events = events
         self._outboxes: dict[CameraKind, MemoryOutbox] = {  # in the order in which they are served
             "result": results,
-            "snapshot": MemoryOutbox(_MOST_SNAPSHOTS, _SNAPSHOT_BYTES),
+            "snapshot": MemoryOutbox(_MAX_SNAPSHOTS, _SNAPSHOT_BYTES),
         }
-        self._paces: dict[CameraKind, RateLimiter[Message, None]] = {
+        self._limiters: dict[CameraKind, RateLimiter[Message, None]] = {
             kind: RateLimiter(channels[kind].max_per_s, outbox.put) for kind, outbox in self._outboxes.items()
         }
         self._latest: CameraKind = "snapshot"
         events.limit(channels["event"].max_per_s)
 
     def __len__(self) -> int:
-        """Results and snapshots that wait."""
+        """Count the results and pictures that wait."""
         return sum(map(len, self._outboxes.values()))
 
     def put(self, message: Message) -> None:
-        """Append one message of a camera, or hold it until its time has come."""
-        self._paces[message.kind].put(message.camera, message)
+        """Append a result or picture, or hold it until its time has come."""
+        self._limiters[message.kind].put(message.camera, message)
 
     def put_at_once(self, message: Message) -> None:
-        """Append one message of a camera, whatever its rate: somebody asked for it."""
+        """Append a result or picture, whatever its rate: somebody asked for it."""
         self._outboxes[message.kind].put(message)
 
-    def put_event(self, topic: str, camera: str, encode: Encode) -> int | None:
-        """The same of an event; see `EventOutbox.put`."""
-        return self._events.put(topic, camera, encode)
-
     def take(self, *, in_turn: bool = False) -> Message | None:
-        """The result or snapshot that goes out next, which is the caller's from now on, or None.
+        """Take the result or picture that goes out next; None where nothing waits.
 
         Args:
             in_turn: no kind waits for all of another.
         """
-        for pace in self._paces.values():
-            pace.release()
+        for limiter in self._limiters.values():
+            limiter.release()
         kinds = list(self._outboxes)
         if in_turn and self._latest == kinds[0]:
             kinds.reverse()
@@ -237,17 +221,17 @@ class Queues:
             outbox.give_back([message for message in returned if message.kind == kind])
 
     def end(self) -> None:
-        """Nothing is held any longer."""
-        for pace in self._paces.values():
-            pace.release(all_of_them=True)
-        self._events.hasten()
+        """Hold nothing any longer."""
+        for limiter in self._limiters.values():
+            limiter.release(all_of_them=True)
+        self.events.release_held()
 
     def wait_s(self) -> float:
-        """Seconds until something that is held is due; infinity where nothing is."""
-        return min(pace.wait_s() for pace in self._paces.values())
+        """Return the seconds until something that is held is due; infinity where nothing is."""
+        return min(limiter.wait_s() for limiter in self._limiters.values())
 
     def of_camera(self, camera: str) -> Waiting:
-        """The counts of one camera's results."""
+        """Return the counts of one camera's results."""
         return self._outboxes["result"].of_camera(camera)
 
     @property
@@ -256,9 +240,9 @@ class Queues:
         return self._outboxes["snapshot"].dropped_count
 
     def has_of(self, camera: str) -> bool:
-        """Whether anything of a camera waits."""
+        """Return whether anything of a camera waits."""
         return any(outbox.of_camera(camera).queued for outbox in self._outboxes.values())
 
     def limited(self, camera: str | None = None) -> int:
-        """How many results were left out for their rate, of one camera or of all."""
-        return self._paces["result"].limited(camera)
+        """Return how many results were left out for their rate, of one camera or of all."""
+        return self._limiters["result"].limited(camera)

@@ -229,7 +229,7 @@ def _outbox(settings: RunSettings) -> str | None:
     mqtt = settings.mqtt
     if mqtt is None or not any(pipeline.events for pipeline in settings.pipelines):
         return None
-    if want := settings.outbox.want_of_place():
+    if want := settings.outbox.place_error():
         raise UsageError(f"outbox.folder: {want}")
     try:
         return str(settings.outbox.path_of(mqtt.site, mqtt.device))

@@ -44,6 +44,22 @@ def _opening(path: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Iterat
         outbox.close(WAIT_S)
 
 
+def test_an_end_that_begins_before_the_file_is_open_tells_that_events_wait_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.sqlite"
+    with outbox_at(path) as outbox:
+        put(outbox, 1)
+    with _opening(path, monkeypatch) as (outbox, may_go):
+        put(outbox, 4)
+        ending = threading.Thread(target=outbox.close, args=(WAIT_S,))
+        ending.start()
+        until(outbox._closing.is_set)
+        may_go.set()
+        ending.join()
+        assert (outbox.stats().waiting, outbox.stats().is_durable) == (5, True)
+
+
 @pytest.mark.parametrize("count", [3, 1500])
 def test_a_disk_that_hangs_at_the_start_holds_up_nobody_and_no_number_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
@@ -155,7 +171,7 @@ def test_what_memory_had_no_room_for_is_told(tmp_path: Path, monkeypatch: pytest
         committed(outbox, 1)
         disk.may_go.clear()
         put(outbox, 1)
-        until(lambda: not outbox._shelf.has_new)  # its thread hangs in the disk
+        until(lambda: not outbox._queue.has_new)  # its thread hangs in the disk
         put(outbox, 300, size=1000)
         assert outbox.stats().lost.memory > 100
         assert not outbox.wait_committed(0.01)  # not in time: nothing is told yet
@@ -174,7 +190,7 @@ def test_without_a_disk_what_the_broker_has_is_safe_and_what_it_refused_is_not()
         outbox.end_connection(is_orderly=True)
         assert outbox.wait_committed(WAIT_S)
         put(outbox, 1)
-        outbox.refuse(taken(outbox, 1)[0], "Not authorized")
+        outbox.reject(taken(outbox, 1)[0], "Not authorized")
         assert not outbox.wait_committed(WAIT_S)
 
 
@@ -198,7 +214,7 @@ def test_a_held_event_that_could_not_be_encoded_is_told_though_nothing_was_put_s
         assert outbox.put(TOPIC + "door", "door", payload) is not None
         assert outbox.put(TOPIC + "door", "door", lambda seq: seq.to_bytes(1, "big")) is None
         found = [outbox.wait_committed(WAIT_S)]  # no rate is waited for
-        outbox.hasten()
+        outbox.release_held()
         found += [outbox.wait_committed(WAIT_S) for _ in range(2)]
         assert found == [True, False, True]
     finally:
@@ -211,7 +227,7 @@ def test_what_an_earlier_process_left_and_the_broker_refuses_is_nobodys_loss_her
         put(outbox, 3)
     told: list[bool] = []
     with outbox_at(path) as outbox:
-        outbox.refuse(taken(outbox, 1)[0], "Payload format invalid")
+        outbox.reject(taken(outbox, 1)[0], "Payload format invalid")
         put(outbox, 1)
         thread = threading.Thread(target=lambda: told.append(outbox.wait_committed(WAIT_S)))
         thread.start()
@@ -255,7 +271,7 @@ def test_no_event_waits_for_its_commit_for_longer_than_the_settings_say(
     monkeypatch.setattr(EventStore, "commit", recorded)
     monkeypatch.setattr(Writer, "turn", turned)
     outbox = EventOutbox(OutboxSettings(commit_s=commit_s), tmp_path / "events.sqlite", "boot")
-    outbox._closing, outbox._alarm._bell = _Waits(log, "closing"), _Waits(log, "bell")
+    outbox._closing, outbox._bell = _Waits(log, "closing"), _Waits(log, "bell")
     try:
         for number in range(60):
             log.append(("put", outbox.put(TOPIC + "door", "door", payload)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import threading
 import time
@@ -15,8 +14,7 @@ import pytest
 
 from edge_sdk.messages.schema import Message
 from edge_sdk.outbox import outbox
-from edge_sdk.outbox.event import Losses, QueuedEvent
-from edge_sdk.outbox.queue import Unconfirmed
+from edge_sdk.outbox.event import Losses
 from edge_sdk.publishing.connection import Kind
 from tests.support.connections import Door, FakeLink, door_over, put, until
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, delivered, outbox_at, payload
@@ -205,23 +203,3 @@ def test_without_a_disk_events_are_sent_from_memory() -> None:
     assert _seen(link) == numbers
     assert not door.publisher.stats().events.is_durable
     door.publisher.close()
-
-
-_WINDOW = 20
-
-
-@pytest.mark.parametrize(
-    ("settled_share", "recalled_share"), [(0.02, 0.001), (0.0, 0.0)], ids=["links break", "as many as there may be"]
-)
-def test_the_lowest_in_doubt_is_known_without_a_look_at_each(settled_share: float, recalled_share: float) -> None:
-    numbers, answered, to_come, moments = random.Random(1), Unconfirmed(), list(range(6000)), [0.0]
-    while to_come:
-        moments.append(time.monotonic())
-        number = to_come.pop(numbers.randrange(min(_WINDOW, len(to_come))))
-        answered.add(QueuedEvent("topic", b"", "door", id=number))
-        if numbers.random() < settled_share:
-            answered.settle(moments[-min(len(moments), numbers.randrange(1, 50))])
-        if numbers.random() < recalled_share:
-            to_come = sorted([*to_come, *(event.id for event in answered.recall())])
-        if numbers.random() < 0.2:
-            assert answered.lowest_id == min((event.id for event in answered.events()), default=None)

@@ -270,7 +270,7 @@ def test_what_was_acknowledged_stays_so(tmp_path: Path, change: Callable[[Path],
 
 def _deny_one(outbox: EventOutbox) -> list[int]:
     numbers = put(outbox, 1)
-    outbox.refuse(taken(outbox, 1)[0], "Not authorized")
+    outbox.reject(taken(outbox, 1)[0], "Not authorized")
     put(outbox, 1, camera="yard")  # the commit before which it is put aside
     assert outbox.wait_committed(WAIT_S)
     delivered(outbox, 1)

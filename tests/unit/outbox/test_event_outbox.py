@@ -13,7 +13,7 @@ import pytest
 
 from edge_sdk.outbox.event import Losses, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.warnings import LossWarnings
+from edge_sdk.outbox.warnings import OutboxWarnings
 from tests.support.outboxes import TOPIC, WAIT_S, committed, delivered, outbox_at, payload, put, taken, until
 
 
@@ -269,7 +269,7 @@ def test_what_is_put_aside_for_good_is_bounded_by_bytes_and_counted(tmp_path: Pa
     with outbox_at(path, max_mb=1) as outbox:
         numbers = put(outbox, 40, size=5000)
         for event in taken(outbox, 40):
-            outbox.refuse(event, "Payload format invalid")
+            outbox.reject(event, "Payload format invalid")
         assert outbox.stats().lost == Losses(quarantine=40)
     with sqlite3.connect(path) as sql:
         kept = [seq for (seq,) in sql.execute("SELECT seq FROM quarantine ORDER BY id")]
@@ -302,7 +302,7 @@ _DAY_S = 86400
 
 def test_a_week_of_losses_is_a_handful_of_lines_and_a_later_loss_is_said_at_once() -> None:
     now_s, lines = 0.0, list[str]()
-    complaints = LossWarnings(lambda _, line: lines.append(line), lambda: now_s)
+    complaints = OutboxWarnings(lambda _, line: lines.append(line), lambda: now_s)
     for minute in range(7 * 24 * 60):
         now_s = minute * 60.0
         complaints.lost(Losses(overflow=1 + minute))

@@ -23,7 +23,7 @@ from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.recovery import Disk, open_store
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.store import AgeClock, EventStore
-from edge_sdk.outbox.warnings import LossWarnings
+from edge_sdk.outbox.warnings import OutboxWarnings
 from edge_sdk.outbox.writer import Writer
 from tests.support.outboxes import (
     TOPIC,
@@ -60,7 +60,7 @@ def _commits(outbox: EventOutbox, times: int, count: int = 10, size: int = 80) -
 
 def _killed(outbox: EventOutbox, path: Path) -> Path:
     """The file as a kill leaves it, in a folder of its own, once nothing is written any more."""
-    until(lambda: not outbox._shelf.has_new and outbox._alarm.is_idle)
+    until(lambda: not outbox._queue.has_new and outbox._is_idle)
     return Path(shutil.copytree(path.parent, path.parent.with_name("killed"))) / path.name
 
 
@@ -86,7 +86,7 @@ def _refuse_some(outbox: EventOutbox) -> None:
     _commits(outbox, 6, 10, 80)
     for number, event in enumerate(taken(outbox, 30)):
         if number % 3 == 0:
-            outbox.refuse(event, "Packet too large")
+            outbox.reject(event, "Packet too large")
     outbox.end_connection(is_orderly=False)  # the others are not answered
     _commits(outbox, 3, 10, 80)
 
@@ -282,7 +282,7 @@ def test_what_was_put_aside_is_in_the_new_file_too_and_damage_of_its_own_is_noti
     def live(outbox: EventOutbox) -> None:
         put(outbox, 3)
         for event in taken(outbox, 3):
-            outbox.refuse(event, "Not authorized")
+            outbox.reject(event, "Not authorized")
         committed(outbox, 1, size=80)
 
     path = _life(tmp_path, live)
@@ -504,7 +504,7 @@ def _send_some(outbox: EventOutbox, rng: random.Random) -> set[int]:
     while rng.random() < 0.97 and (event := outbox.take()) is not None:
         sent.add(event.seq)
         if rng.random() < 0.1:
-            outbox.refuse(event, "Packet too large")
+            outbox.reject(event, "Packet too large")
         else:
             outbox.deliver(event)
     return sent
@@ -517,26 +517,55 @@ def test_what_only_memory_has_is_not_overtaken_by_what_was_put_behind_it_in_the_
     with outbox_at(path) as outbox:
         earlier = put(outbox, 5)
     settings, clock = OutboxSettings(), AgeClock("boot")
-    shelf = OutboxQueue(SequenceNumbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
+    queue = OutboxQueue(SequenceNumbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
     disk = Disk(path, settings, lambda *_: None, Backoff(0.001, 0.001))
-    writer = Writer(shelf, disk, clock, settings, LossWarnings(lambda *_: None))
+    writer = Writer(queue, disk, clock, settings, OutboxWarnings(lambda *_: None))
     with monkeypatch.context() as patch:
         patch.setattr(EventStore, "_prepare", _raise)
         writer.open()
-        numbers = [shelf.put(TOPIC + "gate", "gate", payload) for _ in range(3)]
+        numbers = [queue.put(TOPIC + "gate", "gate", payload) for _ in range(3)]
         writer.turn()
-        found = _take_all(shelf)  # from memory
+        found = _take_all(queue)  # from memory
     until(lambda: disk.may_try)
-    numbers += [shelf.put(TOPIC + "gate", "gate", payload) for _ in range(3)]
+    numbers += [queue.put(TOPIC + "gate", "gate", payload) for _ in range(3)]
     with monkeypatch.context() as patch:
         patch.setattr(EventStore, "commit", _raise)
         writer.turn()  # it is opened, and takes nothing
-        found += _take_all(shelf)
+        found += _take_all(queue)
     until(lambda: disk.may_try)
     writer.turn()
-    found += _take_all(shelf)
+    found += _take_all(queue)
     writer.close()
     assert found == numbers + earlier
+
+
+def test_what_is_put_while_unread_events_make_room_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, clock = OutboxSettings(), AgeClock("boot")
+    queue = OutboxQueue(SequenceNumbers(lambda: 0.0), clock.seconds, settings.max_memory_bytes)
+    disk = Disk(tmp_path / "events.sqlite", settings, lambda *_: None, Backoff(0.001, 0.001))
+    writer = Writer(queue, disk, clock, settings, OutboxWarnings(lambda *_: None))
+    numbers = [queue.put(TOPIC + "gate", "gate", payload) for _ in range(600)]  # more than are read ahead
+    writer.turn()
+    found = _take_all(queue)
+    numbers.append(queue.put(TOPIC + "gate", "gate", payload))
+    with monkeypatch.context() as patch:
+        patch.setattr(EventStore, "commit", lambda *_: _raise("disk I/O error"))
+        writer.turn()  # the file is closed, and the last event overtakes those that were not read
+    found += _take_all(queue)
+    until(lambda: disk.may_try)
+    make_room = queue.make_room
+
+    def put_before(last_id: int) -> int:
+        numbers.append(queue.put(TOPIC + "gate", "gate", payload))
+        return make_room(last_id)
+
+    monkeypatch.setattr(queue, "make_room", put_before)
+    for _ in range(2):
+        writer.turn()
+        found += _take_all(queue)
+    writer.close()
+    assert len(numbers) == 602
+    assert sorted(found) == numbers
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])
@@ -568,9 +597,9 @@ def test_a_file_that_is_ours_at_the_second_try_is_counted_once(
             assert outbox.waiting == 0
 
 
-def _take_all(shelf: OutboxQueue) -> list[int]:
-    return [event.seq for event in iter(shelf.take, None)]
+def _take_all(queue: OutboxQueue) -> list[int]:
+    return [event.seq for event in iter(queue.take, None)]
 
 
-def _raise(*_: object) -> None:
-    raise sqlite3.OperationalError("disk is full")
+def _raise(said: object = "", *_: object) -> None:
+    raise sqlite3.OperationalError(said if isinstance(said, str) and said else "disk is full")

@@ -22,7 +22,7 @@ from edge_sdk.outbox.warnings import OutboxWarnings
 from edge_sdk.publishing.connection import Incoming, Kind
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.queues import MemoryOutbox
-from edge_sdk.publishing.session import PoisonDetection, State
+from edge_sdk.publishing.session import PoisonMessageDetector, State
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, FakeLink, door_over, has_connected, put, until
 from tests.support.outboxes import outbox_at, payload
@@ -174,7 +174,7 @@ def test_a_complaint_is_counted_and_said_once() -> None:
 def test_close_gives_up_in_time(link: FakeLink) -> None:
     publisher, door = door_over(link)
     put(door, 1, 2, 3)
-    publisher.close(timeout_s=0.2)
+    publisher.close(timeout_s=1.0)
     assert not publisher._thread.is_alive()
     assert (publisher.stats().state, publisher.stats().queued) == ("closed", 3)
 
@@ -269,27 +269,27 @@ class _Touchy(FakeLink):
 
 
 def test_a_broker_that_takes_nothing_costs_few_messages() -> None:
-    poison = PoisonDetection()
-    blamed = [poison.ended([_event(0)]) is not None for _ in range(1000)]
+    detector = PoisonMessageDetector()
+    blamed = [detector.ended([_event(0)]) is not None for _ in range(1000)]
     assert [number for number, is_blamed in enumerate(blamed, 1) if is_blamed] == [5, 13, 27, 53, 103, 201, 395, 781]
-    poison.took()
-    poison.relax()
-    assert [poison.ended([_event(1)]) is not None for _ in range(5)] == [False] * 4 + [True]
+    detector.took()
+    detector.relax()
+    assert [detector.ended([_event(1)]) is not None for _ in range(5)] == [False] * 4 + [True]
 
 
 def test_bad_luck_is_no_guilt() -> None:
-    poison = PoisonDetection()
+    detector = PoisonMessageDetector()
     for seq in range(100):  # each time another one
-        assert poison.ended([_event(seq)]) is None
-    poison.relax()
+        assert detector.ended([_event(seq)]) is None
+    detector.relax()
     for _ in range(100):  # never alone, or nothing of a camera
-        assert poison.ended([_STATUS, _event(1)]) is None
-        assert poison.ended([_STATUS]) is None
-        assert poison.ended([]) is None
+        assert detector.ended([_STATUS, _event(1)]) is None
+        assert detector.ended([_STATUS]) is None
+        assert detector.ended([]) is None
     for _ in range(100):  # a connection that held in between
-        assert poison.ended([_event(1)]) is None
-        assert poison.ended([_event(1)]) is None
-        poison.relax()
+        assert detector.ended([_event(1)]) is None
+        assert detector.ended([_event(1)]) is None
+        detector.relax()
 
 
 def _picture(seq: int, size: int = 20_000) -> tuple[Kind, Message]:
@@ -297,16 +297,16 @@ def _picture(seq: int, size: int = 20_000) -> tuple[Kind, Message]:
 
 
 def test_the_largest_message_is_to_blame_for_a_link_that_times_out_three_times() -> None:
-    poison = PoisonDetection()
+    detector = PoisonMessageDetector()
     flying = [_STATUS, _event(1), _picture(1), _picture(2, 30_000), _event(2)]
     for _ in range(2):
-        assert [poison.timed_out(flying), poison.timed_out(flying)] == [None, None]
-        poison.relax()  # a link that is slow holds for long
-        assert poison.timed_out(flying) == flying[3]
-    assert not poison.is_suspected
-    assert [poison.timed_out([_picture(seq)]) for seq in range(9)] == [None] * 9  # each time another one
+        assert [detector.timed_out(flying), detector.timed_out(flying)] == [None, None]
+        detector.relax()  # a link that is slow holds for long
+        assert detector.timed_out(flying) == flying[3]
+    assert not detector.is_suspected
+    assert [detector.timed_out([_picture(seq)]) for seq in range(9)] == [None] * 9  # each time another one
     small = [_STATUS, _event(1), _picture(1, 16_000)]  # what the kernel takes at once
-    assert [poison.timed_out(small) for _ in range(9)] == [None] * 9
+    assert [detector.timed_out(small) for _ in range(9)] == [None] * 9
 
 
 def test_events_behind_one_at_which_the_broker_hangs_up_arrive(tmp_path: Path) -> None:

@@ -240,8 +240,7 @@ class Refused:
         self.refusals = Rejections(topics, self.board, self.notices)
 
     def said(self, topic: str, answer: Answer = _REFUSED) -> str:
-        self.refusals.settle(topic, answer)
-        return self.refusals.take_line()
+        return self.refusals.settle(topic, answer)
 
     @property
     def warning(self) -> str:

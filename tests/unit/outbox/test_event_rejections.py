@@ -16,13 +16,13 @@ import pytest
 from edge_sdk.core.threads import Backoff
 from edge_sdk.outbox.event import Losses, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.queue import Quarantine
+from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.store import EventStore
 from edge_sdk.outbox.writer import Writer
 from edge_sdk.publishing.connection import Wakeup
 from edge_sdk.publishing.queues import MemoryOutbox, Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
-from edge_sdk.publishing.session import InFlight, Rejections, Sender
+from edge_sdk.publishing.session import PublishWarnings, Rejections, Sender
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import FakeLink
 from tests.support.outboxes import TOPIC, WAIT_S, outbox_at, put, taken, until
@@ -33,19 +33,20 @@ POISON = b"poison"
 
 
 @contextmanager
-def _supply(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[Sender, EventOutbox]]:
+def _sending(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[Sender, EventOutbox]]:
     """With forty events of which some are poison."""
     with outbox_at(folder / "events.sqlite") as events:
         settings = MqttSettings(host="broker", port=1883, device="pi")
         queues = Queues(MemoryOutbox(), events, settings.channels)
-        board = DeviceState(IDENTITY, {})
-        refusals = Rejections(settings.topics, board, RetainedPublisher(board, settings.topics))
+        device_state = DeviceState(IDENTITY, {})
+        rejections = Rejections(settings.topics, device_state, RetainedPublisher(device_state, settings.topics))
+        warnings = PublishWarnings(device_state, lambda _line: None)
         for number in range(40):
             payload = POISON if number in poisons else b"%d" % number
             events.put(TOPIC + "door", "door", lambda _, payload=payload: payload)
         assert events.wait_committed(WAIT_S)
         until(lambda: events.is_ready)
-        yield Sender(queues, events, InFlight(60.0), refusals, hold), events
+        yield Sender(queues, events, rejections, warnings, 60.0, hold), events
 
 
 def _link(code: int) -> FakeLink:
@@ -56,20 +57,20 @@ def _link(code: int) -> FakeLink:
     return link
 
 
-def _round(supply: Sender, events: EventOutbox, link: FakeLink) -> None:
+def _round(sender: Sender, events: EventOutbox, link: FakeLink) -> None:
     """Send a window, as soon as events are sent at all, and settle it."""
     until(lambda: not events.is_held)
-    while supply.send_next(link):
+    while sender.send_next(link):
         pass
-    supply.settle(link)
+    sender.settle(link)
 
 
 @pytest.mark.parametrize("poisons", [{3}, {3, 5}, set(range(40))], ids=["one", "two", "all"])
 def test_each_is_tried_eight_times_and_put_aside(tmp_path: Path, poisons: set[int]) -> None:
-    with _supply(tmp_path, Backoff(0.001, 0.002), poisons) as (supply, events):
+    with _sending(tmp_path, Backoff(0.001, 0.002), poisons) as (sender, events):
         link = _link(0x83)
         while events.waiting:
-            _round(supply, events, link)
+            _round(sender, events, link)
             assert len(link.published) <= 40 * 8, "it goes on for ever"
         assert events.stats().lost == Losses(quarantine=len(poisons))
         assert [m.payload for _, m in link.published].count(POISON) == 8 * len(poisons)
@@ -78,13 +79,13 @@ def test_each_is_tried_eight_times_and_put_aside(tmp_path: Path, poisons: set[in
 
 
 def test_what_is_beyond_a_quota_is_tried_until_it_is_not(tmp_path: Path) -> None:
-    with _supply(tmp_path, Backoff(0.001, 0.002), {3, 5}) as (supply, events):
+    with _sending(tmp_path, Backoff(0.001, 0.002), {3, 5}) as (sender, events):
         link = _link(0x97)
         for _ in range(30):
-            _round(supply, events, link)
+            _round(sender, events, link)
         assert (events.waiting, events.stats().lost.total) == (2, 0)
         free = FakeLink()
-        _round(supply, events, free)
+        _round(sender, events, free)
         assert events.waiting == 0
 
 
@@ -95,14 +96,14 @@ def test_a_window_that_is_refused_is_one_step_of_the_back_off(tmp_path: Path) ->
         steps.append(ceiling_s)
         return ceiling_s
 
-    with _supply(tmp_path, Backoff(3600.0, 7200.0, longest), set(range(40))) as (supply, events):
+    with _sending(tmp_path, Backoff(3600.0, 7200.0, longest), set(range(40))) as (sender, events):
         link = _link(0x83)
         link.pace = 5  # answers come a few at a time
-        while supply.send_next(link):
+        while sender.send_next(link):
             pass
         assert len(link.published) == WINDOW
         for _ in range(4):
-            supply.settle(link)
+            sender.settle(link)
         assert steps == [3600.0]
         assert events.is_held
         assert events.waiting == 40
@@ -110,13 +111,13 @@ def test_a_window_that_is_refused_is_one_step_of_the_back_off(tmp_path: Path) ->
 
 @pytest.mark.parametrize("pace", [10**9, 5], ids=["at once", "a few at a time"])
 def test_a_window_that_is_refused_stays_on_disk_and_in_order(tmp_path: Path, pace: int) -> None:
-    with _supply(tmp_path, Backoff(0.001, 0.002), set(range(40))) as (supply, events):
+    with _sending(tmp_path, Backoff(0.001, 0.002), set(range(40))) as (sender, events):
         link = _link(0x97)
         link.pace = pace
         for _ in range(3):
-            _round(supply, events, link)
-        while supply._flight.messages():
-            supply.settle(link)
+            _round(sender, events, link)
+        while sender._in_flight:
+            sender.settle(link)
         events.put(TOPIC + "door", "door", lambda _: b"one more")  # what is through goes with the next commit
         assert events.wait_committed(WAIT_S)
         for file in tmp_path.glob("events.sqlite*"):  # as a power cut leaves them
@@ -125,7 +126,7 @@ def test_a_window_that_is_refused_stays_on_disk_and_in_order(tmp_path: Path, pac
             assert copy.waiting == 41
         free = FakeLink()
         while events.waiting:
-            _round(supply, events, free)
+            _round(sender, events, free)
         sent = [message.seq for _, message in free.published]
         assert sent == sorted(sent)
         assert len(sent) == 41
@@ -140,7 +141,7 @@ def test_what_was_denied_comes_again_once_the_broker_takes_an_event_of_that_topi
         denied, yard = put(outbox, 3), put(outbox, 1, camera="yard")
         *door, other = taken(outbox, 4)
         for event in door:
-            outbox.refuse(event, DENIED)
+            outbox.reject(event, DENIED)
         outbox.deliver(other)  # of another topic: that says nothing of this one
         until(lambda: outbox.stats().lost == Losses(quarantine=3))
         assert (outbox.waiting, yard) == (0, [other.seq])
@@ -167,8 +168,8 @@ def test_a_start_offers_what_was_denied_and_nothing_else_that_was_refused(tmp_pa
     with outbox_at(path) as outbox:
         numbers = put(outbox, 3)
         denied, large, other = taken(outbox, 3)
-        outbox.refuse(denied, DENIED)
-        outbox.refuse(large, "Packet too large (reason code 149)")
+        outbox.reject(denied, DENIED)
+        outbox.reject(large, "Packet too large (reason code 149)")
         outbox.deliver(other)
     for _ in range(2):  # denied once more, it is put aside once more
         with outbox_at(path) as outbox:
@@ -176,7 +177,7 @@ def test_a_start_offers_what_was_denied_and_nothing_else_that_was_refused(tmp_pa
             assert outbox.waiting == 1
             [event] = taken(outbox, 1)
             assert event.seq == numbers[0]
-            outbox.refuse(event, DENIED)
+            outbox.reject(event, DENIED)
             assert outbox.stats().lost == Losses(quarantine=1)
     with outbox_at(path) as outbox:
         [event] = taken(outbox, 1)
@@ -198,7 +199,7 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
 
         def refused_meanwhile(writer: Writer, store: EventStore, topics: set[str]) -> list[int]:
             if not is_refused.is_set():
-                outbox.refuse(event, DENIED)
+                outbox.reject(event, DENIED)
                 writer._age_at = -math.inf  # the time has come to look for what is through
                 is_refused.set()
             return []
@@ -220,14 +221,14 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
 
 def test_a_broker_that_denies_some_and_takes_others_gets_them_once_a_minute() -> None:
     now_s = 100.0
-    aside = Quarantine(lambda: now_s)
-    event = QueuedEvent(TOPIC + "door", b"1", "door", seq=1, id=1)
+    queue = OutboxQueue(SequenceNumbers(lambda: 0.0), lambda: 0.0, 10**6, clock_s=lambda: now_s)
     found: list[bool] = []
-    for _ in range(13):
-        aside.refuse(event, DENIED)
-        aside.delivered(event.topic)
-        found.append(bool(aside.take_topics()))
+    for number in range(1, 27, 2):
+        events = [QueuedEvent(TOPIC + "door", b"1", "door", seq=one, id=one) for one in (number, number + 1)]
+        queue.feed(events, number + 1, has_more=False)
+        for event, settle in zip(events, (lambda event: queue.reject(event, DENIED), queue.deliver), strict=True):
+            assert queue.take() is event
+            settle(event)
+        found.append(bool(queue.take_offered_topics()))
         now_s += 10.0
     assert found == [True, False, False, False, False, False] * 2 + [True]
-    aside.delivered("another")
-    assert not aside.take_topics()
