@@ -66,7 +66,7 @@ class Model:
         if not isinstance(bundle, Bundle):
             raise UsageError(f"the bundle is {bundle!r}, expected a Bundle; Bundle.open(path) verifies and opens one")
         bundle.check_device(platform.machine(), onnxruntime_version())
-        chosen = bundle if variant is None else bundle.led_by(variant)
+        chosen = bundle if variant is None else bundle.with_primary(variant)
         return cls(chosen, Stages.open(chosen, settings))
 
     @property

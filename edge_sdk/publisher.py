@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import edge_sdk
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.config.load import broker_config_of, mqtt_settings_of, outbox_settings_of
-from edge_sdk.config.schema import BrokerConfig, read_secret
+from edge_sdk.config.load import broker_config_of, mqtt_settings_of, outbox_settings_of, read_secret
+from edge_sdk.config.schema import BrokerConfig
 from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event

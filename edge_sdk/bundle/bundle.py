@@ -1,7 +1,8 @@
-"""Bundle: a NAME.edge folder that is verified or refused, never half-valid.
+"""A bundle: a NAME.edge folder that is verified or refused, never half-valid.
 
-Owns the order of checks: signature over the manifest's bytes, then the manifest, then every file's name, size and hash.
-Knows nothing of models; `Bundle.read` hands out bytes that were hashed as they were read.
+`Bundle.open` checks in this order: the signature over the manifest's bytes, the manifest itself, then the name, size
+and hash of every file. `Bundle.read` hashes a file again as it reads it, so that what was verified is what is used.
+What the files of a model hold is the business of `edge_sdk.inference`.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ class Bundle:
                 bundle._verify(entry)
         return bundle
 
-    def led_by(self, variant: str) -> Bundle:
-        """The same bundle, of which another variant runs: its file, its input size, its golden inputs.
+    def with_primary(self, variant: str) -> Bundle:
+        """Return the same bundle with another variant that runs: its file, its input size, its golden inputs.
 
         Args:
             variant: its name, such as `int8.320x320`, or its file.
@@ -114,7 +115,7 @@ class Bundle:
             UsageError: there is none of that name.
         """
         try:
-            manifest = self.manifest.led_by(variant)
+            manifest = self.manifest.with_primary(variant)
         except UsageError as cause:
             raise UsageError(f"{self.path}: {cause}") from cause
         other = Bundle(self.path, manifest, self.manifest_bytes, signed=self.signed)
@@ -122,11 +123,11 @@ class Bundle:
         return other
 
     def forget_kept(self) -> None:
-        """Keep no file in memory any more; in none of the bundles that came of this one by `led_by`."""
+        """Keep no file in memory any more; in none of the bundles that came of this one by `with_primary`."""
         self._kept.clear()
 
     def read(self, name: str) -> bytes:
-        """The bytes of one file, hashed again as they are read, so that what was verified is what is used.
+        """Read one file and hash it again as it is read, so that what was verified is what is used.
 
         Raises:
             BundleError: when the manifest does not name it, or size or hash differ.
@@ -142,7 +143,7 @@ class Bundle:
         return data
 
     def _verify(self, entry: FileEntry) -> None:
-        """As `read` does, in pieces: of what nobody asked for nothing stays in memory."""
+        """Hash one file in pieces, so that nothing of it stays in memory."""
         digest, size, piece = hashlib.sha256(), 0, memoryview(bytearray(min(_PIECE, entry.size + 1)))
         with _opened(self.path / entry.name) as file:
             while size <= entry.size and (count := file.readinto(piece[: entry.size + 1 - size])):
@@ -158,7 +159,7 @@ class Bundle:
             raise BundleError(f"{path}: altered; sha256 is {sha256[:12]}…, the manifest promises {entry.sha256[:12]}…")
 
     def labels(self) -> tuple[str, ...]:
-        """Labels in output order.
+        """Read the labels, in output order.
 
         Raises:
             BundleError: when the file is not UTF-8.
@@ -169,10 +170,13 @@ class Bundle:
             raise BundleError(f"{self.path / self.manifest.labels}: not UTF-8; build the bundle again") from cause
 
     def golden(self, most: int | None = None) -> list[GoldenImage]:
-        """Golden inputs of the variant that runs, uint8 (H, W, 3) after resizing, each with the outputs it must give.
+        """Read the golden inputs of the variant that runs, each with the outputs that it must give.
 
         Args:
             most: how many of them, from the first; all by default.
+
+        Returns:
+            The inputs, uint8 (H, W, 3) after resizing, and their outputs.
 
         Raises:
             BundleError: when the file does not hold what the manifest promises.
@@ -180,7 +184,7 @@ class Bundle:
         return self.golden_and_noise(most)[0]
 
     def golden_and_noise(self, most: int | None = None) -> tuple[list[GoldenImage], tuple[Tensor, ...]]:
-        """What `golden` returns, and what quantization costs in every row of every output: both from one reading.
+        """Read what `golden` returns and what quantization costs in every row of every output, both at once.
 
         Returns:
             The images, and float32 (R,) of each output; nothing of a float model.
@@ -209,7 +213,7 @@ class Bundle:
 
     @contextlib.contextmanager
     def _golden_arrays(self) -> Iterator[np.lib.npyio.NpzFile]:
-        """What is taken out of it is read then."""
+        """Open the golden file; an array is read when it is taken out."""
         file = self.manifest.variants[0].golden.file
         try:
             with np.load(io.BytesIO(self.read(file)), allow_pickle=False) as arrays:
@@ -288,7 +292,7 @@ def _opened(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def digest_at(path: Path) -> str | None:
-    """The digest that the bundle in a folder has now, verified or not; None where there is none."""
+    """Return the digest that the bundle in a folder has now, verified or not; None where there is no bundle."""
     try:
         return hashlib.sha256(_read_regular(path / MANIFEST_FILE, limit=_MANIFEST_LIMIT)).hexdigest()
     except BundleError:

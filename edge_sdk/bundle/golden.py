@@ -1,9 +1,9 @@
 """Golden: how near a device's outputs must come to those of the machine that built the bundle.
 
-Owns the comparison. Float models agree to a few of the last digits. INT8 models nearly always agree to the last bit,
-but not always: CPUs add two tensors of integers in floating point, and where a sum lies half-way between two integers
-they round to different sides (docs/adr/0024). What grows from that stays below what quantization itself costs, and what
-a CPU that saturates or a wrong kernel does is larger; so that cost is the measure.
+Float models agree to a few of the last digits. INT8 models nearly always agree to the last bit, but not always: CPUs
+add two tensors of integers in floating point, and where a sum lies half-way between two integers they round to
+different sides (docs/adr/0024). What grows from that stays below what quantization itself costs, and what a CPU that
+saturates or a wrong kernel does is larger; so that cost is the measure of `largest_difference`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BLOCK = 65_536  # values that are compared at once: an output of a detector tak
 
 
 def output_keys(names: list[str], image: int) -> list[str]:
-    """Of a golden file's arrays, the outputs of one image, in their order.
+    """Find the outputs of one image among the arrays of a golden file, in their order.
 
     Raises:
         KeyError: there are none.
@@ -36,13 +36,13 @@ def output_keys(names: list[str], image: int) -> list[str]:
 
 
 def row_count(output: Tensor) -> int:
-    """How many rows `judged_rows` makes."""
+    """Count the rows that `judged_rows` makes."""
     values = _of_one(output)
     return 1 if values.ndim < 2 else int(min(values.shape))
 
 
 def judged_rows(output: Tensor) -> NDArray[np.float64]:
-    """Float64 (R, N): what must be judged apart, as boxes in pixels and scores of 0-1 are, on the shortest axis."""
+    """Split an output along its shortest axis, float64 (R, N), to judge boxes in pixels and scores of 0-1 apart."""
     values = _of_one(output)
     if values.ndim < 2:
         return values.reshape(1, -1).astype(np.float64)
@@ -51,17 +51,17 @@ def judged_rows(output: Tensor) -> NDArray[np.float64]:
 
 
 def _of_one(output: Tensor) -> Tensor:
-    """Without the axis of a batch of one."""
+    """Leave out the axis of a batch of one."""
     return output.reshape(output.shape[1:]) if output.ndim > 1 and output.shape[0] == 1 else output
 
 
 def energies_of(got: Tensor, expected: Tensor) -> NDArray[np.float64]:
-    """Mean square of the difference in every row, float64 (R,); both have the same shape."""
+    """Return the mean square of the difference in every row, float64 (R,); both have the same shape."""
     return np.asarray(((judged_rows(got) - judged_rows(expected)) ** 2).mean(axis=1))
 
 
 def noise_of(energies: Sequence[Sequence[NDArray[np.float64]]]) -> list[NDArray[np.float32]]:
-    """Of each output the root mean square in every row over several images, float32 (R,).
+    """Return for each output the root mean square in every row over several images, float32 (R,).
 
     Args:
         energies: one list an image, of `energies_of` its outputs.
@@ -98,7 +98,7 @@ def largest_difference(
 
 
 def _beyond(got: Tensor, expected: Tensor, golden: Golden) -> tuple[float, int]:
-    """The largest absolute difference, and how many values differ by more than they may."""
+    """Return the largest absolute difference, and how many values differ by more than they may."""
     if np.array_equal(got, expected):
         return 0.0, 0
     largest, bad = 0.0, 0

@@ -1,20 +1,9 @@
-"""What a bundle promises.
+"""What a bundle promises: the schema of manifest.json, its checks, and which variant is better than another.
 
-Manifest: what a bundle promises.
-
-Owns the schema, and does no I/O. Unknown keys are errors.
-
-InputTensor: in which form a model file takes its picture, where that is not the form of model.toml.
-
-Measured: figures that a manifest promises, each with what it was measured on.
-
-manifest.json: parsed and checked, encoded, and its JSON Schema.
-
-Variant: one model file of a bundle, and all that a device needs to choose it.
-
-ONNX Runtime versions, and which of them may run a bundle.
-
-Quality: by which one figure the variants of a bundle are compared, and which differences of it are noise.
+`Manifest` and the Structs inside it are the schema; unknown keys are errors. `decode_manifest` parses one and checks
+what its parts say together, `encode_manifest` writes one, `manifest_schema` is its JSON Schema. A `Variant` is one
+model file with the figures that were measured for it; `ratings` compares the variants by one of these figures. Reading
+files is done by `bundle`.
 """
 
 from __future__ import annotations
@@ -28,6 +17,7 @@ from msgspec import Meta
 from edge_sdk.bundle.model_spec import InputSpec, SizeWh
 from edge_sdk.bundle.target import ProviderOptions
 from edge_sdk.core.errors import BundleError, UsageError
+from edge_sdk.core.toml import problems
 from edge_sdk.tasks.decoders import DecoderName, check_decoder
 from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Task, Thresholds
 
@@ -67,13 +57,13 @@ class InputTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _CHANNELS[self.color]
 
     def shape(self, size_wh: tuple[int, int]) -> tuple[int, int, int, int]:
-        """Of a tensor with this width and height in pixels, batch 1."""
+        """Return the shape of a tensor with this width and height in pixels, batch 1."""
         width, height = size_wh
         return (1, self.channels, height, width) if self.layout == "NCHW" else (1, height, width, self.channels)
 
 
 def floats_of(spec: InputSpec) -> InputTensor:
-    """What `input` says: normalised float32 in the model's own layout and colour order."""
+    """Return the tensor that `input` describes: normalised float32 in the model's own layout and colour order."""
     return InputTensor(dtype="float32", layout=spec.layout, color=spec.color)
 
 
@@ -271,7 +261,7 @@ class RuntimeRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_version(text: str) -> tuple[int, int, int]:
-    """`1.31.1`, `1.31` or `1.31.1+cu12` as three numbers, for comparing."""
+    """Read `1.31.1`, `1.31` or `1.31.1+cu12` as three numbers, for comparing."""
     numbers = [int(n) for n in re.findall(r"\d+", text.split("+")[0])[:3]]
     padded = [*numbers, 0, 0, 0]
     return padded[0], padded[1], padded[2]
@@ -379,11 +369,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.variants[0].tensor or floats_of(self.input)
 
     def entry(self, name: str) -> FileEntry | None:
-        """The entry of one file, or None when the manifest does not name it."""
+        """Return the entry of one file, or None where the manifest does not name it."""
         return next((f for f in self.files if f.name == name), None)
 
-    def led_by(self, variant: str) -> Manifest:
-        """The same promise with one variant in front, so that it is the one that runs, and the input in its size.
+    def with_primary(self, variant: str) -> Manifest:
+        """Return the same manifest with one variant in front, which is the one that runs, and the input in its size.
 
         Args:
             variant: its name, such as `int8.320x320`, or its file.
@@ -424,7 +414,8 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.ValidationError as cause:
-        raise BundleError(f"{where}: {cause}") from cause
+        problem = next(problems(loose, Manifest), None)
+        raise BundleError(f"{where}: {problem.text if problem else cause}") from cause
     _check_names(manifest, where)
     _check_variants(manifest, where)
     _check_tensors(manifest, where)
@@ -432,12 +423,12 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest as indented JSON, ending in a line feed."""
+    """Write a manifest as indented JSON that ends in a line feed."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
 
 
 def manifest_schema() -> bytes:
-    """The JSON Schema of manifest.json, as docs/manifest.schema.json holds it."""
+    """Return the JSON Schema of manifest.json, as docs/manifest.schema.json holds it."""
     import inspect  # nobody needs it on a device
 
     schema = msgspec.json.schema(Manifest)
@@ -460,7 +451,7 @@ def _check_schema_version(loose: Any, where: str) -> None:
 
 
 def _check_tensors(manifest: Manifest, where: str) -> None:
-    """Gray pictures have one channel and coloured ones three, whatever a variant likes."""
+    """Refuse a variant that takes gray pictures where the model takes coloured ones, or the other way round."""
     color = manifest.input.color
     for variant in manifest.variants:
         tensor = variant.tensor
@@ -508,7 +499,7 @@ _ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has 
 
 
 class Rating(msgspec.Struct, frozen=True):
-    """What the bundle says of one variant.
+    """How good one variant is, as far as the bundle says it.
 
     Attributes:
         value: 0-1; None where nobody measured it.
@@ -536,11 +527,11 @@ UNRATED = Rating(None)
 
 
 def ratings(manifest: Manifest) -> tuple[str, dict[str, Rating]]:
-    """The metric, and what is said of each variant by name.
+    """Rate the variants of a bundle by one metric.
 
-    It is quality by labels where every variant has it, in one metric; else agreement with FP32, whose own is 1. Nothing
-    below that 1 is noise: one image with another answer shows that the two are not the same. Of any other variant
-    without a figure nothing is known, and it ranks last: nothing that was measured may give way to a guess.
+    The metric is quality by labels where every variant has it, in one metric; else agreement with FP32, whose own is 1.
+    Nothing below that 1 is noise: one image with another answer shows that the two are not the same. Of any other
+    variant without a figure nothing is known, and it ranks last: nothing that was measured may give way to a guess.
     """
     by_labels = {v.name: v.quality for v in manifest.variants if v.quality is not None}
     metrics = {q.metric for q in by_labels.values()}

@@ -1,11 +1,9 @@
-"""Self-contained: whether a model is all in its own bytes, found out before anything loads it.
+"""Model files that hold all of their weights, found out from their bytes before anything loads them.
 
-Owns the rule that a model chooses no files of the device. ONNX Runtime looks for weights that an ONNX model says to be
-elsewhere in the working directory, of which no signature knows; no option of it forbids that.
-
-Protobuf's wire format, as far as it takes to find the fields of a message without parsing it.
-
-Owns no message: field numbers come from the caller. https://protobuf.dev/programming-guides/encoding/ is the format.
+ONNX Runtime looks in the working directory for weights that an ONNX model says to be in another file; no signature
+knows of them, and no option of ONNX Runtime forbids it. `refuse_other_files` therefore walks the model's protobuf
+messages. `fields` finds the fields of a message without parsing it, by the wire format alone
+(https://protobuf.dev/programming-guides/encoding/); field numbers come from its caller.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _LARGEST_TAG = 0xFFFF_FFFF  # a parser in C++ drops the bits above, and so finds
 
 
 class Damaged(Exception):  # noqa: N818 - says what the bytes are
-    """Bytes that are no protobuf message."""
+    """Bytes are no protobuf message."""
 
 
 class Truncated(Damaged):
@@ -91,7 +89,7 @@ def length_field(number: int, content: bytes) -> bytes:
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """A number and the position behind it."""
+    """Read a number; return it and the position behind it."""
     result = 0
     for index in range(_LONGEST_VARINT):
         if position + index >= end:

@@ -1,6 +1,7 @@
-"""ModelSpec: one model.toml, which describes a model once for every verb.
+"""model.toml: what a user says about a model, once, for every verb.
 
-Owns the fields, their limits and the reading. Paths come out relative to the file's folder.
+`ModelSpec` and the Structs inside it are the schema, `load_model_spec` reads a file; its paths come out relative to the
+file's folder. A bundle's manifest uses the same Structs for what it promises about its input and outputs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SizeWh = Annotated[tuple[_Side, _Side], Meta(examples=[[416, 416]])]
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=False):
-    """What the model's one input wants.
+    """What the model's one input takes.
 
     Attributes:
         size_wh: width and height in pixels.
@@ -125,7 +126,7 @@ class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BudgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attributes: latency_ms, capture to outbox, overrides the target's."""
+    """The latency budget in milliseconds, capture to outbox; it overrides the target's."""
 
     latency_ms: Annotated[float, Meta(gt=0)] | None = None
 

@@ -82,7 +82,7 @@ def remember_version(bundle: Bundle, say: Callable[[str], None]) -> None:
 
 
 def _newest(bundle: Bundle) -> int:
-    """The newest version that was proved here; 0: none.
+    """Read the newest version that was proved here; 0 where there is none.
 
     Raises:
         OutputError: nobody knows.

@@ -1,6 +1,6 @@
-"""Ed25519 keys: make them, sign with them, verify with them.
+"""Ed25519 keys: make them, sign manifests with them, verify signatures with them.
 
-Owns the key files and the signed message. Knows manifests only as bytes.
+A key file is PEM; a signature is made over the bytes of a manifest, whatever they mean.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
 
 
 def public_keys(given: Sequence[Ed25519PublicKey | Path | str]) -> list[Ed25519PublicKey]:
-    """Public keys, of which some are named by their files.
+    """Return public keys, and read those that are named by their files.
 
     Raises:
         ConfigError: when a file is missing, or not an Ed25519 public key in PEM.
@@ -106,7 +106,7 @@ def public_keys(given: Sequence[Ed25519PublicKey | Path | str]) -> list[Ed25519P
 
 
 def sign(manifest: bytes, key: Ed25519PrivateKey) -> bytes:
-    """The 64 bytes that go into manifest.sig."""
+    """Return the 64 bytes that go into manifest.sig."""
     return key.sign(_CONTEXT + manifest)
 
 

@@ -1,11 +1,8 @@
-"""Target: what a device is and how it likes its models, as one flat TOML in targets/.
+"""Targets: what a device is and how it likes its models, one flat TOML file each in targets/.
 
-Owns the fields, their limits and where target files are found. Knows nothing of models.
-
-Options of execution providers, by ONNX Runtime's own names.
-
-Owns which of them a target and a bundle may give. None of them is a path or a library: a bundle must not say where a
-device writes, nor what code it loads.
+`Target` is the schema of such a file, `load_target` finds and reads one. `ProviderOptions` are the options of execution
+providers, by ONNX Runtime's own names, that a target and a bundle may give. None of them is a path or a library: a
+bundle must not say where a device writes, nor what code it loads.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ _Device = Annotated[int, Meta(ge=0, le=255)]
 
 
 class TensorrtOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Those of TensorrtExecutionProvider; what is not given is as ONNX Runtime has it.
+    """Options of TensorrtExecutionProvider; what is not given is as ONNX Runtime has it.
 
     Attributes:
         device_id: which GPU.
@@ -66,7 +63,7 @@ class TensorrtOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
 
 
 class CudaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Those of CUDAExecutionProvider; what is not given is as ONNX Runtime has it.
+    """Options of CUDAExecutionProvider; what is not given is as ONNX Runtime has it.
 
     Attributes:
         device_id: which GPU.
@@ -109,7 +106,7 @@ class ProviderOptions(
     cuda: CudaOptions = CudaOptions()
 
     def of(self, provider: str) -> dict[str, str]:
-        """What ONNX Runtime is given for a provider, by name: text, with 1 and 0 for true and false."""
+        """Return what ONNX Runtime is given for a provider, by name: text, with 1 and 0 for true and false."""
         name = next((f.name for f in msgspec.structs.fields(self) if f.encode_name == provider), None)
         given = msgspec.structs.asdict(getattr(self, name)) if name else {}
         return {
@@ -119,7 +116,7 @@ class ProviderOptions(
         }
 
     def given(self) -> list[str]:
-        """The providers for which there is anything that is not a default."""
+        """List the providers for which there is anything that is not a default."""
         return [f.encode_name for f in msgspec.structs.fields(self) if getattr(self, f.name) != f.default]
 
 
@@ -219,12 +216,12 @@ def load_target(name_or_path: str) -> Target:
 
 
 def target_names() -> list[str]:
-    """Names of the targets that edge-sdk brings, sorted."""
+    """List the names of the targets that edge-sdk brings, sorted."""
     return sorted(p.stem for p in targets_folder().glob("*.toml"))
 
 
 def targets_folder() -> Path:
-    """The folder of the target files: inside the installed package, or the checkout's `targets/`."""
+    """Return the folder of the target files: inside the installed package, or the checkout's `targets/`."""
     package = Path(__file__).parents[1]
     installed = package / "_targets"
     return installed if installed.is_dir() else package.parent / "targets"

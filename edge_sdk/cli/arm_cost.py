@@ -80,7 +80,7 @@ def _count(model: Path, target: str, time_limit_s: float, as_json: bool) -> None
 
 
 def _countable(board: Target) -> Cpu:
-    """The board's core, when the emulator can be it and it can be told apart.
+    """Return the board's core, where the emulator can be it and it can be told apart.
 
     Raises:
         TargetError: it cannot.
@@ -96,7 +96,7 @@ def _countable(board: Target) -> Cpu:
 
 @contextlib.contextmanager
 def _model_file(model: Path, board: Target) -> Iterator[Path]:
-    """The file to count: `model` itself, or a verified copy of what a bundle holds."""
+    """Provide the file to count: `model` itself, or a verified copy of what a bundle holds."""
     if not model.is_dir():
         yield model
         return
@@ -132,5 +132,5 @@ def _show(counts: Counts, estimated: Estimate | None, board: Target) -> None:
 
 
 def _ms(value: float) -> str:
-    """Two digits are more than an estimate has."""
+    """Write milliseconds with two digits; an estimate has no more."""
     return f"{value:.0f}" if value >= _TWO_DIGITS else f"{value:.2g}"

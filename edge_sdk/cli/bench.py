@@ -9,7 +9,6 @@ import msgspec
 
 from edge_sdk.bench import BenchReport, bench
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.signing import load_public_key
 from edge_sdk.cli.options import PATH, echo_json
 from edge_sdk.core.clock import Percentiles
 from edge_sdk.core.errors import DataError
@@ -43,9 +42,9 @@ def command(
     as_json: bool,
 ) -> None:
     """Time every stage of the loop with BUNDLE, beside a bare InferenceSession.run on the same tensors."""
-    opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
+    opened = Bundle.open(bundle, trust)
     if variant is not None:
-        opened = opened.led_by(variant)
+        opened = opened.with_primary(variant)
     promised = SessionSettings.of(opened.manifest)
     settings = msgspec.structs.replace(
         promised,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -69,12 +69,7 @@ _METRICS = {
 def command(
     model: Path,
     target: str,
-    calibration: tuple[Path, ...],
-    evaluation: tuple[Path, ...],
     output: Path | None,
-    bundle_version: int | None,
-    prove_runtimes: tuple[str, ...],
-    require_int8: bool,
     jobs: int,
     scheduler: str | None,
     fresh: bool,
@@ -83,6 +78,7 @@ def command(
     with_fp16: bool,
     with_dynamic: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Check, quantize, convert and prove MODEL (a model.toml) and write a bundle for a device."""
     with host_tools("build"):
@@ -98,19 +94,7 @@ def command(
     )
     store = None if fresh else cache_folder() / "builds"
     with StepProgress(quiet=as_json) as progress, Workshop(jobs=jobs, scheduler=scheduler, store=store) as workshop:
-        report = build(
-            model,
-            target,
-            output,
-            calibration=calibration,
-            evaluation=evaluation,
-            bundle_version=bundle_version,
-            prove_runtimes=prove_runtimes,
-            require_int8=require_int8,
-            workshop=workshop,
-            variants=variants,
-            on_progress=progress,
-        )
+        report = build(model, target, output, **options, workshop=workshop, variants=variants, on_progress=progress)
     if as_json:
         echo_json(report)
     else:
@@ -207,7 +191,7 @@ def _show_trials(report: BuildReport) -> None:
 
 
 def _show_variants(report: BuildReport) -> None:
-    """All models of the bundle beside FP32 at model.toml's size; nothing where there is one alone."""
+    """Show all models of the bundle beside FP32 at model.toml's size, where there are several."""
     from edge_sdk_tools.progress import print_table
 
     if len(report.variants) < 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,33 +30,13 @@ _WORST = 5
     "--temperature", type=click.FloatRange(min=0.1, max=100), help="One more softmax temperature to compare at."
 )
 @measuring_options
-def command(
-    student: Path,
-    teacher: Path | None,
-    data: Path | None,
-    max_drop_points: float | None,
-    min_agreement: float | None,
-    temperature: float | None,
-    max_images: int | None,
-    jobs: int | None,
-    as_json: bool,
-) -> None:
+def command(student: Path, teacher: Path | None, data: Path | None, as_json: bool, **options: Any) -> None:
     """Compare STUDENT, a model.toml or a bundle, with the teacher that it was distilled from."""
     with host_tools("distill-check"):
         from edge_sdk_tools.distillation.gate import distill_check
         from edge_sdk_tools.progress import StepProgress
     with StepProgress(quiet=as_json) as progress:
-        report = distill_check(
-            student,
-            teacher,
-            data,
-            max_drop_points=max_drop_points,
-            min_agreement=min_agreement,
-            temperature=temperature,
-            max_images=max_images,
-            jobs=jobs,
-            on_progress=progress,
-        )
+        report = distill_check(student, teacher, data, **options, on_progress=progress)
     if as_json:
         echo_json(report)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,20 +22,13 @@ if TYPE_CHECKING:
     help="Another model.toml or bundle: agreement with it, and on labels the difference.",
 )
 @measuring_options
-def command(
-    model: Path,
-    data: Path | None,
-    reference: Path | None,
-    max_images: int | None,
-    jobs: int | None,
-    as_json: bool,
-) -> None:
+def command(model: Path, data: Path | None, as_json: bool, **options: Any) -> None:
     """Measure MODEL, a model.toml or a bundle, on images that did not calibrate it."""
     with host_tools("evaluate"):
         from edge_sdk_tools.evaluate.evaluation import evaluate
         from edge_sdk_tools.progress import StepProgress
     with StepProgress(quiet=as_json) as progress:
-        evaluation = evaluate(model, data, reference=reference, max_images=max_images, jobs=jobs, on_progress=progress)
+        evaluation = evaluate(model, data, **options, on_progress=progress)
     if as_json:
         echo_json(evaluation)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,30 +36,9 @@ _COMPARED = (
 )
 
 
-class _Options(NamedTuple):
-    """What every import has that compares the result with its source."""
-
-    model_toml: Path
-    target: str | None
-    images: tuple[Path, ...]
-    as_json: bool
-
-
 def _compared(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `_Options`, and hand them over as one."""
-
-    @functools.wraps(function)
-    def call(
-        *,
-        model_toml: Path,
-        target: str | None,
-        images: tuple[Path, ...],
-        as_json: bool,
-        **own: Path | str | bool | None,
-    ) -> None:
-        function(_Options(model_toml, target, images, as_json), **own)
-
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(_COMPARED), call)
+    """Add the options of every import that compares the result with its source."""
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(_COMPARED), function)
 
 
 @click.group("import", invoke_without_command=True)
@@ -75,31 +54,31 @@ def command(ctx: click.Context) -> None:
 @_compared
 @click.option("--weights", type=PATH, help="A state dict for the function's module.")
 @click.option("--dynamic-batch", is_flag=True, help="Leave the batch free; a build fixes it to 1 again.")
-def pytorch(options: _Options, source: str, weights: Path | None, dynamic_batch: bool) -> None:
+def pytorch(source: str, weights: Path | None, dynamic_batch: bool, **options: Any) -> None:
     """Export SOURCE: FILE.py:FUNCTION that returns a torch.nn.Module, a .pt2 (torch.export) or a .pt (TorchScript)."""
     with host_tools("import pytorch", "torch"):
         from edge_sdk_tools.importers.pytorch import import_pytorch
-    _run(functools.partial(import_pytorch, source, weights=weights, dynamic_batch=dynamic_batch), options)
+    _run(functools.partial(import_pytorch, source, weights=weights, dynamic_batch=dynamic_batch), **options)
 
 
 @command.command("onnx", short_help="An .onnx of opset 7 or more, made ready for a build.")
 @click.argument("source", type=PATH)
 @_compared
-def onnx(options: _Options, source: Path) -> None:
+def onnx(source: Path, **options: Any) -> None:
     """Rewrite SOURCE, an .onnx of opset 7 or more: opset raised, weights inside, shapes fixed."""
     with host_tools("import onnx"):
         from edge_sdk_tools.importers.onnx_model import import_onnx
-    _run(functools.partial(import_onnx, source), options)
+    _run(functools.partial(import_onnx, source), **options)
 
 
 @command.command("tensorflow", short_help="A .tflite, .keras or .h5 file, or a SavedModel.")
 @click.argument("source", type=PATH)
 @_compared
-def tensorflow(options: _Options, source: Path) -> None:
+def tensorflow(source: Path, **options: Any) -> None:
     """Convert SOURCE with tf2onnx: a .tflite, .keras or .h5 file, or the folder of a SavedModel."""
     with host_tools("import tensorflow"):
         from edge_sdk_tools.importers.tensorflow import import_tensorflow
-    _run(functools.partial(import_tensorflow, source), options)
+    _run(functools.partial(import_tensorflow, source), **options)
 
 
 @command.command("darknet", short_help="A detector's .cfg and .weights.")
@@ -123,17 +102,24 @@ def darknet(cfg: Path, weights: Path, labels: Path, output: Path, name: str | No
     _say_next(model_toml)
 
 
-def _run(importer: Callable[..., ImportReport], options: _Options) -> None:
+def _run(
+    importer: Callable[..., ImportReport],
+    *,
+    model_toml: Path,
+    target: str | None,
+    images: tuple[Path, ...],
+    as_json: bool,
+) -> None:
     """Import with progress, and show what came of it."""
     from edge_sdk_tools.progress import StepProgress
 
-    with StepProgress(quiet=options.as_json) as progress:
-        report = importer(options.model_toml, target_name=options.target, images=options.images, on_progress=progress)
-    if options.as_json:
+    with StepProgress(quiet=as_json) as progress:
+        report = importer(model_toml, target_name=target, images=images, on_progress=progress)
+    if as_json:
         echo_json(report)
     else:
         _show(report)
-        _say_next(options.model_toml)
+        _say_next(model_toml)
 
 
 def _show(report: ImportReport) -> None:

@@ -10,7 +10,6 @@ import click
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Variant
-from edge_sdk.bundle.signing import load_public_key
 from edge_sdk.cli.options import PATH, echo_json
 from edge_sdk.core.errors import EdgeError, printable
 from edge_sdk.core.files import state_folder
@@ -47,9 +46,9 @@ def command(
     as_json: bool,
 ) -> None:
     """Show what BUNDLE is and promises, and where its time goes here."""
-    opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
+    opened = Bundle.open(bundle, trust)
     if variant is not None:
-        opened = opened.led_by(variant)
+        opened = opened.with_primary(variant)
     inspection = inspect_bundle(opened)
     tuned = _tuned(opened)
     if graph is not None or with_profile:
@@ -71,7 +70,7 @@ def command(
 
 
 def _tuned(bundle: Bundle) -> list[Record]:
-    """What `edge-sdk run` starts with here instead of what the bundle promises."""
+    """Recall what `edge-sdk run` starts with here instead of what the bundle promises."""
     try:
         return Records(state_folder() / "tuning").known(bundle, Machine.here())
     except EdgeError:  # there is no place where it could be

@@ -1,14 +1,9 @@
-"""The options that say which broker and who we are there, of every verb that speaks with one.
+"""What the verbs of the command line share: options, paths, JSON on standard output, warnings and tables of figures.
 
-Numbers of a command line: their ranges, which for keys of a configuration file are that file's.
-
-What `evaluate` and `distill-check` have in common: their options, and how figures and images are shown.
-
-What a verb of the workstation says on a device, where the workstation's packages are not installed.
-
-JSON on standard output, as `--json` asks for.
-
-Paths of a command line.
+`key_option` makes a flag of a key of a configuration file, so that its range, default and words stand with the key
+alone. `connection_options` and `mqtt_settings` are for every verb that connects to a broker. `measuring_options`,
+`show_figures` and `show_images` are what `evaluate` and `distill-check` have in common. `host_tools` names what a verb
+of the workstation needs, where the workstation's packages are not installed.
 """
 
 from __future__ import annotations
@@ -19,17 +14,18 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, UsageError, is_out_of_memory, one_line
+from edge_sdk.core.toml import key_of
+from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from edge_sdk.publishing.settings import MqttSettings, Secret
     from edge_sdk_tools.datasets.images import Skipped
     from edge_sdk_tools.evaluate.evaluation import Evaluation
     from edge_sdk_tools.evaluate.statistics import Figure, Interval
@@ -39,78 +35,108 @@ PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a varia
 """Holds the broker's password where no file is named."""
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
-_PATH = click.Path(path_type=Path)
-_MQTT_OPTIONS = (
-    click.option("--mqtt-password-file", type=_PATH, help=f"Or put it into ${PASSWORD_VARIABLE}."),
-    click.option("--mqtt-ca-file", type=_PATH, help="Authorities to trust instead of the system's, PEM."),
-    click.option("--mqtt-cert-file", type=_PATH, help="Certificate of this machine, for a broker that wants one, PEM."),
-    click.option("--mqtt-key-file", type=_PATH, help="Its private key, PEM.  [default: in --mqtt-cert-file]"),
-    click.option("--mqtt-key-password-file", type=_PATH, help="Password of an encrypted private key."),
-    click.option("--mqtt-version", type=click.Choice(["5", "3.1.1"]), default="5", show_default=True),
-)
+_MAY_LACK = (errno.ENOENT, errno.ENOTDIR)  # what is not there yet is to be made, or refused in the verb's own words
+
+
+class _Path(click.Path):
+    """A path that can be looked at, whether something is there or not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            Path(value).stat()
+        except OSError as cause:
+            if cause.errno not in _MAY_LACK:
+                self.fail(f"{value}: {cause.strerror}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _Path(path_type=Path)
+"""For every argument and option that is a path: one that is too long or leads in a circle is refused at once."""
+
+
+_NUMBER_LIMIT = 1e9  # seconds, milliseconds, shares; a billion seconds are 30 years
+
+
+def key_option(
+    flag: str, key: str, table: type[msgspec.Struct], name: str | None = None, **others: Any
+) -> Callable[[_Command], _Command]:
+    """Make a flag of a key of a configuration file; the key says its type, range, choices, default and help.
+
+    Args:
+        flag: such as `--latency-ms`.
+        key: as it is called in the file.
+        table: the Struct that has it.
+        name: of the parameter; by default the key's.
+        others: of `click.option`.
+    """
+    found = key_of(table, key)
+
+    def check(_context: click.Context, option: click.Parameter, value: Any) -> Any:
+        if value is not None:
+            from edge_sdk.config.rules import broken_by_flag  # it costs time, and most starts have no such flag
+
+            if wrong := broken_by_flag(table, key, str(value) if isinstance(value, Path) else value):
+                raise UsageError(wrong.replace(key, option.opts[0], 1))
+        return value
+
+    if found.type is bool:
+        others = {"is_flag": True, **others}
+    elif found.type is str and found.choices:
+        others = {"type": click.Choice([str(choice) for choice in found.choices]), **others}
+    else:
+        others = {"type": click.Path(path_type=Path) if found.type is Path else found.type, **others}
+    words = f"{found.description[:1].upper()}{found.description[1:]}."
+    has_default = found.default is not None and found.default is not False and "default" not in others
+    default = f"  [default: {found.default:{'g' if found.type is float else ''}}]" if has_default else ""
+    return click.option(flag, name or key, callback=check, **{"help": words + default, **others})
 
 
 def connection_options(command: _Command) -> _Command:
-    """Give a command the options of a connection, but for the URL."""
-    for option in reversed(_MQTT_OPTIONS):
+    """Give a command the options of a connection to a broker, but for the URL."""
+    password = "Password of the URL's user: the first line of a file."  # noqa: S105 - words
+    key_password = "Password of an encrypted private key."  # noqa: S105 - words
+    for option in (
+        click.option("--mqtt-key-password-file", type=PATH, help=key_password),
+        *(
+            key_option(f"--mqtt-{flag}", key, BrokerSettings, f"mqtt_{key}")
+            for flag, key in (
+                ("version", "protocol"),
+                ("key-file", "key_file"),
+                ("cert-file", "cert_file"),
+                ("ca-file", "ca_file"),
+            )
+        ),
+        click.option("--mqtt-password-file", type=PATH, help=f"{password}  [or ${PASSWORD_VARIABLE}]"),
+    ):
         command = option(command)
     return command
 
 
-def mqtt_settings(
-    options: dict[str, object],
-    url: str,
-    warn: Callable[[str], None],
-    *,
-    prefix: str,
-    site: str = "default",
-    device: str | None = None,
-    qos: Literal[0, 1] = 0,
-) -> MqttSettings:
-    """What the options say.
+def mqtt_settings(options: dict[str, Any], url: str, warn: Callable[[str], None], **names: str | None) -> MqttSettings:
+    """Say which broker the options mean.
 
     Args:
-        options: by name, as click gives them.
+        options: by name, as click gives them; those of keys of `[mqtt]` begin with `mqtt_`.
         url: of the broker.
         warn: takes one line for people.
-        prefix: first levels of every topic.
-        site: one level of the topic.
-        device: one level of the topic; the host's name by default.
-        qos: of results.
+        names: prefix, site and device, levels of the topic; None stands for the default.
 
     Raises:
         UsageError: a value that cannot be used; a file that cannot be read, or is not what it should be.
     """
-    from edge_sdk.publishing.settings import MqttSettings
     from edge_sdk.publishing.tls import check_credentials
 
-    settings = MqttSettings.parse(
-        url,
-        password=_password(cast("Path | None", options["mqtt_password_file"])),
-        ca_file=cast("Path | None", options["mqtt_ca_file"]),
-        cert_file=cast("Path | None", options["mqtt_cert_file"]),
-        key_file=cast("Path | None", options["mqtt_key_file"]),
-        key_password=_key_password(cast("Path | None", options["mqtt_key_password_file"])),
-        protocol=cast('Literal["5", "3.1.1"]', options["mqtt_version"]),
-        prefix=prefix,
-        site=site,
-        device=device,
-        qos=qos,
-    )
+    keys = {key: options.get(f"mqtt_{key}") for key in BrokerSettings.__struct_fields__}
+    key_file = options["mqtt_key_password_file"]
+    key_password = None if key_file is None else read_password(key_file, "the private key's password")
+    password = _password(options["mqtt_password_file"])
+    settings = MqttSettings.parse(url, **{**keys, **names}, password=password, key_password=key_password)
     for line in check_credentials(settings):
         warn(f"warning: {line}")
     return settings
 
 
-def _key_password(path: Path | None) -> Secret | None:
-    from edge_sdk.publishing.settings import read_password
-
-    return None if path is None else read_password(path, "the private key's password")
-
-
 def _password(path: Path | None) -> Secret | None:
-    from edge_sdk.publishing.settings import Secret, read_password
-
     if path is not None:
         return read_password(path)
     from_environment = os.environ.get(PASSWORD_VARIABLE)
@@ -123,8 +149,8 @@ def _password(path: Path | None) -> Secret | None:
     return Secret(from_environment, f"${PASSWORD_VARIABLE}")
 
 
-POSITIVE = click.FloatRange(min=0, max=1e9, min_open=True)
-"""Seconds, milliseconds, shares; a billion seconds are 30 years."""
+POSITIVE = click.FloatRange(min=0, max=_NUMBER_LIMIT, min_open=True)
+"""A number above 0 that is of no key of a file."""
 
 
 def number(_context: click.Context, option: click.Parameter, value: float | None) -> float | None:
@@ -132,20 +158,6 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
     if value is not None and math.isnan(value):
         raise UsageError(f"{option.opts[0]} is nan, expected a number above 0")
     return value
-
-
-def as_in_a_file(key: str) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
-    """Refuse what the key of a stream in a configuration file may not be, in the same words."""
-
-    def check(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
-        if number(context, option, value) is not None:
-            from edge_sdk.config.rules import broken_by_flag  # it costs time, and most starts have no such flag
-
-            if wrong := broken_by_flag(key, value):
-                raise UsageError(wrong.replace(key, option.opts[0], 1))
-        return value
-
-    return check
 
 
 _NAMED = 3
@@ -159,14 +171,14 @@ _MEASURING_OPTIONS = (
 
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a command that measures on images: `max_images`, `jobs` and `as_json`."""
+    """Give a command that measures on images its options: `max_images`, `jobs` and `as_json`."""
     for option in reversed(_MEASURING_OPTIONS):
         command = option(command)
     return command
 
 
 def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
-    """Warnings, the table against labels, and a line for each figure of agreement.
+    """Show warnings, the table against labels, and a line for each figure of agreement.
 
     Args:
         evaluation: of one model, or of one beside another.
@@ -189,7 +201,7 @@ def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
 
 
 def show_images(evaluation: Evaluation) -> None:
-    """What the images were read as, and which of them were left out."""
+    """Show what the images were read as, and which of them were left out."""
     click.echo(f"read as {evaluation.format}")
     click.echo(f"95 % intervals: {evaluation.resamples} resamplings of the images; shares as Wilson's or wider")
     if evaluation.calibrated:
@@ -199,19 +211,19 @@ def show_images(evaluation: Evaluation) -> None:
 
 
 def points(value: float, low: float, high: float) -> str:
-    """A difference in points (hundredths), with its interval."""
+    """Write a difference in points (hundredths), with its interval."""
     # Zero is added so that none of them is a minus zero.
     value, low, high = (round(100 * x, 1) + 0.0 for x in (value, low, high))
     return f"{value:+.1f} [{low:+.1f} to {high:+.1f}]"
 
 
 def points_of(difference: Interval) -> str:
-    """The same, of a difference of two figures."""
+    """Write a difference of two figures in points, with its interval."""
     return points(difference.value, difference.low, difference.high)
 
 
 def folded(line: str) -> str:
-    """A long line, for a terminal of 80 columns."""
+    """Wrap a long line for a terminal of 80 columns."""
     return click.wrap_text(line, width=_WIDTH, subsequent_indent="  ")
 
 
@@ -302,22 +314,3 @@ def _text_only(value: Any) -> object:
         return [_text_only(inner) for inner in value]
     # A byte that is no text is one half of a pair in UTF-16, alone.
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value
-
-
-_MAY_LACK = (errno.ENOENT, errno.ENOTDIR)  # what is not there yet is to be made, or refused in the verb's own words
-
-
-class _Path(click.Path):
-    """A path that can be looked at, whether something is there or not."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            Path(value).stat()
-        except OSError as cause:
-            if cause.errno not in _MAY_LACK:
-                self.fail(f"{value}: {cause.strerror}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-PATH = _Path(path_type=Path)
-"""For every argument and option that is a path: one that is too long or leads in a circle is refused at once."""

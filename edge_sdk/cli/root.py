@@ -1,11 +1,10 @@
-"""The `edge-sdk` command: finds the verb, turns every error into one line and its exit code.
+"""The `edge-sdk` command: finds the verb, and turns every error into one line and its exit code.
 
 Verbs are imported when they are called, so that `edge-sdk --help` does not pay for OpenCV and ONNX Runtime.
 
-Standard error of a program that runs for months: writing to it never waits, and libraries' noise stays out of it.
-
-Owns descriptor 2 while it lasts. A pipe takes its place, which a thread empties: what nobody reads fills the pipe, and
-is lost then, while cameras, the broker and a signal's request to stop go on.
+`unhurried` is for a program that runs for months: writing to standard error never waits, and libraries' noise stays out
+of it. A pipe takes the place of descriptor 2, and a thread empties it: what nobody reads fills the pipe and is lost
+then, while cameras, the broker and a request to stop go on.
 """
 
 from __future__ import annotations

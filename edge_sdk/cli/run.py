@@ -1,4 +1,8 @@
-"""`edge-sdk run`: a bundle on a source, results over MQTT or as lines of JSON."""
+"""`edge-sdk run`: a bundle on a source, results over MQTT or as lines of JSON.
+
+`command` reads the flags, `_run` starts what takes long side by side (the modules, the bundle's verification, the
+model) and runs the service, `_end` says what it came to.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,19 @@ import math
 import os
 import select
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from edge_sdk.cli.options import POSITIVE, as_in_a_file, connection_options, echo_json, number
+from edge_sdk.cli.options import POSITIVE, connection_options, echo_json, key_option, number
 from edge_sdk.cli.root import unhurried
-from edge_sdk.cli.run_settings import config_file, rereading
+from edge_sdk.cli.run_settings import config_file, rereading, run_settings
+from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig
 from edge_sdk.core.errors import EdgeError, PublishError
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import BackgroundTask, Stop, ignore_signals, stopping_on_signals
+from edge_sdk.publishing.settings import BrokerSettings
 from edge_sdk.service.health import Progress, Start
 from edge_sdk.service.systemd import Notifier, is_journal, line_for_people
 
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
     from edge_sdk.core.logs import Say
     from edge_sdk.service.pipeline import Begin
     from edge_sdk.service.runner import RunSummary
-    from edge_sdk.service.settings import PipelineSettings, RunSettings
+    from edge_sdk.service.settings import PipelineSettings
     from edge_sdk.service.shared import Shared
     from edge_sdk.service.startup import Loading
 
@@ -42,38 +47,26 @@ _READER_MS = 300  # a reader that works has taken something by then
 @click.option("--check", is_flag=True, help="Say what would run, and all that is wrong; start nothing.")
 @click.option("--source", help="V4L2 index or /dev path, rtsp:// or http:// URL, picamera2, video, images, pattern.")
 @click.option("--source-password-file", type=_PATH, help="Password of the user in the source's URL.")
-@click.option("--source-tls-fingerprint", help="SHA-256 of the one certificate that an rtsps or https camera may show.")
-@click.option("--camera", default="camera", show_default=True, help="The source's name in topics.")
+@key_option("--source-tls-fingerprint", "tls_fingerprint", PipelineConfig)
+@key_option("--camera", "name", PipelineConfig, "camera", default="camera", show_default=True)
 @click.option("--mqtt", "mqtt_url", help="mqtt[s]:// or ws[s]://[user@]host[:port]; without it results go to stdout.")
 @connection_options
-@click.option("--mqtt-qos", type=click.IntRange(0, 1), default=0, show_default=True, help="QoS of results.")
-@click.option("--mqtt-prefix", default="edge/v1", show_default=True, help="First levels of every topic.")
-@click.option("--site", default="default", show_default=True, help="Where the device stands: one level of the topic.")
-@click.option("--device", help="Its name in topics; each run needs its own.  [default: the host's name]")
+@key_option("--mqtt-qos", "qos", BrokerSettings, "mqtt_qos")
+@key_option("--mqtt-prefix", "prefix", BrokerSettings, "mqtt_prefix")
+@key_option("--site", "site", DeviceConfig)
+@key_option("--device", "name", DeviceConfig, "device")
 @click.option("--trust", multiple=True, type=_PATH, help="Public key; then an unsigned bundle is refused. Repeatable.")
-@click.option("--allow-older", is_flag=True, help="Run a signed bundle although a newer version of it ran here.")
+@key_option("--allow-older", "allow_older", TrustConfig)
 @click.option("--frames", type=click.IntRange(min=1), help="Stop after so many results.")
-@click.option(
-    "--run-limit",
-    type=float,
-    callback=as_in_a_file("run_limit_s"),
-    help="End a run of the model after so long.  [default: ten budgets, 5 s at least]",
-)
-@click.option("--every-frame", is_flag=True, help="Of a video file: each in turn, as fast as they can be worked on.")
+@key_option("--run-limit", "run_limit_s", PipelineConfig)
+@key_option("--every-frame", "every_frame", PipelineConfig)
 @click.option("--duration", type=POSITIVE, callback=number, help="Stop after so many seconds.")
-@click.option("--latency-ms", type=float, callback=as_in_a_file("latency_ms"), help="Overrides the bundle's budget.")
-@click.option("--variant", metavar="NAME", help="One of the bundle's models and no other: int8.320x320, fp32.")
-@click.option(
-    "--cpu-share", type=float, callback=as_in_a_file("cpu_share"), help="What tuning may use: 0.5 is half a core."
-)
+@key_option("--latency-ms", "latency_ms", PipelineConfig)
+@key_option("--variant", "variant", PipelineConfig, metavar="NAME")
+@key_option("--cpu-share", "cpu_share", PipelineConfig)
 @click.option("--no-tune", is_flag=True, help="Run what the bundle promises; neither measure nor remember.")
-@click.option(
-    "--trial-seconds",
-    type=float,
-    callback=as_in_a_file("trial_s"),
-    help="How long a new bundle may be tried; 0: not at all.  [default: 60]",
-)
-@click.option("--best-effort", is_flag=True, help="Run although this board cannot keep the budget.")
+@key_option("--trial-seconds", "trial_s", PipelineConfig)
+@key_option("--best-effort", "best_effort", PipelineConfig)
 @click.option("--annotate", type=_PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
@@ -137,19 +130,14 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
         # A third of a start is modules. The bundle is verified beside ONNX Runtime's, the model loads beside OpenCV's.
         with no_collection():
             reread = None if config is None else rereading(config, status, duration_s)
-            settings = None if reread is None else reread()
-            verifying = _verifying_first(options, settings)
-            verified = None if verifying is None else stack.enter_context(BackgroundTask(verifying, "edge-verify"))
-            from edge_sdk.cli.run_settings import run_settings
+            settings = run_settings(options, status) if reread is None else reread()
+            first, *others = settings.pipelines  # of several each is verified in its turn
+            verified = None if others else stack.enter_context(_verifying(first))
             from edge_sdk.service.shared import Shared
             from edge_sdk.service.startup import begin_loading
 
-        if settings is None:
-            settings = run_settings(options, status)
         shared = Shared(Progress(notifier.interval_s or math.inf), status)
-        loading = None
-        if verified is not None:
-            loading = begin_loading(settings.pipelines[0], verified, status, stop, shared)
+        loading = None if verified is None else begin_loading(first, verified, status, stop, shared)
         if loading is not None:
             stack.enter_context(loading)
         with no_collection():
@@ -160,28 +148,21 @@ def _run(options: dict[str, object], config: Path | None, *, quiet: bool) -> tup
             nothing = [RunSummary.of_nothing(each.camera, "signal", each.latency_ms) for each in settings.pipelines]
             return nothing, None
         start.mark("modules")
-        begin = _beginning(settings.pipelines[0], loading)
+        begin = _beginning(first, loading)
         daemon = Service(settings, begin, shared, status, stop, notifier, start, reread)
         return list(daemon.run().values()), daemon.left_out
 
 
-def _verifying_first(options: dict[str, object], settings: RunSettings | None) -> Callable[[], Bundle] | None:
-    """What verifies the bundle of a run's only stream; of several each does so in its turn."""
-    if settings is None:
-        return _verifying(cast("Path", options["bundle"]), cast("tuple[Path, ...]", options["trust"]))
-    first, *others = settings.pipelines
-    return None if others else _verifying(first.bundle, first.trusted_keys)
-
-
-def _verifying(path: Path, key_files: tuple[Path, ...]) -> Callable[[], Bundle]:
+def _verifying(settings: PipelineSettings) -> BackgroundTask[Bundle]:
+    """Verify a stream's bundle in a thread."""
     from edge_sdk.bundle.bundle import Bundle
-    from edge_sdk.bundle.signing import load_public_key
 
-    return lambda: Bundle.open(path, [load_public_key(key) for key in key_files], keeps_model=True)
+    keys = settings.trusted_keys
+    return BackgroundTask(lambda: Bundle.open(settings.bundle, keys, keeps_model=True), "edge-verify")
 
 
 def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
-    """What begins to load a stream's model.
+    """Return the function that begins to load a stream's model.
 
     Args:
         first: of the stream whose model loads already.
@@ -194,7 +175,7 @@ def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:
 
         if begun and settings == first:
             return begun.pop()
-        with BackgroundTask(_verifying(settings.bundle, settings.trusted_keys), "edge-verify") as verified:
+        with _verifying(settings) as verified:
             return begin_loading(settings, verified, say, stop, shared)
 
     return begin
@@ -217,7 +198,7 @@ def _silence(_line: str) -> None:
 
 
 def say(line: str) -> None:
-    """One line for people, on standard error; where nobody takes it, or the disk below is full, results go on."""
+    """Say one line to people on standard error; where nobody takes it, or the disk below is full, results go on."""
     with contextlib.suppress(OSError):
         click.echo(line_for_people(line), err=True)
 
@@ -240,7 +221,7 @@ def _closing(summary: RunSummary) -> str:
 
 
 def _undelivered(summary: RunSummary) -> str | None:
-    """What the broker or the reader did not get, or None."""
+    """Say what the broker or the reader did not get; None where nothing is missing."""
     if summary.lines and summary.lines.written < summary.lines.put:
         lost = summary.lines.put - summary.lines.written
         return f"{lost} of {summary.lines.put} results were not read from standard output"
@@ -253,7 +234,7 @@ def _undelivered(summary: RunSummary) -> str | None:
 
 
 def _waiting(summary: RunSummary) -> str | None:
-    """What of the events the broker did not get so far, or None; those in memory only are lost by now, and said so."""
+    """Say how many events wait on disk for the broker; None without any. Those in memory are lost, which was said."""
     from edge_sdk.core.logs import counted
 
     events = summary.publisher.events if summary.publisher else None

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import msgspec
 
 from edge_sdk.cli.options import echo_json
 from edge_sdk.core.errors import EdgeError, printable
@@ -46,9 +45,9 @@ def check(options: dict[str, object], config: Path | None) -> None:
     Raises:
         EdgeError: with the exit code of the worst problem.
     """
-    checked = _of_flags(options) if config is None else _of_file(config)
+    checked = _checked(options, config)
     if options["as_json"]:
-        echo_json(_Document(ok=not checked.exit_code, exit_code=checked.exit_code, found=checked))
+        echo_json({"ok": not checked.exit_code, "exit_code": checked.exit_code, "found": checked})
     elif not options["quiet"]:
         width = min(shutil.get_terminal_size().columns, _WIDEST)
         for line in _lines(checked, config, width):
@@ -60,27 +59,8 @@ def check(options: dict[str, object], config: Path | None) -> None:
         raise NotReadyError(f"{worst.text}{more}", worst.exit_code)
 
 
-class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` prints."""
-
-    ok: bool
-    exit_code: int
-    found: Checked
-
-
-def _of_flags(options: dict[str, object]) -> Checked:
+def _checked(options: dict[str, object], path: Path | None) -> Checked:
     from edge_sdk.cli.run_settings import run_settings
-    from edge_sdk.service.check import check_run
-
-    warnings: list[str] = []
-    try:
-        settings = run_settings(options, warnings.append)
-    except EdgeError as cause:
-        return Checked(problems=(Problem.of(cause),))
-    return check_run(settings, warnings=_bare(warnings))
-
-
-def _of_file(path: Path) -> Checked:
     from edge_sdk.config.load import read_config
     from edge_sdk.service.check import check_run
     from edge_sdk.service.settings import run_settings_of
@@ -88,15 +68,13 @@ def _of_file(path: Path) -> Checked:
     warnings: list[str] = []
     problems: list[EdgeError] = []
     try:
-        config = read_config(path)
-        settings = run_settings_of(config, warnings.append, excuse=problems.append)
+        if path is None:
+            settings = run_settings(options, warnings.append)
+        else:
+            settings = run_settings_of(read_config(path), warnings.append, excuse=problems.append)
     except EdgeError as cause:
         return Checked(problems=tuple(Problem(cause.exit_code, line) for line in str(cause).splitlines()))
-    return check_run(settings, problems, _bare(warnings))
-
-
-def _bare(warnings: list[str]) -> list[str]:
-    return [line.removeprefix("warning: ") for line in warnings]
+    return check_run(settings, problems, [line.removeprefix("warning: ") for line in warnings])
 
 
 def _lines(checked: Checked, config: Path | None, width: int) -> Iterator[str]:
@@ -142,7 +120,7 @@ def _device(checked: Checked, config: Path | None) -> Iterator[tuple[str, str]]:
         if checked.home_assistant is not None:
             yield "home", checked.home_assistant
     if checked.trusted_keys:
-        yield "trusts", ", ".join(checked.trusted_keys)
+        yield "trusts", ", ".join(map(str, checked.trusted_keys))
 
 
 def _pipeline(pipeline: CheckedPipeline) -> Iterator[tuple[str, str]]:
@@ -150,7 +128,7 @@ def _pipeline(pipeline: CheckedPipeline) -> Iterator[tuple[str, str]]:
     yield "source", f"{pipeline.source}{kind}{_options(pipeline)}"
     bundle = pipeline.bundle
     if bundle is None:
-        yield "bundle", pipeline.path
+        yield "bundle", str(pipeline.path)
     else:
         yield "bundle", f"{pipeline.path}: {bundle.name} {bundle.version} for {bundle.target}"
         yield "", f"{bundle.task}, {counted(bundle.labels, 'label')}; signature {bundle.signature}"

@@ -1,30 +1,26 @@
-"""What the command line of `edge-sdk run` asks for, as the daemon takes it.
+"""Where `edge-sdk run` takes its settings from: its flags, or a configuration file.
 
-Where `edge-sdk run` gets its settings from: its flags, or a configuration file.
+A flag of a key has the key's name, so that flags become settings without a list of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
 
 from edge_sdk.cli.options import mqtt_settings
 from edge_sdk.core.errors import UsageError
-from edge_sdk.inference.trial import TRIAL_S
 from edge_sdk.messages.topics import check_name, default_device
-from edge_sdk.publishing.settings import MqttSettings, Secret, read_password
+from edge_sdk.publishing.settings import read_password
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.sources.location import SourceOptions, holds_password
-
-if TYPE_CHECKING:
-    from edge_sdk.service.settings import RunSettings
+from edge_sdk.sources.location import holds_password
 
 
-def run_settings(options: dict[str, object], warn: Callable[[str], None]) -> RunSettings:
+def run_settings(options: dict[str, Any], warn: Callable[[str], None]) -> RunSettings:
     """Read the options of `edge-sdk run`.
 
     Args:
@@ -34,60 +30,29 @@ def run_settings(options: dict[str, object], warn: Callable[[str], None]) -> Run
     Raises:
         UsageError: a value that cannot be used, or a password where others can read it.
     """
-    device = cast("str | None", options["device"]) or default_device()
-    source = cast("str", options["source"])
-    _refuse_password(source)
+    device = options["device"] or default_device()
+    _refuse_password(options["source"])
     if options["no_tune"] and options["cpu_share"] is not None:
         raise UsageError("--cpu-share is a limit that tuning keeps: it needs tuning, and --no-tune leaves that out")
     check_name("device", device)
+    password, url = options["source_password_file"], options["mqtt_url"]
+    keys = PipelineSettings.__struct_fields__
     pipeline = PipelineSettings(
-        bundle=cast("Path", options["bundle"]),
-        source=source,
-        source_password=_source_password(cast("Path | None", options["source_password_file"])),
-        source_options=SourceOptions(tls_fingerprint=cast("str | None", options["source_tls_fingerprint"])),
-        camera=cast("str", options["camera"]),
-        trusted_keys=cast("tuple[Path, ...]", options["trust"]),
-        allow_older=bool(options["allow_older"]),
-        frames=cast("int | None", options["frames"]),
-        annotate=cast("Path | None", options["annotate"]),
-        latency_ms=cast("float | None", options["latency_ms"]),
-        variant=cast("str | None", options["variant"]),
-        every_frame=bool(options["every_frame"]),
-        run_limit_s=cast("float | None", options["run_limit"]),
-        cpu_share=cast("float | None", options["cpu_share"]),
+        **{key: value for key, value in options.items() if key in keys and value is not None},
+        source_password=None if password is None else read_password(password, "the source's password"),
+        trusted_keys=options["trust"],
         tune=not options["no_tune"],
-        trial_s=TRIAL_S if options["trial_seconds"] is None else cast("float", options["trial_seconds"]),
-        best_effort=bool(options["best_effort"]),
     )
     return RunSettings(
         device=device,
-        mqtt=_mqtt_settings(options, device, warn),
+        mqtt=None if url is None else mqtt_settings(options, url, warn, site=options["site"], device=device),
         pipelines=(pipeline,),
-        duration_s=cast("float | None", options["duration"]),
+        duration_s=options["duration"],
     )
-
-
-def _mqtt_settings(options: dict[str, object], device: str, warn: Callable[[str], None]) -> MqttSettings | None:
-    url = cast("str | None", options["mqtt_url"])
-    if url is None:
-        return None
-    return mqtt_settings(
-        options,
-        url,
-        warn,
-        prefix=cast("str", options["mqtt_prefix"]),
-        site=cast("str", options["site"]),
-        device=device,
-        qos=cast("Literal[0, 1]", options["mqtt_qos"]),
-    )
-
-
-def _source_password(path: Path | None) -> Secret | None:
-    return None if path is None else read_password(path, "the source's password")
 
 
 def _refuse_password(source: str) -> None:
-    """A password on the command line is in every process list."""
+    """Refuse a password on the command line, where every process list shows it."""
     if holds_password(source):
         raise UsageError(
             "--source: a password on the command line can be read by every user of this machine; "
@@ -99,7 +64,7 @@ _WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet"}
 
 
 def config_file(context: click.Context, default: Path | None = None) -> Path | None:
-    """The configuration file that a run goes by; None where its flags say everything.
+    """Find the configuration file that a run goes by; None where its flags say everything.
 
     Args:
         context: of the command.
@@ -139,7 +104,7 @@ def config_file(context: click.Context, default: Path | None = None) -> Path | N
 
 
 def rereading(path: Path, say: Callable[[str], None], duration_s: float | None) -> Callable[[], RunSettings]:
-    """What reads a configuration file and its secrets, at the start and at every reload.
+    """Return what reads a configuration file and its secrets, at the start and at every reload.
 
     Args:
         path: of the file.

@@ -12,9 +12,9 @@ import click
 import cv2
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.signing import load_public_key
-from edge_sdk.cli.options import PATH, POSITIVE, as_in_a_file, echo_json, number
+from edge_sdk.cli.options import PATH, POSITIVE, echo_json, key_option, number
 from edge_sdk.cli.run import say
+from edge_sdk.config.schema import PipelineConfig
 from edge_sdk.core.errors import LatencyGateError, StoppedError, UsageError
 from edge_sdk.core.protocols import Source
 from edge_sdk.core.threads import Stop, stopping_on_signals
@@ -40,18 +40,13 @@ _CLEAR = "\r\x1b[K"  # back to the line's beginning, and all of it away
 @click.argument("bundle", type=PATH)
 @click.option("--source", help="A camera, stream or video file to measure on.  [default: a golden image at 1280x720]")
 @click.option("--source-password-file", type=PATH, help="Password of the user in the source's URL.")
-@click.option("--source-tls-fingerprint", help="SHA-256 of the one certificate that an rtsps or https camera may show.")
-@click.option("--camera", default="camera", show_default=True, help="As in `edge-sdk run`: it is remembered for it.")
+@key_option("--source-tls-fingerprint", "tls_fingerprint", PipelineConfig)
+@key_option("--camera", "name", PipelineConfig, "camera", default="camera", show_default=True)
 @click.option(
     "--fps", type=click.FloatRange(0.1, 1000), callback=number, help=f"Without --source.  [default: {_FPS:g}]"
 )
-@click.option("--latency-ms", type=float, callback=as_in_a_file("latency_ms"), help="Overrides the bundle's budget.")
-@click.option(
-    "--cpu-share",
-    type=float,
-    callback=as_in_a_file("cpu_share"),
-    help="The most CPU time over time: 0.5 is half a core.",
-)
+@key_option("--latency-ms", "latency_ms", PipelineConfig)
+@key_option("--cpu-share", "cpu_share", PipelineConfig)
 @click.option("--seconds", type=POSITIVE, callback=number, help=_SECONDS_HELP)
 @click.option("--variant", metavar="NAME", help="Only this one of the bundle's models.")
 @click.option("--trust", multiple=True, type=PATH, help="Public key; demands a signature.")
@@ -60,7 +55,7 @@ def command(
     bundle: Path,
     source: str | None,
     source_password_file: Path | None,
-    source_tls_fingerprint: str | None,
+    tls_fingerprint: str | None,
     camera: str,
     fps: float | None,
     latency_ms: float | None,
@@ -74,7 +69,7 @@ def command(
     check_name("camera", camera)
     if source is not None and fps is not None:
         raise UsageError("--fps is of the pictures that come without --source; a source has its own rate")
-    opened = Bundle.open(bundle, [load_public_key(path) for path in trust])
+    opened = Bundle.open(bundle, trust)
     opened.check_device(platform.machine(), onnxruntime_version())
     limits = Limits(latency_ms or opened.manifest.latency_budget_ms, cpu_share)
     cv2.setNumThreads(opened.manifest.intra_op_num_threads)  # as in a run
@@ -83,7 +78,7 @@ def command(
         if source is None:
             found: tuple[Source, float] = golden_camera(opened, fps or _FPS, camera), fps or _FPS
         else:
-            found = _opened(stack, source, source_password_file, source_tls_fingerprint, camera)
+            found = _opened(stack, source, source_password_file, tls_fingerprint, camera)
         try:
             with _progress(quiet=as_json) as show:
                 tuned, remark = tune(tuning, limits, *found, seconds, show, is_stopped=stop.is_asked)
@@ -110,7 +105,7 @@ def _opening(stop: Stop) -> Callable[[Bundle, Candidate], Stages]:
             say(line)
 
     def open_proved(bundle: Bundle, candidate: Candidate) -> Stages:
-        led = bundle.led_by(candidate.variant)
+        led = bundle.with_primary(candidate.variant)
         if not prove_here(led, say=say_once, is_stopped=stop.is_asked):
             raise StoppedError
         stages = Stages.open(led, candidate.settings(SessionSettings.of(bundle.manifest)), most_golden=1)
@@ -133,7 +128,7 @@ def _opened(
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[Candidate], None]]:
-    """One line on a terminal that says what is measured, and is gone at the end."""
+    """Show on a terminal, in one line that is gone at the end, what is measured."""
     if quiet or not sys.stderr.isatty():
         yield lambda _candidate: None
         return

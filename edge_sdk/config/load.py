@@ -1,6 +1,11 @@
-"""Reading a configuration file: all that is wrong with it at once, a line each, and never a secret.
+"""Reading a configuration file: all that is wrong with it at once, one line each, and never a secret.
 
-Broker: from the tables about a broker to what publishes there, for the daemon and for programs of the user's.
+`read_config` parses the file, takes passwords that should not be there out of it, gives each stream what [defaults] say
+and converts the result to `Config`; `rules` finds what several keys get wrong together. Passwords are not read with the
+file: `read_secret` reads one from where the file says that it is, each time it is called.
+
+`broker_config_of` does the same for the tables about a broker that a program of the user's passes, and
+`mqtt_settings_of` and `outbox_settings_of` make of such tables what publishes.
 """
 
 from __future__ import annotations
@@ -8,43 +13,42 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from edge_sdk.config.rules import broken_broker_rules, broken_rules
 from edge_sdk.config.schema import (
+    PASSWORD_KEYS,
+    TLS_KEYS,
     VERSION,
     BrokerConfig,
     Config,
     DeviceConfig,
     MqttConfig,
-    OutboxConfig,
+    PipelineConfig,
     PublishConfig,
-    SnapshotsConfig,
-    merged,
+    password_keys,
 )
-from edge_sdk.core.errors import ConfigError
-from edge_sdk.core.toml import entry_label, first_problems, problems, read_document, sound_part
+from edge_sdk.core.errors import ConfigError, UsageError
+from edge_sdk.core.toml import Problem, convert, entry_label, first_lines, problems, read_document, without
 from edge_sdk.messages.schema import SNAPSHOTS, Channel
 from edge_sdk.messages.topics import default_device
-from edge_sdk.outbox.settings import OutboxSettings
-from edge_sdk.publishing.settings import MqttSettings, Secret
-from edge_sdk.sources.location import holds_password
+from edge_sdk.outbox.settings import OutboxConfig, OutboxSettings
+from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
+from edge_sdk.sources.location import holds_password, is_encrypted, names_user
 from edge_sdk.sources.opening import named_kind
 
 DEFAULT_PATH = Path("/etc/edge-sdk/config.toml")
 """Where `edge-sdk run` looks when it is told nothing."""
 
-_PATHS = ("bundle", "ca_file", "cert_file", "folder", "key_file", "key_password_file", "password_file", "tls_ca_file")
-"""Keys whose values are relative to the file's folder."""
+_Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
-_Table = TypeVar("_Table", bound=msgspec.Struct)
-
+_OTHERS = 0o077  # rights of everybody but the file's owner
+_FOLDER = "CREDENTIALS_DIRECTORY"
 _WRITTEN = (
     "a password does not stand in this file; write it into one that only edge-sdk's user can read, and give "
     'password_file = "FILE" (or password_env, password_credential)'
@@ -76,19 +80,20 @@ def read_config(path: Path) -> Config:
     _check_version(path, document.get("version"))
     found: list[str] = []
     public = _without_secrets(document, "", found)
-    config: Config | None
     try:
-        config = msgspec.convert(public, Config)
+        config = convert(_with_defaults(public), Config, path.parent)
     except msgspec.ValidationError:
-        config = None
-    wrong = first_problems(chain(found, _problems(public) if config is None else broken_rules(config)))
-    if wrong or config is None:
+        wrong = first_lines(chain(found, _problems(public)))
+    else:
+        wrong = first_lines(chain(found, broken_rules(config)))
+    if wrong:
         raise ConfigError(*(f"{path}: {line}" for line in wrong))
-    return _placed(config, path.parent)
+    streams = (msgspec.structs.replace(s, source=_source(s.source, path.parent)) for s in config.pipelines)
+    return msgspec.structs.replace(config, pipelines=tuple(streams))
 
 
 def broker_config_of(tables: Mapping[str, object]) -> BrokerConfig:
-    """What a program of the user's says of its broker, in the tables of a configuration file.
+    """Read what a program of the user's says about its broker, in the tables of a configuration file.
 
     Args:
         tables: by name; paths, of whatever type, are relative to the working folder.
@@ -98,17 +103,17 @@ def broker_config_of(tables: Mapping[str, object]) -> BrokerConfig:
     """
     found: list[str] = []
     public = _without_secrets(_as_toml(tables), "", found)
-    wrong = first_problems(chain(found, problems(public, BrokerConfig)))
+    wrong = first_lines(chain(found, (problem.text for problem in problems(public, BrokerConfig))))
     if not wrong:
-        config = msgspec.convert(public, BrokerConfig)
-        wrong = first_problems(broken_broker_rules(config.mqtt))
+        config = convert(public, BrokerConfig)
+        wrong = first_lines(broken_broker_rules(config.mqtt))
     if wrong:
         raise ConfigError("; ".join(wrong))
     return config
 
 
 def _as_toml(value: object) -> object:
-    """As TOML would give it; of other mappings msgspec takes keys that it does not know."""
+    """Return the tables as TOML would give them; in other mappings msgspec ignores keys that it does not know."""
     if isinstance(value, Mapping):
         return {key: _as_toml(inner) for key, inner in value.items()}
     return os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -124,18 +129,51 @@ def _check_version(path: Path, version: object) -> None:
         raise ConfigError(f"{path}: version is {version}, expected {VERSION}; update edge-sdk on this device")
 
 
-def _problems(public: object) -> Iterator[str]:
-    """Values that are wrong, then what the keys of right ones get wrong together: nothing about one that is wrong."""
-    yield from problems(public, Config)
-    config, left_out = sound_part(public, Config) if isinstance(public, dict) else (None, set[str]())
-    if config is None:
+def _problems(document: dict[str, object]) -> Iterator[str]:
+    """Find values that are wrong, then what the keys of right ones get wrong together: nothing about a wrong one."""
+    wrong: list[Problem] = []
+    for problem in problems(document, Config):
+        wrong.append(problem)
+        yield problem.text
+    rest = without(document, wrong)
+    rest = None if rest is None else _with_defaults(rest)
+    while rest is not None and (more := [*problems(rest, Config)]):
+        if not wrong:  # else they may come of what was left out
+            yield from (problem.text for problem in more)
+        wrong += more
+        rest = without(rest, more)
+    if rest is None:
         return
+    left_out = {next((step for step in reversed(problem.path) if isinstance(step, str)), "") for problem in wrong}
     word = re.compile(rf"\b({'|'.join(map(re.escape, left_out))})\b")
-    yield from (line for line in broken_rules(config) if not word.search(line))
+    yield from (line for line in broken_rules(convert(rest, Config)) if not word.search(line))
 
 
-def _without_secrets(value: object, where: str, found: list[str]) -> object:
-    """The document without the passwords in it, so that nothing repeats them.
+def _with_defaults(document: dict[str, object]) -> dict[str, object]:
+    """Give each stream what it does not say itself.
+
+    A password of [defaults] is for a source whose URL names a user, and that names no place of its own. A stream that
+    says how its certificate is verified says it alone; [defaults] say it for encrypted sources.
+    """
+    defaults, streams = document.get("defaults"), document.get("pipelines")
+    if not isinstance(defaults, dict) or not isinstance(streams, list):
+        return document
+    return {
+        **document,
+        "pipelines": [{**_defaults_for(s, defaults), **s} if isinstance(s, dict) else s for s in streams],
+    }
+
+
+def _defaults_for(stream: dict[str, object], defaults: dict[str, object]) -> dict[str, object]:
+    source, alone = stream.get("source"), set[str]()
+    for keys, is_for in ((PASSWORD_KEYS, names_user), (TLS_KEYS, is_encrypted)):
+        if not (isinstance(source, str) and is_for(source)) or not stream.keys().isdisjoint(keys):
+            alone.update(keys)
+    return {key: value for key, value in defaults.items() if key not in alone}
+
+
+def _without_secrets(value: Any, where: str, found: list[str]) -> Any:
+    """Copy a document without the passwords in it, so that nothing repeats them.
 
     Args:
         value: the document, or a part of it.
@@ -160,84 +198,117 @@ def _entry(inner: object, where: str) -> str:
     return where if isinstance(name, str) and holds_password(name) else entry_label(where, name)
 
 
-def _placed(config: Config, folder: Path) -> Config:
-    """Streams merged with the defaults, paths relative to the file's folder."""
-    streams = [_with_places(merged(stream, config.defaults), folder) for stream in config.pipelines]
-    return msgspec.structs.replace(
-        config,
-        mqtt=config.mqtt if isinstance(config.mqtt, UnsetType) else _with_places(config.mqtt, folder),
-        outbox=_with_places(config.outbox, folder),
-        trust=msgspec.structs.replace(config.trust, keys=tuple(str(folder / key) for key in config.trust.keys)),
-        defaults=_with_places(config.defaults, folder),
-        pipelines=tuple(msgspec.structs.replace(s, source=_source(s.source, folder)) for s in streams),
-    )
-
-
-def _with_places(table: _Table, folder: Path) -> _Table:
-    paths = ((key, getattr(table, key, None)) for key in _PATHS)
-    return msgspec.structs.replace(table, **{key: str(folder / path) for key, path in paths if isinstance(path, str)})
-
-
 def _source(source: str, folder: Path) -> str:
     return str(folder / source) if named_kind(source) is None else source
-
-
-_DAY_S = 86_400.0
 
 
 def mqtt_settings_of(
     device: DeviceConfig,
     mqtt: MqttConfig,
-    publish: PublishConfig | UnsetType,
+    publish: PublishConfig | None,
     password: Secret | None,
     key_password: Secret | None,
 ) -> MqttSettings:
-    """Which broker, and how is published there.
+    """Say which broker is meant, and how a device publishes there.
 
     Raises:
         UsageError: a name or a number is impossible.
     """
-    settings = MqttSettings.parse(
+    tables = publish or PublishConfig()
+    return MqttSettings.parse(
         mqtt.url,
-        password=password,
-        ca_file=_path(mqtt.ca_file),
-        cert_file=_path(mqtt.cert_file),
-        key_file=_path(mqtt.key_file),
-        key_password=key_password,
-        prefix=mqtt.prefix,
-        site=device.site,
-        device=device_name(device),
-        qos=mqtt.qos,
-        protocol=mqtt.protocol,
-    )
-    if isinstance(publish, UnsetType):
-        return settings
-    return msgspec.structs.replace(
-        settings,
-        **given(publish.results),
-        events=Channel(**given(publish.events)),
-        snapshots=SNAPSHOTS if isinstance(publish.snapshots, UnsetType) else _channel(publish.snapshots),
+        **{
+            **given(mqtt, BrokerSettings),
+            **given(tables.results),
+            "site": device.site,
+            "device": device.name,
+            "password": password,
+            "key_password": key_password,
+            "events": Channel(**given(tables.events, Channel)),
+            "snapshots": SNAPSHOTS if tables.snapshots is None else Channel(**given(tables.snapshots, Channel)),
+        },
     )
 
 
 def outbox_settings_of(outbox: OutboxConfig) -> OutboxSettings:
-    """Where events wait."""
-    return OutboxSettings(folder=_path(outbox.folder), max_mb=outbox.max_mb, max_age_s=outbox.max_age_days * _DAY_S)
+    """Say where events wait."""
+    return OutboxSettings(**given(outbox))
 
 
 def device_name(device: DeviceConfig) -> str:
-    """By default the host's."""
-    return default_device() if isinstance(device.name, UnsetType) else device.name
+    """Return this device's name; by default the host's."""
+    return default_device() if device.name is None else device.name
 
 
-def given(table: msgspec.Struct) -> dict[str, Any]:
-    """What a table says."""
-    return {key: value for key, value in msgspec.structs.asdict(table).items() if value is not UNSET}
+def given(table: msgspec.Struct, schema: type[msgspec.Struct] | None = None) -> dict[str, Any]:
+    """Return the fields that a table has a value for, of those that another Struct has too."""
+    fields = (schema or type(table)).__struct_fields__
+    values = ((key, getattr(table, key, None)) for key in fields)
+    return {key: value for key, value in values if value is not None}
 
 
-def _channel(snapshots: SnapshotsConfig) -> Channel:
-    return Channel(qos=snapshots.qos, expiry_s=snapshots.expiry_s)
+def read_secret(
+    table: MqttConfig | PipelineConfig, where: str, what: str, warn: Callable[[str], None], of: str = ""
+) -> Secret | None:
+    """Read the password that a table names; None where it names none.
+
+    Args:
+        table: with one of `PASSWORD_KEYS` at most, as `read_config` gives it.
+        where: the table, for people: `mqtt`.
+        what: the password, for people.
+        warn: takes one line for people: a file that others can read.
+        of: which of a table's passwords; see `password_keys`.
+
+    Raises:
+        ConfigError: it cannot be read, or is no password.
+    """
+    try:
+        for key in password_keys(of):
+            place = getattr(table, key)
+            if place is not None:
+                return _read(key, place, f"{where}.{key}", what, warn)
+    except UsageError as cause:
+        raise ConfigError(str(cause)) from None
+    return None
 
 
-def _path(value: str | UnsetType) -> Path | None:
-    return None if isinstance(value, UnsetType) else Path(value)
+def _read(key: str, place: Any, where: str, what: str, warn: Callable[[str], None]) -> Secret:
+    if key.endswith("_file"):
+        return _from_file(place, where, what, warn)
+    return _from_variable(place, where, what) if key.endswith("_env") else _from_credential(place, where, what)
+
+
+def _from_file(path: Path, where: str, what: str, warn: Callable[[str], None]) -> Secret:
+    try:
+        secret = read_password(path, what)
+    except UsageError as cause:
+        raise ConfigError(f"{where}: {cause}") from None
+    with contextlib.suppress(OSError):  # it was there, and was read
+        mode = path.stat().st_mode & 0o777
+        if mode & _OTHERS:
+            warn(f"warning: {path}: other users can read {what} (mode {mode:04o}); chmod 600 {path}")
+    return secret
+
+
+def _from_variable(name: str, where: str, what: str) -> Secret:
+    # The name is not repeated: whoever takes the key for the password's own place wrote the password there.
+    text = os.environ.get(name, "")
+    if not text:
+        raise ConfigError(f"{where}: the environment has no such variable, expected one that holds {what}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # not chained: it holds the password
+        raise ConfigError(f"{where}: {what} is not UTF-8") from None
+    return Secret(text, where)
+
+
+def _from_credential(name: str, where: str, what: str) -> Secret:
+    folder = os.environ.get(_FOLDER)
+    if not folder:
+        raise ConfigError(
+            f"{where}: ${_FOLDER} is not set, expected a start by systemd with LoadCredential= in the unit"
+        )
+    path = Path(folder) / name
+    if not path.is_file():
+        raise ConfigError(f"{where}: ${_FOLDER} has no such file, expected a LoadCredential= of that name in the unit")
+    return read_password(path, what)

@@ -95,6 +95,10 @@ class ConfigError(EdgeError):
     exit_code = 2
 
 
+class SettingError(ConfigError, UsageError, ValueError):
+    """A setting that is impossible. A ValueError, too, so that msgspec names the place in a file."""
+
+
 class AccuracyGateError(EdgeError):
     """A model that lost more than its gate allows."""
 

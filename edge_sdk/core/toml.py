@@ -1,25 +1,13 @@
-"""Typed TOML files: reading them, and saying what is wrong with them in the words of a user.
+"""TOML files and what is wrong with them, in the words of whoever wrote the file.
 
-Reads one TOML file into a typed value; every complaint names the file, the key, what is there and what is expected.
+`read_toml` reads a file into a msgspec Struct; `read_document` only parses it. `problems` walks a document beside the
+type that it should have (`msgspec.inspect`) and yields every problem with the key, the value and what was expected.
+msgspec itself converts what has no problems; its own words appear only for a constraint that is not known here.
 
-Owns no schema: the caller brings the msgspec type.
-
-Problems: all that is wrong with a document, where msgspec stops at the first.
-
-Owns the walk through the tables; the words are `complaint`'s.
-
-Expectations: what a type wants, in words.
-
-They are read from the type itself: the values of a `Literal`, and the `description` and `examples` of its `Meta`, which
-are therefore written as what a user should give: "letters and digits, at most 100".
-`Meta(extra={"unit": "seconds"})` says what a number counts, `{"number": "camera"}` what a string that is a number
-names, `Meta(extra={"advice": {"a": "write b"}})` what is meant
-by a value that is none of them.
-
-Complaints: turns what msgspec says of a document into what its writer needs to know.
-
-Owns the words about what is there; what is expected comes from `expectation`. Unknown keys get the nearest known name,
-or the table that they belong to. A table in a list is called by its `name` too, where it has one.
+A Struct says everything about its keys itself. Besides types, ranges and patterns these notes of `msgspec.Meta` are
+read: `description` and `examples` (what to write), and in `extra` the keys `unit` (what a number counts: "seconds"),
+`number` (what a number in quotes names: "camera") and `advice` (by wrong value, what to write instead).
+A `Path` is written as a string, and is relative to the folder of the file.
 """
 
 from __future__ import annotations
@@ -27,417 +15,21 @@ from __future__ import annotations
 import codecs
 import copy
 import difflib
+import functools
 import math
+import operator
 import re
 import sys
-import types
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from itertools import repeat
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Meta
+from msgspec import inspect
 
-from edge_sdk.core.errors import EdgeError
+from edge_sdk.core.errors import EdgeError, SettingError
 from edge_sdk.core.files import read_regular
-
-_URL = re.compile(r"(?P<scheme>://)(?P<login>.*@)?(?P<host>[^/?#]*)(?P<rest>[/?#].+)?", re.DOTALL)
-_LONGEST_SHOWN = 60  # characters of a value
-
-WORDS: dict[type, str] = {
-    str: "a string",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    dict: "a table",
-    type(None): "null",
-}
-"""What values in a document are called; beside these TOML has dates and times only, and JSON alone has null."""
-
-_PLURAL: dict[object, str] = {str: "strings", bool: "true or false values", int: "whole numbers", float: "numbers"}
-
-
-def type_inside(kind: object, key: str) -> object:
-    """The type of the entry `key`, or None."""
-    for option in options_of(kind):
-        if key in fields_of(option):
-            return fields_of(option)[key]
-        origin, entries = get_origin(option), get_args(option)
-        if origin is dict:
-            return entries[1]
-        if origin is tuple and key.isdecimal() and Ellipsis not in entries:
-            return entries[int(key)] if int(key) < len(entries) else None
-        if origin in (list, tuple):
-            return entries[0]
-    return None
-
-
-def options_of(kind: object) -> Iterator[object]:
-    """The types that `kind` allows, without `Annotated`, unions, and what TOML does not have: None and `UNSET`."""
-    origin = get_origin(kind)
-    if origin is Annotated:
-        yield from options_of(get_args(kind)[0])
-    elif origin in (Union, types.UnionType):
-        for option in get_args(kind):
-            yield from options_of(option)
-    elif kind not in (type(None), msgspec.UnsetType):
-        yield kind
-
-
-def _metas(kind: object) -> Iterator[Meta]:
-    origin = get_origin(kind)
-    if origin is Annotated:
-        yield from (m for m in reversed(get_args(kind)[1:]) if isinstance(m, Meta))  # the outermost says most
-        yield from _metas(get_args(kind)[0])
-    elif origin in (Union, types.UnionType):
-        for option in get_args(kind):
-            yield from _metas(option)
-
-
-def description_of(kind: object) -> str:
-    """The first description in its `Meta`, or nothing."""
-    return next((m.description for m in _metas(kind) if m.description), "")
-
-
-def example_of(kind: object) -> str:
-    """The first example in its `Meta`, as TOML writes it, or nothing."""
-    return next((shown(m.examples[0]) for m in _metas(kind) if m.examples), "")
-
-
-def unit_of(kind: object) -> str:
-    """What its `Meta(extra={"unit": "seconds"})` says that it counts, or nothing."""
-    return next((str(m.extra["unit"]) for m in _metas(kind) if m.extra and "unit" in m.extra), "")
-
-
-def named_by_number(kind: object) -> str:
-    """What a number in quotes names, by its `Meta(extra={"number": "camera"})`, or nothing."""
-    return next((str(m.extra["number"]) for m in _metas(kind) if m.extra and "number" in m.extra), "")
-
-
-def advice_for(kind: object, value: object) -> str:
-    """What its `Meta(extra={"advice": {...}})` has for whoever writes this value, or nothing."""
-    advices = (m.extra["advice"] for m in _metas(kind) if m.extra and "advice" in m.extra)
-    return next((advice[value] for advice in advices if isinstance(value, (str, int)) and value in advice), "")
-
-
-def literals_of(kind: object) -> list[object]:
-    """The values of its `Literal`, in the order in which they were declared."""
-    return [value for option in options_of(kind) if get_origin(option) is Literal for value in get_args(option)]
-
-
-def is_table(kind: object) -> TypeGuard[type[msgspec.Struct]]:
-    """Whether it is a Struct, which is a table in TOML."""
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def table_in_list(kind: object) -> type[msgspec.Struct] | None:
-    """The Struct of which it is a list, [[so]] in TOML; None where it is none."""
-    lists = [get_args(option) for option in options_of(kind) if get_origin(option) in (list, tuple)]
-    return next((entry for entries in lists for entry in options_of(entries[0]) if is_table(entry)), None)
-
-
-def entry_of_list(kind: object) -> object | None:
-    """The type of the entries of a list of any length; None where it is none."""
-    lists = (option for option in options_of(kind) if get_origin(option) in (list, tuple))
-    entries = (get_args(option) for option in lists)
-    return next((each[0] for each in entries if len(each) == 1 or each[-1] is Ellipsis), None)
-
-
-def required_of(kind: object) -> list[str]:
-    """Keys without which its tables are incomplete."""
-    structs = [option for option in options_of(kind) if is_table(option)]
-    return [f.encode_name for struct in structs for f in msgspec.structs.fields(struct) if f.required]
-
-
-def fields_of(kind: object) -> dict[str, object]:
-    """Types by key, of the structs among what `kind` allows."""
-    structs = [option for option in options_of(kind) if is_table(option)]
-    return {f.encode_name: f.type for struct in structs for f in msgspec.structs.fields(struct)}
-
-
-def expectation(kind: object) -> str:
-    """What a value of this type looks like: `a list of 2 whole numbers such as [416, 416]`."""
-    words = " or ".join(dict.fromkeys(map(_kind_words, options_of(kind))))
-    if unit_of(kind):
-        return f"{words} of {unit_of(kind)}"
-    example, description = example_of(kind), "" if literals_of(kind) else description_of(kind)
-    return words + (f" such as {example}" if example else f": {description}" if description else "")
-
-
-def _kind_words(kind: object) -> str:
-    if get_origin(kind) is Literal:
-        return one_of(get_args(kind))
-    if get_origin(kind) in (list, tuple):
-        entries = get_args(kind)
-        count = f"{len(entries)} " if get_origin(kind) is tuple and Ellipsis not in entries else ""
-        return f"a list of {count}{_plural(entries[0])}"
-    if is_table(kind) or get_origin(kind) is dict or not isinstance(kind, type):
-        return "a table"
-    return WORDS.get(kind, kind.__name__)
-
-
-def _plural(kind: object) -> str:
-    options = list(options_of(kind))
-    if all(get_origin(option) in (list, tuple) for option in options):
-        return "lists"
-    if all(is_table(option) or get_origin(option) is dict for option in options):
-        return "tables"
-    return " or ".join(_PLURAL.get(option, "values") for option in options)
-
-
-def one_of(values: Iterable[object]) -> str:
-    """`RGB, BGR or GRAY`."""
-    *most, last = [str(v) for v in values]
-    return f"{', '.join(most)} or {last}" if most else last
-
-
-def shown(value: object) -> str:
-    """A value in a message: short, as TOML writes it, of a URL no more than its host: a path may be a login, too."""
-    value = _URL.sub(_without_secrets, value) if isinstance(value, str) else value
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
-    if not isinstance(value, str):
-        text = _URL.sub(_without_secrets, text)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-
-
-def _without_secrets(url: re.Match[str]) -> str:
-    login, rest = "***@" if url["login"] else "", "/…" if url["rest"] else ""
-    return f"://{login}{url['host']}{rest}"
-
-
-_LOCATION = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
-_STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
-_WITHOUT_QUOTES = re.compile(r"true|false|[+-]?\d+(\.\d+)?")
-_NUMBER = re.compile(r"\d+")
-_WITH_UNIT = re.compile(r"[+-]?\d+(\.\d+)?\s*[A-Za-z%]+")
-_PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)\s*%")
-_SUSPICIOUS_S = 100  # from here on a number of seconds that is too large may be one of milliseconds
-_LONGEST_NAME = 100  # characters: what is longer, or holds other characters than a line may, is no name to call it by
-
-_BOUND = {">=": "{} or more", "<=": "{} or less", ">": "more than {}", "<": "less than {}"}
-_LENGTH = {"at least ": "{} or more", ">= ": "{} or more", "at most ": "{} or less", "<= ": "{} or less", "": "{}"}
-_COUNTED = {"array": ("entry", "entries"), "object": ("key", "keys"), "str": ("character", "characters")}
-
-
-class _Absent:
-    """Stands where msgspec's path does not say which value it means."""
-
-
-class _Place(msgspec.Struct, frozen=True):
-    """Where a complaint points.
-
-    Attributes:
-        entry: the table in a list that it is in, such as `cameras[1] ("gate")`; empty where it is in none with a name.
-        where: the dotted key, in that table.
-        kind: the type wanted there; None: not known.
-        value: what is there.
-        schema: of the whole document.
-    """
-
-    entry: str
-    where: str
-    kind: object
-    value: object
-    schema: object
-
-    def key(self, name: str) -> str:
-        """The dotted name of one key in this table."""
-        return f"{self.where}.{name}" if self.where else name
-
-
-def explain(message: str, schema: type, document: object) -> str:
-    """Turn msgspec's complaint into the words of a user; one that is not known keeps its own.
-
-    Args:
-        message: of a `msgspec.ValidationError`.
-        schema: what `document` was checked against.
-        document: as TOML gave it.
-
-    Returns:
-        One line: the dotted key, what is there, what is expected.
-    """
-    location = _LOCATION.search(message)
-    what = message[: location.start()] if location else message
-    place = _find(location["path"] if location else "", schema, document)
-    words = _words(place, what)
-    return f"{place.entry}: {words}" if place.entry else words
-
-
-def _words(place: _Place, what: str) -> str:
-    for pattern, words in _EXPLANATIONS:
-        match = pattern.match(what)
-        explained = match and place.kind is not None and words(place, match)
-        if explained:
-            return explained
-    what = what[0].lower() + what[1:]
-    return f"{place.where}: {what}" if place.where else what
-
-
-def _unknown_key(place: _Place, match: re.Match[str]) -> str:
-    known = list(dict.fromkeys([*required_of(place.kind), *fields_of(place.kind)]))
-    near = difflib.get_close_matches(match[1], known, n=1)
-    homes = list(_homes(match[1], place.schema))
-    if homes:
-        hint = f"belongs {' or '.join(homes)}" + (f"; known here: {', '.join(known)}" if place.entry else "")
-    else:
-        hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-    return f"unknown key {place.key(match[1])}; {hint}"
-
-
-def _homes(name: str, table: object, path: str = "") -> Iterator[str]:
-    """Where a key is known, in words; a key of the document itself must stand above its first table."""
-    for key, kind in fields_of(table).items():
-        inner = f"{path}.{key}" if path else key
-        if key == name and any(map(is_table, options_of(kind))):
-            yield f"to a table of its own, [{inner}]"
-        elif key == name:
-            yield f"under [{path}]" if path else "at the top, above the first [table]"
-        yield from _homes(name, kind, inner)
-        if table_in_list(kind) is not None and name in fields_of(table_in_list(kind)):
-            yield f"under [[{inner}]]"
-
-
-def _missing_key(place: _Place, match: re.Match[str]) -> str:
-    kind = fields_of(place.kind).get(match[1])
-    if literals_of(kind):
-        expected = f"one of {one_of(literals_of(kind))}"
-    elif any(map(is_table, options_of(kind))):
-        expected = f"a table [{place.key(match[1])}]"
-    elif table_in_list(kind) is not None:
-        expected = f"a table [[{place.key(match[1])}]]"
-    else:
-        expected = description_of(kind) or expectation(kind)
-    return f"{place.key(match[1])} is missing, expected {expected}"
-
-
-def _wrong_type(place: _Place, _match: re.Match[str]) -> str:
-    if isinstance(place.value, _Absent):
-        return ""
-    got = WORDS.get(type(place.value), "a date or a time")
-    return f"{place.where}: got {got}, expected {expectation(place.kind)}{_type_hint(place)}"
-
-
-def _type_hint(place: _Place) -> str:
-    value = place.value
-    if isinstance(value, str) and {bool, int, float} & set(options_of(place.kind)):
-        if _WITHOUT_QUOTES.fullmatch(value):
-            return "; leave out the quotes"
-        percent = _PERCENT.fullmatch(value)
-        if percent and unit_of(place.kind) in ("", "cores"):
-            of = " of one core" if unit_of(place.kind) else ""
-            return f"; {float(percent[1]) / 100:g} is {value}{of}"
-        return "; leave out the unit" if _WITH_UNIT.fullmatch(value) else ""
-    if isinstance(value, dict) and table_in_list(place.kind) is not None:
-        return f"; write [[{place.where}]]"
-    named = named_by_number(place.kind)
-    if named and type(value) is int and value >= 0:
-        return f'; write "{value}" for {named} {value}'
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return "; put it in quotes" if is_number and str in map(type, literals_of(place.kind)) else ""
-
-
-def _wrong_choice(place: _Place, _match: re.Match[str]) -> str:
-    choices = literals_of(place.kind)
-    if isinstance(place.value, _Absent) or not choices:
-        return ""
-    near = nearest(str(place.value), [str(c) for c in choices])
-    advice = advice_for(place.kind, place.value)
-    hint = f"; {advice}" if advice else f"; did you mean {near}?" if near else ""
-    return f"{place.where}: {shown(place.value)}, expected {one_of(choices)}{hint}"
-
-
-def _wrong_text(place: _Place, match: re.Match[str]) -> str:
-    if isinstance(place.value, _Absent):
-        return ""
-    expected = description_of(place.kind) or f"a string that matches {match[1]}"
-    return f"{place.where}: {shown(place.value)}, expected {expected}"
-
-
-def _out_of_bounds(place: _Place, match: re.Match[str]) -> str:
-    if isinstance(place.value, _Absent):
-        return ""
-    number, unit = match[2].removesuffix(".0"), unit_of(place.kind)
-    counted = f"{number} {unit.removesuffix('s') if number == '1' else unit}".rstrip()
-    hint = _other_unit(place.value, unit, match[1])
-    return f"{place.where} is {shown(place.value)}, expected {_BOUND[match[1]].format(counted)}{hint}"
-
-
-def _other_unit(value: object, unit: str, sign: str) -> str:
-    """Seconds that look like milliseconds, and the other way round."""
-    if not isinstance(value, (int, float)):
-        return ""
-    if unit == "seconds" and sign.startswith("<") and _SUSPICIOUS_S <= value < math.inf:
-        return "; was it milliseconds?"
-    return "; was it seconds?" if unit == "milliseconds" and sign.startswith(">") and 0 < value < 1 else ""
-
-
-def _wrong_length(place: _Place, match: re.Match[str]) -> str:
-    if not isinstance(place.value, (str, list, dict)):
-        return ""
-    one, many = _COUNTED.get(match["kind"], ("item", "items"))
-    count = len(place.value)
-    expected = _LENGTH[match["sign"]].format(match["count"])
-    example = example_of(place.kind)
-    return f"{place.where} has {count} {one if count == 1 else many}, expected {expected}" + (
-        f", such as {example}" if example else ""
-    )
-
-
-_EXPLANATIONS: tuple[tuple[re.Pattern[str], Callable[[_Place, re.Match[str]], str]], ...] = (
-    (re.compile(r"Object contains unknown field `([^`]+)`$"), _unknown_key),
-    (re.compile(r"Object missing required field `([^`]+)`$"), _missing_key),
-    (re.compile(r"Invalid (?:enum )?value "), _wrong_choice),
-    (re.compile(r"Expected `[^`]+`, got `[^`]+`$"), _wrong_type),
-    (re.compile(r"Expected `str` matching regex (.+)$"), _wrong_text),
-    (re.compile(r"Expected `(?:int|float)` ([<>]=?) (\S+)$"), _out_of_bounds),
-    (
-        re.compile(
-            r"Expected `(?P<kind>\w+)` of (?P<sign>at least |at most |)length (?P<count>\d+(?: to \d+)?)(?:, got \d+)?$"
-        ),
-        _wrong_length,
-    ),
-    (re.compile(r"Expected `(?P<kind>\w+)` of length (?P<sign>[<>]= )(?P<count>\d+)$"), _wrong_length),
-)
-"""What msgspec 0.18 to 0.22 says, and who says it better; an empty answer leaves msgspec's words."""
-
-
-def _find(path: str, schema: object, document: object) -> _Place:
-    """Follow msgspec's path (`.input.size_wh[1]`) through the type and through the document."""
-    kind, value, entry, start = schema, document, "", 0
-    for step in _STEP.finditer(path):
-        key = step["key"] or step["index"]
-        kind = type_inside(kind, key)
-        value = _value_inside(value, key)
-        if step["index"] and isinstance(value, dict):
-            place = path[: step.end()].removeprefix(".")
-            label = entry_label(place, value.get("name"))
-            entry, start = (label, step.end()) if label != place else (entry, start)
-    return _Place(entry, path[start:].removeprefix("."), kind, value, schema)
-
-
-def entry_label(place: str, name: object) -> str:
-    """What to call a table in a list: `cameras[1] ("gate")`, or its place where its name is none to call it by."""
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
-        return place
-    return f'{place} ("{shown(name)[1:-1]}")'
-
-
-def _value_inside(value: object, key: str) -> object:
-    if isinstance(value, dict) and key in value:
-        return value[key]
-    if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
-        return value[int(key)]
-    return _Absent()
-
-
-def nearest(given: str, choices: Collection[str]) -> str:
-    """The choice that was probably meant, where none is the one that was given; empty where none is like it."""
-    # Another number means another thing: yolov7 is no misspelt yolov8.
-    alike = {c.casefold(): c for c in choices if _NUMBER.findall(c) == _NUMBER.findall(given)}
-    near = difflib.get_close_matches(given.casefold(), alike, n=1)
-    return alike[near[0]] if near else ""
-
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -445,44 +37,109 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+_Notes: TypeAlias = dict[str, Any]
 
-_SIZE_LIMIT = 4 << 20  # bytes; a target's has one kB
-_SYNTAX_AT = re.compile(r"\(at line (?P<line>\d+), column (?P<column>\d+)\)$")
-_JSON = re.compile(r"\s*(?:\{|\[\s*\{)")
-_YAML_LINE = re.compile(r"""\s*(?:- |---|(?:[\w.-]+|"[^"]*"|'[^']*')\s*:(?:\s|$))""")
-_OPEN_QUOTE = ("Illegal character '\\n'", "Unterminated string", 'Expected "\'" (at end', "Expected \"'''\" (at end")
-# Comments and strings that are whole, and a quote that begins none of them.
-_QUOTED = re.compile(
-    r'''#[^\n]*|"""(?:\\.|[^\\])*?"""|\'{3}.*?\'{3}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|(?P<open>["'])''', re.DOTALL
+MOST_PROBLEMS = 20
+"""Problems of one file that are named at once; nobody reads more."""
+
+ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$(?!\n)"
+"""Pattern of a path that fits into a line; Python's `$` matches before the end of a line, too."""
+
+_SIZE_LIMIT = 4 << 20  # bytes; the file of a target has one kB
+_LONGEST_SHOWN = 60  # characters of a value
+_LONGEST_NAME = 100  # characters of the name by which a table in a list is called
+_SUSPICIOUS_S = 100  # from here on a number of seconds that is too large may be one of milliseconds
+
+_URL = re.compile(r"(?P<scheme>://)(?P<login>.*@)?(?P<host>[^/?#]*)(?P<rest>[/?#].+)?", re.DOTALL)
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_DIGITS = re.compile(r"\d+")
+_WITHOUT_QUOTES = re.compile(r"true|false|[+-]?\d+(\.\d+)?")
+_WITH_UNIT = re.compile(r"[+-]?\d+(\.\d+)?\s*[A-Za-z%]+")
+_PERCENT = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)\s*%")
+
+_WORDS: dict[type, tuple[str, str]] = {
+    str: ("a string", "strings"),
+    bool: ("true or false", "true or false values"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    list: ("a list", "lists"),
+    dict: ("a table", "tables"),
+    type(None): ("null", "null"),
+}
+"""What values in a document are called. Besides these TOML has only dates and times; only JSON has null."""
+
+_TYPES: dict[type[inspect.Type], type] = {
+    inspect.StrType: str,
+    inspect.CustomType: str,  # a Path, the only one in a file
+    inspect.BoolType: bool,
+    inspect.IntType: int,
+    inspect.FloatType: float,
+    inspect.ListType: list,
+    inspect.VarTupleType: list,
+    inspect.TupleType: list,
+    inspect.DictType: dict,
+    inspect.StructType: dict,
+}
+_BOUNDS = (
+    ("ge", operator.ge, "{} or more"),
+    ("gt", operator.gt, "more than {}"),
+    ("le", operator.le, "{} or less"),
+    ("lt", operator.lt, "less than {}"),
 )
-_BARE_WORD = re.compile(r"[\w./~-]*[A-Za-z]")
 
 
-def read_toml(path: Path, schema: type[T], error: type[EdgeError]) -> T:
-    """Read `path` and check it against `schema`.
+class Problem(NamedTuple):
+    """One thing that is wrong with a document.
+
+    Attributes:
+        path: the keys and the places in lists that lead to the value; the last one may be missing or unknown.
+        text: one line: the dotted key, what is there, what was expected.
+    """
+
+    path: tuple[str | int, ...]
+    text: str
+
+
+def read_toml(path: Path, schema: type[_Struct], error: type[EdgeError]) -> _Struct:
+    """Read a TOML file into a Struct.
 
     Args:
         path: the TOML file.
-        schema: a msgspec Struct with `forbid_unknown_fields`.
+        schema: a Struct with `forbid_unknown_fields`, as are those inside it.
         error: the family to raise, so that the exit code fits the caller.
 
     Returns:
-        The typed value.
+        The typed value; each Path in it is relative to the working folder.
 
     Raises:
-        EdgeError: of type `error`, when the file is missing, not TOML, or does not fit.
+        EdgeError: of type `error`, when the file is missing, is not TOML or does not fit; one line a problem.
     """
     document = read_document(path, error)
     try:
-        return msgspec.convert(document, schema)
+        return convert(document, schema, path.parent)
     except msgspec.ValidationError as cause:
-        raise error(f"{path}: {explain(str(cause), schema, document)}") from cause
+        lines = first_lines(problem.text for problem in problems(document, schema))
+        raise error(*(f"{path}: {line}" for line in lines)) from cause
+
+
+def convert(document: object, schema: type[T], folder: Path = Path()) -> T:
+    """Convert a document to its type; each Path in it is relative to `folder`.
+
+    Raises:
+        msgspec.ValidationError: the document does not fit; `problems` says why.
+    """
+
+    def path(_kind: type, value: object) -> Path:
+        if not isinstance(value, str) or not re.search(ONE_LINE, value):
+            raise ValueError("expected a path")
+        return folder / value
+
+    return msgspec.convert(document, schema, dec_hook=path)
 
 
 def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[str, Any]:
-    """Read `path` as TOML, whatever it holds.
-
-    A mark in front that says UTF-8, as some editors write it, is passed over.
+    """Parse a TOML file, whatever it holds; a byte order mark in front of UTF-8 is passed over.
 
     Args:
         path: the TOML file.
@@ -490,7 +147,7 @@ def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[
         see: the page that says how such a file is written, for whoever wrote another format.
 
     Raises:
-        EdgeError: of type `error`, when the file is missing or not TOML.
+        EdgeError: of type `error`, when the file is missing or is not TOML.
     """
     text = _read_text(path, error)
     try:
@@ -502,6 +159,458 @@ def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[
     except ValueError as cause:  # a whole number of thousands of digits
         raise error(f"{path}: not valid TOML: {_one_line(cause)}") from cause
     return document
+
+
+def problems(document: object, schema: type[msgspec.Struct]) -> Iterator[Problem]:
+    """Find everything that is wrong with a document, in its order; the next one is looked for when it is asked for.
+
+    Args:
+        document: as TOML or JSON gave it.
+        schema: a Struct with `forbid_unknown_fields`, as are those inside it.
+    """
+    kind = _kind_of(schema)
+    return _problems(kind, document, _Place((), "", "", kind))
+
+
+def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
+    """Check the fields of a Struct that a program made; called in its `__post_init__`.
+
+    msgspec checks types and ranges only when it converts a document. With this they are written once, in the types.
+
+    Args:
+        struct: with its values.
+        schema: its class, or the one above it whose fields are checked.
+
+    Raises:
+        SettingError: the first field that is wrong, in the words of a file.
+    """
+    kind = _kind_of(schema)
+    for field in kind.fields:
+        place = _Place((), "", "", kind).inside(field.encode_name)
+        for problem in _problems(field.type, getattr(struct, field.name), place):
+            raise SettingError(problem.text)
+
+
+class Key(NamedTuple):
+    """What a type says about one of its keys.
+
+    Attributes:
+        type: of its values: str, bool, int, float, Path; the type of the choices where there are some.
+        choices: the values that it may have; empty where any may be.
+        description: in words; empty where there is none.
+        default: None where a key that is not there stands for nothing, or has to be there.
+    """
+
+    type: type
+    choices: tuple[object, ...]
+    description: str
+    default: object
+
+
+def key_of(schema: type[msgspec.Struct], name: str) -> Key:
+    """Look up a key of a Struct."""
+    field = next(field for field in _kind_of(schema).fields if field.encode_name == name)
+    choices = tuple(_choices(field.type))
+    option = next(_options(field.type))
+    kind = type(choices[0]) if choices else Path if isinstance(option, inspect.CustomType) else _TYPES[type(option)]
+    default = None if field.default is msgspec.NODEFAULT else field.default
+    return Key(kind, choices, str(_notes(field.type).get("description", "")), default)
+
+
+def first_lines(lines: Iterable[str]) -> list[str]:
+    """Return the first `MOST_PROBLEMS` different lines, and where there are more a line that says so."""
+    found = dict[str, None]()
+    for line in lines:
+        if len(found) == MOST_PROBLEMS and line not in found:
+            return [*found, f"there are more problems than these {MOST_PROBLEMS}; correct these first"]
+        found[line] = None
+    return list(found)
+
+
+def without(document: dict[str, object], wrong: Iterable[Problem]) -> dict[str, object] | None:
+    """Copy a document without the values that are wrong.
+
+    Returns:
+        The copy; None where a table in a list is wrong as a whole, as the tables after it would change their numbers.
+    """
+    rest: Any = copy.deepcopy(document)
+    for *way, last in (problem.path for problem in reversed([*wrong])):  # from the end: places before it stay
+        place = rest
+        try:
+            for step in way:
+                place = place[step]
+            if isinstance(place, list) and any(isinstance(entry, dict) for entry in place):
+                return None
+            del place[last]
+        except (KeyError, IndexError, TypeError):  # what is missing cannot be left out
+            return None
+    return rest  # type: ignore[no-any-return]
+
+
+def entry_label(place: str, name: object) -> str:
+    """Name a table in a list: `cameras[1] ("gate")`, or by its place alone where its name does not fit into a line."""
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        return place
+    return f'{place} ("{shown(name)[1:-1]}")'
+
+
+def nearest(given: str, choices: Collection[str]) -> str:
+    """Return the choice that was probably meant by a misspelt one; empty where none is like it."""
+    # Another number means another thing: yolov7 is no misspelt yolov8.
+    alike = {c.casefold(): c for c in choices if _DIGITS.findall(c) == _DIGITS.findall(given)}
+    near = difflib.get_close_matches(given.casefold(), alike, n=1)
+    return alike[near[0]] if near else ""
+
+
+def one_of(values: Iterable[object]) -> str:
+    """Join values in words: `RGB, BGR or GRAY`."""
+    *most, last = [str(v) for v in values]
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def shown(value: object) -> str:
+    """Write a value for a message: short, as TOML has it; of a URL only the host, as even a path may be a login."""
+    value = _URL.sub(_host_only, value) if isinstance(value, str) else value
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    if not isinstance(value, str):
+        text = _URL.sub(_host_only, text)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def _host_only(url: re.Match[str]) -> str:
+    login, rest = "***@" if url["login"] else "", "/…" if url["rest"] else ""
+    return f"://{login}{url['host']}{rest}"
+
+
+# The walk through a document and its type.
+
+
+class _Place(NamedTuple):
+    """Where in a document the walk is.
+
+    Attributes:
+        path: the keys and places in lists that lead here.
+        entry: the innermost table with a name that is in a list, such as `cameras[1] ("gate")`; empty without one.
+        key: the dotted key, in that table.
+        schema: of the whole document.
+    """
+
+    path: tuple[str | int, ...]
+    entry: str
+    key: str
+    schema: inspect.StructType
+
+    def inside(self, step: str | int) -> _Place:
+        if isinstance(step, int):
+            key = f"{self.key}[{step}]"
+        else:
+            name = step if _BARE_KEY.fullmatch(step) and len(step) <= _LONGEST_NAME else shown(step)
+            key = f"{self.key}.{name}" if self.key else name
+        return self._replace(path=(*self.path, step), key=key)
+
+    def named(self, name: object) -> _Place:
+        """Call a table in a list by its name, where it has one."""
+        label = entry_label(self.key, name)
+        return self if label == self.key else self._replace(entry=label, key="")
+
+    def problem(self, words: str) -> Problem:
+        return Problem(self.path, f"{self.entry}: {words}" if self.entry else words)
+
+
+@functools.cache
+def _kind_of(schema: type[msgspec.Struct]) -> inspect.StructType:
+    kind = inspect.type_info(schema)
+    if not isinstance(kind, inspect.StructType):
+        raise TypeError(f"{schema.__name__} is no Struct")
+    return kind
+
+
+def _options(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """Yield the types that are allowed, without notes and without null, which TOML does not have."""
+    if isinstance(kind, inspect.Metadata):
+        yield from _options(kind.type)
+    elif isinstance(kind, inspect.UnionType):
+        for option in kind.types:
+            yield from _options(option)
+    elif not isinstance(kind, inspect.NoneType):
+        yield kind
+
+
+def _notes(kind: inspect.Type) -> _Notes:
+    """Return what `Meta` says about a type besides its ranges: description, examples, unit, number, advice."""
+    if isinstance(kind, inspect.Metadata):
+        return {**_notes(kind.type), **(kind.extra_json_schema or {}), **(kind.extra or {})}
+    if isinstance(kind, inspect.UnionType):
+        return {key: note for option in reversed(kind.types) for key, note in _notes(option).items()}
+    return {}
+
+
+def _struct_of(kind: inspect.Type) -> inspect.StructType | None:
+    return next((option for option in _options(kind) if isinstance(option, inspect.StructType)), None)
+
+
+def _entries_of(kind: inspect.Type) -> inspect.Type | None:
+    """Return the type of a list's entries; None where it is no list, or one of a fixed length."""
+    lists = (option for option in _options(kind) if isinstance(option, inspect.ListType | inspect.VarTupleType))
+    return next((each.item_type for each in lists), None)
+
+
+def _is_table_list(kind: inspect.Type) -> bool:
+    entries = _entries_of(kind)
+    return entries is not None and _struct_of(entries) is not None
+
+
+def _choices(kind: inspect.Type) -> list[object]:
+    return [value for option in _options(kind) if isinstance(option, inspect.LiteralType) for value in option.values]
+
+
+def _accepts(kind: inspect.Type, value: object) -> bool:
+    """Whether a value has the right type, whatever its range."""
+    if isinstance(kind, inspect.CustomType):
+        return kind.cls is not Path or isinstance(value, str | Path)
+    if isinstance(kind, inspect.LiteralType):
+        return type(value) in map(type, kind.values)
+    wanted = _TYPES.get(type(kind))
+    if wanted is float:
+        return type(value) in (int, float)
+    if wanted is list:
+        return isinstance(value, list | tuple)
+    if wanted is dict:
+        return isinstance(value, dict | msgspec.Struct)
+    return wanted is None or type(value) is wanted
+
+
+def _problems(kind: inspect.Type, value: object, place: _Place) -> Iterator[Problem]:
+    if value is None and isinstance(kind, inspect.UnionType) and kind.includes_none:
+        return
+    if isinstance(value, msgspec.Struct | msgspec.UnsetType):
+        return  # it was checked when it was made
+    option = next((option for option in _options(kind) if _accepts(option, value)), None)
+    if option is None:
+        got = _WORDS.get(type(value), ("a date or a time",))[0]
+        yield place.problem(f"{place.key}: got {got}, expected {_expected(kind)}{_type_hint(kind, value, place)}")
+    elif (check := _CHECKS.get(type(option))) is not None:
+        yield from check(option, _notes(kind), value, place)
+
+
+def _choice_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
+    if value in kind.values:
+        return
+    near = nearest(str(value), [str(choice) for choice in kind.values])
+    advice = notes.get("advice", {}).get(value) or (f"did you mean {near}?" if near else "")
+    hint = f"; {advice}" if advice else ""
+    yield place.problem(f"{place.key}: {shown(value)}, expected {one_of(kind.values)}{hint}")
+
+
+def _path_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
+    if kind.cls is Path and not re.search(ONE_LINE, str(value)):
+        yield place.problem(f"{place.key}: {shown(str(value))}, expected {notes.get('description') or 'a path'}")
+
+
+def _number_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
+    unit = notes.get("unit", "")
+    for name, is_kept, words in _BOUNDS:
+        bound = getattr(kind, name)
+        if bound is None or is_kept(value, bound):
+            continue
+        counted = f"{bound:.12g} {unit.removesuffix('s') if bound == 1 else unit}".rstrip()
+        hint = ""
+        if unit == "seconds" and name[0] == "l" and _SUSPICIOUS_S <= value < math.inf:
+            hint = "; was it milliseconds?"
+        elif unit == "milliseconds" and name[0] == "g" and 0 < value < 1:
+            hint = "; was it seconds?"
+        yield place.problem(f"{place.key} is {shown(value)}, expected {words.format(counted)}{hint}")
+        return
+
+
+def _text_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
+    yield from _length_problems(kind, value, place, ("character", "characters"))
+    if kind.pattern is not None and not re.search(kind.pattern, value):
+        expected = notes.get("description") or f"a string that matches {kind.pattern!r}"
+        yield place.problem(f"{place.key}: {shown(value)}, expected {expected}")
+
+
+def _list_problems(kind: Any, notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
+    kinds = kind.item_types if isinstance(kind, inspect.TupleType) else repeat(kind.item_type)
+    is_sound = True
+    for index, (entry, inner) in enumerate(zip(kinds, value, strict=False)):
+        inside = place.inside(index)
+        if isinstance(inner, dict):
+            inside = inside.named(inner.get("name"))
+        for problem in _problems(entry, inner, inside):
+            is_sound = False
+            yield problem
+    if is_sound:
+        example = f", such as {shown(notes['examples'][0])}" if "examples" in notes else ""
+        yield from _length_problems(kind, value, place, ("entry", "entries"), example)
+
+
+def _dict_problems(kind: Any, _notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
+    yield from _length_problems(kind, value, place, ("key", "keys"))
+    for key, inner in value.items():
+        yield from _problems(kind.value_type, inner, place.inside(key))
+
+
+def _struct_problems(kind: Any, _notes: _Notes, value: Any, place: _Place) -> Iterator[Problem]:
+    is_sound = True
+    for problem in _key_problems(kind, value, place):
+        is_sound = False
+        yield problem
+    if is_sound:
+        try:
+            convert(value, kind.cls)
+        except msgspec.ValidationError as cause:  # what only the Struct itself knows, in its `__post_init__`
+            yield place.problem(_within(place.key, str(cause.__cause__ or cause), kind))
+
+
+def _within(key: str, words: str, kind: inspect.StructType) -> str:
+    """Join a dotted key and words that may begin with a key of the table."""
+    if not key:
+        return words
+    begins_with_key = re.split(r"\W", words, maxsplit=1)[0] in (field.encode_name for field in kind.fields)
+    return f"{key}.{words}" if begins_with_key else f"{key}: {words}"
+
+
+def _key_problems(kind: inspect.StructType, value: dict[str, object], place: _Place) -> Iterator[Problem]:
+    known = {field.encode_name: field.type for field in kind.fields}
+    for key, inner in value.items():
+        if key in known:
+            yield from _problems(known[key], inner, place.inside(key))
+        elif key != kind.tag_field:
+            yield _unknown_key(kind, key, place)
+    for field in kind.fields:
+        if field.required and field.encode_name not in value:
+            inside = place.inside(field.encode_name)
+            yield inside.problem(f"{inside.key} is missing, expected {_missing_words(field.type, inside)}")
+
+
+def _length_problems(
+    kind: Any, value: Sized, place: _Place, names: tuple[str, str], example: str = ""
+) -> Iterator[Problem]:
+    length = len(value)
+    if isinstance(kind, inspect.TupleType):
+        expected = "" if length == len(kind.item_types) else str(len(kind.item_types))
+    elif kind.min_length is not None and length < kind.min_length:
+        expected = f"{kind.min_length} or more"
+    else:
+        expected = f"{kind.max_length} or less" if kind.max_length is not None and length > kind.max_length else ""
+    if expected:
+        yield place.problem(f"{place.key} has {length} {names[length != 1]}, expected {expected}{example}")
+
+
+_CHECKS: dict[type[inspect.Type], Callable[[Any, _Notes, Any, _Place], Iterator[Problem]]] = {
+    inspect.LiteralType: _choice_problems,
+    inspect.CustomType: _path_problems,
+    inspect.IntType: _number_problems,
+    inspect.FloatType: _number_problems,
+    inspect.StrType: _text_problems,
+    inspect.ListType: _list_problems,
+    inspect.VarTupleType: _list_problems,
+    inspect.TupleType: _list_problems,
+    inspect.DictType: _dict_problems,
+    inspect.StructType: _struct_problems,
+}
+
+
+# Words about what is wrong.
+
+
+def _unknown_key(kind: inspect.StructType, name: str, place: _Place) -> Problem:
+    fields = sorted(kind.fields, key=lambda field: not field.required)
+    known = [field.encode_name for field in fields]
+    near = difflib.get_close_matches(name, known, n=1)
+    homes = list(_homes(name, place.schema))
+    if homes:
+        hint = f"belongs {' or '.join(homes)}" + (f"; known here: {', '.join(known)}" if place.entry else "")
+    else:
+        hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
+    inside = place.inside(name)
+    return inside.problem(f"unknown key {inside.key}; {hint}")
+
+
+def _homes(name: str, table: inspect.StructType, path: str = "") -> Iterator[str]:
+    """Yield where a key is known, in words; a key of the document itself must stand above its first table."""
+    for field in table.fields:
+        inner = f"{path}.{field.encode_name}" if path else field.encode_name
+        struct, entries = _struct_of(field.type), _entries_of(field.type)
+        if field.encode_name == name:
+            if struct is not None:
+                yield f"to a table of its own, [{inner}]"
+            else:
+                yield f"under [{path}]" if path else "at the top, above the first [table]"
+        if struct is not None:
+            yield from _homes(name, struct, inner)
+        entry = None if entries is None else _struct_of(entries)
+        if entry is not None and name in (each.encode_name for each in entry.fields):
+            yield f"under [[{inner}]]"
+
+
+def _missing_words(kind: inspect.Type, place: _Place) -> str:
+    if choices := _choices(kind):
+        return f"one of {one_of(choices)}"
+    if _struct_of(kind) is not None:
+        return f"a table [{place.key}]"
+    if _is_table_list(kind):
+        return f"a table [[{place.key}]]"
+    return str(_notes(kind).get("description") or _expected(kind))
+
+
+def _expected(kind: inspect.Type) -> str:
+    """Say what a value of this type looks like: `a list of 2 whole numbers such as [416, 416]`."""
+    words, notes = " or ".join(dict.fromkeys(map(_type_words, _options(kind)))), _notes(kind)
+    if "unit" in notes:
+        return f"{words} of {notes['unit']}"
+    if "examples" in notes:
+        return f"{words} such as {shown(notes['examples'][0])}"
+    return f"{words}: {notes['description']}" if "description" in notes and not _choices(kind) else words
+
+
+def _type_words(kind: inspect.Type) -> str:
+    if isinstance(kind, inspect.LiteralType):
+        return one_of(kind.values)
+    if isinstance(kind, inspect.TupleType):
+        return f"a list of {len(kind.item_types)} {_plural(kind.item_types[0])}"
+    if (entries := _entries_of(kind)) is not None:
+        return f"a list of {_plural(entries)}"
+    return _WORDS.get(_TYPES.get(type(kind), object), ("a value",))[0]
+
+
+def _plural(kind: inspect.Type) -> str:
+    return " or ".join(
+        dict.fromkeys(_WORDS.get(_TYPES.get(type(option), object), ("", "values"))[1] for option in _options(kind))
+    )
+
+
+def _type_hint(kind: inspect.Type, value: object, place: _Place) -> str:
+    """Say what to do about a value of a wrong type, where that is clear."""
+    types, notes = {_TYPES.get(type(option)) for option in _options(kind)}, _notes(kind)
+    if isinstance(value, str) and {bool, int, float} & types:
+        if _WITHOUT_QUOTES.fullmatch(value):
+            return "; leave out the quotes"
+        percent = _PERCENT.fullmatch(value)
+        if percent and notes.get("unit", "") in ("", "cores"):
+            of = " of one core" if "unit" in notes else ""
+            return f"; {float(percent[1]) / 100:g} is {value}{of}"
+        return "; leave out the unit" if _WITH_UNIT.fullmatch(value) else ""
+    if isinstance(value, dict) and _is_table_list(kind):
+        return f"; write [[{place.key}]]"
+    if "number" in notes and type(value) is int and value >= 0:
+        return f'; write "{value}" for {notes["number"]} {value}'
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return "; put it in quotes" if is_number and str in map(type, _choices(kind)) else ""
+
+
+# Reading and parsing.
+
+_SYNTAX_AT = re.compile(r"\(at line (?P<line>\d+), column (?P<column>\d+)\)$")
+_JSON = re.compile(r"\s*(?:\{|\[\s*\{)")
+_YAML_LINE = re.compile(r"""\s*(?:- |---|(?:[\w.-]+|"[^"]*"|'[^']*')\s*:(?:\s|$))""")
+_OPEN_QUOTE = ("Illegal character '\\n'", "Unterminated string", 'Expected "\'" (at end', "Expected \"'''\" (at end")
+# Comments and strings that are whole, and a quote that begins none of them.
+_QUOTED = re.compile(
+    r'''#[^\n]*|"""(?:\\.|[^\\])*?"""|\'{3}.*?\'{3}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|(?P<open>["'])''', re.DOTALL
+)
+_BARE_WORD = re.compile(r"[\w./~-]*[A-Za-z]")
 
 
 def _read_text(path: Path, error: type[EdgeError]) -> str:
@@ -523,7 +632,7 @@ def _one_line(cause: Exception) -> str:
 
 
 def _syntax_hint(message: str, text: str, see: str) -> str:
-    """What to do about it, where it is known: another format, a quote that is open, a value without quotes."""
+    """Say what to do about it, where that is known: another format, a quote that is open, a value without quotes."""
     page = f", see {see}" if see else ""
     if _JSON.match(text):
         return f"; this looks like JSON; it must be TOML{page}"
@@ -546,127 +655,6 @@ def _syntax_hint(message: str, text: str, see: str) -> str:
 
 
 def _open_quote(text: str) -> str:
-    """Where the string begins that runs to the end of the file."""
+    """Say where the string begins that runs to the end of the file."""
     opened = next((found for found in _QUOTED.finditer(text) if found["open"]), None)
     return "" if opened is None else f" in line {text.count(chr(10), 0, opened.start()) + 1}"
-
-
-MOST_PROBLEMS = 20
-"""Nobody reads more at once, and each takes time to word."""
-
-_PROBLEM_LOCATION = " - at `$"
-_UNKNOWN = re.compile(r"Object contains unknown field `([^`]+)`")
-_PROBLEM_STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>\d+)\]")
-_Struct = TypeVar("_Struct", bound=msgspec.Struct)
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def problems(document: object, schema: type[msgspec.Struct]) -> Iterator[str]:
-    """Say what is wrong with each key of a document; the next problem is looked for when it is asked for.
-
-    Args:
-        document: as TOML gave it.
-        schema: a Struct with `forbid_unknown_fields`, as are those inside it.
-
-    Yields:
-        One line a problem, as `explain` words them, in the order of the document; nothing where it fits.
-    """
-    return (explain(complaint, schema, document) for complaint in _complaints(schema, document, ""))
-
-
-def first_problems(lines: Iterable[str]) -> list[str]:
-    """The first `MOST_PROBLEMS` different lines, and where there are more a line that says so."""
-    found = dict[str, None]()
-    for line in lines:
-        if len(found) == MOST_PROBLEMS and line not in found:
-            return [*found, f"there are more problems than these {MOST_PROBLEMS}; correct these first"]
-        found[line] = None
-    return list(found)
-
-
-def sound_part(document: dict[str, object], schema: type[_Struct]) -> tuple[_Struct | None, set[str]]:
-    """What is left of a document without the values that are wrong for themselves.
-
-    Args:
-        document: as TOML gave it.
-        schema: as of `problems`.
-
-    Returns:
-        It, None where too little is left, and the names of the keys that were left out.
-    """
-    rest, left_out = copy.deepcopy(document), set[str]()
-    for complaint in reversed([*_complaints(schema, document, "")]):  # from the end: places before it stay
-        what, _, path = complaint.rpartition(_PROBLEM_LOCATION)
-        unknown = _UNKNOWN.fullmatch(what)
-        steps = [step["key"] or int(step["index"]) for step in _PROBLEM_STEP.finditer(path.rstrip("`"))]
-        steps += [unknown[1]] if unknown else []
-        left_out.update([step for step in steps if isinstance(step, str)][-1:])
-        if not steps or not _leave_out(rest, steps):
-            return None, left_out
-    try:
-        return msgspec.convert(rest, schema), left_out
-    except msgspec.ValidationError:
-        return None, left_out
-
-
-def _leave_out(document: object, steps: list[str | int]) -> bool:
-    """Whether what is there could be removed; of tables in a list none is, so that they keep their numbers."""
-    *way, last = steps
-    place: Any = document
-    try:
-        for step in way:
-            place = place[step]
-        if isinstance(place, list) and any(isinstance(entry, dict) for entry in place):
-            return False
-        del place[last]
-    except (KeyError, IndexError, TypeError):
-        return False
-    return True
-
-
-def _complaints(kind: object, value: object, path: str) -> Iterator[str]:
-    """In msgspec's words and with its paths."""
-    table = next(filter(is_table, options_of(kind)), None)
-    entry = entry_of_list(kind)
-    is_wrong_inside = False
-    for complaint in _complaints_inside(table, entry, value, path):
-        is_wrong_inside = True
-        yield complaint
-    if is_wrong_inside:
-        return
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as cause:
-        yield _moved(str(cause), path)
-
-
-def _complaints_inside(
-    table: type[msgspec.Struct] | None, entry: object | None, value: object, path: str
-) -> Iterator[str]:
-    if table is not None and isinstance(value, dict):
-        yield from _of_table(table, value, path)
-    elif entry is not None and isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _complaints(entry, inner, f"{path}[{index}]")
-
-
-def _of_table(table: type[msgspec.Struct], value: dict[str, object], path: str) -> Iterator[str]:
-    known = fields_of(table)
-    for key, inner in value.items():
-        if key in known:
-            yield from _complaints(known[key], inner, f"{path}.{key}")
-        else:
-            name = key if _BARE_KEY.fullmatch(key) else shown(key).replace("`", "'")
-            yield _at(f"Object contains unknown field `{name}`", path)
-    for field in msgspec.structs.fields(table):
-        if field.required and field.encode_name not in value:
-            yield _at(f"Object missing required field `{field.encode_name}`", path)
-
-
-def _at(what: str, path: str) -> str:
-    return f"{what}{_PROBLEM_LOCATION}{path}`"
-
-
-def _moved(complaint: str, path: str) -> str:
-    what, _, inner = complaint.rpartition(_PROBLEM_LOCATION)
-    return _at(what, path + inner.removesuffix("`")) if what else _at(complaint, path)

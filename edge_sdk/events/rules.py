@@ -11,24 +11,32 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timezone
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.errors import UsageError
+from edge_sdk.core.errors import SettingError, UsageError
 from edge_sdk.core.frame import Classification, Detections, Frame, Result, Segmentation
 from edge_sdk.core.protocols import NAME_LIMIT, Event, EventSink, is_name
-from edge_sdk.core.toml import nearest, shown
+from edge_sdk.core.toml import check_fields, nearest, shown
 
-MAX_FRAMES = 1000
-LONGEST_DWELL_S = 86400.0
+_LONGEST_S = 86400.0
+
+
+def _frames(description: str) -> Meta:
+    return Meta(ge=1, le=1000, description=f"in so many results in a row it is {description}")
+
+
+def _seconds(description: str) -> Meta:
+    return Meta(ge=0, le=_LONGEST_S, description=description, extra={"unit": "seconds"})
 
 
 class EventRule(msgspec.Struct, frozen=True, kw_only=True):
-    """When each of some classes counts as there.
+    """When classes count as appeared and as disappeared; each class for itself.
 
     Attributes:
         labels: of the classes; one or more, each of 1 to 100 printable characters, as an event's is.
@@ -40,36 +48,29 @@ class EventRule(msgspec.Struct, frozen=True, kw_only=True):
         cooldown_s: seconds after an appearance was told in which no other one of that class is.
 
     Raises:
-        UsageError: no label, the same twice, one that no event can bear, or a number outside its range.
+        SettingError: no label, the same twice, one that no event can bear, or a number outside its range.
     """
 
-    labels: tuple[str, ...]
-    confidence: float = 0.5
-    appear_frames: int = 2
-    appear_s: float = 0.0
-    disappear_frames: int = 2
-    disappear_s: float = 2.0
-    cooldown_s: float = 0.0
+    labels: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        Meta(min_length=1, description="classes, by the bundle's labels; each for itself"),
+    ]
+    confidence: Annotated[float, Meta(ge=0, le=1, description="what is less confident is not seen")] = 0.5
+    appear_frames: Annotated[int, _frames("seen before it has appeared")] = 2
+    appear_s: Annotated[float, _seconds("for so long it is seen before it has appeared")] = 0.0
+    disappear_frames: Annotated[int, _frames("not seen before it has disappeared")] = 2
+    disappear_s: Annotated[float, _seconds("for so long it is not seen before it has disappeared")] = 2.0
+    cooldown_s: Annotated[float, _seconds("for so long after an appearance no other one is told")] = 0.0
 
     def __post_init__(self) -> None:
-        labels: object = self.labels  # "person" alone would be six of them
-        if not isinstance(labels, tuple) or not labels or len(set(labels)) != len(labels):
-            raise UsageError(f"event rule: labels is {self.labels!r}, expected a tuple of one or more, each once")
+        check_fields(self, EventRule)
         odd = [label for label in self.labels if not is_name(label)]
         if odd:
-            raise UsageError(
-                f"event rule: a label is {odd[0][:NAME_LIMIT]!r}, expected 1 to {NAME_LIMIT} printable characters"
+            raise SettingError(
+                f"labels: {shown(odd[0])} can be no event's, expected 1 to {NAME_LIMIT} printable characters"
             )
-        _check("confidence", self.confidence, 0, 1)
-        for name in ("appear_frames", "disappear_frames"):
-            _check(name, getattr(self, name), 1, MAX_FRAMES)
-        for name in ("appear_s", "disappear_s", "cooldown_s"):
-            _check(name, getattr(self, name), 0, LONGEST_DWELL_S)
-
-
-def _check(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise UsageError(f"event rule: {name} is {value}, expected {low:g} to {high:g}")
+        if len(set(self.labels)) < len(self.labels):
+            raise SettingError("labels: one is there twice")
 
 
 Turn: TypeAlias = Literal["appeared", "disappeared"]
@@ -346,38 +347,47 @@ def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:
 
 WORST_QUALITY = 20
 
-_NARROWEST_PX, _WIDEST_PX = 16, 4096
-_LONGEST_S = 86400.0
-
 
 class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When pictures of one camera are made, and how large.
+    """When pictures of a camera are made, and how large.
 
     Attributes:
         on: `event`: the frame in which one was found, or the next one. `interval`: whether or not anything happens.
-        interval_s: seconds from one to the next, 0.1 to a day; for `interval`.
-        max_per_s: at most so many a second for `event`; of what is more the newest is made. 0.001 to 10.
+        interval_s: seconds from one to the next, 0.1 to a day; for `interval`, which needs it.
+        max_per_s: pictures a second at most, 0.001 to 10, for `event`; of what is more the newest is made. Else 1.
         width: pixels; wider pictures are made smaller, 16 to 4096.
         quality: of JPEG, 20 to 100.
 
     Raises:
-        UsageError: a number is outside its range.
+        SettingError: a number is outside its range, or is not for this way of making pictures.
     """
 
-    on: Literal["event", "interval"] = "event"
-    interval_s: float = 10.0
-    max_per_s: float = 1.0
-    width: int = 640
-    quality: int = 80
+    on: Annotated[Literal["event", "interval"], Meta(description="when a picture is made")]
+    interval_s: (
+        Annotated[
+            float, Meta(ge=0.1, le=_LONGEST_S, description="from one picture to the next", extra={"unit": "seconds"})
+        ]
+        | None
+    ) = None
+    max_per_s: (
+        Annotated[float, Meta(ge=0.001, le=10, description="pictures a second of one camera; the newest is kept")]
+        | None
+    ) = None
+    width: Annotated[
+        int, Meta(ge=16, le=4096, description="wider pictures are made smaller", extra={"unit": "pixels"})
+    ] = 640
+    quality: Annotated[int, Meta(ge=WORST_QUALITY, le=100, description="of JPEG")] = 80
 
     def __post_init__(self) -> None:
-        ranges: dict[str, tuple[float, float]] = {
-            "interval_s": (0.1, _LONGEST_S),
-            "max_per_s": (0.001, 10),
-            "width": (_NARROWEST_PX, _WIDEST_PX),
-            "quality": (WORST_QUALITY, 100),
-        }
-        for name, (low, high) in ranges.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise UsageError(f"snapshots: {name} is {value}, expected {low:g} to {high:g}")
+        check_fields(self, SnapshotSettings)
+        if self.on == "interval" and self.interval_s is None:
+            raise SettingError('interval_s is missing, expected seconds, for on = "interval"')
+        if self.on == "interval" and self.max_per_s is not None:
+            raise SettingError('max_per_s is for on = "event"; expected interval_s alone')
+        if self.on == "event" and self.interval_s is not None:
+            raise SettingError('interval_s is for on = "interval"; expected max_per_s, or nothing')
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds that pass from one picture to the next, at least."""
+        return self.interval_s or 1 / (self.max_per_s or 1.0)

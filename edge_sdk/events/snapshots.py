@@ -45,7 +45,7 @@ class Snapshots:
 
     def __init__(self, settings: SnapshotSettings, deliver: Callable[[bytes, int], None]) -> None:
         self._settings, self._deliver = settings, deliver
-        self._gap_ns = round(1e9 * (settings.interval_s if settings.on == "interval" else 1 / settings.max_per_s))
+        self._gap_ns = round(1e9 * settings.gap_s)
         self._due_ns = 0
         self._is_asked = False
         self._lock = threading.Lock()

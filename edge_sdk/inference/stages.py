@@ -67,7 +67,7 @@ class Stages:
         """Load the first variant of a verified bundle and replay its golden inputs.
 
         Args:
-            bundle: `Bundle.led_by` puts another variant in front.
+            bundle: `Bundle.with_primary` puts another variant in front.
             settings: those that the bundle promises by default.
             cache: where the loaded model is kept; one that is there and was proved is not replayed again.
             most_golden: how many golden inputs are replayed, from the first; all by default. One is enough where

@@ -243,7 +243,7 @@ def prove_here(
     """
     if seconds == 0:
         return True
-    chosen = bundle if variant is None else bundle.led_by(variant)
+    chosen = bundle if variant is None else bundle.with_primary(variant)
     proof = TrialRecord.of(chosen, settings)
     if proof.is_known():
         return True
@@ -404,7 +404,7 @@ def _try(job: TrialJob) -> TrialVerdict:
         if bundle.digest != job.digest:
             raise BundleError(f"{bundle.path}: was changed while it was opened")
         bundle.signed = job.signed  # its digest is that of the one whose signature was verified
-        Stages.open(bundle.led_by(job.variant), job.settings)
+        Stages.open(bundle.with_primary(job.variant), job.settings)
     except MemoryError:
         return TrialVerdict("memory")
     except EdgeError as error:

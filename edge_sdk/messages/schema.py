@@ -20,7 +20,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from edge_sdk.core.errors import UsageError
+from edge_sdk.core.toml import check_fields
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -365,12 +365,26 @@ class Identity(msgspec.Struct, frozen=True):
     run_id: str = msgspec.field(default_factory=new_run_id)
 
 
-LONGEST_EXPIRY_S = 2**32 - 1  # MQTT's own
-_FASTEST, _SLOWEST = 1000.0, 1e-6
+_LONGEST_EXPIRY_S = 2**32 - 1  # MQTT's own
+
+Qos: TypeAlias = Annotated[Literal[0, 1], Meta(description="1: acknowledged, perhaps twice")]
+Expiry: TypeAlias = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=_LONGEST_EXPIRY_S,
+        description="seconds after which a broker drops a message that it could not deliver",
+        extra={"unit": "seconds"},
+    ),
+]
+Rate: TypeAlias = Annotated[
+    float,
+    Meta(ge=0.001, le=1000, description="messages a second of one camera; of what is more the newest is kept"),
+]
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
-    """Results, or events, or snapshots.
+    """How one kind of message of a camera travels: results, events or snapshots.
 
     Attributes:
         qos: 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
@@ -378,20 +392,15 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
         max_per_s: of one camera, messages a second; of what is more the newest is kept. None: no limit.
 
     Raises:
-        UsageError: a number is outside its range.
+        SettingError: a value is outside its range.
     """
 
-    qos: Literal[0, 1] = 0
-    expiry_s: int = 60
-    max_per_s: float | None = None
+    qos: Qos = 0
+    expiry_s: Expiry = 60
+    max_per_s: Rate | None = None
 
     def __post_init__(self) -> None:
-        if self.qos not in (0, 1):
-            raise UsageError(f"qos is {self.qos}, expected 0 or 1")
-        if not 1 <= self.expiry_s <= LONGEST_EXPIRY_S:
-            raise UsageError(f"expiry_s is {self.expiry_s}, expected 1 to {LONGEST_EXPIRY_S}")
-        if self.max_per_s is not None and not _SLOWEST <= self.max_per_s <= _FASTEST:
-            raise UsageError(f"max_per_s is {self.max_per_s}, expected {_SLOWEST:g} to {_FASTEST:g}")
+        check_fields(self, Channel)
 
 
 EVENTS = Channel(qos=1, expiry_s=7 * 86400)

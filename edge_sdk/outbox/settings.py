@@ -5,35 +5,57 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 
 from edge_sdk.core.files import state_folder
-
-LEAST_MB = 1
-"""Least bound of the file, 10^6 bytes."""
 
 _MEMORY_BYTES = 4_000_000
 
 
-class OutboxSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of an event outbox.
+class OutboxConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Table `[outbox]` of a configuration file: where events wait for the broker.
 
     Attributes:
         folder: the folder of its file. It is made where it is missing, but nothing above it: a disk that is not
             mounted must not be written beside. None: the folder where the device keeps its state.
-        max_mb: 10^6 bytes that the file may take, at least `LEAST_MB`; SQLite's journal beside it is 1 MB more.
-        max_age_s: seconds that an event may wait; time in which the device is off does not count.
+        max_mb: 10^6 bytes that the file may take, at least 1; SQLite's journal beside it is 1 MB more.
+        max_age_days: days that an event may wait; time in which the device is off does not count.
+    """
+
+    folder: Annotated[Path, Meta(description="where events wait on disk for the broker")] | None = None
+    max_mb: Annotated[
+        float, Meta(ge=1, le=1e9, description="10^6 bytes that the file may take", extra={"unit": "megabytes"})
+    ] = 64.0
+    max_age_days: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=1e9,
+            description="days that an event may wait, without those the device is off",
+            extra={"unit": "days"},
+        ),
+    ] = 14.0
+
+
+class OutboxSettings(OutboxConfig, frozen=True, kw_only=True):
+    """Bounds of an event outbox: those of the configuration file, and what no file says.
+
+    Attributes:
         max_memory_bytes: bytes that may wait in memory for the disk.
         commit_s: longest time from `put` to the beginning of a commit, seconds.
     """
 
-    folder: Path | None = None
-    max_mb: float = 64.0
-    max_age_s: float = 14 * 86400.0
     max_memory_bytes: int = _MEMORY_BYTES
     commit_s: float = 0.03
+
+    @property
+    def max_age_s(self) -> float:
+        """Seconds that an event may wait."""
+        return self.max_age_days * 86400
 
     def path_of(self, site: str, device: str) -> Path:
         """Return the file of one device; no two processes may use the same.

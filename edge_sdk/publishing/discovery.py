@@ -19,9 +19,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 import msgspec
+from msgspec import Meta
 
 from edge_sdk.events.rules import Turn
 from edge_sdk.messages.commands import (
@@ -322,18 +323,20 @@ def _told_apart(name: str, wild: re.Pattern[str]) -> str:
     return tame if tame == name else f"{tame[:60]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-class HomeAssistantSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What Home Assistant is told.
+class HomeAssistantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Table `[home_assistant]` of a configuration file: whether Home Assistant finds this device by itself.
 
     Attributes:
-        is_enabled: False takes back what was told before.
-        prefix: first level of its own topics.
-        labels: that get a count of their own.
+        is_enabled: key `enabled`; False takes back what was told before.
+        prefix: first level of Home Assistant's own topics.
+        labels: labels of the bundles, each of which gets a count of its own.
     """
 
-    is_enabled: bool = True
-    prefix: str = "homeassistant"
-    labels: tuple[str, ...] = ()
+    is_enabled: Annotated[bool, Meta(description="false: take back what was told")] = msgspec.field(
+        default=True, name="enabled"
+    )
+    prefix: Annotated[str, Meta(description="first level of Home Assistant's own topics")] = "homeassistant"
+    labels: Annotated[tuple[str, ...], Meta(description="labels that get a count of their own", max_length=20)] = ()
 
 
 _COMPONENT = re.compile(r"[A-Za-z0-9_-]{1,200}")

@@ -182,8 +182,10 @@ class Rejections:
             return ""
         why = answer.complaint
         if answer.code == NOT_AUTHORIZED:
-            place = f"below {self._own}" if topic.startswith(self._own) else "there"
-            why += f"; its ACL must let this device write {place}"
+            if topic.startswith(self._own):
+                why += f"; its ACL must let this device write below {self._own}"
+            else:
+                why += "; its ACL must let this device write there"
         self._lines[topic] = line = f"the broker did not take a message on {topic}: {why}"
         self._device_state.warn_of_device(_REJECTED, next(iter(self._lines.values())))
         reason = why if topic.startswith(self._own) else line

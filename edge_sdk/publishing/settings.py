@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import read_regular
@@ -190,7 +191,33 @@ def read_password(path: Path, what: str = "the MQTT password") -> Secret:
     return Secret(text, str(path))
 
 
-class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a configuration file, a command line and a program say of a broker in the same way.
+
+    Attributes:
+        ca_file: PEM file of the authorities to trust instead of the system's.
+        cert_file: PEM file of this device's own certificate, and of those between it and the broker's authority.
+        key_file: PEM file of its private key; None where it stands in `cert_file`.
+        prefix: first levels of every topic.
+        qos: of results. 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
+        protocol: MQTT version. A broker that knows no 5 is spoken to in 3.1.1, without properties and reasons.
+    """
+
+    ca_file: (
+        Annotated[Path, Meta(description="PEM file of the authorities to trust instead of the system's")] | None
+    ) = None
+    cert_file: (
+        Annotated[Path, Meta(description="PEM file of this device's certificate, for a broker that wants one")] | None
+    ) = None
+    key_file: (
+        Annotated[Path, Meta(description="PEM file of its private key, where cert_file does not hold it")] | None
+    ) = None
+    prefix: Annotated[str, Meta(description="first levels of every topic")] = "edge/v1"
+    qos: Annotated[Literal[0, 1], Meta(description="of results; 1: acknowledged, perhaps twice")] = 0
+    protocol: Annotated[Literal["5", "3.1.1"], Meta(description="version of MQTT")] = "5"
+
+
+class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
     """One broker, and how this device publishes there.
 
     Attributes:
@@ -200,21 +227,15 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         websocket_path: where on an HTTP server MQTT is spoken over a websocket; None for MQTT on a port of its own.
         username: None for an anonymous connection.
         password: only with a user name.
-        ca_file: PEM file of the authorities to trust instead of the system's.
-        cert_file: PEM file of this device's own certificate, and of those between it and the broker's authority.
-        key_file: PEM file of its private key; None where it stands in `cert_file`.
         key_password: of an encrypted private key.
-        prefix: first levels of every topic.
         site: one level of the topic: where the device stands.
         device: one level of the topic: its name; with the site it is unique at the broker.
-        qos: of results. 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
         expiry_s: seconds after which a broker drops a result that it could not deliver.
         max_per_s: results a second of one camera; of what is more the newest is kept. None: no limit.
         events: how events travel; acknowledged (QoS 1), for none may be lost.
         snapshots: how pictures travel.
         keepalive_s: seconds of silence after which the connection is probed; a dead one is noticed within twice that.
         will_delay_s: seconds that the broker waits for us to come back before it says that we are lost; MQTT 5 only.
-        protocol: MQTT version. A broker that knows no 5 is spoken to in 3.1.1, without properties and reasons.
 
     Raises:
         UsageError: a name cannot be part of a topic, or a number is outside its range.
@@ -226,21 +247,15 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
     websocket_path: str | None = None
     username: str | None = None
     password: Secret | None = None
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
     key_password: Secret | None = None
-    prefix: str = "edge/v1"
     site: str = "default"
     device: str = msgspec.field(default_factory=default_device)
-    qos: Literal[0, 1] = 0
     expiry_s: int = 60
     max_per_s: float | None = None
     events: Channel = EVENTS
     snapshots: Channel = SNAPSHOTS
     keepalive_s: int = 30
     will_delay_s: int = 5
-    protocol: Literal["5", "3.1.1"] = "5"
 
     def __post_init__(self) -> None:
         _ = self.topics  # it checks the names
@@ -254,39 +269,14 @@ class MqttSettings(msgspec.Struct, frozen=True, kw_only=True):
         self._check_files()
 
     @classmethod
-    def parse(
-        cls,
-        url: str,
-        *,
-        password: Secret | None = None,
-        ca_file: Path | None = None,
-        cert_file: Path | None = None,
-        key_file: Path | None = None,
-        key_password: Secret | None = None,
-        prefix: str = "edge/v1",
-        site: str = "default",
-        device: str | None = None,
-        qos: Literal[0, 1] = 0,
-        protocol: Literal["5", "3.1.1"] = "5",
-    ) -> MqttSettings:
-        """Settings from a URL as `BrokerUrl` reads it; the attributes say what the rest is.
+    def parse(cls, url: str, **others: Any) -> MqttSettings:
+        """Settings from a URL as `BrokerUrl` reads it, and other attributes by name; None stands for the default.
 
         Raises:
             UsageError: not such a URL, with a password inside, or one of the names or numbers is impossible.
         """
-        return cls(
-            **msgspec.structs.asdict(BrokerUrl.parse(url)),
-            password=password,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-            key_password=key_password,
-            prefix=prefix,
-            site=site,
-            device=default_device() if device is None else device,
-            qos=qos,
-            protocol=protocol,
-        )
+        given = {key: value for key, value in others.items() if value is not None}
+        return cls(**msgspec.structs.asdict(BrokerUrl.parse(url)), **given)
 
     def _check_files(self) -> None:
         """Whether what is given of TLS is of use."""

@@ -1,11 +1,8 @@
-"""Checked: what came of looking at a run before it runs.
+"""What a run would do, and all that would keep it from it, found out before it runs and without a network.
 
-Nothing secret is in it.
-
-Checking: what a run would do, and all that would keep it from it, found out without a network.
-
-Owns what is looked at: keys, authorities, bundles, files and devices. Neither cameras nor brokers are contacted, and no
-model is loaded.
+`check_run` looks at keys, authorities, bundles, files and devices and returns `Checked`, which `edge-sdk run --check`
+prints and a reload goes by. Neither cameras nor brokers are contacted, and no model is loaded. Nothing secret is in
+what it returns.
 """
 
 from __future__ import annotations
@@ -52,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is wrong with a run that is to be.
+    """Something that is wrong with a run.
 
     Attributes:
         exit_code: that of its family of errors.
@@ -66,7 +63,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, error: EdgeError) -> Problem:
-        """An error, as it would be said."""
+        """Make one of an error, in the error's words."""
         return cls(error.exit_code, str(error), not isinstance(error, LabelError))
 
 
@@ -90,7 +87,7 @@ class CheckedBundle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One stream.
+    """One stream of a checked run.
 
     Attributes:
         name: of the camera.
@@ -112,7 +109,7 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     kind: str | None
     options: SourceOptions
-    path: str
+    path: Path
     bundle: CheckedBundle | None
     budget_ms: float | None
     cpu_share: float | None
@@ -126,7 +123,7 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker; see `MqttSettings`.
+    """The broker of a checked run; the attributes are those of `MqttSettings`, but for those below.
 
     Attributes:
         websockets: whether MQTT is spoken over a websocket.
@@ -139,8 +136,8 @@ class CheckedBroker(msgspec.Struct, frozen=True, kw_only=True):
     websockets: bool
     username: str | None
     has_password: bool
-    ca_file: str | None
-    cert_file: str | None
+    ca_file: Path | None
+    cert_file: Path | None
     cert_until: datetime | None
     qos: int
     protocol: str
@@ -148,7 +145,7 @@ class CheckedBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it.
+    """What came of looking at a run.
 
     Attributes:
         device: its name; None where the configuration cannot be read.
@@ -167,18 +164,18 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     outbox: str | None = None
     commands: tuple[str, ...] = ()
     home_assistant: str | None = None
-    trusted_keys: tuple[str, ...] = ()
+    trusted_keys: tuple[Path, ...] = ()
     pipelines: tuple[CheckedPipeline, ...] = ()
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """That of the worst problem; 0 without any."""
+        """Exit code of the worst problem; 0 without any."""
         return min((problem.exit_code for problem in self.all_problems()), key=worst_first, default=0)
 
     def all_problems(self) -> list[Problem]:
-        """Those of the streams too."""
+        """Return the problems of the run and of its streams."""
         return [*self.problems, *(problem for pipeline in self.pipelines for problem in pipeline.problems)]
 
 
@@ -190,25 +187,25 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
 
     Args:
         settings: of the run; the keys that its first stream trusts are those of all.
-        problems: what is known to be wrong.
-        warnings: what is known to be doubtful.
+        problems: what is known to be wrong already.
+        warnings: what is known to be doubtful already.
     """
-    found, doubts, files = [*problems], [*warnings], settings.pipelines[0].trusted_keys
+    found, warned, files = [*problems], [*warnings], settings.pipelines[0].trusted_keys
     if not files:
-        doubts.append("no trusted key is given, so that no signature is checked")
+        warned.append("no trusted key is given, so that no signature is checked")
     keys = [_noted(found, partial(load_public_key, file)) for file in files]
     broker = settings.mqtt
     if broker is not None:
         with contextlib.suppress(OSError):  # a shortage, and no fault of the file
-            doubts += filter(None, [_noted(found, partial(check_authorities, broker, datetime.now(timezone.utc)))])
+            warned += filter(None, [_noted(found, partial(check_authorities, broker, datetime.now(timezone.utc)))])
         if broker.password is not None and not broker.tls:
-            doubts.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
-    doubts += _shared_cameras(settings.pipelines)
+            warned.append("the MQTT password crosses the network as it is; mqtts:// encrypts it")
+    warned += _shared_cameras(settings.pipelines)
     outbox = _noted(found, partial(_outbox, settings))
     allow_older = settings.pipelines[0].allow_older
     bundles = _Bundles([key for key in keys if key is not None], is_blind=None in keys, allow_older=allow_older)
     checked_pipelines = tuple(_pipeline(pipeline, broker, bundles) for pipeline in settings.pipelines)
-    doubts += bundles.doubts
+    warned += bundles.warned
     labels = bundles.labels()
     if labels is not None:
         found += map(LabelError, unknown_home_labels(settings.home_assistant, labels))
@@ -218,10 +215,10 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
         outbox=outbox,
         commands=settings.commands,
         home_assistant=_home_assistant(settings),
-        trusted_keys=tuple(map(str, files)),
+        trusted_keys=files,
         pipelines=checked_pipelines,
         problems=tuple(map(Problem.of, found)),
-        warnings=tuple(doubts),
+        warnings=tuple(warned),
     )
 
 
@@ -245,7 +242,7 @@ def _home_assistant(settings: RunSettings) -> str | None:
 
 
 class _Bundles:
-    """Each is verified once, however many streams run it.
+    """The bundles of a run; each is verified once, however many streams run it.
 
     Args:
         keys: that are trusted.
@@ -253,16 +250,20 @@ class _Bundles:
         allow_older: accept a bundle although a newer version of it ran here.
 
     Attributes:
-        doubts: a line for each bundle that is older and accepted.
+        warned: a line for each bundle that is older than one that ran here, and accepted.
     """
 
     def __init__(self, keys: list[Ed25519PublicKey], *, is_blind: bool, allow_older: bool) -> None:
         self._keys, self._is_blind, self._allow_older = keys, is_blind, allow_older
-        self.doubts: list[str] = []
+        self.warned: list[str] = []
         self._known: dict[Path, Bundle | EdgeError] = {}
 
     def open(self, path: Path) -> Bundle | None:
-        """Raises EdgeError: as `Bundle.open`, or a bundle that this device cannot run."""
+        """Open a bundle; None where no bundle can be judged.
+
+        Raises:
+            EdgeError: as `Bundle.open`, or this device cannot run the bundle.
+        """
         if self._is_blind:
             check_place(path)
             return None
@@ -274,7 +275,7 @@ class _Bundles:
         return found
 
     def labels(self) -> set[str] | None:
-        """Of all bundles together; None where one could not be opened, which may have any."""
+        """Return the labels of all bundles together; None where one could not be opened, which may have any."""
         bundles = [found for found in self._known.values() if isinstance(found, Bundle)]
         if self._is_blind or len(bundles) < len(self._known):
             return None
@@ -283,7 +284,7 @@ class _Bundles:
     def _opened(self, path: Path) -> Bundle | EdgeError:
         try:
             bundle = Bundle.open(path, self._keys)
-            self.doubts += filter(None, [refuse_older(bundle, allow_older=self._allow_older)])
+            self.warned += filter(None, [refuse_older(bundle, allow_older=self._allow_older)])
             bundle.labels()
             bundle.check_device(platform.machine(), onnxruntime_version())
         except EdgeError as cause:
@@ -300,7 +301,7 @@ def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: 
     kind = _noted(found, partial(_check_source, settings))
     bundle = _noted(found, partial(bundles.open, settings.bundle))
     if bundle is not None and settings.variant is not None:
-        bundle = _noted(found, partial(bundle.led_by, settings.variant))
+        bundle = _noted(found, partial(bundle.with_primary, settings.variant))
     if bundle is not None:
         found += map(LabelError, unknown_labels(settings, bundle))
     runs, reason = (None, None) if bundle is None else _first_run(settings, bundle, kind)
@@ -309,7 +310,7 @@ def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: 
         source=redact(settings.source),
         kind=None if kind is None else kind.name,
         options=settings.source_options,
-        path=str(settings.bundle),
+        path=settings.bundle,
         bundle=None if bundle is None else _bundle(bundle),
         budget_ms=settings.latency_ms or (bundle.manifest.latency_budget_ms if bundle else None),
         cpu_share=settings.cpu_share,
@@ -324,7 +325,11 @@ def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: 
 
 
 def _check_source(settings: PipelineSettings) -> SourceKind:
-    """Whether what is on this machine is there and can be read."""
+    """Find out the kind of a source, and whether what of it is on this machine is there and can be read.
+
+    Raises:
+        CameraError: it is not.
+    """
     location = settings.source
     kind = kind_of(location)
     if kind is STREAM:
@@ -356,7 +361,7 @@ def _path_of(location: str) -> Path:
 
 
 def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
-    """Two streams of one V4L2 camera; a loopback device bears them."""
+    """Warn of two streams of one V4L2 camera; only a loopback device serves both."""
     first: dict[Path, str] = {}
     for pipeline in pipelines:
         path = _path_of(pipeline.source)
@@ -365,7 +370,7 @@ def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
 
 
 def _first_run(settings: PipelineSettings, bundle: Bundle, kind: SourceKind | None) -> tuple[str, str]:
-    """Which model runs first, with which settings, and why."""
+    """Say which model runs first, with which settings, and why."""
     promised = str(Candidate.promised(bundle.manifest))
     if not settings.tune:
         return promised, "as the bundle promises, without tuning"
@@ -416,8 +421,8 @@ def _broker(broker: MqttSettings) -> CheckedBroker:
         websockets=broker.websocket_path is not None,
         username=broker.username,
         has_password=broker.password is not None,
-        ca_file=None if broker.ca_file is None else str(broker.ca_file),
-        cert_file=None if broker.cert_file is None else str(broker.cert_file),
+        ca_file=broker.ca_file,
+        cert_file=broker.cert_file,
         cert_until=valid_until(broker),
         qos=broker.qos,
         protocol=broker.protocol,
@@ -426,7 +431,7 @@ def _broker(broker: MqttSettings) -> CheckedBroker:
 
 
 def _noted(found: list[EdgeError], check: Callable[[], _T]) -> _T | None:
-    """What a check gives; what is wrong is written down, and the next thing is looked at."""
+    """Return what a check returns; an error is noted, so that the next thing can be looked at."""
     try:
         return check()
     except EdgeError as cause:

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from edge_sdk.core.logs import Say
-from edge_sdk.core.toml import explain
+from edge_sdk.core.toml import problems
 from edge_sdk.messages.commands import CLASSES, Command, CommandClass, Complaint, RefusedError, class_of, example_of
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
@@ -192,9 +192,10 @@ def _no_command(payload: bytes) -> str:
 def _wrong_field(cause: str, name: str, payload: bytes) -> str:
     example = example_of(name)
     try:
-        words = explain(cause, type(example), msgspec.json.decode(payload))
+        found = next(problems(msgspec.json.decode(payload), type(example)), None)
     except _UNREADABLE:
-        words = cause
+        found = None
+    words = found.text if found else cause
     return f"{_bounded(words)}; such as {msgspec.json.encode(example).decode()}"
 
 

@@ -123,7 +123,7 @@ class DegradationController:
         if variant in names:
             self._governor = self._fresh(names.index(variant))
         else:  # another supervisor's choice
-            self._manifest = self._manifest.led_by(variant)
+            self._manifest = self._manifest.with_primary(variant)
             self._governor = self._fresh()
         self._variant = variant
         self._tell(reason)
@@ -167,7 +167,7 @@ class DegradationController:
     def _follow(self, loop: Loop, variant: str) -> None:
         """Another supervisor chose: that is the top of the ladder from now on."""
         self._move = None  # what is being loaded for it is given up when it comes
-        self._manifest = self._manifest.led_by(variant)
+        self._manifest = self._manifest.with_primary(variant)
         self._governor, self._variant, loop.every = self._fresh(), variant, 1.0
         self._tell("chosen by measurement")
 
@@ -344,7 +344,7 @@ class SelfTuning:
         return self._open_candidate(self._bundle, candidate)
 
     def _open_candidate(self, bundle: Bundle, candidate: Candidate) -> Stages:
-        return self._opened(bundle.led_by(candidate.variant), candidate.settings(self._session))
+        return self._opened(bundle.with_primary(candidate.variant), candidate.settings(self._session))
 
     def _opened(self, bundle: Bundle, settings: SessionSettings) -> Stages:
         stages = Stages.open(self._proved(bundle), settings, cache=self._cache, most_golden=1)
@@ -375,7 +375,7 @@ class SelfTuning:
             EdgeError: it must not be loaded here.
             StoppedError: the run was told to stop first.
         """
-        self._proved(self._bundle.led_by(variant))
+        self._proved(self._bundle.with_primary(variant))
 
     def go_live(self) -> None:
         """Frames run from now on: what is tried gives way to them."""
@@ -491,7 +491,7 @@ class ModelSelector:
         self._tuning = SelfTuning(settings, bundle, session, limits, say, is_stopped, self._shared.models)
         stages = self._tuning.open()
         # What was tuned here was measured against this very budget: above it there is nothing to climb to.
-        self._led = bundle.led_by(stages.variant)
+        self._led = bundle.with_primary(stages.variant)
         self._stages = [stages]  # a list: who takes it out holds the only one, and can give it back
         self._why = ""
         self._settled: dict[str, int] = {}  # threads with which a variant was fastest at the start

@@ -105,7 +105,7 @@ def begin_loading(
         say_once(f"warning: {allowed}")
     bundle.check_device(platform.machine(), onnxruntime_version())
     if settings.variant is not None:
-        bundle = bundle.led_by(settings.variant)
+        bundle = bundle.with_primary(settings.variant)
     session = _session_settings(settings, bundle)
     is_beside = shared is not None and shared.progress.is_any  # the trial gives way to frames
     seconds = settings.trial_s

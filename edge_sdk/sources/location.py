@@ -6,38 +6,30 @@ Opens nothing. Which kind of source a location names is the table's in `sources.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import quote, urlsplit
 
 import msgspec
+from msgspec import Meta
 
-from edge_sdk.core.errors import CameraError, ConfigError, missing_permission, printable
+from edge_sdk.core.errors import CameraError, ConfigError, SettingError, missing_permission, printable
+from edge_sdk.core.toml import check_fields
 
 LARGEST_SIDE_PX = 16384
 SLOWEST_FPS, FASTEST_FPS = 0.1, 240.0
 PATTERN_SLOWEST_FPS = 1.0
-SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.1, 60.0  # of a time-out
 DEVICE_TIMEOUT_VARIABLE = "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"
 _DEVICE_TIMEOUT_S = 2  # OpenCV has it for all V4L2 cameras of a process, in whole seconds
 
-_FINGERPRINT = re.compile(r"[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}")
-
-_CHOICES: tuple[tuple[str, tuple[object, ...]], ...] = (
-    ("pixel_format", (None, "MJPG", "YUYV")),
-    ("transport", ("tcp", "udp")),
-    ("rotate", (0, 90, 180, 270)),
-    ("repeat", (False, True)),
-    ("tls_verify", (False, True)),
-    ("allow_other_hosts", (False, True)),
-)
+_FINGERPRINT = r"^[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}$(?!\n)"
+_Side = Annotated[int, Meta(ge=1, le=LARGEST_SIDE_PX)]
 
 
-class SourceOptionError(ConfigError, ValueError):
-    """An option that no source can have. A ValueError too, so that msgspec names the place in a file."""
+def _timeout(description: str) -> Meta:
+    return Meta(ge=0.1, le=60, description=f"seconds {description}", extra={"unit": "seconds"})
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,48 +52,56 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
         allow_other_hosts: a stream may redirect to other hosts, which then get the password.
 
     Raises:
-        SourceOptionError: one that is out of its range.
+        SettingError: one that is out of its range, or several of the three about certificates.
     """
 
-    size_wh: tuple[int, int] | None = None
-    fps: float | None = None
-    pixel_format: Literal["MJPG", "YUYV"] | None = None
-    transport: Literal["tcp", "udp"] = "tcp"
-    rotate: Literal[0, 90, 180, 270] = 0
-    repeat: bool = False
-    open_timeout_s: float = 3.0
-    read_timeout_s: float = 2.0
-    tls_fingerprint: str | None = None
-    tls_ca_file: str | None = None
-    tls_verify: bool = True
-    allow_other_hosts: bool = False
+    size_wh: (
+        Annotated[
+            tuple[_Side, _Side],
+            Meta(description="width and height in pixels, of a camera", examples=[[1280, 720]]),
+        ]
+        | None
+    ) = None
+    fps: (
+        Annotated[
+            float,
+            Meta(
+                ge=SLOWEST_FPS,
+                le=FASTEST_FPS,
+                description="frames a second that a camera is asked for",
+                extra={"unit": "frames a second"},
+            ),
+        ]
+        | None
+    ) = None
+    pixel_format: Annotated[Literal["MJPG", "YUYV"], Meta(description="of a V4L2 camera")] | None = None
+    transport: Annotated[Literal["tcp", "udp"], Meta(description="of RTSP")] = "tcp"
+    rotate: Annotated[Literal[0, 90, 180, 270], Meta(description="degrees clockwise")] = 0
+    repeat: Annotated[bool, Meta(description="files begin again when they are through")] = False
+    open_timeout_s: Annotated[float, _timeout("that a stream may take to open")] = 3.0
+    read_timeout_s: Annotated[float, _timeout("without a frame, after which a stream is lost")] = 2.0
+    tls_fingerprint: (
+        Annotated[
+            str,
+            Meta(
+                pattern=_FINGERPRINT,
+                description="64 hexadecimal digits, with colons or without: SHA-256 of the certificate of an rtsps or "
+                "https camera (`openssl x509 -noout -fingerprint -sha256 -in FILE` prints it)",
+            ),
+        ]
+        | None
+    ) = None
+    tls_ca_file: (
+        Annotated[Path, Meta(description="PEM file of the authorities to trust instead of the system's")] | None
+    ) = None
+    tls_verify: Annotated[bool, Meta(description="false: a camera's certificate is not verified")] = True
+    allow_other_hosts: Annotated[bool, Meta(description="a stream may redirect to other servers")] = False
 
     def __post_init__(self) -> None:
-        """Refuse what no source can have."""
-        if self.size_wh is not None and not _is_size(self.size_wh):
-            expected = f"[width, height] of 1 to {LARGEST_SIDE_PX} whole pixels, such as [1280, 720]"
-            raise SourceOptionError(f"size_wh is {self.size_wh}, expected {expected}")
-        if self.fps is not None and not _is_within(self.fps, SLOWEST_FPS, FASTEST_FPS):
-            raise SourceOptionError(
-                f"fps is {self.fps:g}, expected {SLOWEST_FPS} to {FASTEST_FPS:g} frames a second, or nothing"
-            )
-        for name in ("open_timeout_s", "read_timeout_s"):
-            if not _is_within(getattr(self, name), SHORTEST_WAIT_S, LONGEST_WAIT_S):
-                raise SourceOptionError(
-                    f"{name} is {getattr(self, name)}, expected {SHORTEST_WAIT_S} to {LONGEST_WAIT_S:g} seconds"
-                )
-        for name, choices in _CHOICES:
-            if getattr(self, name) not in choices:
-                expected = " or ".join(str(choice) for choice in choices if choice is not None)
-                raise SourceOptionError(f"{name} is {getattr(self, name)}, expected {expected}")
-        if self.tls_fingerprint is not None and not _FINGERPRINT.fullmatch(self.tls_fingerprint):
-            raise SourceOptionError(
-                f"tls_fingerprint is {self.tls_fingerprint}, expected 64 hexadecimal digits, with colons or without: "
-                "`openssl x509 -noout -fingerprint -sha256 -in FILE` prints them"
-            )
+        check_fields(self, SourceOptions)
         given = [name for name, is_given in self._ways_to_trust() if is_given]
         if len(given) > 1:
-            raise SourceOptionError(f"{' and '.join(given)}: expected one of them")
+            raise SettingError(f"{' and '.join(given)}: expected one of them")
 
     def _ways_to_trust(self) -> tuple[tuple[str, bool], ...]:
         return (
@@ -121,16 +121,6 @@ def device_timeout_s() -> int:
     asked = os.environ.get(DEVICE_TIMEOUT_VARIABLE, "")
     is_number = asked.isascii() and asked.isdigit() and len(asked) < 7
     return (int(asked) if is_number else 0) or _DEVICE_TIMEOUT_S
-
-
-def _is_within(value: object, least: float, most: float) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and least <= value <= most
-
-
-def _is_size(value: object) -> bool:
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        return False
-    return all(isinstance(side, int) and 1 <= side <= LARGEST_SIDE_PX for side in value)
 
 
 AS_IT_COMES = SourceOptions()

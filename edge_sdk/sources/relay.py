@@ -89,7 +89,7 @@ def connect(address: Address, options: SourceOptions) -> socket.socket:
         raise
 
 
-def check_authorities(file: str) -> None:
+def check_authorities(file: Path) -> None:
     """Check that a file of certificate authorities can be read.
 
     Raises:
@@ -156,9 +156,9 @@ def _context(options: SourceOptions) -> ssl.SSLContext:
     return context
 
 
-def _load_authorities(context: ssl.SSLContext, file: str) -> None:
+def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
     try:
-        read_regular(Path(file), LIST_BYTES)  # OpenSSL, which reads it again, would wait at a pipe
+        read_regular(file, LIST_BYTES)  # OpenSSL, which reads it again, would wait at a pipe
         context.load_verify_locations(cafile=file)
     except ssl.SSLError:
         raise UntrustedError(f"{file} (tls_ca_file) is no PEM file of CA certificates") from None

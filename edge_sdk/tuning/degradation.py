@@ -521,7 +521,7 @@ def check_room(bundle: Bundle, variant: str, root: Path = Path("/")) -> None:
         NoRoomError: memory is short now; later it may not be.
     """
     free = free_bytes(root)
-    entry = bundle.manifest.entry(bundle.manifest.led_by(variant).variants[0].file)
+    entry = bundle.manifest.entry(bundle.manifest.with_primary(variant).variants[0].file)
     if free is None or entry is None:
         return
     needed_mib = _TIMES * entry.size // _MIB + _BESIDE_MIB

@@ -38,7 +38,7 @@ def open_candidate(bundle: Bundle, candidate: Candidate) -> Stages:
     Raises:
         EdgeError: when it cannot be loaded, read or trusted here.
     """
-    return Stages.open(bundle.led_by(candidate.variant), candidate.settings(SessionSettings.of(bundle.manifest)))
+    return Stages.open(bundle.with_primary(candidate.variant), candidate.settings(SessionSettings.of(bundle.manifest)))
 
 
 class Tuning:
@@ -71,7 +71,7 @@ class Tuning:
         open_stages: Open = open_candidate,
         cores: Cores | None = None,
     ) -> None:
-        self._bundle = bundle if variant is None else bundle.led_by(variant)
+        self._bundle = bundle if variant is None else bundle.with_primary(variant)
         self._variant = None if variant is None else self._bundle.manifest.variants[0].name
         self._limits, self._say, self._open = limits, say, open_stages
         self._cores = cores or Cores.read()

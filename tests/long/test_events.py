@@ -64,7 +64,7 @@ def _memory_mb() -> float:
 
 def test_a_week_without_a_broker(tmp_path: Path) -> None:
     now_s = 1000.0
-    settings = OutboxSettings(max_mb=1.0, max_age_s=6 * 86400.0, commit_s=0.001)
+    settings = OutboxSettings(max_mb=1.0, max_age_days=6, commit_s=0.001)
     events = EventOutbox(settings, tmp_path / "outbox" / "events.sqlite", "boot", now_s=lambda: now_s)
     with Broker(tmp_path, persistence=True, config=PERSISTENT[1:]) as broker, Witness(broker) as witness:
         broker.stop()

@@ -157,7 +157,7 @@ def write_graded(
 
 
 def open_variant(folder: Path, variant: str, threads: int = 1) -> Stages:
-    return Stages.open(Bundle.open(folder).led_by(variant), SessionSettings(intra_op_num_threads=threads))
+    return Stages.open(Bundle.open(folder).with_primary(variant), SessionSettings(intra_op_num_threads=threads))
 
 
 @functools.cache

@@ -262,7 +262,7 @@ class Board:
     def open(self, candidate: Candidate) -> Slowed:
         if str(candidate) in self._refused:
             raise EdgeError("no such luck")
-        stages = Stages.open(self.bundle.led_by(candidate.variant), candidate.settings(SessionSettings()))
+        stages = Stages.open(self.bundle.with_primary(candidate.variant), candidate.settings(SessionSettings()))
         slowed = Slowed(stages, candidate, self._work, self)
         self._alive.add(slowed)
         self.most_alive = max(self.most_alive, len(self._alive))

@@ -55,7 +55,7 @@ def test_int8_around_a_custom_operator_says_what_fp32_says_without_it(
     assert all(OPERATOR in variant.operators for variant in manifest.variants)
     random = np.random.default_rng(2)
     for variant, tolerance in zip(manifest.variants, (0.05, 1e-5), strict=True):
-        bundle = Bundle.open(tmp_path / "a.edge").led_by(variant.name)
+        bundle = Bundle.open(tmp_path / "a.edge").with_primary(variant.name)
         session = Session.open(bundle)
         for _ in range(5):
             image = random.integers(0, 256, (16, 16, 3), np.uint8)

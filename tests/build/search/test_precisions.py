@@ -134,7 +134,7 @@ def test_half_weights_halve_the_file_and_stay_half(tmp_path: Path) -> None:
     assert TensorProto.FLOAT16 in {weight.data_type for weight in stored.graph.initializer}
     outputs = []
     for name in ("fp16", "fp32"):
-        one = bundle.led_by(name)
+        one = bundle.with_primary(name)
         [(image, _), *_] = one.golden()
         session, prepare = Session.open(one), Prepare.of(one.manifest)
         assert session.replay_golden(one, prepare) == 0

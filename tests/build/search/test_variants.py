@@ -55,7 +55,7 @@ def test_each_is_carried_with_what_the_device_needs_to_choose(tmp_path: Path) ->
     assert str(tmp_path) not in config
     replay_variants(bundle)
     for name, variant in found.items():
-        one = bundle.led_by(name)
+        one = bundle.with_primary(name)
         session = Session.open(one)
         make_task(one.manifest, len(bundle.labels()), session.output_shapes)
         taken = one.manifest.taken
@@ -68,7 +68,7 @@ def test_a_size_has_ranges_of_its_own(tmp_path: Path) -> None:
     report = build(model, "x86_64", tmp_path / "a.edge", variants=Request(sizes=((16, 16),)))
     # Sums over 65536 pixels are 256 times those over 256: in the ranges of the first all of these would be one integer.
     assert [row.problem for row in report.variants] == [None, None]
-    small = Bundle.open(tmp_path / "a.edge").led_by("int8.16x16")
+    small = Bundle.open(tmp_path / "a.edge").with_primary("int8.16x16")
     outputs = [outputs[0] for _, outputs in small.golden()]
     assert max(float(abs(output - 1 / 3).max()) for output in outputs) > 0.1
 

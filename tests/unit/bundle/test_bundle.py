@@ -108,7 +108,7 @@ def _entry(name: str) -> list[dict[str, object]]:
         (lambda f: edit_manifest(f, schema_version=2), "schema_version is 2, expected 1; update edge-sdk"),
         (lambda f: edit_manifest(f, schema_version=0), "schema_version is 0, expected 1; build the bundle again"),
         (lambda f: edit_manifest(f, schema_version=None), "schema_version is missing"),
-        (lambda f: edit_manifest(f, surprise=1), "unknown field `surprise`"),
+        (lambda f: edit_manifest(f, surprise=1), "unknown key surprise; known keys: "),
         (lambda f: edit_manifest(f, latency_budget_ms=-1), "latency_budget_ms"),
         (lambda f: edit_manifest(f, decoder="yolov8"), "decoder: 'yolov8' is not for classification"),
         (lambda f: _promise_yolov4(f, scale_xy=[1.05]), "detection.scale_xy: expected as many numbers as"),
@@ -272,7 +272,7 @@ def test_what_was_verified_is_what_is_read_once(folder: Path) -> None:
     bundle = Bundle.open(folder, keeps_model=True)
     name = bundle.manifest.variants[0].file
     before = _swap_model(bundle)
-    led = bundle.led_by(bundle.manifest.variants[0].name)
+    led = bundle.with_primary(bundle.manifest.variants[0].name)
     assert led.read(name) == before
     for one in (led, bundle):
         with pytest.raises(BundleError, match="altered"):
@@ -281,7 +281,7 @@ def test_what_was_verified_is_what_is_read_once(folder: Path) -> None:
 
 def test_what_is_forgotten_is_read_again(folder: Path) -> None:
     bundle = Bundle.open(folder, keeps_model=True)
-    led = bundle.led_by(bundle.manifest.variants[0].name)
+    led = bundle.with_primary(bundle.manifest.variants[0].name)
     _swap_model(bundle)
     bundle.forget_kept()
     with pytest.raises(BundleError, match="altered"):

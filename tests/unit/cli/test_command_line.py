@@ -46,7 +46,7 @@ _RUN = ["run", "none.edge", "--source"]
         ([*_RUN, "0", "--cpu-share", "9999"], "which this machine has; 0.5 is half a core"),
         ([*_RUN, "0", "--run-limit", "5000"], "is 5000.0, expected 600 seconds or less; was it milliseconds?"),
         ([*_RUN, "0", "--trial-seconds", "-1"], "--trial-seconds is -1.0, expected 0 seconds or more"),
-        ([*_RUN, "rtsps://h", "--source-tls-fingerprint", "ab"], "tls_fingerprint is ab, expected 64"),
+        ([*_RUN, "rtsps://h", "--source-tls-fingerprint", "ab"], "--source-tls-fingerprint: 'ab', expected 64"),
         ([*_RUN, "0", "--cpu-share", "0.5", "--no-tune"], "--cpu-share is a limit that tuning keeps"),
         (["tune", "none.edge", "--latency-ms", "0.2"], "--latency-ms is 0.2, expected 1 millisecond or more"),
         ([*_RUN, "0", "--device", "\udcff"], "device name '\\udcff'"),

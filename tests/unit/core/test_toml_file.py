@@ -10,7 +10,7 @@ import pytest
 from msgspec import Meta
 
 from edge_sdk.core.errors import ConfigError
-from edge_sdk.core.toml import explain, problems, read_toml, shown
+from edge_sdk.core.toml import check_fields, problems, read_toml, shown
 
 
 class Camera(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,7 +27,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     site: Annotated[str, Meta(min_length=1, max_length=4)]
     qos: Literal["once", "twice"]
-    cameras: Annotated[list[Camera], Meta(max_length=2)] = []
+    cameras: list[Camera] = []
     named: dict[str, Camera] = {}
     code: Annotated[str, Meta(pattern="^[0-9]+$")] = "0"
     pairs: tuple[tuple[float, float], ...] = ()
@@ -36,6 +36,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flag: bool = False
     size: Annotated[int, Meta(le=10)] | None = None
     labels: dict[str, str] = {}
+    sizes: Annotated[list[str], Meta(max_length=2)] = []
 
 
 GOOD = 'site = "a"\nqos = "once"\n'
@@ -46,9 +47,9 @@ def _complaint(folder: Path, text: str) -> str:
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_toml(path, Device, ConfigError)
-    prefix = f"{path}: "
-    assert str(caught.value).startswith(prefix)
-    return str(caught.value).removeprefix(prefix)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{path}: ") for line in lines)
+    return "\n".join(line.removeprefix(f"{path}: ") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,11 @@ def _complaint(folder: Path, text: str) -> str:
         ('cameras = [{url = "rtsp://x", rotate = 45}]', "cameras[0].rotate: 45, expected 0, 90 or 180"),
         ('cameras = [{url = "rtsp://x", ulr = 1}]', "unknown key cameras[0].ulr; did you mean url?"),
         ('cameras = [{url = "rtsp://x"}, 3]', "cameras[1]: got a whole number, expected a table"),
-        ("cameras = [1, 2, 3]", "cameras has 3 entries, expected 2 or less"),
+        ("[named.gate]\nurl = 3", "named.gate.url: got a whole number, expected a string: an address that begins with"),
+        ("[named.gate]\nfsp = 3", "unknown key named.gate.fsp; did you mean fps?\nnamed.gate.url is missing, expected"),
+        ("[labels]\na = 3", "labels.a: got a whole number, expected a string"),
+        ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0]: Expected `int` that's a multiple of 5"),
+        ('sizes = ["a", "b", "c"]', "sizes has 3 entries, expected 2 or less"),
         ('code = "a"', "code: 'a', expected a string that matches '^[0-9]+$'"),
         ("pairs = [[1, 2], [3]]", "pairs[1] has 1 entry, expected 2"),
         ("pairs = [[1, true]]", "pairs[0][1]: got true or false, expected a number"),
@@ -80,55 +85,7 @@ def _complaint(folder: Path, text: str) -> str:
 )
 def test_complaints_name_key_value_and_expectation(tmp_path: Path, text: str, expected: str) -> None:
     start = "" if text.startswith(("site", "qos")) else GOOD
-    assert _complaint(tmp_path, start + text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        # msgspec's path does not say which entry of a table of tables it means, so the value is not known.
-        ('[named.gate]\nurl = "http://x"', "named[...].url: expected `str` matching regex '^rtsp://'"),
-        ('[named.gate]\nurl = "rtsp://x"\nfps = 0', "named[...].fps: expected `float` >= 1.0"),
-        ('[named.gate]\nurl = "rtsp://x"\nrotate = 1', "named[...].rotate: invalid enum value 1"),
-        ("[labels]\na = 3", "labels[...]: expected `str`, got `int`"),
-        # The keys of its type are known all the same.
-        ('[named.gate]\nurl = "rtsp://x"\nfsp = 3', "unknown key named[...].fsp; did you mean fps?"),
-        ("[named.gate]\nfps = 3", "named[...].url is missing, expected an address that begins with rtsp://"),
-        # Said by nobody better than by msgspec.
-        ('cameras = [{url = "rtsp://x", every = 7}]', "cameras[0].every: expected `int` that's a multiple of 5"),
-    ],
-)
-def test_what_cannot_be_said_better_keeps_the_words_of_msgspec(tmp_path: Path, text: str, expected: str) -> None:
-    assert _complaint(tmp_path, GOOD + text) == expected
-
-
-@pytest.mark.parametrize(
-    ("message", "document", "expected"),
-    [
-        # Wordings that came and went between 0.18 and 0.22.
-        ("Invalid value 'x' - at `$.qos`", {"qos": "x"}, "qos: 'x', expected once or twice"),
-        ("Expected `array` of length 2, got 1 - at `$.pairs[0]`", {"pairs": [[1]]}, "pairs[0] has 1 entry, expected 2"),
-        (
-            "Expected `array` of at least length 1, got 0 - at `$.pairs`",
-            {"pairs": []},
-            "pairs has 0 entries, expected 1 or",
-        ),
-        (
-            "Expected `array` of at most length 1, got 2 - at `$.pairs`",
-            {"pairs": [1, 2]},
-            "has 2 entries, expected 1 or less",
-        ),
-        ("Expected `array` of length 2 to 3, got 1 - at `$.pairs`", {"pairs": [1]}, "has 1 entry, expected 2 to 3"),
-        ("Expected `object` of length >= 1 - at `$.labels`", {"labels": {}}, "labels has 0 keys, expected 1 or more"),
-        # Places that the type or the document does not have.
-        ("Expected `int`, got `str` - at `$.nowhere.x`", {}, "nowhere.x: expected `int`, got `str`"),
-        ("Expected `str`, got `int` - at `key in $.labels`", {"labels": {"a": 1}}, "labels: "),
-        ("Expected `array` of length 2 - at `$.pairs[7]`", {"pairs": [[1]]}, "pairs[7]: expected `array` of length 2"),
-        ("Something new", {}, "something new"),
-    ],
-)
-def test_other_wordings(message: str, document: dict[str, Any], expected: str) -> None:
-    assert expected in explain(message, Device, document)
+    assert _complaint(tmp_path, start + text).startswith(expected)
 
 
 def test_values_are_shown_short_and_without_passwords(tmp_path: Path) -> None:
@@ -226,7 +183,7 @@ class House(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             [
                 'gates[0] ("a"): wait: got a string, expected a number of seconds; leave out the unit',
                 'gates[1] ("b"): wait is 0, expected more than 0',
-                'gates[1] ("b"): protocol: got a whole number, expected 5 or 3; put it in quotes',
+                'gates[1] ("b"): protocol: got a whole number, expected 3 or 5; put it in quotes',
                 'gates[1] ("b"): unknown key wiat; did you mean wait?',
                 "unknown key siz; did you mean size?",
             ],
@@ -246,6 +203,33 @@ class House(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ],
 )
 def test_all_problems_of_a_document_are_found(document: dict[str, Any], expected: list[str]) -> None:
-    found = [*problems(document, House)]
+    found = [problem.text for problem in problems(document, House)]
     assert len(found) == len(expected)
     assert all(line.startswith(words) for line, words in zip(found, expected, strict=True)), found
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What a program makes itself."""
+
+    fps: Annotated[float, Meta(ge=1)] = 25.0
+    rotate: Literal[0, 90] = 0
+    file: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, Checked)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        ({"fps": 0}, "fps is 0, expected 1 or more"),
+        ({"fps": "1"}, "fps: got a string, expected a number; leave out the quotes"),
+        ({"rotate": 45}, "rotate: 45, expected 0 or 90"),
+        ({"file": Path("a\nb")}, "file: 'a\\nb', expected a path"),
+    ],
+)
+def test_a_program_gets_the_words_of_a_file(wrong: dict[str, Any], expected: str) -> None:
+    assert Checked(fps=1, file=Path("a")).fps == 1
+    with pytest.raises(ConfigError) as caught:
+        Checked(**wrong)
+    assert str(caught.value) == expected

@@ -343,7 +343,7 @@ def test_rules_that_cannot_be_are_refused() -> None:
     numbers = {"confidence": float("nan"), "appear_frames": 0, "disappear_frames": 1001}
     numbers |= {"disappear_s": -1.0, "cooldown_s": 86401.0}
     for wrong in [*({"labels": of} for of in labels), *({name: value} for name, value in numbers.items())]:
-        with pytest.raises(UsageError, match="event rule: "):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
             EventRule(**{"labels": ("cat",), **wrong})  # type: ignore[arg-type]
 
 

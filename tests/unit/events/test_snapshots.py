@@ -76,7 +76,7 @@ def test_at_an_interval_one_is_made_whatever_happens() -> None:
 
 def test_with_events_one_is_made_when_asked_and_not_too_often() -> None:
     album = Album()
-    with _snapshots(SnapshotSettings(max_per_s=10), album) as snapshots:
+    with _snapshots(SnapshotSettings(on="event", max_per_s=10), album) as snapshots:
         for seq in range(8):
             if seq in (1, 2, 3):
                 snapshots.ask()
@@ -103,7 +103,7 @@ def test_one_waits_at_most_the_newest_and_it_shows_its_frame_although_the_source
 
 def test_the_one_that_waits_is_made_before_the_end() -> None:
     album = Album()
-    snapshots = Snapshots(SnapshotSettings(), album.take)
+    snapshots = Snapshots(SnapshotSettings(on="event"), album.take)
     snapshots.ask()
     snapshots.put(_result(7, _picture(0), 0))
     snapshots.close()
@@ -111,7 +111,7 @@ def test_the_one_that_waits_is_made_before_the_end() -> None:
 
 
 def test_without_pictures_there_is_no_thread_to_end() -> None:
-    Snapshots(SnapshotSettings(), Album().take).close()
+    Snapshots(SnapshotSettings(on="event"), Album().take).close()
     assert not [thread for thread in threading.enumerate() if "edge-snapshots" in thread.name]
 
 
@@ -149,11 +149,12 @@ def test_noise_gets_worse_and_then_smaller_until_it_fits(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"interval_s": 0.05}, {"max_per_s": 11.0}, {"width": 15}, {"quality": 19}, {"quality": 101}]
+    "wrong",
+    [{"on": "interval"}, {"interval_s": 5.0}, {"max_per_s": 11.0}, {"width": 15}, {"quality": 19}, {"quality": 101}],
 )
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match=f"snapshots: {next(iter(wrong))}"):
-        SnapshotSettings(**wrong)  # type: ignore[arg-type]
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        SnapshotSettings(**{"on": "event", **wrong})  # type: ignore[arg-type]
 
 
 def test_one_that_cannot_be_made_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tests.support.bundles import INPUT, SIDES, edit_manifest, variant_model, wr
 def test_the_chosen_one_is_opened_with_its_size_and_its_golden_inputs(tmp_path: Path, name: str) -> None:
     whole = Bundle.open(write_variants(tmp_path / "a.edge"))
     for spelled in (name, f"model.{name}.ort"):
-        bundle = whole.led_by(spelled)
+        bundle = whole.with_primary(spelled)
         assert bundle.manifest.variants[0].name == name
         assert {v.name for v in bundle.manifest.variants} == set(SIDES)
         assert bundle.digest == whole.digest
@@ -81,7 +81,7 @@ def test_a_name_that_is_not_there_is_refused(
     error = capsys.readouterr().err.splitlines()[-1]
     assert "has no variant 'int8.9x9', expected one of: int8, int8.8x8, fp32" in error
     with pytest.raises(UsageError, match="has no variant ''"):
-        Bundle.open(folder).led_by("")
+        Bundle.open(folder).with_primary("")
 
 
 def _edit(folder: Path, edit: Callable[[list[dict[str, Any]]], None]) -> None:

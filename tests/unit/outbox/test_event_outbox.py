@@ -103,18 +103,18 @@ def test_large_events_fit_into_a_small_file(tmp_path: Path) -> None:
 def test_age_is_the_time_that_the_machine_was_on(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
     now_s = 50.0
-    with outbox_at(path, max_age_s=100.0, now_s=lambda: now_s) as outbox:
+    with outbox_at(path, max_age_days=100 / 86400, now_s=lambda: now_s) as outbox:
         committed(outbox, 3)
     now_s = 120.0  # 70 s later in the same boot
-    with outbox_at(path, max_age_s=100.0, now_s=lambda: now_s) as outbox:
+    with outbox_at(path, max_age_days=100 / 86400, now_s=lambda: now_s) as outbox:
         committed(outbox, 4)
         assert outbox.waiting == 7
     now_s = 20.0  # another boot: whatever was in between does not count
-    with outbox_at(path, boot_id="other", max_age_s=100.0, now_s=lambda: now_s) as outbox:
+    with outbox_at(path, boot_id="other", max_age_days=100 / 86400, now_s=lambda: now_s) as outbox:
         committed(outbox, 5)
         assert outbox.waiting == 12
     now_s = 51.0
-    with outbox_at(path, boot_id="other", max_age_s=100.0, now_s=lambda: now_s) as outbox:
+    with outbox_at(path, boot_id="other", max_age_days=100 / 86400, now_s=lambda: now_s) as outbox:
         until(lambda: outbox.stats().lost == Losses(age=3))
         assert outbox.waiting == 9
 
@@ -188,7 +188,7 @@ def test_what_is_shed_while_it_is_delivered_is_counted_once(tmp_path: Path, why:
     with outbox_at(
         tmp_path / "events.sqlite",
         max_mb=1 if why == "overflow" else 64,
-        max_age_s=age_s,
+        max_age_days=age_s / 86400,
         now_s=lambda: 10 * (time.monotonic() - started_s),  # a second of age is looked at ten times as often
     ) as outbox:
         count = 0

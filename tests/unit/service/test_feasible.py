@@ -137,7 +137,7 @@ class Board:
         if (variant, threads) == self._refused:
             raise IncompatibleError("not here")
         settings = SessionSettings(intra_op_num_threads=threads or 1)
-        stages = Stages.open(Bundle.open(self.folder).led_by(variant), settings)
+        stages = Stages.open(Bundle.open(self.folder).with_primary(variant), settings)
         stages.session.replay_ns = 0
         slowed = _Slowed(stages.session, self._seconds.get((variant, stages.threads), 0.0))
         stages.session = slowed  # type: ignore[assignment]

@@ -25,7 +25,6 @@ from edge_sdk.service.pipeline import SourceTransfer, source_ahead
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Gate
 from edge_sdk.service.startup import Loading, begin_loading
-from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.slot import OpenedSource
 from tests.support.connections import WAIT_S, until
 from tests.support.loops import Camera, Clock
@@ -350,7 +349,7 @@ def test_sources_read_frame_by_frame_have_no_pace(
         ({"bundle": Path("b.edge"), "latency_ms": 20.0, "tune": False, "frames": 3}, True),
         ({"source": "rtsp://bob@host/other"}, False),
         ({"source_password": Secret("new")}, False),
-        ({"source_options": SourceOptions(rotate=90)}, False),
+        ({"rotate": 90}, False),
         ({"camera": "yard"}, False),  # every frame bears it
         ({"every_frame": True}, False),
     ],

@@ -370,7 +370,7 @@ def test_another_certificate_than_the_known_one_gets_no_password(
     site: Site, shows: str, knows: str, expected: str
 ) -> None:
     camera = site.camera(getattr(site, shows))
-    options = SourceOptions(tls_ca_file=str(site.authority.file))
+    options = SourceOptions(tls_ca_file=site.authority.file)
     if knows == "fingerprint":
         options = SourceOptions(tls_fingerprint=_fingerprint(site.good))
     assert expected in _refusal(f"https://bob@{camera.at}/v", options, PASSWORD)
@@ -388,7 +388,7 @@ def test_a_certificate_is_known_by_its_fingerprint_alone(site: Site, name: str, 
 
 def test_a_certificate_by_an_authority_that_is_named_is_trusted(site: Site) -> None:
     camera = site.camera(site.good)
-    options = SourceOptions(tls_ca_file=str(site.authority.file))
+    options = SourceOptions(tls_ca_file=site.authority.file)
     assert _gives_frames(f"https://bob@{camera.at}/v", options, PASSWORD)
 
 
@@ -409,7 +409,7 @@ def test_each_connection_is_verified_and_not_the_first_alone(site: Site) -> None
 def test_a_redirect_to_what_is_not_encrypted_is_refused_though_others_are_allowed(site: Site, serve: Serve) -> None:
     there = serve(lambda _: VIDEO, "127.0.0.2")
     camera = serve(partial(_redirect, f"http://{there.at}/v"), tls=(site.good,))
-    options = SourceOptions(tls_ca_file=str(site.authority.file), allow_other_hosts=True)
+    options = SourceOptions(tls_ca_file=site.authority.file, allow_other_hosts=True)
     assert "it redirects to another server" in _refusal(f"https://{camera.at}/v", options)
     assert there.asked == []
 
@@ -431,4 +431,4 @@ def test_a_file_of_authorities_that_is_none(serve: Serve, tmp_path: Path, conten
     if content is not None:
         file.write_bytes(content)
     at = serve(lambda _: VIDEO).at
-    assert f"{file} (tls_ca_file) {expected}" in _refusal(f"https://{at}/v", SourceOptions(tls_ca_file=str(file)))
+    assert f"{file} (tls_ca_file) {expected}" in _refusal(f"https://{at}/v", SourceOptions(tls_ca_file=file))

@@ -171,15 +171,15 @@ def test_what_does_not_open_is_an_error(location: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"size_wh": (0, 720)}, "size_wh is (0, 720), expected [width, height] of 1 to 16384 whole pixels"),
-        ({"size_wh": (1280.5, 720)}, "whole pixels"),
-        ({"size_wh": (1280,)}, "expected [width, height]"),
-        ({"fps": 0}, "fps is 0, expected 0.1 to 240 frames a second"),
+        ({"size_wh": (0, 720)}, "size_wh[0] is 0, expected 1 or more"),
+        ({"size_wh": (1280.5, 720)}, "expected a whole number"),
+        ({"size_wh": (1280,)}, "size_wh has 1 entry, expected 2, such as [1280, 720]"),
+        ({"fps": 0}, "fps is 0, expected 0.1 frames a second or more"),
         ({"fps": float("nan")}, "fps is nan, expected"),
-        ({"pixel_format": "H264"}, "pixel_format is H264, expected MJPG or YUYV"),
-        ({"transport": "http"}, "transport is http, expected tcp or udp"),
-        ({"rotate": 45}, "rotate is 45, expected 0 or 90 or 180 or 270"),
-        ({"open_timeout_s": 0.0}, "open_timeout_s is 0.0, expected 0.1 to 60 seconds"),
+        ({"pixel_format": "H264"}, "pixel_format: 'H264', expected MJPG or YUYV"),
+        ({"transport": "http"}, "transport: 'http', expected tcp or udp"),
+        ({"rotate": 45}, "rotate: 45, expected 0, 90, 180 or 270"),
+        ({"open_timeout_s": 0.0}, "open_timeout_s is 0.0, expected 0.1 seconds or more"),
         ({"tls_fingerprint": "ab" * 31}, "expected 64 hexadecimal digits, with colons or without"),
         ({"tls_ca_file": "a", "tls_verify": False}, "tls_ca_file and tls_verify = false: expected one of them"),
     ],
@@ -189,11 +189,6 @@ def test_what_no_source_can_have_is_refused(options: dict[str, Any], expected: s
         SourceOptions(**options)
     assert expected in str(caught.value)
     assert caught.value.exit_code == 2
-
-
-def test_in_a_file_the_place_is_named() -> None:
-    with pytest.raises(msgspec.ValidationError, match=r"fps is 500, expected .* at `\$\[0\]`"):
-        msgspec.convert([{"fps": 500}], list[SourceOptions])
 
 
 def test_what_a_source_can_have_is_taken() -> None:

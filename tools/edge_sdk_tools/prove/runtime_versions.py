@@ -31,7 +31,7 @@ def replay_variants(bundle: Bundle) -> None:
         IncompatibleError: one does not load, or gives other results.
     """
     for variant in bundle.manifest.variants:
-        one = bundle.led_by(variant.file)
+        one = bundle.with_primary(variant.file)
         Session.open(one).replay_golden(one, Prepare.of(one.manifest))
 
 
