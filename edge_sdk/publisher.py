@@ -1,7 +1,8 @@
-"""Publisher: what a program of the user's finds, to a broker, with the daemon's own parts and promises.
+"""Publisher: brings the results and events of a user's program to a broker, as the daemon brings its own.
 
-Owns how the parts are put together for programs without a daemon, and what is refused when one is opened. That nothing
-waits for the network, and that no event is lost, is `publishing`'s.
+`Publisher.open` puts the daemon's parts together for programs without a daemon, and refuses what cannot work:
+`publishing.MqttPublisher` for the broker, the outbox for events, an encoder for each camera. That nothing waits for the
+network, and that no event is lost, is theirs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import TracebackType, UnionType
 from typing import Any, Literal
 
 import edge_sdk
@@ -38,11 +39,11 @@ class Publisher:
     Events may be put by any thread, the results of one camera by one thread at a time.
 
     Args:
-        publisher: brings it all to the broker.
+        publisher: sends to the broker.
         events: where events wait.
-        encoders: of the results of each camera.
-        identity: who speaks.
-        name: is let go of at the end.
+        encoders: of the results of each camera, by its name.
+        identity: who publishes.
+        name: shows that no other program publishes as this device; released at the end.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Publisher:
     ) -> None:
         self._publisher, self._events, self._identity, self._name = publisher, events, identity, name
         self._streams = {camera: publisher.stream(camera, encoder) for camera, encoder in encoders.items()}
-        self._encoders = {camera: EventEncoder.beside(encoder, camera) for camera, encoder in encoders.items()}
+        self._event_encoders = {camera: EventEncoder.beside(encoder, camera) for camera, encoder in encoders.items()}
         self._is_closed = False
 
     @classmethod
@@ -127,16 +128,20 @@ class Publisher:
             "publish": publish,
         }
         config = broker_config_of(_given(tables))
-        settings, waiting = _settings_of(config), outbox_settings_of(config.outbox)
+        settings, waiting = _read_settings(config), outbox_settings_of(config.outbox)
         identity = Identity(settings.device)
-        encoders = {camera: _encoder(camera, bundle, identity) for camera, bundle in (cameras or {}).items()}
-        path, troubles = _place(waiting, settings), dict[str, str]()
+        encoders = {camera: _make_encoder(camera, bundle, identity) for camera, bundle in (cameras or {}).items()}
+        path, troubles = _make_file(waiting, settings), dict[str, str]()
         with contextlib.ExitStack() as undone:
             name = NameLock(settings)
             undone.callback(name.close)
             events = EventOutbox(waiting, path, identity.boot_id, on_trouble=troubles.__setitem__)
             undone.callback(events.close)
-            _check_file(events, path, troubles)
+            # Whoever waits for commits must learn at once that there will be none.
+            if not events.wait_committed(_OPENING_S) or not events.is_durable:
+                silent = f"{path}: this disk did not answer within {_OPENING_S:.0f} s; look after it"
+                line = troubles.get("outbox_disk") or silent
+                raise OutputError(line.removeprefix("events wait in memory only: "))
             versions = {"edge-sdk": edge_sdk.__version__}
             publisher = MqttPublisher(settings, identity, versions=versions, events=events)
             undone.pop_all()
@@ -160,9 +165,7 @@ class Publisher:
         if isinstance(value, Event):
             self.put_event(value)
             return
-        self._check_open()
-        if not isinstance(value, Result):
-            raise _no(value, "a result (Detections, Classification, Segmentation) or an Event")
+        self._check(value, Result, "a result (Detections, Classification, Segmentation) or an Event")
         camera = value.frame.camera
         stream = self._streams.get(camera)
         if stream is None:
@@ -181,12 +184,10 @@ class Publisher:
         Raises:
             UsageError: the camera's name is impossible, it is no event, or the publisher is closed.
         """
-        self._check_open()
-        if not isinstance(event, Event):
-            raise _no(event, "an Event")
-        encoder = self._encoders.get(event.camera)
+        self._check(event, Event, "an Event")
+        encoder = self._event_encoders.get(event.camera)
         if encoder is None:
-            encoder = self._encoders.setdefault(event.camera, EventEncoder(self._identity, event.camera))
+            encoder = self._event_encoders.setdefault(event.camera, EventEncoder(self._identity, event.camera))
         return self._publisher.put_event(event.camera, lambda seq: encoder.encode(event, seq))
 
     def wait_committed(self, timeout_s: float) -> bool:
@@ -201,7 +202,7 @@ class Publisher:
         return self._events.wait_committed(timeout_s)
 
     def stats(self) -> PublisherStats:
-        """What happened so far, what waits and what is lost."""
+        """Return what happened so far, what waits and what is lost."""
         return self._publisher.stats()
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -216,35 +217,33 @@ class Publisher:
         self._publisher.close(timeout_s)
         self._name.close()
 
-    def _check_open(self) -> None:
+    def _check(self, value: object, kind: type | UnionType, expected: str) -> None:
         if self._is_closed:
             raise UsageError("this publisher is closed, and takes nothing more; put before close(), or open another")
+        if not isinstance(value, kind):
+            raise UsageError(f"got a value of type {type(value).__name__}, expected {expected}")
 
 
-def _settings_of(config: BrokerConfig) -> MqttSettings:
-    words = [
+def _read_settings(config: BrokerConfig) -> MqttSettings:
+    secrets = [
         read_secret(config.mqtt, "mqtt", what, lambda _warning: None, of)
         for what, of in (("the MQTT password", ""), ("the private key's password", "key_"))
     ]
-    settings = mqtt_settings_of(config.device, config.mqtt, config.publish, *words)
+    settings = mqtt_settings_of(config.device, config.mqtt, config.publish, *secrets)
     with contextlib.suppress(ExpiredError):  # a new one in its place is taken as it comes
         check_credentials(settings)
     return settings
 
 
-def _no(given: object, expected: str) -> UsageError:
-    return UsageError(f"got a value of type {type(given).__name__}, expected {expected}")
-
-
-def _encoder(camera: str, bundle: Bundle, identity: Identity) -> ResultEncoder:
+def _make_encoder(camera: str, bundle: Bundle, identity: Identity) -> ResultEncoder:
     check_name("camera", camera)
     if not isinstance(bundle, Bundle):
         raise UsageError(f"camera {camera!r}: expected a Bundle, got {bundle!r}; Bundle.open(path) opens one")
     return ResultEncoder.for_bundle(bundle, identity)
 
 
-def _place(settings: OutboxSettings, broker: MqttSettings) -> Path:
-    """Where the file of events is, which is there from now on."""
+def _make_file(settings: OutboxSettings, broker: MqttSettings) -> Path:
+    """Make the file where events wait, and return its path."""
     path = settings.path_of(broker.site, broker.device)
     if settings.folder is not None and (want := folder_error(settings.folder)):
         raise UsageError(f"outbox: {want}")
@@ -254,14 +253,6 @@ def _place(settings: OutboxSettings, broker: MqttSettings) -> Path:
     except OSError as cause:
         raise OutputError(f"{path}: events cannot wait there: {cause.strerror or cause}") from cause
     return path
-
-
-def _check_file(events: EventOutbox, path: Path, troubles: Mapping[str, str]) -> None:
-    """Whoever waits for commits must learn at once that there will be none."""
-    if not events.wait_committed(_OPENING_S) or not events.is_durable:
-        silent = f"{path}: this disk did not answer within {_OPENING_S:.0f} s; look after it"
-        line = troubles.get("outbox_disk") or silent
-        raise OutputError(line.removeprefix("events wait in memory only: "))
 
 
 def _given(table: Mapping[str, object]) -> dict[str, Any]:

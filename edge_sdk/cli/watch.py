@@ -1,8 +1,8 @@
 """`edge-sdk watch`: what a fleet of devices publishes, live in a terminal, as lines, as JSON or as COCO results.
 
-The live view of `edge-sdk watch`: a fleet as the lines of a terminal, and drawing them in place.
-
-Owns layout and escapes. What comes from the network is plain by then, and styled only here.
+A `Subscriber` hears the messages in its thread; `_Watch` takes them, brings them into a `Fleet` and prints what is
+news, or has a `Screen` draw the `view` of the whole fleet in place. What comes from the network is plain text by then,
+and is styled only here.
 """
 
 from __future__ import annotations
@@ -24,19 +24,29 @@ from edge_sdk.cli.options import POSITIVE, connection_options, mqtt_settings, nu
 from edge_sdk.cli.run import say
 from edge_sdk.core.errors import PublishError
 from edge_sdk.core.threads import Stop, stopping_on_signals
+from edge_sdk.fleet.coco import CocoWriter
 from edge_sdk.fleet.fleet import CameraView, DeviceView, Fleet
-from edge_sdk.fleet.messages import columns_of, fitted, padded
+from edge_sdk.fleet.messages import Address, columns_of, filters, fitted, padded, plain, read, record_of
+from edge_sdk.messages.schema import DetectionMessage
 
 if TYPE_CHECKING:
-    from edge_sdk.fleet.coco import CocoWriter
-    from edge_sdk.fleet.fleet import Fleet
-    from edge_sdk.publishing.subscriber import Heard, Subscriber
-
+    from edge_sdk.publishing.connection import Incoming
+    from edge_sdk.publishing.subscriber import Subscriber
 
 _DRAW_S = 0.25
 _HINT_S = 3.0  # without a message, after which it is said what is missing
 _LOST_EVERY_S = 10.0
+_SILENT_S = 5.0
 _PATH = click.Path(path_type=Path)
+
+_ENTER = "\x1b[?1049h\x1b[?25l"  # the other screen, no cursor
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+_TOP, _CLEAR_LINE, _BELOW = "\x1b[H", "\x1b[2K", "\x1b[J"
+_NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
+_SMALLEST = (20, 3)
+_FALLBACK = (80, 24)
+_COLORS = {"online": "green", "opened": "green", "reopened": "green", "offline": "red", "lost": "red"}
+_MARKS = {"online": "●", "offline": "○"}
 
 
 @click.command("watch")
@@ -55,56 +65,45 @@ def command(**options: object) -> None:
 
     Ctrl-C ends it with exit code 0. Where standard output is no terminal, what is news comes as plain lines.
     """
-    from edge_sdk.fleet.coco import CocoWriter
-    from edge_sdk.fleet.fleet import Fleet
-    from edge_sdk.fleet.messages import filters
-    from edge_sdk.publishing.subscriber import Subscriber
+    from edge_sdk.publishing.subscriber import Subscriber  # loads paho
 
-    quiet = bool(options["quiet"])
-    warn: Callable[[str], None] = (lambda _line: None) if quiet else say
-    prefix = cast("str", options["prefix"])
+    warn: Callable[[str], None] = (lambda _line: None) if options["quiet"] else say
+    prefix, path = cast("str", options["prefix"]), cast("Path | None", options["coco"])
     topics = filters(prefix, cast("str | None", options["site"]), cast("str | None", options["device"]))
     settings = mqtt_settings(options, cast("str", options["mqtt_url"]), warn, prefix=prefix)
-    path = cast("Path | None", options["coco"])
     is_live = not options["as_json"] and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(stopping_on_signals())
         connection = _Connection(settings.address, None if is_live else warn)
-        listener = Subscriber(settings, topics, connection.changed)
-        stack.callback(listener.close)
+        subscriber = Subscriber(settings, topics, connection.change)
+        stack.callback(subscriber.close)
         coco = None if path is None else CocoWriter(path)
         if coco is not None:
-            stack.callback(_finish, coco, listener)
-        screen = None
-        if is_live:
-            screen = stack.enter_context(Screen(sys.stdout))
-        watch = _Watch(
-            Fleet(), prefix, topics[0], connection, coco, screen, as_json=bool(options["as_json"]), warn=warn
-        )
-        watch.run(listener, stop, cast("int | None", options["count"]), cast("float | None", options["duration"]))
+            stack.callback(_finish, coco, subscriber)
+        screen = stack.enter_context(Screen(sys.stdout)) if is_live else None
+        as_json = bool(options["as_json"])
+        watch = _Watch(Fleet(), prefix, topics[0], connection, coco, screen, as_json=as_json, warn=warn)
+        watch.run(subscriber, stop, cast("int | None", options["count"]), cast("float | None", options["duration"]))
     if screen is not None:
-        watch.leave_behind()
-    if coco is not None and listener.has_been_online:
-        odd = (
-            f"; {coco.left_out} detections are left out: too many labels, or labels or boxes that are too long"
-            if coco.left_out
-            else ""
-        )
-        warn(f"wrote {path}: {coco.results} detections on {coco.images} images, named in {coco.images_file}{odd}")
-    if not listener.has_been_online:
+        watch.print_last_view()
+    if not subscriber.has_been_online:
         raise PublishError(f"broker {settings.address}: {connection.words}")
+    if coco is not None:
+        left = "detections are left out: too many labels, or labels or boxes that are too long"
+        odd = f"; {coco.left_out} {left}" if coco.left_out else ""
+        warn(f"wrote {path}: {coco.results} detections on {coco.images} images, named in {coco.images_file}{odd}")
 
 
-def _finish(coco: CocoWriter, listener: Subscriber) -> None:
-    """Files of what was never heard are no result."""
-    if listener.has_been_online:
+def _finish(coco: CocoWriter, subscriber: Subscriber) -> None:
+    """Give the files their names, unless the broker was never heard: they are no result then."""
+    if subscriber.has_been_online:
         coco.close()
     else:
         coco.discard()
 
 
 class _Connection:
-    """How the connection stands, in words.
+    """How the connection is, in words.
 
     Args:
         address: of the broker.
@@ -116,13 +115,12 @@ class _Connection:
         self.words = "connecting"
         self.is_online = self._was_online = False
 
-    def changed(self, state: str, detail: str) -> None:
-        """Called from the listener's thread."""
-        if state == "closed":
-            return
-        from edge_sdk.fleet.messages import plain
+    def change(self, state: str, detail: str) -> None:
+        """Take a new state of the connection; called from the subscriber's thread."""
         from edge_sdk.publishing.tls import refusal
 
+        if state == "closed":
+            return
         self.is_online = state == "online"
         self._was_online = self._was_online or self.is_online
         if self.is_online:
@@ -138,12 +136,12 @@ class _Connection:
 
     @property
     def title(self) -> str:
-        """The broker and how the connection stands."""
+        """The broker and how the connection is."""
         return f"{self._address} {self.words}"
 
 
 class _Watch:
-    """One watching, from its first message to its end."""
+    """Takes messages and shows what is news, from the first message to the end."""
 
     def __init__(
         self,
@@ -166,106 +164,86 @@ class _Watch:
         self._messages = 0
         self._lost_at = -_LOST_EVERY_S
 
-    def run(self, listener: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
-        """Until somebody, the count or the time ends it, or the broker refuses the first connection."""
+    def run(self, subscriber: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
+        """Watch until somebody, the count or the time ends it, or the broker refuses the first connection."""
         try:
-            self._listen(listener, stop, count, duration_s)
+            self._listen(subscriber, stop, count, duration_s)
         finally:
-            self._look_at_losses(listener.lost, math.inf)
+            self._warn_of_losses(subscriber.lost, math.inf)
 
-    def _listen(self, listener: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
+    def _listen(self, subscriber: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
         began, hint_at, drawn_at = time.monotonic(), 0.0, 0.0
         while not stop.is_asked():
-            heard = listener.take(_DRAW_S)
-            left = len(heard) if count is None else count - self._messages
-            for each in heard[:left]:
-                self._take(each)
-            self._flush()
+            taken = subscriber.take(_DRAW_S)
+            for incoming in taken[: None if count is None else count - self._messages]:
+                self._take(incoming)
+            if self._screen is None:
+                sys.stdout.flush()
             now = time.monotonic()
-            self._look_at_losses(listener.lost, now)
+            self._warn_of_losses(subscriber.lost, now)
             if self._screen is not None and now - drawn_at >= _DRAW_S:
                 drawn_at = now
-                self._draw(self._screen)
+                self._screen.draw(self._view)
             if self._connection.is_online and not hint_at:
                 hint_at = now + _HINT_S
             is_due = self._connection.is_online and now >= hint_at > 0
             if is_due and not self._messages and self._screen is None:
-                hint_at = float("inf")
+                hint_at = math.inf
                 self._warn(self._hint.replace("\n", ". "))
             is_over = duration_s is not None and now - began >= duration_s
             is_counted = count is not None and self._messages >= count
-            if is_over or is_counted or (listener.state == "refused" and not listener.has_been_online):
+            if is_over or is_counted or (subscriber.state == "refused" and not subscriber.has_been_online):
                 return
 
     @property
     def _waiting(self) -> str:
-        """Why nothing came."""
+        """Why nothing came, for people."""
         return self._hint if self._connection.is_online else "nothing yet, waiting for the broker"
 
-    def leave_behind(self) -> None:
-        """What the view showed last, where it can be read on after its end."""
+    def print_last_view(self) -> None:
+        """Print what the view showed last, where it can be read after the end."""
         columns = click.get_current_context().terminal_width or 80
         with contextlib.suppress(OSError):
             columns = os.get_terminal_size(sys.stdout.fileno()).columns or columns
-        for line in view(self._fleet, self._connection.title, self._waiting, _now(), columns, 1000):
+        for line in self._view(columns, 1000):
             click.echo(line)
 
-    def _take(self, heard: Heard) -> None:
-        from edge_sdk.fleet.messages import Address, read, record_of
-        from edge_sdk.messages.schema import DetectionMessage
-
+    def _take(self, incoming: Incoming) -> None:
         now = _now()
         self._messages += 1
-        address = Address.of(heard.topic, self._prefix)
+        address = Address.of(incoming.topic, self._prefix)
         if self._as_json:
-            click.echo(record_of(heard.topic, heard.payload, heard.qos, now, address, retain=heard.retain))
+            click.echo(record_of(incoming.topic, incoming.payload, incoming.qos, now, address, retain=incoming.retain))
             if self._coco is None:
                 return
         if address is None or not address.is_told:
             return
-        message = read(address.kind, heard.payload)
+        message = read(address.kind, incoming.payload)
         if self._coco is not None and isinstance(message, DetectionMessage):
             self._coco.add(address, message)
-        news = self._fleet.take(address, message, now, is_retained=heard.retain)
+        news = self._fleet.take(address, message, now, is_retained=incoming.retain)
         if self._screen is None and not self._as_json:
             for line in news:
                 click.echo(f"{now:%H:%M:%S} {line}")
 
-    def _look_at_losses(self, lost: int, now: float) -> None:
-        """What was not heard because nobody read: said now and then, and shown."""
+    def _warn_of_losses(self, lost: int, now: float) -> None:
+        """Say now and then how many messages were lost because they were not read in time."""
         if lost == self._fleet.lost or now - self._lost_at < _LOST_EVERY_S:
             return
         more, self._fleet.lost, self._lost_at = lost - self._fleet.lost, lost, now
         if self._screen is None:
             self._warn(f"warning: {more} messages are lost: they came faster than they are read here")
 
-    def _flush(self) -> None:
-        if self._screen is None:
-            sys.stdout.flush()
-
-    def _draw(self, screen: Screen) -> None:
-
-        now, title = _now(), self._connection.title
-        screen.draw(lambda columns, lines: view(self._fleet, title, self._waiting, now, columns, lines))
+    def _view(self, columns: int, lines: int) -> list[str]:
+        return view(self._fleet, self._connection.title, self._waiting, _now(), columns, lines)
 
 
 def _now() -> datetime:
     return datetime.now().astimezone()
 
 
-_ENTER = "\x1b[?1049h\x1b[?25l"  # the other screen, no cursor
-_LEAVE = "\x1b[?25h\x1b[?1049l"
-_TOP, _CLEAR_LINE, _BELOW = "\x1b[H", "\x1b[2K", "\x1b[J"
-_NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
-_SMALLEST = (20, 3)
-_FALLBACK = (80, 24)
-_COLORS = {"online": "green", "opened": "green", "reopened": "green", "offline": "red", "lost": "red"}
-_MARKS = {"online": "●", "offline": "○"}
-_SILENT_S = 5.0
-
-
 class Screen:
-    """A terminal that is drawn over.
+    """A terminal that is drawn over in place.
 
     Args:
         out: the terminal.
@@ -294,7 +272,7 @@ class Screen:
         return max(columns, _SMALLEST[0]), max(lines, _SMALLEST[1])
 
     def draw(self, view: Callable[[int, int], list[str]]) -> None:
-        """Draw the lines that a view makes for so many columns and lines."""
+        """Draw the lines that a view makes for the terminal's columns and lines."""
         size = self.size
         clear = "" if size == self._size else _TOP + _BELOW
         self._size = size
@@ -308,7 +286,7 @@ class Screen:
 
 
 def view(fleet: Fleet, broker: str, waiting: str, now: datetime, columns: int, lines: int) -> list[str]:
-    """The fleet in so many lines of so many columns, styled.
+    """Show the fleet in so many lines of so many columns, styled.
 
     Args:
         fleet: what was heard.
@@ -336,7 +314,7 @@ def view(fleet: Fleet, broker: str, waiting: str, now: datetime, columns: int, l
 
 
 def _head(fleet: Fleet, broker: str, now: datetime, columns: int) -> list[str]:
-    """One line; where there is no room for how the connection stands, that is below it too, whole."""
+    """Show the title in one line; where there is no room for how the connection is, that is below it too, whole."""
     online = sum(device.status == "online" for device in fleet.devices.values())
     count = f"{online} of {len(fleet.devices)} online"
     odd = f", {fleet.unread} unreadable" if fleet.unread else ""
@@ -350,7 +328,7 @@ def _head(fleet: Fleet, broker: str, now: datetime, columns: int) -> list[str]:
 
 
 def _wrapped(text: str, columns: int) -> list[str]:
-    """A plain text in lines of so many columns, broken between words where that is possible."""
+    """Break a plain text into lines of so many columns, between words where that is possible."""
     return [fitted(line, columns) for line in textwrap.wrap(text, columns, break_on_hyphens=False)]
 
 
@@ -431,7 +409,7 @@ def _warning(line: str, columns: int, indent: int) -> str:
 
 
 def _moment(moment: datetime, now: datetime) -> str:
-    """As the clock here has it; empty where that is before the year 1 or after 9999: anybody may have written it."""
+    """Show a moment as the clock here; empty before the year 1 or after 9999: anybody may have written it."""
     try:
         here = moment.astimezone(now.tzinfo)
     except OverflowError:

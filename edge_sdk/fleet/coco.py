@@ -1,7 +1,7 @@
-"""CocoWriter: detections as COCO results, as they come.
+"""CocoWriter: writes detections as COCO results, as they come.
 
-Two files: FILE is the list of results that pycocotools' `loadRes` takes; FILE with `.images.json` in place of its
-suffix has the images and categories that their numbers mean, which is a data set without annotations.
+There are two files: FILE is the list of results that pycocotools' `loadRes` takes; FILE with `.images.json` in place of
+its suffix has the images and categories that their numbers mean, which is a data set without annotations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edge_sdk.fleet.messages import Address
 from edge_sdk.messages.schema import DetectionMessage
 
 MOST_CATEGORIES = 10_000
-"""Of labels and their numbers; all are kept until the end, and anybody may publish new ones for ever."""
+"""Labels with their numbers; all are kept until the end, and anybody may publish new ones for ever."""
 
 _LONGEST_LABEL = 200  # characters
 _OTHERS_FROM = 10_000  # category numbers of labels whose class number another model's label has
@@ -65,7 +65,7 @@ class CocoWriter:
             raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
 
     def add(self, address: Address, message: DetectionMessage) -> None:
-        """One frame's detections.
+        """Write one frame's detections.
 
         Raises:
             OutputError: the disk is full, say.
@@ -123,7 +123,7 @@ class CocoWriter:
             self._files = []
 
     def _category(self, class_id: int, label: str) -> int | None:
-        """The class's number, unless another label has it; None where there is no room for one more."""
+        """Return the class's number, or another where a label has that; None where there is no room for one more."""
         known = self._categories.get((class_id, label))
         if known is not None:
             return known
@@ -152,7 +152,7 @@ class CocoWriter:
 
 
 def _level(name: str) -> str:
-    """A name from the wire as one level of a path, wherever that is opened: none leads out of its folder.
+    """Make a name from the network one level of a path: none leads out of its folder, wherever that is opened.
 
     Ordinary names stay as they are, and of two different ones never come the same.
     """

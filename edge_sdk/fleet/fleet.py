@@ -1,16 +1,16 @@
 """Fleet: all devices that were heard of, and which of what they say is news.
 
-Owns the bounds: whoever may publish below the prefix can claim to be any number of devices.
-
-DeviceView and CameraView: what is known of a device and of one of its cameras, from what they said last.
-
-Owns no decision about when to say it, and shows names and texts in plain characters only.
+A `DeviceView` and its `CameraView`s hold what is known from the latest messages, names and texts in plain characters
+only; `Fleet.take` brings a message into them and returns a line for what people have not been told yet. Everything is
+bounded: whoever may publish below the prefix can claim to be any number of devices. `messages` reads what comes; `cli`
+draws it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from datetime import datetime
+from typing import TypeVar
 
 from msgspec import UnsetType
 
@@ -29,10 +29,7 @@ from edge_sdk.fleet.messages import (
 )
 from edge_sdk.messages.schema import (
     CameraState,
-    ClassificationMessage,
-    DetectionMessage,
-    ModelRef,
-    SegmentationMessage,
+    ResultMessage,
     StateMessage,
     StatusMessage,
     TelemetryMessage,
@@ -41,15 +38,19 @@ from edge_sdk.messages.schema import (
 _RATE_WINDOW = 30  # results
 _SILENT_S = 5.0
 _EVENTS_KNOWN = 256  # numbers; a connection that breaks has 20 of them under way
+_RESULT_EVERY_S = 1.0  # a line of one camera at most
+MOST_DEVICES = 1000
+"""More are counted, and not shown."""
+
 MOST_CAMERAS = 64
-"""Of one device; a real one has a handful."""
+"""Cameras of one device; a real one has a handful."""
 
 LONGEST_NAME = 100
 """Characters of a site, device or camera; none takes a longer one, and a topic may have 65535."""
 
 
 class CameraView:
-    """One camera.
+    """What is known of one camera.
 
     Attributes:
         source: where its source stands; empty while nobody said.
@@ -62,7 +63,7 @@ class CameraView:
         note: its latest event or snapshot.
         age_ms: of the latest result, from capture to the device's outbox.
         heard_at: when that came; None before.
-        said: what people were told of it last, by subject; it is kept here, so that it goes with the camera.
+        told: what people were told of it last, by subject; it is kept here, so that it goes with the camera.
         told_at: when they were told of a result; None before.
     """
 
@@ -75,12 +76,12 @@ class CameraView:
         self.age_ms: float | None = None
         self.heard_at: datetime | None = None
         self.told_at: datetime | None = None
-        self.said: dict[str, object] = {}
+        self.told: dict[str, object] = {}
         self._times: deque[float] = deque(maxlen=_RATE_WINDOW)
         self._events: deque[int] = deque(maxlen=_EVENTS_KNOWN)
 
     def is_new(self, seq: int | None) -> bool:
-        """Whether an event of this number did not come before: one comes twice where a connection broke."""
+        """Tell whether an event of this number did not come before: one comes twice where a connection broke."""
         if seq is None:
             return True
         if seq in self._events:
@@ -88,35 +89,32 @@ class CameraView:
         self._events.append(seq)
         return True
 
-    def saw(self, words: str, age_ms: float, variant: str, now: datetime) -> None:
-        """A result came."""
+    def take_result(self, words: str, age_ms: float, variant: str, now: datetime) -> None:
+        """Take a result."""
         self.words, self.age_ms, self.variant, self.heard_at = words, age_ms, variant, now
         self._times.append(now.timestamp())
 
     def fps(self, now: datetime) -> float | None:
-        """Results a second that came of late; None where too few did."""
+        """Return the results a second that came of late; None where too few did."""
         times = [time for time in self._times if now.timestamp() - time < _SILENT_S]
         if len(times) < 2 or times[-1] <= times[0]:
             return None
         return (len(times) - 1) / (times[-1] - times[0])
 
-    def stands(self, state: CameraState) -> None:
-        """Its device said how it does."""
-        self.source = "" if isinstance(state.source, UnsetType) else state.source
-        self.trouble = "" if isinstance(state.trouble, UnsetType) else plain(state.trouble)
-        self.since = None if isinstance(state.since, UnsetType) else state.since
-        self.is_paused = not isinstance(state.controls, UnsetType) and state.controls.paused
-        self.warnings = [] if isinstance(state.warnings, UnsetType) else _lines(state.warnings)
-        if not isinstance(state.running, UnsetType):
-            self.variant = plain(state.running.variant, 40)
-
-    def runs(self, model: ModelRef) -> None:
-        """Its device said which model answers for it."""
-        self.model = model_words(model)
+    def set_state(self, state: CameraState) -> None:
+        """Take what its device said of it in its state."""
+        controls, running = _known(state.controls, None), _known(state.running, None)
+        self.source = _known(state.source, "")
+        self.trouble = plain(_known(state.trouble, ""))
+        self.since = _known(state.since, None)
+        self.is_paused = controls is not None and controls.paused
+        self.warnings = _lines(state.warnings)
+        if running is not None:
+            self.variant = plain(running.variant, 40)
 
 
 class DeviceView:
-    """One device.
+    """What is known of one device.
 
     Attributes:
         status: whether its results are published; `unknown` while nobody said.
@@ -127,7 +125,7 @@ class DeviceView:
         warnings: what is wrong with the device itself, each in a line.
         temperature_c, memory_rss_mb, throttled: what telemetry said last.
         cameras: by name.
-        said: as of a camera.
+        told: as of a camera.
     """
 
     def __init__(self, site: str, name: str) -> None:
@@ -140,68 +138,59 @@ class DeviceView:
         self.memory_rss_mb: float | None = None
         self.throttled: list[str] = []
         self.cameras: dict[str, CameraView] = {}
-        self.said: dict[str, object] = {}
+        self.told: dict[str, object] = {}
 
     def camera(self, name: str) -> CameraView | None:
-        """One of its cameras, known or new; None where it claims to have too many, or one of an impossible name."""
+        """Return one of its cameras, known or new; None where it claims too many, or one of an impossible name."""
         if name not in self.cameras and (len(self.cameras) >= MOST_CAMERAS or len(name) > LONGEST_NAME):
             return None
         return self.cameras.setdefault(name, CameraView(name))
 
-    def takes_status(self, message: StatusMessage, now: datetime, *, is_retained: bool) -> None:
-        """It said whether it is there."""
+    def take_status(self, message: StatusMessage, now: datetime, *, is_retained: bool) -> None:
+        """Take whether it is there, and with which cameras."""
         if message.status != self.status:
             self.since, self.is_since_before = now, is_retained
-        self.status = message.status
-        self.reason = "" if isinstance(message.reason, UnsetType) else message.reason
+        self.status, self.reason = message.status, _known(message.reason, "")
         if not isinstance(message.versions, UnsetType):
             self.versions = plain(" ".join(f"{name} {version}" for name, version in message.versions.items()), 80)
         if isinstance(message.cameras, UnsetType):
             return
-        self._keep(message.cameras)
+        for name in self.cameras.keys() - message.cameras.keys():  # those are gone
+            del self.cameras[name]
         for name, model in message.cameras.items():
             camera = self.camera(name)
             if camera is not None:
-                camera.runs(model)
+                camera.model = model_words(model)
 
-    def takes_state(self, message: StateMessage) -> None:
-        """It said how its cameras do."""
-        self.warnings = [] if isinstance(message.warnings, UnsetType) else _lines(message.warnings)
+    def take_state(self, message: StateMessage) -> None:
+        """Take how its cameras do."""
+        self.warnings = _lines(message.warnings)
         for name, state in message.cameras.items():
             camera = self.camera(name)
             if camera is not None:
-                camera.stands(state)
+                camera.set_state(state)
 
-    def takes_telemetry(self, message: TelemetryMessage) -> None:
-        """It said how the machine does."""
-        self.temperature_c = _number(message.temperature_c)
-        self.memory_rss_mb = _number(message.memory_rss_mb)
-        self.throttled = (
-            [] if isinstance(message.throttled, UnsetType) else [plain(t, 40) for t in message.throttled[:9]]
-        )
-
-    def _keep(self, cameras: dict[str, ModelRef]) -> None:
-        """Cameras that a device does not name any more are gone."""
-        for name in [name for name in self.cameras if name not in cameras]:
-            del self.cameras[name]
+    def take_telemetry(self, message: TelemetryMessage) -> None:
+        """Take how the machine does."""
+        self.temperature_c = _known(message.temperature_c, None)
+        self.memory_rss_mb = _known(message.memory_rss_mb, None)
+        self.throttled = [plain(each, 40) for each in _known(message.throttled, [])[:9]]
 
 
-def _lines(warnings: dict[str, str]) -> list[str]:
-    return [f"{plain(name, 40)}: {plain(line)}" for name, line in list(warnings.items())[:9]]
+_T = TypeVar("_T")
+_D = TypeVar("_D")
 
 
-def _number(value: float | UnsetType) -> float | None:
-    return None if isinstance(value, UnsetType) else value
+def _known(value: _T | UnsetType, default: _D) -> _T | _D:
+    return default if isinstance(value, UnsetType) else value
 
 
-MOST_DEVICES = 1000
-"""More are counted, and not shown."""
-
-_RESULT_EVERY_S = 1.0  # a line of one camera at most
+def _lines(warnings: dict[str, str] | UnsetType) -> list[str]:
+    return [f"{plain(name, 40)}: {plain(line)}" for name, line in list(_known(warnings, {}).items())[:9]]
 
 
 class Fleet:
-    """What was heard.
+    """All devices that were heard of.
 
     Attributes:
         devices: by site and name.
@@ -215,7 +204,7 @@ class Fleet:
         self.left_out = self.unread = self.lost = 0
 
     def take(self, address: Address, message: Message, now: datetime, *, is_retained: bool) -> list[str]:
-        """One message more.
+        """Take one message.
 
         Args:
             address: whose it is.
@@ -239,24 +228,24 @@ class Fleet:
             why = plain(message.why)
             return _news(device, camera, "unread", why, f"{address.kind} cannot be read: {why}")
         if isinstance(message, StatusMessage):
-            device.takes_status(message, now, is_retained=is_retained)
+            device.take_status(message, now, is_retained=is_retained)
             said = (device.status, device.reason, plain(message.run_id, 40))
-            news = _news(device, None, "status", said, status_line(device))
+            news = _news(device, None, "status", said, _status_line(device))
             # Of what waited at the broker either may come first; a live birth is followed by a state of its own.
             return news + (_state_news(device) if is_retained and device.status == "online" else [])
         if isinstance(message, StateMessage):
-            device.takes_state(message)
+            device.take_state(message)
             # How things stood when a device that is gone spoke last is no news.
             is_news = device.status == "online" or (device.status == "unknown" and not is_retained)
             return _state_news(device) if is_news else []
-        if isinstance(message, DetectionMessage | ClassificationMessage | SegmentationMessage | EventNote | Snapshot):
-            return self._of_camera(address, device, message, now)
-        device.takes_telemetry(message)
-        throttled = ", ".join(device.throttled)
-        return _news(device, None, "throttled", throttled, f"held back: {throttled}" if throttled else "", first="")
+        if isinstance(message, TelemetryMessage):
+            device.take_telemetry(message)
+            throttled = ", ".join(device.throttled)
+            return _news(device, None, "throttled", throttled, f"held back: {throttled}" if throttled else "", first="")
+        return self._of_camera(address, device, message, now)
 
     def _removed(self, address: Address, device: DeviceView) -> list[str]:
-        """A device whose status is no more retained was taken away by somebody."""
+        """Remove a device whose status somebody removed at the broker."""
         if address.kind != "status":
             return []
         del self.devices[address.site, address.device]
@@ -268,7 +257,9 @@ class Fleet:
             return None
         return self.devices.setdefault(key, DeviceView(*key))
 
-    def _of_camera(self, address: Address, device: DeviceView, message: Message, now: datetime) -> list[str]:
+    def _of_camera(
+        self, address: Address, device: DeviceView, message: ResultMessage | EventNote | Snapshot, now: datetime
+    ) -> list[str]:
         camera = device.camera(address.camera)
         if camera is None:
             self.left_out += 1
@@ -282,11 +273,8 @@ class Fleet:
         if isinstance(message, Snapshot):
             camera.note = f"snapshot of {message.size / 1000:.0f} kB"
             return [f"{where}: {camera.note}"]
-        if not isinstance(message, DetectionMessage | ClassificationMessage | SegmentationMessage):
-            return []
-        variant = message.model.variant if isinstance(message.model.variant, str) else ""
         words = result_words(message)
-        camera.saw(words, message.age_ms, plain(variant, 40), now)
+        camera.take_result(words, message.age_ms, plain(_known(message.model.variant, ""), 40), now)
         if camera.told_at is not None and (now - camera.told_at).total_seconds() < _RESULT_EVERY_S:
             return []
         news = _news(device, camera, "result", result_labels(message), words)
@@ -311,8 +299,8 @@ def _state_news(device: DeviceView) -> list[str]:
 def _news(
     device: DeviceView, camera: CameraView | None, what: str, said: object, line: str, *, first: object = None
 ) -> list[str]:
-    """A line where something of a device, or of its camera, differs from what was said before, or from `first`."""
-    before = device.said if camera is None else camera.said
+    """Return a line where something of a device, or of its camera, differs from what was told, or from `first`."""
+    before = device.told if camera is None else camera.told
     if before.get(what, first) == said:
         return []
     before[what] = said
@@ -320,8 +308,8 @@ def _news(
     return [f"{where}: {line or 'all is well again'}"]
 
 
-def status_line(device: DeviceView) -> str:
-    """Whether it is there, and with what."""
+def _status_line(device: DeviceView) -> str:
+    """Say whether a device is there, and with what."""
     if device.status == "offline":
         return "offline" + (f" ({device.reason})" if device.reason else "")
     found = sorted(device.cameras.values(), key=lambda camera: camera.name)

@@ -1,12 +1,8 @@
-"""Address: whose message a topic says that it is.
+"""Messages of a fleet, as `edge-sdk watch` hears them: whose they are, what they say, and that in a few words.
 
-Reading: a message's bytes as what they say, or why they say nothing. Nothing here raises.
-
-Record: one message as one line of JSON, whatever it is.
-
-Text from the network, as a terminal may show it: without control characters, and no wider than there is room.
-
-Words: what a message says, in a few of them for people. Plain characters only.
+`Address.of` reads a topic, `read` a message's bytes; both take whatever anybody publishes and never raise. `record_of`
+writes one message as a line of JSON, whatever it is. `plain`, `fitted` and `padded` bring text from the network into a
+form that a terminal may show: without control characters, and no wider than there is room.
 """
 
 from __future__ import annotations
@@ -14,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
@@ -22,6 +19,7 @@ import msgspec
 
 from edge_sdk.core.errors import printable
 from edge_sdk.messages.schema import (
+    MESSAGES,
     ClassificationMessage,
     DetectionMessage,
     ModelRef,
@@ -33,9 +31,14 @@ from edge_sdk.messages.schema import (
 )
 from edge_sdk.messages.topics import check_name
 
-_OF_CAMERAS = frozenset({"result", "event", "snapshot", "seen"})
-_OF_DEVICES = frozenset({"status", "state", "telemetry", "cmd", "res"})
+LARGEST = 1_000_000
+"""Bytes of a message that is read; no device sends more of what has words."""
+
+_LEVELS = {kind.topic.partition("/")[0]: kind for kind in MESSAGES.values() if kind.topic}
 _NOT_TOLD = frozenset({"seen", "cmd", "res"})  # a result says more, and the others are no news of a device
+_MOST_LABELS = 6  # a line holds no more
+_LONGEST = 40  # characters of a label
+_LATE_S = 10.0  # from here on an event is told with its age: less may be the difference of two clocks
 
 
 class Address(NamedTuple):
@@ -49,16 +52,13 @@ class Address(NamedTuple):
     @classmethod
     def of(cls, topic: str, prefix: str) -> Address | None:
         """Read a topic; None where no device publishes there."""
-        if not topic.startswith(f"{prefix}/"):
-            return None
         levels = topic[len(prefix) + 1 :].split("/")
-        if len(levels) == 3 and levels[2] in _OF_DEVICES and all(levels):
-            return cls(*levels)
-        if len(levels) == 4 and levels[2] in _OF_CAMERAS and all(levels):
-            return cls(*levels)
-        if len(levels) > 3 and levels[2] == "res" and all(levels[:3]):
-            return cls(*levels[:3])  # what is below is its asker's
-        return None
+        if not topic.startswith(f"{prefix}/") or len(levels) < 3 or levels[2] not in _LEVELS:
+            return None
+        if levels[2] == "res":
+            levels = levels[:3]  # what is below is its requester's
+        is_whole = len(levels) == 3 + _LEVELS[levels[2]].is_of_camera and all(levels)
+        return cls(*levels) if is_whole else None
 
     @property
     def is_told(self) -> bool:
@@ -67,7 +67,7 @@ class Address(NamedTuple):
 
 
 def filters(prefix: str, site: str | None, device: str | None) -> list[str]:
-    """What to subscribe to: a fleet, one site of it, or one device.
+    """Return what to subscribe to: a fleet, one site of it, or one device.
 
     Raises:
         UsageError: a name that cannot be a level of a topic.
@@ -78,10 +78,6 @@ def filters(prefix: str, site: str | None, device: str | None) -> list[str]:
         if name is not None:
             check_name(what, name)
     return [f"{prefix}/{site or '+'}/{device or '+'}/#"]
-
-
-LARGEST = 1_000_000
-"""Bytes of a message that is read; no device sends more of what has words."""
 
 
 class EventNote(msgspec.Struct, frozen=True):
@@ -115,20 +111,17 @@ Message: TypeAlias = (
     ResultMessage | StatusMessage | StateMessage | TelemetryMessage | EventNote | Snapshot | Removed | Unread
 )
 
-_STATUS = msgspec.json.Decoder(StatusMessage)
-_STATE = msgspec.json.Decoder(StateMessage)
-_TELEMETRY = msgspec.json.Decoder(TelemetryMessage)
-_EVENT = msgspec.json.Decoder(EventNote)
-_RESULT: msgspec.json.Decoder[DetectionMessage | ClassificationMessage | SegmentationMessage] = msgspec.json.Decoder(
-    DetectionMessage | ClassificationMessage | SegmentationMessage
-)
+_DECODERS: dict[str, msgspec.json.Decoder[Message]] = {
+    level: msgspec.json.Decoder(EventNote if level == "event" else kind.type) for level, kind in _LEVELS.items()
+}
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read(kind: str, payload: bytes) -> Message:
     """Read one message.
 
     Args:
-        kind: that its topic names.
+        kind: the level of its topic that names its kind.
         payload: its bytes, from anybody.
     """
     if kind == "snapshot":
@@ -138,24 +131,11 @@ def read(kind: str, payload: bytes) -> Message:
     if len(payload) > LARGEST:
         return Unread(f"{len(payload)} bytes, more than any device sends")
     try:
-        return _read(kind, payload)
+        return _DECODERS[kind].decode(payload)
     except RecursionError:
         return Unread("nested too deep")
-    except (msgspec.MsgspecError, ValueError) as cause:
+    except _UNREADABLE as cause:
         return Unread(str(cause))
-
-
-def _read(kind: str, payload: bytes) -> Message:
-    if kind == "result":
-        return _RESULT.decode(payload)
-    if kind == "status":
-        return _STATUS.decode(payload)
-    if kind == "state":
-        return _STATE.decode(payload)
-    return _TELEMETRY.decode(payload) if kind == "telemetry" else _EVENT.decode(payload)
-
-
-_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class _Record(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -172,7 +152,7 @@ class _Record(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def record_of(topic: str, payload: bytes, qos: int, at: datetime, address: Address | None, *, retain: bool) -> bytes:
-    """One line, without its end.
+    """Write one message as one line of JSON, without its end.
 
     Args:
         topic: where it came from.
@@ -195,7 +175,7 @@ def record_of(topic: str, payload: bytes, qos: int, at: datetime, address: Addre
 
 
 def _shown(line: bytes) -> bytes:
-    """The same JSON, with what a terminal may act on escaped: JSON itself only asks for that below U+0020."""
+    """Escape what a terminal may act on: JSON itself only asks for that below U+0020."""
     text = line.decode()
     if text.isprintable():
         return line
@@ -206,7 +186,7 @@ _WITHOUT_WIDTH = ("Mn", "Me")  # marks on the character before
 
 
 def plain(text: str, longest: int = 200) -> str:
-    """A text without anything that a terminal would act on: escapes, line ends, marks that turn its direction.
+    """Remove from a text what a terminal would act on: escapes, line ends, marks that turn its direction.
 
     Args:
         text: any.
@@ -216,12 +196,12 @@ def plain(text: str, longest: int = 200) -> str:
 
 
 def columns_of(text: str) -> int:
-    """How many columns a plain text takes."""
+    """Count the columns that a plain text takes."""
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def fitted(text: str, columns: int) -> str:
-    """A plain text cut to a number of columns, with an ellipsis where it was longer."""
+    """Cut a plain text to a number of columns, with an ellipsis where it was longer."""
     if columns_of(text) <= columns:
         return text
     kept, used = [], 1  # the ellipsis
@@ -234,7 +214,7 @@ def fitted(text: str, columns: int) -> str:
 
 
 def padded(text: str, columns: int) -> str:
-    """A plain text in exactly so many columns."""
+    """Bring a plain text to exactly so many columns."""
     shown = fitted(text, columns)
     return shown + " " * (columns - columns_of(shown))
 
@@ -245,25 +225,22 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-_MOST = 6  # labels; a line holds no more
-_LONGEST = 40  # characters of one
-_NOTHING = "nothing"
-_LATE_S = 10.0  # from here on an event is told with its age: less may be the difference of two clocks
-
-
 def result_words(message: ResultMessage) -> str:
-    """What a camera saw: `2 person 91%, bicycle 64%`, a class, or shares of the picture."""
-    if isinstance(message, DetectionMessage):
-        return _counted((item.label, item.confidence) for item in message.detections)
+    """Say what a camera saw: `2 person 91%, bicycle 64%`, a class, or shares of the picture."""
     if isinstance(message, ClassificationMessage):
-        return _listed((item.label, item.confidence) for item in message.classes[:2])
-    return _listed((item.label, item.share) for item in message.segments)
+        return _joined(_sure(item.label, item.confidence) for item in message.classes[:2])
+    if isinstance(message, SegmentationMessage):
+        return _joined(_sure(item.label, item.share) for item in message.segments)
+    counts, best = Counter(item.label for item in message.detections), dict[str, float]()
+    for item in message.detections:
+        best[item.label] = max(best.get(item.label, 0.0), item.confidence)
+    return _joined((f"{counts[label]} " if counts[label] > 1 else "") + _sure(label, best[label]) for label in best)
 
 
 def result_labels(message: ResultMessage) -> tuple[tuple[str, int], ...]:
-    """What of it is news when it changes: which labels, and how many of each; bounded, for it is remembered."""
+    """Return what of it is news when it changes: which labels, and how many of each; bounded, as it is remembered."""
     if isinstance(message, DetectionMessage):
-        found = sorted(_grouped((item.label, item.confidence) for item in message.detections).items())[:50]
+        found = sorted(Counter(item.label for item in message.detections).items())[:50]
     elif isinstance(message, ClassificationMessage):
         found = [(item.label, 1) for item in message.classes[:1]]
     else:
@@ -272,7 +249,7 @@ def result_labels(message: ResultMessage) -> tuple[tuple[str, int], ...]:
 
 
 def event_words(event: EventNote, now: datetime) -> str:
-    """`person appeared 91%`, and when, where it waited for its broker: `person appeared 91%, 4 min ago`."""
+    """Say `person appeared 91%`, and when, where it waited for its broker: `person appeared 91%, 4 min ago`."""
     sure = "" if event.confidence is None else f" {event.confidence:.0%}"
     words = f"{plain(event.label, _LONGEST)} {plain(event.kind, _LONGEST)}{sure}".strip()
     if event.at is None or event.at.tzinfo is None or event.clock == "unsynchronised":
@@ -282,42 +259,23 @@ def event_words(event: EventNote, now: datetime) -> str:
 
 
 def model_words(model: ModelRef) -> str:
-    """`yolov8n 1795290429`."""
+    """Say `yolov8n 1795290429`."""
     return f"{plain(model.name, _LONGEST)} {model.version}"
 
 
 def _duration_words(seconds: float) -> str:
-    """The largest unit of which there are two."""
+    """Count in the largest unit of which there are two."""
     for unit_s, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * unit_s:
             return f"{seconds // unit_s:.0f} {unit}"
     return f"{seconds:.0f} s"
 
 
-def _grouped(items: Iterable[tuple[str, float]]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for label, _ in items:
-        counts[label] = counts.get(label, 0) + 1
-    return counts
+def _sure(label: str, share: float) -> str:
+    return f"{plain(label, _LONGEST)} {share:.0%}"
 
 
-def _counted(items: Iterable[tuple[str, float]]) -> str:
-    found = list(items)
-    best: dict[str, float] = {}
-    for label, sure in found:
-        best[label] = max(best.get(label, 0.0), sure)
-    counts = _grouped(found)
-    words = [
-        f"{f'{counts[label]} ' if counts[label] > 1 else ''}{plain(label, _LONGEST)} {sure:.0%}"
-        for label, sure in best.items()
-    ]
-    return _joined(words)
-
-
-def _listed(items: Iterable[tuple[str, float]]) -> str:
-    return _joined([f"{plain(label, _LONGEST)} {share:.0%}" for label, share in items])
-
-
-def _joined(words: list[str]) -> str:
-    more = f", {len(words) - _MOST} more" if len(words) > _MOST else ""
-    return ", ".join(words[:_MOST]) + more or _NOTHING
+def _joined(parts: Iterable[str]) -> str:
+    words = list(parts)
+    more = f", {len(words) - _MOST_LABELS} more" if len(words) > _MOST_LABELS else ""
+    return ", ".join(words[:_MOST_LABELS]) + more or "nothing"

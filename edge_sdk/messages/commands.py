@@ -1,8 +1,7 @@
-"""Command: what a device can be told, as it is written on its `cmd` topic.
+"""Commands: what a device can be told on its `cmd` topic, and the answer to it on `res`.
 
-Owns names, fields and ranges. No command carries code, a path, an address or a name of anything but a camera.
-
-ResponseMessage: the answer to a command, and RefusedError, which becomes one.
+Owns names, fields and ranges. No command carries code, a path, an address or a name of anything but a camera. What a
+command does, and who may send which, is the service's matter.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-
-from edge_sdk.messages.encoder import schema_document
 
 CommandClass: TypeAlias = Literal["pause", "set_threshold", "set_rate", "snapshot", "report_state", "reload"]
 """What is allowed or not; `pause` stands for `resume` as well."""
@@ -60,7 +57,7 @@ class SetRate(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag
     max_fps: Annotated[float, Meta(extra_json_schema=_RATES)]
 
     def __post_init__(self) -> None:
-        """One number beside a range is nothing that a type says; msgspec makes a refusal of the ValueError."""
+        """Refuse what is neither 0 nor in the range, which no type says; msgspec reports the ValueError."""
         if self.max_fps != 0 and not SLOWEST_FPS <= self.max_fps <= FASTEST_FPS:
             raise ValueError(f"max_fps is {_in_short(self.max_fps)}, expected {_EXPECTED_FPS}")
 
@@ -114,16 +111,6 @@ def _in_short(value: float) -> str:
     return text if float(text) == value else repr(value)
 
 
-def command_schema() -> bytes:
-    """The JSON Schema of commands, indented; docs/command.schema.json is this."""
-    document = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "edge-sdk command, schema 1",
-        **msgspec.json.schema(Command),
-    }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
-
-
 Code: TypeAlias = Literal[
     "malformed",
     "too_large",
@@ -147,7 +134,7 @@ class Complaint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a snapshot: where it was published, its size in pixels and in bytes, and the frame's number in its source."""
+    """A snapshot: where it was published, its size in pixels and in bytes, and the frame's number in its source."""
 
     topic: str
     width: Annotated[int, Meta(ge=1)]
@@ -192,8 +179,3 @@ class RefusedError(Exception):
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.complaint = Complaint(code=code, message=message)
-
-
-def response_schema() -> bytes:
-    """The JSON Schema of responses, indented; docs/response.schema.json is this."""
-    return schema_document("response", ResponseMessage)

@@ -1,13 +1,9 @@
-"""The wire format of results, and of what a device says of itself: what a subscriber reads.
+"""Every message that a device publishes or understands, and the table of their kinds.
 
-Owns the messages and their JSON Schema, and knows no topics and no broker. docs/payload.md explains every field to
-people who subscribe.
-
-.
-
-Identity: which device speaks, in which boot of it, and in which start of the program.
-
-Channels: how what a device publishes of its cameras travels, each kind in its own way.
+`MESSAGES` says of each kind what it holds, on which topic it goes and how it travels. The topics, the client, the
+fleet's view, docs/*.schema.json and docs/asyncapi.json are made of this table: a new kind is a struct and a row here,
+and the code that publishes it. docs/payload.md explains every field to people who subscribe. Nothing here knows a
+broker.
 """
 
 from __future__ import annotations
@@ -15,12 +11,13 @@ from __future__ import annotations
 import uuid
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from edge_sdk.core.toml import check_fields
+from edge_sdk.messages.commands import Command, ResponseMessage
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -35,7 +32,7 @@ SourceStatus: TypeAlias = Literal["opening", "opened", "lost", "reopened", "ende
 
 
 class ModelRef(msgspec.Struct, frozen=True, gc=False):
-    """What answered: the bundle's name, its version, the SHA-256 of its manifest in hex, and which of its models.
+    """The model that answered: the bundle's name, its version, its manifest's SHA-256 in hex, and which of its models.
 
     `variant` is in results, for it may change from one to the next.
     """
@@ -240,7 +237,7 @@ class EventMessage(_Spoken, frozen=True, kw_only=True, tag="event"):
 
 
 class CameraHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one camera: `fps` since the last message, `age_p50_ms` of the latest results, the rest since it was added."""
+    """One camera's health: `fps` since the last message, `age_p50_ms` of the latest results, the rest in all."""
 
     fps: _Amount | msgspec.UnsetType = msgspec.UNSET
     age_p50_ms: float | msgspec.UnsetType = msgspec.UNSET
@@ -261,7 +258,7 @@ class EventLosses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventsHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the events of all cameras: `waiting` is now, `durable` whether they wait on disk, the rest since the start.
+    """The events of all cameras: `waiting` is now, `durable` whether they wait on disk, the rest since the start.
 
     What a rate leaves out (`limited`) is in none of the other numbers.
     """
@@ -309,61 +306,32 @@ class TelemetryMessage(_Spoken, frozen=True, kw_only=True, tag="telemetry"):
     cameras: dict[str, CameraHealth] | msgspec.UnsetType = msgspec.UNSET
 
 
-CameraKind: TypeAlias = Literal["result", "event", "snapshot"]
-"""What there is of a camera."""
-
-
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message.
+class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="seen"):
+    """What a camera sees at present; retained, published when it changes, once a second at most.
 
     Attributes:
-        topic: where it goes.
-        payload: JSON, or a picture.
-        camera: whose it is; the device's own are of none.
-        kind: what it is; says nothing of the device's own.
-        seq: its number among those of its kind and camera, where it has one.
-        correlation: what a requester wants back with an answer.
-        is_repeated: whether a broker may have had it before.
+        device, camera, boot_id, run_id: as in results.
+        total: objects, of a detector.
+        labels: of them by label, those that are there.
+        label: the likeliest class, or the one that covers most of the picture, of other tasks.
     """
 
-    topic: str
-    payload: bytes
-    camera: str = ""
-    kind: CameraKind = "result"
-    seq: int | None = None
-    correlation: bytes = b""
-    is_repeated: bool = False
-
-
-_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-
-
-def read_boot_id() -> str:
-    """The kernel's boot id; where there is none, a random one for this process."""
-    try:
-        return str(uuid.UUID(_BOOT_ID_FILE.read_text(encoding="ascii").strip()))
-    except (OSError, ValueError):
-        return str(uuid.uuid4())
-
-
-def new_run_id() -> str:
-    """A random UUID."""
-    return str(uuid.uuid4())
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """Who speaks; made once for a process, and shared by all that it publishes.
-
-    Attributes:
-        device: the device's name.
-        boot_id: what tells this run of the machine from others; read from the kernel by default.
-        run_id: what tells this run of the program from others; a random UUID by default.
-    """
-
+    schema: Literal[1] = SCHEMA_VERSION
     device: str
-    boot_id: str = msgspec.field(default_factory=read_boot_id)
-    run_id: str = msgspec.field(default_factory=new_run_id)
+    camera: str
+    boot_id: str
+    run_id: str
+    total: _Count | msgspec.UnsetType = msgspec.UNSET
+    labels: dict[str, Annotated[int, Meta(ge=1)]] | msgspec.UnsetType = msgspec.UNSET
+    label: str | msgspec.UnsetType = msgspec.UNSET
 
+
+CameraKind: TypeAlias = Literal["result", "event", "snapshot"]
+"""What is published of a camera, and waits for the broker while it is away."""
+
+MessageKind: TypeAlias = Literal[
+    "status", "state", "telemetry", "result", "event", "snapshot", "seen", "discovery", "command", "response"
+]
 
 _LONGEST_EXPIRY_S = 2**32 - 1  # MQTT's own
 
@@ -384,11 +352,11 @@ Rate: TypeAlias = Annotated[
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
-    """How one kind of message of a camera travels: results, events or snapshots.
+    """How messages of one kind travel.
 
     Attributes:
         qos: 0: the broker may miss some when a connection breaks. 1: acknowledged, perhaps twice.
-        expiry_s: seconds after which a broker drops a message that it could not deliver.
+        expiry_s: seconds after which a broker drops a message that it could not deliver; nothing retained expires.
         max_per_s: of one camera, messages a second; of what is more the newest is kept. None: no limit.
 
     Raises:
@@ -403,7 +371,117 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
         check_fields(self, Channel)
 
 
+class MessageSpec(NamedTuple):
+    """One kind of message.
+
+    Attributes:
+        type: what its JSON holds; None for a JPEG picture.
+        topic: its topic below the device's own, with `{camera}` where it is of one; empty for a topic of somebody else.
+        channel: how it travels, where the settings do not say otherwise.
+        summary: what such a message says, for people.
+        is_retained: whether the broker keeps the latest for those who subscribe later; it does not expire.
+        is_received: whether the device receives it; it sends all others.
+    """
+
+    type: Any
+    topic: str
+    channel: Channel
+    summary: str
+    is_retained: bool = False
+    is_received: bool = False
+
+    @property
+    def is_of_camera(self) -> bool:
+        """Whether each camera has a topic of its own."""
+        return "{camera}" in self.topic
+
+
 EVENTS = Channel(qos=1, expiry_s=7 * 86400)
 """A week: whoever counts by events reads them later rather than never."""
 
 SNAPSHOTS = Channel(expiry_s=3600)
+_RETAINED = Channel(qos=1)
+_ANSWERS = Channel(qos=1, expiry_s=60)  # nobody waits longer for an answer
+
+MESSAGES: dict[MessageKind, MessageSpec] = {
+    "status": MessageSpec(
+        StatusMessage, "status", _RETAINED, "Whether the device is online, and with which models", is_retained=True
+    ),
+    "state": MessageSpec(StateMessage, "state", _RETAINED, "How the device and its cameras do", is_retained=True),
+    "telemetry": MessageSpec(TelemetryMessage, "telemetry", Channel(), "How the machine does"),
+    "result": MessageSpec(ResultMessage, "result/{camera}", Channel(), "What one frame shows"),
+    "event": MessageSpec(EventMessage, "event/{camera}", EVENTS, "Something that happened on a camera"),
+    "snapshot": MessageSpec(None, "snapshot/{camera}", SNAPSHOTS, "A picture of a camera"),
+    "seen": MessageSpec(
+        SeenMessage, "seen/{camera}", _RETAINED, "What a camera sees at present, in few words", is_retained=True
+    ),
+    "discovery": MessageSpec(
+        dict[str, Any], "", _RETAINED, "What Home Assistant is told of the device", is_retained=True
+    ),
+    "command": MessageSpec(
+        Command, "cmd", Channel(), "What the device is asked to do, where that is allowed", is_received=True
+    ),
+    "response": MessageSpec(ResponseMessage, "res", _ANSWERS, "What came of a command"),
+}
+
+
+def message_schema(kind: MessageKind) -> bytes:
+    """Return the JSON Schema of the messages of one kind, indented; docs/KIND.schema.json is this."""
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"edge-sdk {kind}, schema {SCHEMA_VERSION}",
+        **msgspec.json.schema(MESSAGES[kind].type),
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message on its way to the broker.
+
+    Attributes:
+        topic: where it goes.
+        payload: JSON, or a picture.
+        camera: whose it is; empty for the device's own.
+        kind: what it is; says nothing of the device's own.
+        seq: its number among those of its kind and camera, where it has one.
+        correlation: what a requester wants back with an answer.
+        is_repeated: whether a broker may have had it before.
+    """
+
+    topic: str
+    payload: bytes
+    camera: str = ""
+    kind: CameraKind = "result"
+    seq: int | None = None
+    correlation: bytes = b""
+    is_repeated: bool = False
+
+
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+def read_boot_id() -> str:
+    """Read the kernel's boot id; where there is none, make a random one for this process."""
+    try:
+        return str(uuid.UUID(_BOOT_ID_FILE.read_text(encoding="ascii").strip()))
+    except (OSError, ValueError):
+        return str(uuid.uuid4())
+
+
+def new_run_id() -> str:
+    """Make a random UUID."""
+    return str(uuid.uuid4())
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who publishes; made once for a process, and shared by all that it publishes.
+
+    Attributes:
+        device: the device's name.
+        boot_id: what tells this run of the machine from others; read from the kernel by default.
+        run_id: what tells this run of the program from others; a random UUID by default.
+    """
+
+    device: str
+    boot_id: str = msgspec.field(default_factory=read_boot_id)
+    run_id: str = msgspec.field(default_factory=new_run_id)

@@ -1,6 +1,7 @@
-"""Topics: where a device's messages go, and which names may be part of one.
+"""Topics: where a device's messages go, and which names may be part of a topic.
 
-Owns the checks of every name, so that nothing else needs to know what MQTT allows.
+The table of message kinds (`schema.MESSAGES`) says how a topic ends; every name is checked here, so that nothing else
+needs to know what MQTT allows.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import os
 import msgspec
 
 from edge_sdk.core.errors import UsageError
+from edge_sdk.messages.schema import MESSAGES, MessageKind
 
 _NAME_LIMIT = 100  # characters: four names stay far below MQTT's 65535 bytes, and fit what brokers in the cloud allow
 _RESERVED = frozenset("/+#$")
 
 
 class Topics(msgspec.Struct, frozen=True):
-    """The topics of one device: PREFIX/SITE/DEVICE/...
+    """The topics of one device, PREFIX/SITE/DEVICE/...; each method names one of `schema.MESSAGES`.
 
     Attributes:
         prefix: one or more levels, `edge/v1` by default.
@@ -39,60 +41,42 @@ class Topics(msgspec.Struct, frozen=True):
 
     @property
     def own(self) -> str:
-        """What all topics of the device begin with; a slash is its end."""
-        return self._of("")
+        """What all topics of the device begin with; it ends in a slash."""
+        return f"{self.prefix}/{self.site}/{self.device}/"
 
     @property
     def status(self) -> str:
         """Where it is retained whether the device is online."""
-        return self._of("status")
+        return self.of("status")
 
     @property
     def state(self) -> str:
-        """Where it is retained how its cameras do."""
-        return self._of("state")
-
-    @property
-    def telemetry(self) -> str:
-        """Where its health goes."""
-        return self._of("telemetry")
+        """Where it is retained how the device and its cameras do."""
+        return self.of("state")
 
     @property
     def command(self) -> str:
-        """Where it is told what to do."""
-        return self._of("cmd")
+        """Where the device is told what to do."""
+        return self.of("command")
 
     @property
     def response(self) -> str:
-        """Where it answers, and below which its requesters may want the answer."""
-        return self._of("res")
+        """Where the device answers; its requesters may name a topic below."""
+        return self.of("response")
 
-    def seen(self, camera: str) -> str:
-        """Where it is retained how many objects a camera sees."""
-        return self._of_camera("seen", camera)
+    def of(self, kind: MessageKind, camera: str = "") -> str:
+        """Return the topic of one kind of message.
 
-    def result(self, camera: str) -> str:
-        """Where the results of one camera go.
+        Args:
+            kind: any but `discovery`, whose topic is Home Assistant's.
+            camera: its name, for kinds that each camera has a topic of.
 
         Raises:
             UsageError: the camera's name cannot be part of a topic.
         """
-        return self._of_camera("result", camera)
-
-    def event(self, camera: str) -> str:
-        """Where the events of one camera go; raises as `result`."""
-        return self._of_camera("event", camera)
-
-    def snapshot(self, camera: str) -> str:
-        """Where pictures of one camera go; raises as `result`."""
-        return self._of_camera("snapshot", camera)
-
-    def _of_camera(self, stream: str, camera: str) -> str:
-        check_name("camera", camera)
-        return self._of(f"{stream}/{camera}")
-
-    def _of(self, stream: str) -> str:
-        return f"{self.prefix}/{self.site}/{self.device}/{stream}"
+        if MESSAGES[kind].is_of_camera:
+            check_name("camera", camera)
+        return self.own + MESSAGES[kind].topic.replace("{camera}", camera)
 
 
 def check_name(what: str, name: str) -> None:
@@ -114,7 +98,7 @@ def check_name(what: str, name: str) -> None:
 
 
 def default_device() -> str:
-    """This machine's host name, with what a topic may not have replaced by a hyphen."""
+    """Return this machine's host name, with what a topic may not have replaced by a hyphen."""
     return as_name(os.uname().nodename)
 
 

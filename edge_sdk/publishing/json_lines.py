@@ -1,7 +1,7 @@
-"""JsonLinesPublisher: results as lines of JSON, the same bytes that MQTT would carry.
+"""JsonLinesPublisher: results and events as lines of JSON, as MQTT carries them, for a terminal, a pipe or a file.
 
-For a terminal, a pipe or a file. Owns the thread that writes: a reader that stops reading would hold up the loop, and
-no signal ends a write that waits.
+It writes from a thread of its own: a reader that stops reading would hold up a camera's loop, and no signal ends a
+write that waits. What only a broker's subscribers would read (state, telemetry, pictures) goes nowhere.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from edge_sdk.core.errors import LinesError
 from edge_sdk.core.frame import Result
 from edge_sdk.core.protocols import Event
 from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
-from edge_sdk.messages.schema import ControlState, Message, Running, SourceState, TelemetryMessage
+from edge_sdk.messages.schema import Message
 from edge_sdk.messages.topics import check_name
-from edge_sdk.publishing.publisher import CameraSequence, CameraSequences, LinesStats, StreamStats
+from edge_sdk.publishing.publisher import CameraSequence, CameraSequences, LinesStats, Publisher, Stream, StreamStats
 from edge_sdk.publishing.queues import MemoryOutbox
 
-_LOOK_S = 0.05  # how often who waits looks whether it still should
+_LOOK_S = 0.05  # how often a wait looks whether it should go on
 _RETRY_S = 0.01  # until a file that does not block is tried again
 
 
-class JsonLinesPublisher:
+class JsonLinesPublisher(Publisher):
     """Writes one line a result, from a thread of its own, which starts at once; see `Publisher`.
 
     Args:
@@ -38,7 +38,7 @@ class JsonLinesPublisher:
         keeps_all: no line of any camera is dropped: `put` waits for room, and `close` for the reader, for as long as it
             takes.
         is_stopped: asked while waiting; once True, nothing waits for the reader any more.
-        seats: of the cameras, where another publisher had them before.
+        seats: the cameras' sequences, where another publisher had them before.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class JsonLinesPublisher:
         self._file = file
         self._outbox = MemoryOutbox() if outbox is None else outbox
         self._keeps_all, self._is_stopped = keeps_all, is_stopped
-        self._seats = CameraSequences() if seats is None else seats
+        self._sequences = CameraSequences() if seats is None else seats
         self._news, self._closing = threading.Event(), False
         self._count = 0  # lines that were written
         self._written: dict[str, int] = {}  # of them, each camera's
         self._failure: OSError | None = None
-        self._is_told = False
+        self._has_raised = False
         # A daemon thread: one that hangs in a write must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="edge-lines", daemon=True)
         self._thread.start()
@@ -70,16 +70,10 @@ class JsonLinesPublisher:
             UsageError: the name could not be part of a topic.
         """
         check_name("camera", camera)
-        return JsonLinesStream(self, camera, encoder, self._seats.of(camera))
-
-    def warn(self, name: str, line: str) -> None:
-        """Nothing; see `Publisher.warn`."""
-
-    def telemetry(self, message: TelemetryMessage) -> None:
-        """Lines are results and nothing else: it goes to nobody."""
+        return JsonLinesStream(self, camera, encoder, self._sequences.of(camera))
 
     def put_line(self, message: Message) -> None:
-        """Leave one line to the thread; for this publisher's streams.
+        """Leave one line of a stream to the thread.
 
         Raises:
             BrokenPipeError: nobody reads any more.
@@ -91,13 +85,13 @@ class JsonLinesPublisher:
             if is_taken:
                 break
             self._thread.join(_LOOK_S)
-        self._complain()
+        self._raise_failure()
         if not is_taken:
             self._outbox.put(message)
         self._news.set()
 
     def of_camera(self, camera: str) -> StreamStats:
-        """What happened to one camera's lines so far."""
+        """Return what happened to one camera's lines so far."""
         put, queued, dropped = self._outbox.of_camera(camera)
         written = self._written.get(camera, 0)
         return StreamStats(
@@ -105,7 +99,7 @@ class JsonLinesPublisher:
         )
 
     def stats(self) -> LinesStats:
-        """What happened to all lines so far."""
+        """Return what happened to all lines so far."""
         return LinesStats(self._outbox.put_count, self._count, self._outbox.dropped_count)
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -125,13 +119,13 @@ class JsonLinesPublisher:
             self._thread.join(_LOOK_S)
             if not self._is_stopped() and (self._keeps_all or self._count != written):
                 written, deadline = self._count, time.monotonic() + timeout_s
-        if not self._is_told:
-            self._complain()
+        if not self._has_raised:
+            self._raise_failure()
 
-    def _complain(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failure is None:
             return
-        self._is_told = True
+        self._has_raised = True
         if isinstance(self._failure, BrokenPipeError):
             raise self._failure
         reason = self._failure.strerror or self._failure
@@ -149,7 +143,7 @@ class JsonLinesPublisher:
             self._failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def _next(self) -> Message | None:
-        """The next line, once there is one; None when there will be none."""
+        """Wait for the next line and return it; None when there will be none."""
         while (message := self._outbox.take()) is None:
             self._file.flush()  # nothing follows at once: a reader must see what there is
             if self._closing:
@@ -167,68 +161,50 @@ class JsonLinesPublisher:
                     time.sleep(_RETRY_S)
                 rest = rest[count or 0 :]
         except OSError:
-            self._take_back(len(line) - len(rest))
+            self._remove_rest(len(line) - len(rest))
             raise
 
-    def _take_back(self, count: int) -> None:
-        """Leave no half line in a file whose disk is full; what a pipe has taken is gone."""
+    def _remove_rest(self, count: int) -> None:
+        """Remove half a line from a file whose disk is full; what a pipe has taken is gone."""
         with contextlib.suppress(OSError, ValueError):  # no file, or its owner closed it
             end = self._file.tell()
             if count and end == os.fstat(self._file.fileno()).st_size:
                 self._file.truncate(end - count)
 
 
-class JsonLinesStream:
-    """The lines of one camera; see `Stream`. What only a broker's subscribers would read goes to nobody.
+class JsonLinesStream(Stream):
+    """The lines of one camera; see `Stream`.
 
     Args:
         publisher: writes them.
         camera: whose results.
         encoder: makes their JSON.
-        seat: the camera's; taken here.
+        sequence: the camera's; taken here.
     """
 
     def __init__(
-        self, publisher: JsonLinesPublisher, camera: str, encoder: ResultEncoder, seat: CameraSequence
+        self, publisher: JsonLinesPublisher, camera: str, encoder: ResultEncoder, sequence: CameraSequence
     ) -> None:
         self.camera = camera
-        self._publisher, self._encoder, self._seat = publisher, encoder, seat
+        self._publisher, self._encoder, self._sequence = publisher, encoder, sequence
         self._events = EventEncoder.beside(encoder, camera)
-        seat.take(self)
+        sequence.take(self)
 
     def put(self, value: Result | Event) -> None:
         """Encode one result, or event, and leave it to the thread; see `Stream.put`."""
         if isinstance(value, Event):
-            seq = self._seat.event_number(self)
-            if seq is not None:
-                self._publisher.put_line(Message("", self._events.encode(value, seq) + b"\n", self.camera))
-            return
-        seq = self._seat.number(self, value.frame.seq)
-        if seq is not None:
-            self._publisher.put_line(Message("", self._encoder.encode(value, seq) + b"\n", self.camera))
-
-    def put_snapshot(self, jpeg: bytes, seq: int) -> None:
-        """Nothing; see `Stream.put_snapshot`."""
-
-    def warn(self, name: str, line: str) -> None:
-        """Nothing; see `Stream.warn`."""
-
-    def announce(self, running: Running) -> None:
-        """Nothing; see `Stream.announce`."""
-
-    def source(self, state: SourceState) -> None:
-        """Nothing; see `Stream.source`."""
-
-    def controls(self, state: ControlState) -> None:
-        """Nothing; see `Stream.controls`."""
-
-    def see(self, result: Result) -> None:
-        """Nothing; see `Stream.see`."""
+            seq = self._sequence.next_event(self)
+            line = None if seq is None else self._events.encode(value, seq)
+        else:
+            seq = self._sequence.number(self, value.frame.seq)
+            line = None if seq is None else self._encoder.encode(value, seq)
+        if line is not None:
+            self._publisher.put_line(Message("", line + b"\n", self.camera))
 
     def stats(self) -> StreamStats:
-        """What happened so far; see `Stream.stats`."""
+        """Return what happened so far; see `Stream.stats`."""
         return self._publisher.of_camera(self.camera)
 
     def close(self) -> None:
-        """Leave; see `Stream.close`."""
-        self._seat.leave(self)
+        """Take nothing more; see `Stream.close`."""
+        self._sequence.leave(self)

@@ -1,29 +1,15 @@
 """MqttPublisher: brings the results of all cameras of a device to a broker, through its absence, refusals and restarts.
 
-Owns the thread that delivers. Nothing that happens to the network reaches a stream's `put`.
+The daemon makes one `Publisher` for the process, and of it one `Stream` for each camera: `MqttPublisher` sends to a
+broker, `json_lines.JsonLinesPublisher` writes lines. A camera's loop puts results and events into its stream, which
+encodes them and leaves them in the queues; the publisher's thread runs a `session.PublishSession`, which sends them.
+Nothing that happens to the network reaches a stream's `put`.
 
-MqttStream: the Sink of one camera that a MqttPublisher brings to its broker.
+    camera's loop -> MqttStream.put -> queues, event outbox -> PublishSession (thread) -> MqttConnection -> broker
+                     warn, report_... -> DeviceState         -> RetainedPublisher ^
 
-Owns nothing that outlives it: what it has put, its counts and its numbers are the publisher's.
-
-Seat: one camera's place at a publisher, which one stream has at a time.
-
-Owns the numbers of its frames: they go on when another stream takes the seat, whose source may count from 0 again, so
-that no two results of one run of the program ever bear the same one.
-
-Seats: those of all cameras of one run of the program, whichever publisher has their results.
-
-What the daemon needs of whoever takes results: a Publisher for the process, of it a Stream for each camera.
-
-Owns no behaviour: `MqttPublisher` brings results to a broker, `JsonLinesPublisher` writes them as lines.
-
-What a publisher says of itself, and of one camera.
-
-NameLock: shows that no other program on this machine publishes under a device's name at the same broker.
-
-Two such programs would end each other's connection for ever. The lock is one of the kernel's on a file in the state
-folder, which it releases when the process ends, however that happens. Programs of other machines, or with another state
-folder, are not seen: the broker alone knows of those.
+A `CameraSequence` numbers the results of one camera over all its streams. `NameLock` shows that no other program on
+this machine publishes under a device's name.
 """
 
 from __future__ import annotations
@@ -31,12 +17,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import importlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timezone
 from functools import partial
 from typing import Protocol
 
@@ -45,80 +30,36 @@ import msgspec
 from edge_sdk.core.errors import OutputError, PublishError, UsageError
 from edge_sdk.core.files import state_folder
 from edge_sdk.core.frame import Result
-from edge_sdk.core.machine import no_collection
 from edge_sdk.core.protocols import Event
 from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, Seen
-from edge_sdk.messages.schema import ControlState, Identity, Message, Running, SourceState, TelemetryMessage
+from edge_sdk.messages.encoder import EventEncoder, ResultEncoder, SeenEncoder
+from edge_sdk.messages.schema import (
+    ControlState,
+    Identity,
+    Message,
+    MessageKind,
+    Running,
+    SourceState,
+    TelemetryMessage,
+)
 from edge_sdk.messages.topics import Topics, check_name
 from edge_sdk.outbox.event import Encode, EventStats
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
-from edge_sdk.publishing.connection import Connection, Kind, ProtocolFallback, Receiver, Receiving
+from edge_sdk.publishing.connection import Connection, Receiver
 from edge_sdk.publishing.queues import MemoryOutbox, Queues
 from edge_sdk.publishing.retained import DeviceState
 from edge_sdk.publishing.session import Callbacks, PublishSession, State
 from edge_sdk.publishing.settings import MqttSettings
 
+LAST_COMMIT_S = 3.0
+"""Seconds for the last commit, which takes milliseconds; a card that tidies itself up pauses for a second or two."""
 
-class CameraSequence:
-    """Of one camera, for as long as the program runs."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holder: object | None = None
-        self._is_fresh = False
-        self._offset = 0
-        self._last = self._last_event = -1
-
-    def take(self, holder: object) -> None:
-        """From now on the seat is this one's, whoever had it."""
-        with self._lock:
-            self._holder, self._is_fresh = holder, True
-
-    def leave(self, holder: object) -> bool:
-        """Give the seat back; False when another has it by now."""
-        with self._lock:
-            if self._holder is not holder:
-                return False
-            self._holder = None
-            return True
-
-    def event_number(self, holder: object) -> int | None:
-        """The number of the next event; None for one who does not have the seat."""
-        with self._lock:
-            if self._holder is not holder:
-                return None
-            self._last_event += 1
-            return self._last_event
-
-    def is_of(self, holder: object) -> bool:
-        """Whether it is this one's."""
-        return self._holder is holder
-
-    def number(self, holder: object, seq: int) -> int | None:
-        """The number that a frame bears in its message.
-
-        Args:
-            holder: whose frame it is.
-            seq: its number in its source.
-
-        Returns:
-            The same but after a change of holders, where the source's numbers begin again; None for one who does not
-            have the seat.
-        """
-        with self._lock:
-            if self._holder is not holder:
-                return None
-            if self._is_fresh:
-                self._is_fresh = False
-                self._offset = max(0, self._last + 1 - seq)
-            self._last = seq + self._offset
-            return self._last
+_STALL_KEEPALIVES = 2.0  # as long as MQTT itself gives a silent peer, and half of it again
 
 
 class StreamStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened to one camera's results so far, those of streams that this one took over from included.
+    """What happened to one camera's results so far, with those of the streams from which this one took over.
 
     Attributes:
         put: given to `put`.
@@ -174,17 +115,182 @@ class LinesStats(msgspec.Struct, frozen=True):
     dropped: int
 
 
-class MqttStream:
-    """Made by `MqttPublisher.stream`; see `Stream`.
+class Stream(Protocol):
+    """A `Sink` and an `EventSink` for one camera, used from its thread while others use theirs; only `put` ever raises.
+
+    Events and snapshots may come from any thread. By default a stream drops all but results and events.
+    """
+
+    camera: str
+
+    def put(self, value: Result | Event, /) -> None:
+        """Encode one and leave it to the publisher's thread; of no effect once another stream has the camera.
+
+        Raises:
+            BrokenPipeError: nobody reads the lines any more; never over a network.
+            LinesError: an earlier line could not be written; never over a network.
+        """
+        ...
+
+    def stats(self) -> StreamStats:
+        """Return what happened to this camera's results so far."""
+        ...
+
+    def close(self) -> None:
+        """Take nothing more; the camera is gone once what was put is on its way. Never blocks; may be called twice."""
+        ...
+
+    def put_snapshot(self, jpeg: bytes, seq: int) -> None:
+        """Leave one picture to the publisher's thread.
+
+        Args:
+            jpeg: the file's bytes.
+            seq: the frame's number.
+        """
+        return
+
+    def warn(self, name: str, line: str) -> None:
+        """Report that something is wrong, until this stream ends.
+
+        Args:
+            name: of what is wrong, such as `not_finite`; a later warning of that name takes its place.
+            line: for people; empty when it is over.
+        """
+        return
+
+    def report_running(self, running: Running) -> None:
+        """Report what runs."""
+        return
+
+    def report_source(self, state: SourceState) -> None:
+        """Report the state of the camera's source."""
+        return
+
+    def report_controls(self, state: ControlState) -> None:
+        """Report what commands have set."""
+        return
+
+    def report_seen(self, result: Result) -> None:
+        """Report what is seen at present, where that changed."""
+        return
+
+
+class Publisher(Protocol):
+    """Takes the results of all cameras of a device, and brings them away in a thread of its own."""
+
+    def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
+        """Add a camera, or take one over: what its stream before has put goes out, and its numbers go on.
+
+        Args:
+            camera: its name; frames bear the same.
+            encoder: of its bundle, and of no other stream.
+
+        Raises:
+            UsageError: the name cannot be part of a topic, or the encoder is another device's.
+        """
+        ...
+
+    def stats(self) -> PublisherStats | LinesStats:
+        """Return what happened to all results so far."""
+        ...
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Send what waits as far as the time allows, say goodbye, and end; may be called twice."""
+        ...
+
+    def warn(self, name: str, line: str) -> None:
+        """Report that something is wrong with the device itself, until it is taken back; see `Stream.warn`."""
+        return
+
+    def telemetry(self, message: TelemetryMessage) -> None:
+        """Publish how the device does, if there is a connection; only the newest waits for one. Never blocks."""
+        return
+
+
+class CameraSequence:
+    """Numbers the results of one camera, for as long as the program runs.
+
+    One stream at a time holds it. The numbers go on when another stream takes it, whose source may count from 0 again,
+    so that no two results of one run of the program ever bear the same number.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder: object | None = None
+        self._is_fresh = False
+        self._offset = 0
+        self._last = self._last_event = -1
+
+    def take(self, holder: object) -> None:
+        """Give the sequence to a stream, whichever had it."""
+        with self._lock:
+            self._holder, self._is_fresh = holder, True
+
+    def leave(self, holder: object) -> bool:
+        """Give the sequence back; return False when another stream has it by now."""
+        with self._lock:
+            is_mine = self._holder is holder
+            if is_mine:
+                self._holder = None
+            return is_mine
+
+    def is_of(self, holder: object) -> bool:
+        """Tell whether a stream has it."""
+        return self._holder is holder
+
+    def next_event(self, holder: object) -> int | None:
+        """Return the number of the next event; None for a stream that does not have the sequence."""
+        with self._lock:
+            if self._holder is not holder:
+                return None
+            self._last_event += 1
+            return self._last_event
+
+    def number(self, holder: object, seq: int) -> int | None:
+        """Return the number that a frame bears in its message.
+
+        Args:
+            holder: the stream whose frame it is.
+            seq: its number in its source.
+
+        Returns:
+            The same, and a higher one where the numbers of a later stream's source begin again; None for a stream that
+            does not have the sequence.
+        """
+        with self._lock:
+            if self._holder is not holder:
+                return None
+            if self._is_fresh:
+                self._is_fresh = False
+                self._offset = max(0, self._last + 1 - seq)
+            self._last = seq + self._offset
+            return self._last
+
+
+class CameraSequences:
+    """The sequences of all cameras of one run of the program; a camera that comes back finds its own."""
+
+    def __init__(self) -> None:
+        self._sequences: dict[str, CameraSequence] = {}
+        self._lock = threading.Lock()
+
+    def of(self, camera: str) -> CameraSequence:
+        """Return the sequence of one camera."""
+        with self._lock:
+            return self._sequences.setdefault(camera, CameraSequence())
+
+
+class MqttStream(Stream):
+    """One camera's stream to a broker, made by `MqttPublisher.stream`; see `Stream`.
 
     Args:
-        camera: whose results.
+        camera: its name.
         topics: of the device.
-        encoder: makes their JSON.
-        seat: the camera's; taken here.
-        queues: where they wait.
-        delivery: takes them from there.
-        board: what is said of the camera.
+        encoder: of its results.
+        sequence: the camera's; taken here.
+        queues: where results, events and pictures wait.
+        session: takes them from there.
+        state: what the device says of the camera.
     """
 
     def __init__(
@@ -192,32 +298,29 @@ class MqttStream:
         camera: str,
         topics: Topics,
         encoder: ResultEncoder,
-        seat: CameraSequence,
+        sequence: CameraSequence,
         queues: Queues,
-        delivery: PublishSession,
-        board: DeviceState,
+        session: PublishSession,
+        state: DeviceState,
     ) -> None:
-        self.camera = camera
-        self._topic, self._event_topic = topics.result(camera), topics.event(camera)
-        self._snapshot_topic, self._seen_topic = topics.snapshot(camera), topics.seen(camera)
-        self._encoder, self._seat, self._seen = encoder, seat, Seen(camera, encoder)
-        self._has_seen = False
+        self.camera, self._topics, self._encoder, self._sequence = camera, topics, encoder, sequence
+        self._topic = topics.of("result", camera)
+        self._seen, self._has_seen = SeenEncoder(camera, encoder), False
         self._events = EventEncoder.beside(encoder, camera)
-        self._queues, self._delivery, self._board = queues, delivery, board
-        seat.take(self)
-        self._entry = board.join(camera, encoder.model)
-        delivery.notify()
+        self._queues, self._session, self._state = queues, session, state
+        sequence.take(self)
+        self._entry = state.join(camera, encoder.model)
+        session.notify()
 
     def put(self, value: Result | Event) -> None:
         """Encode one result, or event, and leave it to the thread; see `Stream.put`."""
         if isinstance(value, Event):
             self.put_event(lambda seq: self._events.encode(value, seq))
             return
-        seq = self._seat.number(self, value.frame.seq)
-        if seq is None:
-            return
-        self._queues.put(Message(self._topic, self._encoder.encode(value, seq), self.camera, "result", seq))
-        self._delivery.notify()
+        seq = self._sequence.number(self, value.frame.seq)
+        if seq is not None:
+            self._queues.put(Message(self._topic, self._encoder.encode(value, seq), self.camera, "result", seq))
+            self._session.notify()
 
     def put_event(self, encode: Encode) -> int | None:
         """Take one event, and keep it until the broker has it; never blocks.
@@ -226,46 +329,48 @@ class MqttStream:
             encode: makes the bytes of its message from its number.
 
         Returns:
-            Its number among the camera's events, over restarts; None where it waits for its turn, as `max_per_s` says,
-            or for the file to be read, and where another stream has the camera.
+            Its number among the camera's events, over restarts; None where it is held, as `max_per_s` says, or until
+            the file is read, and where another stream has the camera.
         """
-        if not self._seat.is_of(self):
+        if not self._sequence.is_of(self):
             return None
-        return self._queues.events.put(self._event_topic, self.camera, encode)
+        return self._queues.events.put(self._topics.of("event", self.camera), self.camera, encode)
 
     def put_snapshot(self, jpeg: bytes, seq: int) -> None:
         """Leave one picture to the thread; see `Stream.put_snapshot`."""
-        if self._seat.is_of(self):
-            self._queues.put(Message(self._snapshot_topic, jpeg, self.camera, "snapshot", seq))
-            self._delivery.notify()
+        if self._sequence.is_of(self):
+            topic = self._topics.of("snapshot", self.camera)
+            self._queues.put(Message(topic, jpeg, self.camera, "snapshot", seq))
+            self._session.notify()
 
     def warn(self, name: str, line: str) -> None:
-        """Have the device's retained state say what is wrong; see `Stream.warn`."""
-        self._tell(has_news=self._board.warn(self._entry, name, line))
+        """Have the retained state say what is wrong; see `Stream.warn`."""
+        self._notice(has_changed=self._state.warn(self._entry, name, line))
 
-    def announce(self, running: Running) -> None:
-        """Have the device's retained state say what runs; see `Stream.announce`."""
-        self._tell(has_news=self._board.running(self._entry, running))
+    def report_running(self, running: Running) -> None:
+        """Have the retained state say what runs; see `Stream.report_running`."""
+        self._notice(has_changed=self._state.update(self._entry, running=running))
 
-    def source(self, state: SourceState) -> None:
-        """Have the device's retained state say where the source stands; see `Stream.source`."""
-        self._tell(has_news=self._board.source(self._entry, state))
+    def report_source(self, state: SourceState) -> None:
+        """Have the retained state say how the source is; see `Stream.report_source`."""
+        trouble, since = state.trouble or msgspec.UNSET, state.since.astimezone(timezone.utc)
+        self._notice(has_changed=self._state.update(self._entry, source=state.status, trouble=trouble, since=since))
 
-    def controls(self, state: ControlState) -> None:
-        """Have the device's retained state say what commands have set; see `Stream.controls`."""
-        self._tell(has_news=self._board.controls(self._entry, state))
+    def report_controls(self, state: ControlState) -> None:
+        """Have the retained state say what commands have set; see `Stream.report_controls`."""
+        self._notice(has_changed=self._state.update(self._entry, controls=state))
 
-    def see(self, result: Result) -> None:
-        """Have what is seen stand on a retained topic of its own; see `Stream.see`."""
-        payload = self._seen.news(result)
+    def report_seen(self, result: Result) -> None:
+        """Keep what is seen on a retained topic of its own; see `Stream.report_seen`."""
+        payload = self._seen.encode_change(result)
         if payload is not None:
             self._has_seen = True
-            self._delivery.post.keep("seen", self._seen_topic, payload)
-            self._delivery.notify()
+            self._session.retained.keep("seen", self._topics.of("seen", self.camera), payload)
+            self._session.notify()
 
     def stats(self) -> StreamStats:
-        """What happened so far; see `Stream.stats`."""
-        waiting, counts = self._queues.of_camera(self.camera), self._delivery.of_camera(self.camera)
+        """Return what happened so far; see `Stream.stats`."""
+        waiting, counts = self._queues.of_camera(self.camera), self._session.of_camera(self.camera)
         limited = self._queues.limited(self.camera)
         return StreamStats(
             put=waiting.put + limited,
@@ -279,51 +384,32 @@ class MqttStream:
         )
 
     def close(self) -> None:
-        """Leave; see `Stream.close`."""
-        if self._seat.leave(self):
-            self._board.leave(self._entry)
+        """Take nothing more; see `Stream.close`."""
+        if self._sequence.leave(self):
+            self._state.leave(self._entry)
             if self._has_seen:
-                self._delivery.post.keep("seen", self._seen_topic, b"")
-            self._delivery.notify()
+                self._session.retained.keep("seen", self._topics.of("seen", self.camera), b"")
+            self._session.notify()
 
-    def _tell(self, *, has_news: bool) -> None:
-        if has_news:
-            self._delivery.notify()
-
-
-class CameraSequences:
-    """By camera; one that comes back finds its own."""
-
-    def __init__(self) -> None:
-        self._seats: dict[str, CameraSequence] = {}
-        self._lock = threading.Lock()
-
-    def of(self, camera: str) -> CameraSequence:
-        """One camera's."""
-        with self._lock:
-            return self._seats.setdefault(camera, CameraSequence())
+    def _notice(self, *, has_changed: bool) -> None:
+        if has_changed:
+            self._session.notify()
 
 
-_CLIENT = "edge_sdk.publishing.client"
-LAST_COMMIT_S = 3.0
-"""For the last commit, which takes milliseconds; a card that tidies itself up pauses for a second or two."""
-_STALL_KEEPALIVES = 2.0  # as long as MQTT itself gives a silent peer, and half of it again
-
-
-class MqttPublisher:
+class MqttPublisher(Publisher):
     """Publishes over one MQTT connection from a thread of its own, which starts at once; see `Publisher`.
 
     Args:
         settings: which broker, and who we are there.
-        identity: who speaks; its device must be the settings'.
+        identity: who publishes; its device must be the settings'.
         on_state: called with the new state and a detail for people, from the publisher's thread, never from `put`.
-        on_doubt: called, from there too, with a line for people where something is not wrong yet: a certificate ends.
+        on_warning: called, from there too, with a line for people where something is not wrong yet: a certificate ends.
         versions: of the software, by name, for the online status.
         outbox: where results wait.
         events: where events wait, in memory by default; closed with this.
         backoff: how long to wait between connections.
         make_link: makes connections; over the network by default.
-        seats: of the cameras, where another publisher had them before.
+        seats: the cameras' sequences, where another publisher had them before.
         listens_to: topics of what is wanted from the broker.
         receiver: takes what comes there, in this publisher's thread.
 
@@ -340,7 +426,7 @@ class MqttPublisher:
         identity: Identity,
         *,
         on_state: Callable[[State, str], None] | None = None,
-        on_doubt: Callable[[str], None] | None = None,
+        on_warning: Callable[[str], None] | None = None,
         versions: Mapping[str, str] | None = None,
         outbox: MemoryOutbox | None = None,
         events: EventOutbox | None = None,
@@ -353,40 +439,43 @@ class MqttPublisher:
         if identity.device != settings.device:
             raise UsageError(f"results are of device {identity.device!r}, the MQTT topics of {settings.device!r}")
         self._identity, self.topics = identity, settings.topics
-        self._seats = CameraSequences() if seats is None else seats
+        self._sequences = CameraSequences() if seats is None else seats
         self._lock = threading.Lock()
         self._outbox = MemoryOutbox() if outbox is None else outbox
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
-        self._board = DeviceState(identity, versions or {})
-        self._callbacks = callbacks = Callbacks(self._board, on_state, on_doubt, receiver)
+        self._state = DeviceState(identity, versions or {})
         self._queues = Queues(self._outbox, self._events, settings.channels)
-        make = make_link or _network(settings, self._board.offline("lost"))
+        make = make_link or _network(settings, self._state.offline("lost"))
+        callbacks = Callbacks(self._state, on_state, on_warning, receiver)
         is_listening = receiver is not None and len(listens_to) > 0
-        self._delivery = PublishSession(
+
+        def connect() -> Connection:
+            connection = make()
+            if is_listening:
+                connection.listen(listens_to, callbacks)
+            return connection
+
+        self._session = PublishSession(
             self._queues,
             self._events,
-            self._board,
+            self._state,
             settings.topics,
-            make if not is_listening else lambda: Receiving(make(), listens_to, callbacks),
+            connect,
             backoff or Backoff(),
             callbacks=callbacks,
             stall_s=settings.keepalive_s * _STALL_KEEPALIVES,
         )
         self._events.listen(self.warn)
-        self._thread = threading.Thread(target=self._delivery.run, name="edge-mqtt", daemon=True)
+        self._thread = threading.Thread(target=self._session.run, name="edge-mqtt", daemon=True)
         self._thread.start()
 
     def stream(self, camera: str, encoder: ResultEncoder) -> MqttStream:
-        """Add a camera, or take one over; see `Publisher.stream`.
-
-        Raises:
-            UsageError: the name cannot be part of a topic, or the encoder is another device's.
-        """
+        """Add a camera, or take one over; see `Publisher.stream`."""
         check_name("camera", camera)
         encoder.check(self._identity)
         with self._lock:
-            seat = self._seats.of(camera)
-            return MqttStream(camera, self.topics, encoder, seat, self._queues, self._delivery, self._board)
+            sequence = self._sequences.of(camera)
+            return MqttStream(camera, self.topics, encoder, sequence, self._queues, self._session, self._state)
 
     def put_event(self, camera: str, encode: Encode) -> int | None:
         """Take one event of any camera, whether or not it has a stream; see `MqttStream.put_event`.
@@ -394,57 +483,57 @@ class MqttPublisher:
         Raises:
             UsageError: the name cannot be part of a topic.
         """
-        return self._queues.events.put(self.topics.event(camera), camera, encode)
+        return self._queues.events.put(self.topics.of("event", camera), camera, encode)
 
     def warn(self, name: str, line: str) -> None:
         """Have the device's retained state say what is wrong; see `Publisher.warn`."""
-        if self._board.warn_of_device(name, line):
-            self._delivery.notify()
+        if self._state.warn_of_device(name, line):
+            self._session.notify()
 
     def telemetry(self, message: TelemetryMessage) -> None:
         """Publish how the device does; see `Publisher.telemetry`."""
-        self._delivery.telemetry(msgspec.json.encode(message))
+        self._session.telemetry(msgspec.json.encode(message))
 
-    def keep(self, kind: Kind, topic: str, payload: bytes) -> None:
-        """Have this stand on a retained topic, one change a second at most; nothing with no byte. Never blocks."""
-        self._delivery.post.keep(kind, topic, payload)
-        self._delivery.notify()
+    def keep(self, kind: MessageKind, topic: str, payload: bytes) -> None:
+        """Keep this on a retained topic, one change a second at most; an empty payload clears it. Never blocks."""
+        self._session.retained.keep(kind, topic, payload)
+        self._session.notify()
 
     def repeat(self, topic: str) -> None:
-        """Publish once more what stands there."""
-        self._delivery.post.repeat(topic)
-        self._delivery.notify()
+        """Publish once more what stands on a retained topic."""
+        self._session.retained.repeat(topic)
+        self._session.notify()
 
     def answer(self, message: Message) -> None:
         """Publish this once, before results; of more than 32 that wait for a connection the oldest goes."""
-        self._delivery.post.send("response", message)
-        self._delivery.notify()
+        self._session.retained.send("response", message)
+        self._session.notify()
 
     def snapshot(self, camera: str, jpeg: bytes, seq: int) -> None:
         """Publish a picture that somebody asked for, as those that a camera's stream puts, but at no rate."""
-        self._queues.put_at_once(Message(self.topics.snapshot(camera), jpeg, camera, "snapshot", seq))
-        self._delivery.notify()
+        self._queues.put_at_once(Message(self.topics.of("snapshot", camera), jpeg, camera, "snapshot", seq))
+        self._session.notify()
 
     def state(self) -> bytes:
-        """How the device and its cameras do, JSON: what its retained state says."""
-        return self._board.state()
+        """Return how the device and its cameras do, JSON: what its retained state says."""
+        return self._state.state()
 
     def stats(self) -> PublisherStats:
-        """What happened so far."""
-        outbox, delivery, total = self._outbox, self._delivery, self._delivery.of_all()
-        pictures = delivery.of_all("snapshot")
+        """Return what happened so far."""
+        session, total, pictures = self._session, self._session.of_all(), self._session.of_all("snapshot")
+        limited = self._queues.limited()
         return PublisherStats(
-            put=outbox.put_count + self._queues.limited(),
-            queued=len(outbox),
+            put=self._outbox.put_count + limited,
+            queued=len(self._outbox),
             sent=total.sent,
             acknowledged=total.acknowledged,
             rejected=total.rejected,
-            dropped=outbox.dropped_count,
+            dropped=self._outbox.dropped_count,
             too_large=total.too_large,
-            connects=delivery.connects,
-            state=delivery.state,
-            last_error=delivery.last_error,
-            limited=self._queues.limited(),
+            connects=session.connects,
+            state=session.state,
+            last_error=session.last_error,
+            limited=limited,
             events=self._events.stats(),
             snapshots_lost=self._queues.dropped_snapshots + pictures.rejected + pictures.too_large,
         )
@@ -459,25 +548,23 @@ class MqttPublisher:
                 `timeout_s`, too. What it has not taken by then is said.
         """
         until = time.monotonic() + timeout_s
-        self._delivery.finish(timeout_s)
+        self._session.finish(timeout_s)
         self._thread.join(max(0.0, timeout_s))
         self._events.close(max(disk_s, until - time.monotonic()))
 
     def unsent(self) -> list[Message]:
-        """The results that did not go out until `close`, for another publisher; none while its thread still ends."""
+        """Return the results that did not go out until `close`; none while the thread still ends."""
         return [] if self._thread.is_alive() else list(iter(self._outbox.take, None))
 
 
 def load_client() -> None:
-    """Load what speaks MQTT: it costs no time while a model loads in another thread. Never raises, and does it once."""
-    if _CLIENT in sys.modules:
-        return
-    with contextlib.suppress(Exception), no_collection():  # who needs it is told
-        importlib.import_module(_CLIENT)
+    """Load paho, which costs no time while a model loads in another thread; who needs it is told of an error."""
+    with contextlib.suppress(Exception):
+        import edge_sdk.publishing.client  # noqa: F401 - for its effect
 
 
 def _network(settings: MqttSettings, will: bytes) -> Callable[[], Connection]:
-    from edge_sdk.publishing.client import MqttConnection  # a sixth of a start: only where there is a broker
+    from edge_sdk.publishing.client import MqttConnection, ProtocolFallback  # a sixth of a start: only with a broker
     from edge_sdk.publishing.tls import broker_tls
 
     with contextlib.suppress(OSError):  # a shortage, which may be over when it connects
@@ -485,103 +572,12 @@ def _network(settings: MqttSettings, will: bytes) -> Callable[[], Connection]:
     return partial(MqttConnection, settings, will, ProtocolFallback(settings.protocol))
 
 
-class Stream(Protocol):
-    """A `Sink` and an `EventSink` for one camera, used from its thread while others use theirs; only `put` ever raises.
-
-    Events and snapshots may come from any thread.
-    """
-
-    @property
-    def camera(self) -> str:
-        """Whose results these are."""
-        ...
-
-    def put(self, value: Result | Event, /) -> None:
-        """Encode one and leave it to the publisher's thread; of no effect once another stream has the camera.
-
-        Raises:
-            BrokenPipeError: nobody reads the lines any more; never over a network.
-            LinesError: an earlier line could not be written; never over a network.
-        """
-        ...
-
-    def put_snapshot(self, jpeg: bytes, seq: int) -> None:
-        """Leave one picture to the publisher's thread; where lines are written it goes to nobody.
-
-        Args:
-            jpeg: the file's bytes.
-            seq: the frame's number.
-        """
-        ...
-
-    def warn(self, name: str, line: str) -> None:
-        """Say that something is wrong, until this stream ends.
-
-        Args:
-            name: of what is wrong, such as `not_finite`; a later warning of that name takes its place.
-            line: for people; empty when it is over.
-        """
-        ...
-
-    def announce(self, running: Running) -> None:
-        """Say what runs."""
-        ...
-
-    def source(self, state: SourceState) -> None:
-        """Say where the source stands."""
-        ...
-
-    def controls(self, state: ControlState) -> None:
-        """Say what commands have set."""
-        ...
-
-    def see(self, result: Result) -> None:
-        """Say what is seen at present, where that is another thing than before."""
-        ...
-
-    def stats(self) -> StreamStats:
-        """What happened to this camera's results so far."""
-        ...
-
-    def close(self) -> None:
-        """Take nothing more; the camera is gone once what was put is on its way. Never blocks; may be called twice."""
-        ...
-
-
-class Publisher(Protocol):
-    """Takes the results of all cameras of a device, from a thread of its own."""
-
-    def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
-        """Add a camera, or take one over: what its stream before has put goes out, and its numbers go on.
-
-        Args:
-            camera: its name; frames bear the same.
-            encoder: of its bundle, and of no other stream.
-
-        Raises:
-            UsageError: the name cannot be part of a topic, or the encoder is another device's.
-        """
-        ...
-
-    def warn(self, name: str, line: str) -> None:
-        """Say that something is wrong with the device itself, until it is taken back; see `Stream.warn`."""
-        ...
-
-    def telemetry(self, message: TelemetryMessage) -> None:
-        """Publish how the device does, if there is a connection; only the newest waits for one. Never blocks."""
-        ...
-
-    def stats(self) -> PublisherStats | LinesStats:
-        """What happened to all results so far."""
-        ...
-
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Send what waits as far as the time allows, say goodbye, and end; may be called twice."""
-        ...
-
-
 class NameLock:
-    """Held from its making until `close`. Where no file can be locked, nothing is shown and nothing is refused.
+    """Shows that no other program on this machine publishes under a device's name at the same broker.
+
+    Two such programs would end each other's connection for ever. It is a lock of the kernel's on a file in the state
+    folder, held from its making until `close` or the end of the process. Programs of other machines, or with another
+    state folder, are not seen: the broker alone knows of those. Where no file can be locked, nothing is refused.
 
     Args:
         settings: the broker, and the name there.
@@ -592,7 +588,7 @@ class NameLock:
 
     @staticmethod
     def key_of(settings: MqttSettings) -> str:
-        """The broker and the name there, as one text: equal ones are one lock."""
+        """Return the broker and the name there, as one text: equal ones are one lock."""
         return f"{settings.client_id} at {settings.host.lower()}:{settings.port}"
 
     def __init__(self, settings: MqttSettings) -> None:
@@ -617,14 +613,14 @@ class NameLock:
             )
 
     def close(self) -> None:
-        """Let go of it; may be called twice."""
+        """Release the lock; may be called twice."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def _open(key: str) -> int:
-    """The file of a key, which stays: whoever removed it would take it from under another program's lock."""
+    """Open the file of a key, which stays: whoever removed it would take it from under another program's lock."""
     folder = state_folder() / "names"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.lock"  # a name may be longer than a file's

@@ -21,7 +21,7 @@ import msgspec
 
 from edge_sdk.core.errors import os_error_text
 from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.schema import CameraKind, Message
+from edge_sdk.messages.schema import CameraKind, Message, MessageKind
 from edge_sdk.messages.topics import Topics
 from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
@@ -32,7 +32,6 @@ from edge_sdk.publishing.connection import (
     Answer,
     Connection,
     Incoming,
-    Kind,
     Receiver,
     Wakeup,
 )
@@ -60,7 +59,7 @@ class PoisonMessageDetector:
     def __init__(self) -> None:
         self._ends = 0
         self._needed = _SURE
-        self._suspects: dict[End, tuple[tuple[Kind, str, int | None], int]] = {}  # and how often in a row
+        self._suspects: dict[End, tuple[tuple[MessageKind, str, int | None], int]] = {}  # and how often in a row
 
     @property
     def is_suspected(self) -> bool:
@@ -82,7 +81,7 @@ class PoisonMessageDetector:
         """Record that the broker took something of a camera."""
         self._needed = _SURE
 
-    def ended(self, in_flight: Sequence[tuple[Kind, Message]]) -> tuple[Kind, Message] | None:
+    def ended(self, in_flight: Sequence[tuple[MessageKind, Message]]) -> tuple[MessageKind, Message] | None:
         """Record that the broker ended a connection; return the message to blame, or None where that is not sure.
 
         Args:
@@ -98,7 +97,7 @@ class PoisonMessageDetector:
         self.relax()
         return in_flight[0]
 
-    def timed_out(self, in_flight: Sequence[tuple[Kind, Message]]) -> tuple[Kind, Message] | None:
+    def timed_out(self, in_flight: Sequence[tuple[MessageKind, Message]]) -> tuple[MessageKind, Message] | None:
         """Record that nothing came from the broker for too long; return the message to blame, or None likewise.
 
         That a connection held before says nothing of this.
@@ -114,7 +113,7 @@ class PoisonMessageDetector:
         del self._suspects["timed out"]
         return largest
 
-    def _times(self, end: End, kind: Kind, message: Message) -> int:
+    def _times(self, end: End, kind: MessageKind, message: Message) -> int:
         """Count how often in a row a message is suspected of an end."""
         who = (kind, message.topic, message.seq)
         before, times = self._suspects.get(end, (None, 0))
@@ -207,7 +206,7 @@ class PublishWarnings:
 
     Args:
         device_state: what the device says of itself.
-        on_doubt: called with one line for people; must not raise.
+        on_warning: called with one line for people; must not raise.
         clock_s: monotonic seconds.
 
     Attributes:
@@ -217,10 +216,10 @@ class PublishWarnings:
     def __init__(
         self,
         device_state: DeviceState,
-        on_doubt: Callable[[str], None],
+        on_warning: Callable[[str], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._device_state, self._on_doubt, self._clock_s = device_state, on_doubt, clock_s
+        self._device_state, self._on_doubt, self._clock_s = device_state, on_warning, clock_s
         self._look_at = 0.0
         self._said: set[str] = set()
         self.last_error = ""
@@ -228,7 +227,7 @@ class PublishWarnings:
     def look(self, connection: Connection) -> None:
         """Look at a connection now."""
         self._look_at = self._clock_s() + _DAY_S
-        found = {**dict.fromkeys(self._said, ""), **connection.doubts()}
+        found = {**dict.fromkeys(self._said, ""), **connection.warnings()}
         self._said.clear()
         for name, line in found.items():
             self._tell(name, line)
@@ -270,7 +269,7 @@ class Callbacks:
     Args:
         device_state: what the device says of itself.
         on_state: called with a new state, and a detail for people.
-        on_doubt: called with a line for people.
+        on_warning: called with a line for people.
         receiver: takes what comes from the broker.
     """
 
@@ -278,11 +277,11 @@ class Callbacks:
         self,
         device_state: DeviceState,
         on_state: Callable[[State, str], None] | None = None,
-        on_doubt: Callable[[str], None] | None = None,
+        on_warning: Callable[[str], None] | None = None,
         receiver: Receiver | None = None,
     ) -> None:
         self._device_state = device_state
-        self._on_state, self._on_doubt, self._receiver = on_state, on_doubt, receiver
+        self._on_state, self._on_doubt, self._receiver = on_state, on_warning, receiver
         self._failing: set[str] = set()
         self._said: set[str] = set()
         self._error = ""
@@ -300,7 +299,7 @@ class Callbacks:
     def doubt(self, line: str) -> None:
         """Tell what is not wrong yet."""
         if self._on_doubt is not None:
-            self._call("on_doubt", self._on_doubt, line)
+            self._call("on_warning", self._on_doubt, line)
 
     def receive(self, incoming: Incoming) -> None:
         """Hand over a message that came; see `Receiver.receive`."""
@@ -375,7 +374,7 @@ class Sender:
         self._stall_s, self._hold = stall_s, hold or Backoff()
         self.detector = PoisonMessageDetector()
         self._counts: dict[tuple[str, CameraKind], SentCounters] = {}
-        self._in_flight: dict[int, tuple[Kind, Message]] = {}  # by the connection's numbers, oldest first
+        self._in_flight: dict[int, tuple[MessageKind, Message]] = {}  # by the connection's numbers, oldest first
         self._events_in_flight = 0
         self._progress_at = 0.0
         self._tries: dict[int, int] = {}  # of events by id, the latest last
@@ -413,7 +412,7 @@ class Sender:
         """Return whether the message that `send` gave this number is not answered yet."""
         return number in self._in_flight
 
-    def send(self, connection: Connection, kind: Kind, message: Message) -> int | None:
+    def send(self, connection: Connection, kind: MessageKind, message: Message) -> int | None:
         """Send one message; return its number on this connection, or None where it is too large for the broker."""
         if not connection.fits(kind, message):
             if kind == "event":
@@ -476,7 +475,7 @@ class Sender:
             end: how the connection ended.
         """
         in_flight = list(self._in_flight.values())
-        culprit: tuple[Kind, Message] | None = None
+        culprit: tuple[MessageKind, Message] | None = None
         if end == "ended" and (culprit := self.detector.ended(in_flight)):
             self._give_up(*culprit, "the broker does not take a message ({}), which is given up: ", _POISON)
         elif end == "timed out" and (culprit := self.detector.timed_out(in_flight)):
@@ -491,7 +490,7 @@ class Sender:
         self._events_in_flight = 0
         self._has_taken = self._holds_denied = False
 
-    def _give_up(self, kind: Kind, message: Message, what: str, template: str) -> None:
+    def _give_up(self, kind: MessageKind, message: Message, what: str, template: str) -> None:
         why = template.format(len(message.payload))
         if kind == "event":
             self._events.reject(cast("QueuedEvent", message), why)
@@ -568,7 +567,7 @@ class PublishSession:
         stall_s: seconds without an answer, with messages in flight, after which a connection is given up.
 
     Attributes:
-        post: answers, and what is retained beside status and state.
+        retained: what the device says of itself, with answers and what is retained beside status and state.
         state: of the connection.
         connects: how many connections the broker took.
     """
@@ -588,10 +587,9 @@ class PublishSession:
         self._queues, self._device_state, self._callbacks = queues, device_state, callbacks
         self._make_connection, self._backoff = make_connection, backoff
         self._status_topic = topics.status
-        self._retained = RetainedPublisher(device_state, topics)
-        self.post = self._retained.post
+        self.retained = RetainedPublisher(device_state, topics)
         self._warnings = PublishWarnings(device_state, callbacks.doubt)
-        self._rejections = Rejections(topics, device_state, self._retained)
+        self._rejections = Rejections(topics, device_state, self.retained)
         self._sender = Sender(queues, events, self._rejections, self._warnings, stall_s)
         self._wakeup = Wakeup()
         self._deadline: float | None = None
@@ -615,7 +613,7 @@ class PublishSession:
 
     def telemetry(self, payload: bytes) -> None:
         """Publish this in place of an older one that was not published yet; never blocks."""
-        self._retained.put_telemetry(payload)
+        self.retained.put_telemetry(payload)
         self._wakeup.wake()
 
     def of_camera(self, camera: str) -> SentCounters:
@@ -630,7 +628,7 @@ class PublishSession:
         """Make `run` return within `timeout_s` seconds, having sent what it could; the first call counts."""
         if self._deadline is None:
             now = time.monotonic()
-            self._retained.end()  # first: the goodbye waits for what that makes due
+            self.retained.end()  # first: the goodbye waits for what that makes due
             self._queues.end()
             self._farewell_at = now + timeout_s * _FLUSH_SHARE
             self._deadline = now + timeout_s * _FAREWELL_SHARE
@@ -718,7 +716,7 @@ class PublishSession:
         self._brief += 1
         self._release_cameras()
         self._rejections.begin()
-        self._retained.begin()
+        self.retained.begin()
         self._send_own(connection)  # and no more: a broker that sends us away at once is heard out first
         self._report("online", "")
         self._warnings.look(connection)
@@ -726,7 +724,7 @@ class PublishSession:
 
     def _send_own(self, connection: Connection) -> bool:
         """Send the next message of the device itself; return False where there is none."""
-        found = self._retained.take()
+        found = self.retained.take()
         if found is not None:
             self._sender.send(connection, *found)
         return found is not None
@@ -740,7 +738,7 @@ class PublishSession:
         if connection.phase != "up":
             return now >= deadline or self._sender.is_over
         if self._farewell is None:  # also at the deadline: who leaves without a word takes the last will along
-            is_done = self._sender.is_empty and self._retained.wait_s() > 0
+            is_done = self._sender.is_empty and self.retained.wait_s() > 0
             if not is_done and now < self._farewell_at:
                 return False
             farewell = Message(self._status_topic, self._device_state.offline("shutdown"))
@@ -757,7 +755,7 @@ class PublishSession:
     def _turn_s(self, connection: Connection) -> float:
         wait_s = _TURN_S
         if self._has_room(connection):
-            wait_s = min(wait_s, self._retained.wait_s(), self._queues.wait_s())
+            wait_s = min(wait_s, self.retained.wait_s(), self._queues.wait_s())
         if self._deadline is None:
             return wait_s
         now = time.monotonic()

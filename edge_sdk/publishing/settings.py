@@ -1,14 +1,8 @@
-"""MqttSettings: which broker, who we are there, and how results are sent.
+"""MqttSettings: which broker, who we are there, and how each kind of message is sent.
 
-Owns their ranges, and what goes with what. Files that are named here are looked at by `credentials`.
-
-BrokerUrl: where a broker is, as one URL says it.
-
-Owns the reading of it. No error here repeats the URL: whoever puts a password there writes it into nobody's log.
-
-Secret: a password on its way from where it is kept to the one place that sends it.
-
-A secret is in no repr, no message and no log.
+`MqttSettings` checks the ranges, and what goes with what; `MqttSettings.parse` reads the broker's URL. The files that
+it names are read by `tls`. A `Secret` is a password on its way from where it is kept to the one place that sends it: it
+is in no repr, no message and no log.
 """
 
 from __future__ import annotations
@@ -23,18 +17,17 @@ from msgspec import Meta
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import read_regular
-from edge_sdk.messages.schema import EVENTS, SNAPSHOTS, CameraKind, Channel
+from edge_sdk.messages.schema import EVENTS, MESSAGES, SNAPSHOTS, CameraKind, Channel, MessageKind
 from edge_sdk.messages.topics import Topics, default_device
 
-EXPECTED = "expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]"
-"""For people."""
-
+_EXPECTED = "expected mqtt[s]://[user@]host[:port] or ws[s]://[user@]host[:port][/path]"
 _UNESCAPED = (
     "the URL goes on after the host, and has an @ there: in a user's name write / as %2F (the user SITE/DEVICE is "
     "SITE%2FDEVICE@), ? as %3F, # as %23, @ as %40"
 )
 _WEBSOCKET_PATH = "/mqtt"  # where most brokers have it
 _PATH = re.compile(r"/[A-Za-z0-9._~/-]{0,200}")
+_PASSWORD_LIMIT = 65535  # bytes, MQTT's own
 
 
 class _Scheme(NamedTuple):
@@ -49,93 +42,6 @@ _SCHEMES = {
     "ws": _Scheme(80, tls=False, websockets=True),
     "wss": _Scheme(443, tls=True, websockets=True),
 }
-
-
-class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """What a URL says.
-
-    Attributes:
-        host: name or address.
-        port: TCP port.
-        tls: whether the connection is encrypted.
-        websocket_path: where on an HTTP server MQTT is spoken over a websocket; None for MQTT on a port of its own.
-        username: None for an anonymous connection.
-    """
-
-    host: str
-    port: int
-    tls: bool
-    websocket_path: str | None
-    username: str | None
-
-    @classmethod
-    def parse(cls, url: str) -> BrokerUrl:
-        """Read `mqtt://`, `mqtts://`, `ws://` or `wss://`.
-
-        Raises:
-            UsageError: not such a URL, or with a password inside.
-        """
-        parts = _split(url)
-        scheme = _SCHEMES[parts.scheme]
-        return cls(
-            host=_host(parts),
-            port=_port(parts) or scheme.port,
-            tls=scheme.tls,
-            websocket_path=_path(parts) if scheme.websockets else None,
-            username=unquote(parts.username) if parts.username else None,
-        )
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise UsageError(f"--mqtt: the URL cannot be read; {EXPECTED}") from None
-    if parts.scheme not in _SCHEMES or not url.isprintable() or " " in url:
-        raise UsageError(f"--mqtt: the URL cannot be read; {EXPECTED}")
-    if parts.password is not None:
-        raise UsageError(
-            "--mqtt: the URL holds a password, which others on this machine can see; "
-            "leave it out, and give the name of a file that holds it with --mqtt-password-file"
-        )
-    # A password with / ? or # in it ends up here: nothing of the URL is repeated.
-    rest = parts.path + parts.query + parts.fragment
-    if "@" in rest:
-        raise UsageError(f"--mqtt: {_UNESCAPED}; {EXPECTED}")
-    if parts.query or parts.fragment or (parts.path not in ("", "/") and not _SCHEMES[parts.scheme].websockets):
-        raise UsageError(f"--mqtt: the URL goes on after the host, a topic is no part of it; {EXPECTED}")
-    return parts
-
-
-def _path(parts: SplitResult) -> str:
-    path = parts.path or _WEBSOCKET_PATH
-    if not _PATH.fullmatch(path):
-        raise UsageError(f"--mqtt: the URL's path has characters that it may not have; {EXPECTED}")
-    return path
-
-
-def _host(parts: SplitResult) -> str:
-    host = parts.hostname or ""
-    try:
-        host.encode("idna")  # the socket does the same, and its UnicodeError would come in another thread
-    except UnicodeError:
-        host = ""
-    if not host:
-        raise UsageError(f"--mqtt: the URL names no host that could exist; {EXPECTED}")
-    return host
-
-
-def _port(parts: SplitResult) -> int | None:
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port == 0:
-        raise UsageError(f"--mqtt: the URL's port is not a number from 1 to 65535; {EXPECTED}")
-    return port
-
-
-_PASSWORD_LIMIT = 65535  # bytes, MQTT's own
 
 
 class Secret:
@@ -164,12 +70,12 @@ class Secret:
         return hash(self._text)
 
     def reveal(self) -> str:
-        """The text itself, for the one place that sends it."""
+        """Return the text itself, for the one place that sends it."""
         return self._text
 
 
 def read_password(path: Path, what: str = "the MQTT password") -> Secret:
-    """The first line of a file.
+    """Read the first line of a file.
 
     Args:
         path: the file.
@@ -232,7 +138,7 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
         device: one level of the topic: its name; with the site it is unique at the broker.
         expiry_s: seconds after which a broker drops a result that it could not deliver.
         max_per_s: results a second of one camera; of what is more the newest is kept. None: no limit.
-        events: how events travel; acknowledged (QoS 1), for none may be lost.
+        events: how events travel: acknowledged (QoS 1), because none may be lost.
         snapshots: how pictures travel.
         keepalive_s: seconds of silence after which the connection is probed; a dead one is noticed within twice that.
         will_delay_s: seconds that the broker waits for us to come back before it says that we are lost; MQTT 5 only.
@@ -258,28 +164,31 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
     will_delay_s: int = 5
 
     def __post_init__(self) -> None:
-        _ = self.topics  # it checks the names
+        _ = self.topics  # checks the names
         _check_range("--mqtt-qos", self.qos, 0, 1)
-        _ = self.channels  # they check the other numbers
+        _ = self.channels  # checks the other numbers
         _check_range("the QoS of events", self.events.qos, 1, 1)
         _check_range("the keep-alive in seconds", self.keepalive_s, 1, 65535)
         _check_range("the delay of the last will in seconds", self.will_delay_s, 0, 3600)
         if self.password is not None and not self.username:
-            raise UsageError(f"there is an MQTT password but no user in the URL; {EXPECTED}")
+            raise UsageError(f"there is an MQTT password but no user in the URL; {_EXPECTED}")
         self._check_files()
 
     @classmethod
     def parse(cls, url: str, **others: Any) -> MqttSettings:
-        """Settings from a URL as `BrokerUrl` reads it, and other attributes by name; None stands for the default.
+        """Make settings from `mqtt[s]://` or `ws[s]://[user@]host[:port][/path]`.
+
+        Args:
+            url: of the broker, without a password.
+            others: as the other attributes; None stands for the default.
 
         Raises:
-            UsageError: not such a URL, with a password inside, or one of the names or numbers is impossible.
+            UsageError: it is no such URL, or one of the names or numbers is impossible.
         """
-        given = {key: value for key, value in others.items() if value is not None}
-        return cls(**msgspec.structs.asdict(BrokerUrl.parse(url)), **given)
+        return cls(**_read_url(url), **{key: value for key, value in others.items() if value is not None})
 
     def _check_files(self) -> None:
-        """Whether what is given of TLS is of use."""
+        """Refuse files of TLS that would not be used."""
         given = (("CA", self.ca_file), ("certificate", self.cert_file), ("key", self.key_file))
         for what, file in given:
             if file is not None and not self.tls:
@@ -295,9 +204,17 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
         results = Channel(qos=self.qos, expiry_s=self.expiry_s, max_per_s=self.max_per_s)
         return {"event": self.events, "result": results, "snapshot": self.snapshots}
 
+    def channel(self, kind: MessageKind) -> Channel:
+        """Return how messages of one kind travel; telemetry expires as results do."""
+        if kind == "telemetry":
+            return Channel(expiry_s=self.expiry_s)
+        if kind in ("result", "event", "snapshot"):
+            return self.channels[kind]
+        return MESSAGES[kind].channel
+
     @property
     def topics(self) -> Topics:
-        """This device's topics."""
+        """The topics of this device."""
         return Topics(self.prefix, self.site, self.device)
 
     @property
@@ -312,7 +229,7 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
 
     @property
     def client_id(self) -> str:
-        """The same after every restart, so that the broker ends a connection that died unnoticed.
+        """The client id: the same after every restart, so that the broker ends a connection that died unnoticed.
 
         With a random one the last will of the dead connection would come after the new one's birth, and stay. A name
         holds no slash, so two different devices never share an id.
@@ -329,3 +246,60 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
 def _check_range(what: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise UsageError(f"{what} is {value}, expected {low} to {high}")
+
+
+def _read_url(url: str) -> dict[str, Any]:
+    """Read host, port, tls, websocket_path and username from a URL.
+
+    No error repeats the URL: whoever puts a password there writes it into nobody's log.
+
+    Raises:
+        UsageError: it is no URL of a broker, or has a password inside.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}") from None
+    if parts.scheme not in _SCHEMES or not url.isprintable() or " " in url:
+        raise UsageError(f"--mqtt: the URL cannot be read; {_EXPECTED}")
+    if parts.password is not None:
+        raise UsageError(
+            "--mqtt: the URL holds a password, which others on this machine can see; "
+            "leave it out, and give the name of a file that holds it with --mqtt-password-file"
+        )
+    scheme = _SCHEMES[parts.scheme]
+    # A password with / ? or # in it ends up here.
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise UsageError(f"--mqtt: {_UNESCAPED}; {_EXPECTED}")
+    if parts.query or parts.fragment or (parts.path not in ("", "/") and not scheme.websockets):
+        raise UsageError(f"--mqtt: the URL goes on after the host, a topic is no part of it; {_EXPECTED}")
+    if scheme.websockets and parts.path and not _PATH.fullmatch(parts.path):
+        raise UsageError(f"--mqtt: the URL's path has characters that it may not have; {_EXPECTED}")
+    return {
+        "host": _host(parts),
+        "port": _port(parts) or scheme.port,
+        "tls": scheme.tls,
+        "websocket_path": (parts.path or _WEBSOCKET_PATH) if scheme.websockets else None,
+        "username": unquote(parts.username) if parts.username else None,
+    }
+
+
+def _host(parts: SplitResult) -> str:
+    host = parts.hostname or ""
+    try:
+        host.encode("idna")  # the socket does the same, and its UnicodeError would come in another thread
+    except UnicodeError:
+        host = ""
+    if not host:
+        raise UsageError(f"--mqtt: the URL names no host that could exist; {_EXPECTED}")
+    return host
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise UsageError(f"--mqtt: the URL's port is not a number from 1 to 65535; {_EXPECTED}")
+    return port

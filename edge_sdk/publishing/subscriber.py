@@ -1,13 +1,9 @@
-"""Listener: hears what a fleet publishes, through a broker's absence and restarts.
+"""Subscriber: hears what a fleet publishes, through a broker's absence and restarts; `edge-sdk watch` reads from it.
 
-Owns a thread. What waits for a reader is bounded: one that is slow, or pauses, costs messages and never the connection.
-
-Listening: one connection to a broker that only subscribes.
-
-Owns what a subscriber needs of paho, and the pace: what comes at QoS 1 is not acknowledged while much waits for its
-reader, so that the broker waits. The socket is read all the while: a broker takes who reads no answer for dead.
-
-Backlog: messages that were heard and wait for their reader, bounded by their number and their bytes.
+It owns a thread, which connects with `client.MqttConnection`, again and again, and leaves each message in a `Backlog`.
+The backlog is bounded: a reader that is slow, or pauses, costs messages and never the connection. What comes at QoS 1
+is not acknowledged while the backlog is half full, so that the broker waits; the socket is read all the while, because
+a broker takes a client that reads no answer for dead.
 """
 
 from __future__ import annotations
@@ -17,69 +13,59 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
-import paho.mqtt.client as mqtt
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho.mqtt.reasoncodes import ReasonCode
-
+from edge_sdk.core.errors import in_words
 from edge_sdk.core.threads import Backoff
-from edge_sdk.publishing.client import TRANSIENT_REASONS, RefusedError, Transport, turned_away
-from edge_sdk.publishing.connection import NOT_AUTHORIZED, Phase, ProtocolFallback, Wakeup
+from edge_sdk.publishing.client import MqttConnection, ProtocolFallback
+from edge_sdk.publishing.connection import Incoming, Wakeup
 from edge_sdk.publishing.session import State
 from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.publishing.tls import broker_tls
 
 _MOST = 4000
 _MOST_BYTES = 64_000_000
-
-
-class Heard(NamedTuple):
-    """One message, as it came."""
-
-    topic: str
-    payload: bytes
-    qos: int
-    retain: bool
+_TURN_S = 0.5
+_LONGEST_PAUSE_S = 5.0  # between connections: somebody sits before the screen
+_END_S = 1.0
 
 
 class Backlog:
-    """Filled by one thread, emptied by another.
+    """Messages that wait for their reader, bounded by their number and their bytes; one thread puts, one takes.
 
     Args:
-        most: messages that wait.
-        most_bytes: of their payloads; a single message may be larger.
+        most: how many messages wait at most.
+        most_bytes: how many bytes of payload wait at most; a single message may be larger.
 
     Attributes:
-        lost: messages for which there was no room, and that will not come again.
+        lost: how many messages found no room, and will not come again.
     """
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
         self.lost = 0
         self._most, self._most_bytes = most, most_bytes
-        self._messages: deque[Heard] = deque()
+        self._messages: deque[Incoming] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
 
     @property
     def is_half_full(self) -> bool:
-        """Whether who sends should wait."""
+        """Whether the broker should wait."""
         return 2 * len(self._messages) >= self._most or 2 * self._bytes >= self._most_bytes
 
-    def put(self, heard: Heard) -> None:
+    def put(self, incoming: Incoming) -> None:
         """Append one message, or count it as lost."""
         with self._changed:
-            size = len(heard.payload)
+            size = len(incoming.payload)
             is_full = len(self._messages) >= self._most or self._bytes + size > self._most_bytes
             if self._messages and is_full:
                 self.lost += 1
                 return
-            self._messages.append(heard)
+            self._messages.append(incoming)
             self._bytes += size
             self._changed.notify()
 
-    def take(self, timeout_s: float) -> list[Heard]:
-        """All that waits, oldest first; waits so many seconds for the first."""
+    def take(self, timeout_s: float) -> list[Incoming]:
+        """Take all messages, oldest first; wait so many seconds for the first."""
         with self._changed:
             if not self._messages:
                 self._changed.wait(timeout_s)
@@ -89,13 +75,8 @@ class Backlog:
             return taken
 
 
-_TURN_S = 0.5
-_LONGEST_S = 5.0  # somebody sits before it
-_END_S = 1.0
-
-
 class Subscriber:
-    """Listens from a thread of its own, which starts at once.
+    """Subscribes from a thread of its own, which starts at once; a `Receiver` of its connections.
 
     Args:
         settings: which broker, and with which credentials; it verifies both.
@@ -105,7 +86,7 @@ class Subscriber:
     Attributes:
         state: `connecting`, `online`, `refused` or `closed`.
         detail: why, for people.
-        has_been_online: whether there was a connection.
+        has_been_online: whether the broker ever granted the subscription.
 
     Raises:
         UsageError: a file that the settings name cannot be used.
@@ -114,33 +95,31 @@ class Subscriber:
     def __init__(
         self, settings: MqttSettings, topics: Sequence[str], on_state: Callable[[State, str], None] | None = None
     ) -> None:
-        from edge_sdk.publishing.tls import broker_tls
-
         with contextlib.suppress(OSError):  # a shortage, which may be over when it connects
             broker_tls(settings)
         self.state: State = "connecting"
         self.detail = ""
         self.has_been_online = False
         self._settings, self._topics, self._on_state = settings, tuple(topics), on_state
-        self._dialect = ProtocolFallback(settings.protocol)
-        self._backoff = Backoff(longest_s=_LONGEST_S)
+        self._fallback = ProtocolFallback(settings.protocol)
+        self._backoff = Backoff(longest_s=_LONGEST_PAUSE_S)
         self._backlog = Backlog()
         self._wakeup = Wakeup()
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="edge-listen", daemon=True)
         self._thread.start()
 
-    def take(self, timeout_s: float) -> list[Heard]:
-        """What came since; waits so many seconds for the first."""
+    def take(self, timeout_s: float) -> list[Incoming]:
+        """Take what came since; wait so many seconds for the first message."""
         is_waited_for = self._backlog.is_half_full
-        heard = self._backlog.take(timeout_s)
+        taken = self._backlog.take(timeout_s)
         if is_waited_for:
             self._wakeup.wake()  # there is room now; where it filled up meanwhile, the next turn sees that
-        return heard
+        return taken
 
     @property
     def lost(self) -> int:
-        """Messages that came while there was no room for them, and that will not come again."""
+        """How many messages came while there was no room for them, and will not come again."""
         return self._backlog.lost
 
     def close(self) -> None:
@@ -149,9 +128,20 @@ class Subscriber:
         self._wakeup.wake()
         self._thread.join(_END_S)
 
+    def receive(self, incoming: Incoming) -> None:
+        """Leave one message in the backlog; called by the connection."""
+        self._backlog.put(incoming)
+
+    def refused(self, line: str) -> None:
+        """Report that the broker granted the subscription: a connection to which it does not is refused or lost."""
+        if not line:
+            self.has_been_online = True
+            self._backoff.reset()
+            self._report("online", self._fallback.warning)
+
     def _run(self) -> None:
         while not self._is_ending:
-            self._listen_once()
+            self._connect_once()
             self._pause(time.monotonic() + self._backoff.next_s())
         self._wakeup.close()
         self._report("closed", "")
@@ -160,31 +150,27 @@ class Subscriber:
         while not self._is_ending and (remaining := until - time.monotonic()) > 0:
             self._wakeup.wait(remaining)
 
-    def _listen_once(self) -> None:
-
-        link: Subscription | None = None
+    def _connect_once(self) -> None:
+        connection: MqttConnection | None = None
         try:
-            link = Subscription(self._settings, self._topics, self._backlog, self._dialect)
-            link.open()
-            self._serve(link)
+            connection = MqttConnection(self._settings, None, self._fallback)
+            connection.listen(self._topics, self)
+            connection.open()
+            while connection.phase in ("opening", "up") and not self._is_ending:
+                connection.turn(_TURN_S, self._wakeup)
+                if not self._backlog.is_half_full:
+                    connection.acknowledge()
+            if self._is_ending:
+                return
         except OSError as cause:
-            self._report("connecting", str(cause.strerror or cause) or type(cause).__name__)
-        except Exception as cause:  # noqa: BLE001 - a malformed packet must not end listening
+            self._report("connecting", in_words(cause))
+        except Exception as cause:  # noqa: BLE001 - a malformed packet must not end the subscription
             self._report("connecting", f"{type(cause).__name__}: {cause}")
         else:
-            if not self._is_ending:
-                self._report("refused" if link.phase == "refused" else "connecting", link.detail)
+            self._report("refused" if connection.phase == "refused" else "connecting", connection.detail)
         finally:
-            if link is not None:
-                link.close()
-
-    def _serve(self, link: Subscription) -> None:
-        while link.phase in ("opening", "up") and not self._is_ending:
-            link.turn(_TURN_S, self._wakeup)
-            if link.phase == "up" and self.state != "online":
-                self.has_been_online = True
-                self._backoff.reset()
-                self._report("online", self._dialect.doubt)
+            if connection is not None:
+                connection.close(politely=True)
 
     def _report(self, state: State, detail: str) -> None:
         if (state, detail) == (self.state, self.detail):
@@ -192,126 +178,3 @@ class Subscriber:
         self.state, self.detail = state, detail
         if self._on_state is not None:
             self._on_state(state, detail)
-
-
-LARGEST = 16_000_000
-"""Bytes of a packet; a broker of MQTT 5 keeps larger ones to itself."""
-
-_UNSPECIFIED = 0x80
-_BAD_PASSWORD = 0x86
-_QOS = 1
-_WINDOW = 20  # messages that a broker may send before the first is acknowledged; Mosquitto's own default
-
-
-class Subscription:
-    """One connection, and never used again after its end.
-
-    Args:
-        settings: which broker, and with which credentials.
-        topics: what to subscribe to.
-        backlog: where messages go.
-        dialect: what the broker was found to understand.
-
-    Attributes:
-        phase: as of a `Link`; up once the broker granted the subscription.
-        detail: why it was refused or lost, for people.
-    """
-
-    def __init__(
-        self, settings: MqttSettings, topics: Sequence[str], backlog: Backlog, dialect: ProtocolFallback
-    ) -> None:
-        self.phase: Phase = "opening"
-        self.detail = ""
-        self._settings, self._topics, self._backlog, self._dialect = settings, topics, backlog, dialect
-        self._unanswered: dict[int, int] = {}  # QoS by number, of messages that are not acknowledged
-        self._dialing = Transport(settings, "", dialect.protocol)
-        client = self._dialing.client
-        client.manual_ack_set(True)
-        client.on_connect = self._on_connect
-        client.on_disconnect = self._on_disconnect
-        client.on_subscribe = self._on_subscribe
-        client.on_message = self._on_message
-
-    def open(self) -> None:
-        """Connect; blocks for a few seconds at most.
-
-        Raises:
-            OSError: nobody answers.
-        """
-        try:
-            self._dialing.open(_limits() if self._dialect.is_v5 else None)
-        except RefusedError as cause:
-            self.phase, self.detail = "refused", str(cause)
-
-    def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
-        """Wait for the network or for `wakeup`, then do what there is to do."""
-        self._acknowledge()
-        if not self._dialing.turn(timeout_s, wakeup):
-            self._end("lost", "connection closed")
-        self._acknowledge()
-
-    def close(self) -> None:
-        """End it."""
-        is_up = self.phase == "up"
-        self._end("lost", "closed")
-        self._dialing.close(politely=is_up)
-
-    def _end(self, phase: Phase, detail: str) -> None:
-        if self.phase in ("opening", "up"):
-            self.phase, self.detail = phase, detail
-
-    def _on_connect(
-        self, client: mqtt.Client, _data: object, _flags: object, reason: ReasonCode, _answer: object
-    ) -> None:
-        if reason.is_failure:
-            phase, detail = turned_away(reason, self._dialect)
-            hint = ": give the right user and password" if reason.value in (_BAD_PASSWORD, NOT_AUTHORIZED) else ""
-            self._end(phase, f"{detail}, {self._settings.login}{hint}" if phase == "refused" else detail)
-        else:
-            client.subscribe([(topic, _QOS) for topic in self._topics])
-
-    def _on_subscribe(
-        self, _client: object, _data: object, _mid: int, reasons: list[ReasonCode], _answer: object
-    ) -> None:
-        refused = [reason for reason in reasons if reason.is_failure]
-        if refused:
-            passes = refused[0].value in TRANSIENT_REASONS
-            hint = "" if passes else f": its ACL must let this user read {self._topics[0]}"
-            self._end("lost" if passes else "refused", f"{refused[0]}{hint}")
-        elif self.phase == "opening":
-            self.phase = "up"
-
-    def _on_disconnect(
-        self, _client: object, _data: object, _flags: object, reason: ReasonCode, _answer: object
-    ) -> None:
-        is_opening = self.phase == "opening"
-        complaint = self._dialing.complaint()
-        if complaint and is_opening:
-            self._end("refused", complaint)
-        suspicion = self._dialing.suspicion() if is_opening else ""
-        self._end("lost", f"connection lost{suspicion}" if reason.value == _UNSPECIFIED else str(reason))
-
-    def _on_message(self, _client: object, _data: object, message: mqtt.MQTTMessage) -> None:
-        try:
-            topic = message.topic
-        except UnicodeDecodeError:  # no broker should let it pass
-            topic = ""
-        if topic:
-            self._backlog.put(Heard(topic, bytes(message.payload), message.qos, bool(message.retain)))
-        if message.qos:
-            self._unanswered[message.mid] = message.qos
-
-    def _acknowledge(self) -> None:
-        """Have the broker send more, where there is room."""
-        if self._unanswered and not self._backlog.is_half_full:
-            for number, qos in self._unanswered.items():
-                self._dialing.client.ack(number, qos)
-            self._unanswered.clear()
-
-
-def _limits() -> Properties:
-    properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # see ways.py
-    properties.MaximumPacketSize = LARGEST
-    properties.ReceiveMaximum = _WINDOW
-    packed: Properties = properties
-    return packed

@@ -1,22 +1,18 @@
 """TLS of a connection to a broker: 1.2 at least, the broker's certificate and its name always verified.
 
-There is no switch that turns any of it off. Files are read for each connection, so that renewed ones need no restart.
-
-Credentials: whether this device's certificate and its private key can be used, and for how long.
-
-Looks at files, and at no network. What they say of themselves is said in one line each, without their content.
-
-Blame: whether a broker does not take this device, or this device does not take the broker, in words.
+`broker_tls` makes what encrypts one connection; there is no switch that turns any verification off. Files are read for
+each connection, so that renewed ones need no restart. `check_credentials` and `check_authorities` look at the files
+alone, before there is a connection, and for warnings of certificates that end soon. `explain` says in words why one of
+the two sides does not trust the other.
 """
 
 from __future__ import annotations
 
 import errno
-import socket
 import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
@@ -25,166 +21,31 @@ from edge_sdk.publishing.settings import MqttSettings
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
+UNUSABLE = "a file of this device cannot be used"
+WANTS_OURS = "the broker wants a certificate of this device; give cert_file and key_file (--mqtt-cert-file)"
+_NO_TLS = "what answers there speaks no TLS"
+_OLD_TLS = "the broker speaks no TLS of 1.2 or newer"
+_OURS = ("the broker's certificate", UNUSABLE, _NO_TLS, _OLD_TLS)  # where it is this device that refuses
 
-AHEAD = timedelta(days=30)
-"""How long before the end of a certificate a warning begins."""
+_AHEAD = timedelta(days=30)  # how long before the end of a certificate a warning begins
+_OTHERS = 0o007  # permissions of a key's file: a group may be meant, everybody never is
+_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
-_OTHERS = 0o007  # a group may be meant, everybody never is
+# OpenSSL's numbers of what verifying a certificate found (X509_V_ERR_... in x509_vfy.h), and its reasons.
+_NOT_YET_VALID, _EXPIRED = 9, 10
+_UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
+_OTHER_NAME = frozenset({62, 64})
+_OLD_TLS_REASONS = frozenset({"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION"})
+_NO_TLS_REASONS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
+_WANTS_OURS_REASONS = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE"})
 
 
 class ExpiredError(UsageError):
     """A certificate that was good once: the device may go on, and the broker will not take it."""
 
 
-def check_credentials(settings: MqttSettings, now: datetime | None = None) -> list[str]:
-    """Look at this device's certificate and key.
-
-    Args:
-        settings: which files.
-        now: with a time zone; the clock's by default.
-
-    Returns:
-        One line for each thing that is doubtful.
-
-    Raises:
-        UsageError: a file cannot be read, is not PEM, or the key is not the certificate's.
-        ExpiredError: all is well but that the certificate has expired.
-    """
-    if settings.cert_file is None:
-        return []
-    now = now or datetime.now(timezone.utc)
-    certificate = _certificate(settings.cert_file)
-    key_file = settings.key_file or settings.cert_file
-    _check_key(certificate, key_file, settings)
-    if certificate.not_valid_after_utc <= now:
-        ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
-        raise ExpiredError(f"{settings.cert_file}: this device's certificate expired on {ends}; renew it")
-    doubts = [_early(settings.cert_file, certificate, now), own_expiry(settings, now), _openness(key_file)]
-    return [doubt for doubt in doubts if doubt]
-
-
-def own_expiry(settings: MqttSettings, now: datetime) -> str:
-    """A warning where this device's certificate ends soon; empty where it does not, or there is none.
-
-    Args:
-        settings: which file; it is read again.
-        now: with a time zone.
-    """
-    if settings.cert_file is None:
-        return ""
-    try:
-        ends = _certificate(settings.cert_file).not_valid_after_utc
-    except UsageError as cause:
-        return str(cause)
-    return expiry_line(f"{settings.cert_file}: this device's certificate", ends, now, "renew it in its place")
-
-
-def expiry_line(what: str, ends: datetime, now: datetime, advice: str) -> str:
-    """A warning where a certificate ends within `AHEAD`; otherwise empty.
-
-    Args:
-        what: the certificate, for people.
-        ends: when it does, with a time zone.
-        now: with a time zone.
-        advice: what to do.
-    """
-    left = ends - now
-    if left > AHEAD:
-        return ""
-    if left <= timedelta(0):
-        return f"{what} expired on {ends:%Y-%m-%d}; {advice}"
-    days = left.days
-    return f"{what} ends on {ends:%Y-%m-%d}, in {days} {'day' if days == 1 else 'days'}; {advice}"
-
-
-def valid_until(settings: MqttSettings) -> datetime | None:
-    """When this device's certificate ends; None where there is none that can be read."""
-    try:
-        return _certificate(settings.cert_file).not_valid_after_utc if settings.cert_file is not None else None
-    except UsageError:
-        return None
-
-
-def _certificate(path: Path) -> Certificate:
-    from cryptography import x509  # only who has such a certificate pays for it
-
-    data = _read(path, "this device's certificate")
-    try:
-        return x509.load_pem_x509_certificates(data)[0]
-    except ValueError:
-        raise UsageError(f"{path}: not a PEM file of this device's certificate") from None
-
-
-def _check_key(certificate: Certificate, path: Path, settings: MqttSettings) -> None:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-
-    data = _read(path, "the private key")
-    is_encrypted = b"ENCRYPTED" in data
-    if is_encrypted and settings.key_password is None:
-        raise UsageError(
-            f"{path}: the private key is encrypted; name a file with its password: key_password_file "
-            "(--mqtt-key-password-file)"
-        )
-    word = settings.key_password.reveal().encode() if is_encrypted and settings.key_password else None
-    try:
-        key = load_pem_private_key(data, word)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # not chained: nobody knows what it repeats
-        why = "its password is wrong, or it is damaged" if is_encrypted else "not a PEM file of a private key"
-        raise UsageError(f"{path}: {why}") from None
-    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
-        raise UsageError(f"{path}: not the private key of the certificate in {settings.cert_file}")
-
-
-def _early(path: Path, certificate: Certificate, now: datetime) -> str:
-    begins = certificate.not_valid_before_utc
-    if begins <= now:
-        return ""
-    return f"{path}: this device's certificate is valid from {begins:%Y-%m-%d %H:%M} UTC on; is the clock right?"
-
-
-def _openness(path: Path) -> str:
-    mode = path.stat().st_mode & 0o777
-    return f"{path}: every user can read the private key (mode {mode:04o}); chmod 600 {path}" if mode & _OTHERS else ""
-
-
-def _read(path: Path, what: str) -> bytes:
-    try:
-        return read_regular(path)
-    except OSError as cause:
-        raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from None
-
-
-UNUSABLE = "a file of this device cannot be used"
-NO_TLS = "what answers there speaks no TLS"
-OLD_TLS = "the broker speaks no TLS of 1.2 or newer"
-
-_OURS = ("the broker's certificate", UNUSABLE, NO_TLS, OLD_TLS)
-
-
-def refusal(detail: str) -> str:
-    """Why there is no connection before somebody mends something, for people.
-
-    Args:
-        detail: of a link that was refused.
-    """
-    return f"not connected: {detail}" if detail.startswith(_OURS) else f"refused us ({detail})"
-
-
-# OpenSSL's numbers of what verifying a certificate found (X509_V_ERR_... in x509_vfy.h).
-_NOT_YET_VALID, _EXPIRED = 9, 10
-_UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
-_OTHER_NAME = frozenset({62, 64})
-_OLD_TLS = frozenset({"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION"})
-_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
-_WANTS_OURS = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE"})
-_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-_ALERT = "_ALERT_"  # in the name of whatever the other side complained about
-
-
 class BrokerSocket(ssl.SSLSocket):
-    """Remembers why reading failed: paho tells nobody.
+    """A socket that remembers why reading failed, because paho tells nobody.
 
     Attributes:
         trouble: the broker's last word, where it was a complaint.
@@ -204,7 +65,7 @@ class BrokerSocket(ssl.SSLSocket):
 
 
 class BrokerTls(ssl.SSLContext):
-    """For one connection; knows its socket, which paho wraps and, where the handshake fails, forgets to close.
+    """The context of one connection; it knows its socket, which paho forgets to close where the handshake fails.
 
     Attributes:
         connection: the socket, once there is one.
@@ -213,19 +74,9 @@ class BrokerTls(ssl.SSLContext):
     connection: BrokerSocket | None = None
     sslsocket_class = BrokerSocket
 
-    def wrap_socket(
-        self,
-        sock: socket.socket,
-        server_side: bool = False,
-        do_handshake_on_connect: bool = True,
-        suppress_ragged_eofs: bool = True,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLSocket:
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
         """Wrap a socket; see `ssl.SSLContext.wrap_socket`."""
-        wrapped = super().wrap_socket(
-            sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, server_hostname, session
-        )
+        wrapped = super().wrap_socket(*args, **options)
         self.connection = wrapped if isinstance(wrapped, BrokerSocket) else None
         return wrapped
 
@@ -236,14 +87,14 @@ class BrokerTls(ssl.SSLContext):
         return connection is not None and connection.fileno() >= 0 and connection.pending() > 0
 
     def broker_expiry(self) -> datetime | None:
-        """When the certificate that the broker showed ends; None before it did."""
+        """Return when the certificate that the broker showed ends; None before it did."""
         certificate = self.connection.getpeercert() if self.connection is not None else None
         ends = (certificate or {}).get("notAfter")
         return _moment(ends) if isinstance(ends, str) else None
 
 
 def broker_tls(settings: MqttSettings) -> BrokerTls | None:
-    """What encrypts one connection; None where the settings want no encryption.
+    """Make what encrypts one connection; None where the settings want no encryption.
 
     Raises:
         UsageError: a file cannot be read, or is not what it should be.
@@ -259,8 +110,121 @@ def broker_tls(settings: MqttSettings) -> BrokerTls | None:
     return context
 
 
+def _load_authorities(context: ssl.SSLContext, file: Path | None) -> None:
+    if file is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        return
+    try:
+        read_regular(file, LIST_BYTES)  # OpenSSL, which reads it again, waits at a pipe and reads a device for ever
+        context.load_verify_locations(cafile=str(file))
+    except (OSError, ValueError) as cause:
+        _raise_shortage(cause)
+        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError):
+            raise UsageError(f"{file}: the authorities' certificates cannot be read: {cause.strerror}") from cause
+        raise UsageError(f"{file}: not a PEM file of CA certificates: {cause}") from cause
+
+
+def _load_own(context: ssl.SSLContext, settings: MqttSettings, cert_file: Path) -> None:
+    key_file = settings.key_file or cert_file
+    password = settings.key_password.reveal() if settings.key_password is not None else ""
+    try:
+        for file in {cert_file, key_file}:
+            read_regular(file)  # as of the authorities
+        context.load_cert_chain(cert_file, key_file, password=lambda: password)  # else OpenSSL asks on the terminal
+    except ssl.SSLError as cause:
+        detail = cause.reason or "its password is wrong, or it is damaged"
+        raise UsageError(f"{cert_file} and {key_file}: not a certificate and its private key: {detail}") from None
+    except (OSError, ValueError) as cause:
+        _raise_shortage(cause)
+        reason = getattr(cause, "strerror", None) or "its password cannot be used"
+        raise UsageError(f"{cert_file} or {key_file}: cannot be read: {reason}") from None
+
+
+def _raise_shortage(cause: OSError | ValueError) -> None:
+    """Raise what passes by itself, and is no fault of a file."""
+    if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
+        raise OSError(cause.errno, cause.strerror) from cause
+
+
+def check_credentials(settings: MqttSettings, now: datetime | None = None) -> list[str]:
+    """Look at this device's certificate and its private key.
+
+    Args:
+        settings: which files.
+        now: with a time zone; the clock's by default.
+
+    Returns:
+        One line for each thing that is doubtful.
+
+    Raises:
+        UsageError: a file cannot be read, is not PEM, or the key is not the certificate's.
+        ExpiredError: all is well but that the certificate has expired.
+    """
+    file = settings.cert_file
+    if file is None:
+        return []
+    now = now or datetime.now(timezone.utc)
+    certificate = _certificate(file)
+    key_file = settings.key_file or file
+    _check_key(certificate, key_file, settings)
+    if certificate.not_valid_after_utc <= now:
+        ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+        raise ExpiredError(f"{file}: this device's certificate expired on {ends}; renew it")
+    doubts: list[str] = []
+    begins = certificate.not_valid_before_utc
+    if begins > now:
+        moment = f"{begins:%Y-%m-%d %H:%M} UTC"
+        doubts.append(f"{file}: this device's certificate is valid from {moment} on; is the clock right?")
+    doubts.append(own_expiry(settings, now))
+    mode = key_file.stat().st_mode & 0o777
+    if mode & _OTHERS:
+        doubts.append(f"{key_file}: every user can read the private key (mode {mode:04o}); chmod 600 {key_file}")
+    return [doubt for doubt in doubts if doubt]
+
+
+def own_expiry(settings: MqttSettings, now: datetime) -> str:
+    """Return a warning where this device's certificate ends soon; empty where it does not, or there is none.
+
+    Args:
+        settings: which file; it is read again.
+        now: with a time zone.
+    """
+    if settings.cert_file is None:
+        return ""
+    try:
+        ends = _certificate(settings.cert_file).not_valid_after_utc
+    except UsageError as cause:
+        return str(cause)
+    return expiry_line(f"{settings.cert_file}: this device's certificate", ends, now, "renew it in its place")
+
+
+def valid_until(settings: MqttSettings) -> datetime | None:
+    """Return when this device's certificate ends; None where there is none that can be read."""
+    try:
+        return _certificate(settings.cert_file).not_valid_after_utc if settings.cert_file is not None else None
+    except UsageError:
+        return None
+
+
+def expiry_line(what: str, ends: datetime, now: datetime, advice: str) -> str:
+    """Return a warning where a certificate ends within 30 days; otherwise an empty line.
+
+    Args:
+        what: the certificate, for people.
+        ends: when it does, with a time zone.
+        now: with a time zone.
+        advice: what to do.
+    """
+    left = ends - now
+    if left > _AHEAD:
+        return ""
+    if left <= timedelta(0):
+        return f"{what} expired on {ends:%Y-%m-%d}; {advice}"
+    return f"{what} ends on {ends:%Y-%m-%d}, in {left.days} {'day' if left.days == 1 else 'days'}; {advice}"
+
+
 def check_authorities(settings: MqttSettings, now: datetime) -> str:
-    """Look at the file of authorities alone; what else a connection needs, `check_credentials` looks at.
+    """Look at the file of authorities.
 
     Args:
         settings: which file; it is read again. The system's authorities are the system's matter.
@@ -270,15 +234,14 @@ def check_authorities(settings: MqttSettings, now: datetime) -> str:
         A warning where one of them ends soon; otherwise empty.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is no file of authorities.
         OSError: as of `broker_tls`.
     """
-    lines = [_authority_line(settings, *one, now) for one in _authorities(settings)]
-    return "; ".join(filter(None, lines))
+    return "; ".join(filter(None, (_authority_line(settings, *one, now) for one in _authorities(settings))))
 
 
 def authorities_expiry(settings: MqttSettings, now: datetime) -> str:
-    """The same of a connection that is there; see `check_authorities`."""
+    """Return the warning or the error of `check_authorities`, for a connection that is there."""
     try:
         return check_authorities(settings, now)
     except UsageError as cause:
@@ -287,56 +250,8 @@ def authorities_expiry(settings: MqttSettings, now: datetime) -> str:
         return ""
 
 
-def explain(error: ssl.SSLError, settings: MqttSettings) -> str:
-    """Why there is no encrypted connection, and what to do, for people."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _mistrust(error, settings)
-    reason = error.reason or str(error)
-    if reason in _OLD_TLS:
-        return f"{OLD_TLS}; update it, an older one is not spoken"
-    if reason in _NO_TLS:
-        return f"{NO_TLS}; is it the right port, or mqtt:// (ws://) without the s?"
-    if reason in _WANTS_OURS and settings.cert_file is None:
-        return f"{WANTS_OURS} ({reason})"
-    if _ALERT in reason and settings.cert_file is not None:
-        return f"the broker does not take the certificate in {settings.cert_file} ({reason}); is it by its authority?"
-    return f"no encrypted connection: {reason}"
-
-
-WANTS_OURS = "the broker wants a certificate of this device; give cert_file and key_file (--mqtt-cert-file)"
-"""For people."""
-
-
-def _mistrust(error: ssl.SSLCertVerificationError, settings: MqttSettings) -> str:
-    code, message = error.verify_code, error.verify_message.rstrip(".")
-    now = datetime.now(timezone.utc)
-    if code == _EXPIRED:
-        authorities = _authorities(settings)
-        lines = [_authority_line(settings, name, ends, now) for name, ends in authorities if ends <= now]
-        if len(lines) < len(authorities) or not authorities:
-            lines.append("the broker's certificate, or its authority's, has expired; renew it at the broker")
-        return "; or ".join(lines)
-    if code == _NOT_YET_VALID:
-        return (
-            f"the broker's certificate is not valid yet; is this device's clock right? It is {now:%Y-%m-%d %H:%M} UTC"
-        )
-    if code in _OTHER_NAME:
-        return f"the broker's certificate is of another name: {message}; write the one that it is for into the URL"
-    if code in _UNKNOWN_AUTHORITY:
-        known = f"the authorities in {settings.ca_file}" if settings.ca_file else "the system's authorities"
-        untrusted = f"the broker's certificate is not trusted ({message})"
-        return f"{untrusted}: by none of {known}; give its own, ca_file (--mqtt-ca-file)"
-    return f"the broker's certificate is not trusted: {message}"
-
-
-def _raise_shortage(cause: OSError | ValueError) -> None:
-    """What passes by itself is no fault of a file."""
-    if isinstance(cause, OSError) and cause.errno in _SHORTAGES:
-        raise OSError(cause.errno, cause.strerror) from cause
-
-
 def _authorities(settings: MqttSettings) -> list[tuple[str, datetime]]:
-    """Name and end of those in the file; of one name the last is the one that counts."""
+    """Return name and end of each authority in the file; of one name the last is the one that counts."""
     if settings.ca_file is None:
         return []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -359,31 +274,86 @@ def _moment(text: str) -> datetime:
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), timezone.utc)
 
 
-def _load_authorities(context: ssl.SSLContext, file: Path | None) -> None:
-    if file is None:
-        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-        return
+def _certificate(path: Path) -> Certificate:
+    from cryptography import x509  # only who has such a certificate pays for it
+
     try:
-        read_regular(file, LIST_BYTES)  # OpenSSL, which reads it again, waits at a pipe and reads a device for ever
-        context.load_verify_locations(cafile=str(file))
-    except (OSError, ValueError) as cause:
-        _raise_shortage(cause)
-        if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError):
-            raise UsageError(f"{file}: the authorities' certificates cannot be read: {cause.strerror}") from cause
-        raise UsageError(f"{file}: not a PEM file of CA certificates: {cause}") from cause
+        return x509.load_pem_x509_certificates(_read(path, "this device's certificate"))[0]
+    except ValueError:
+        raise UsageError(f"{path}: not a PEM file of this device's certificate") from None
 
 
-def _load_own(context: ssl.SSLContext, settings: MqttSettings, cert_file: Path) -> None:
-    key_file = settings.key_file or cert_file
-    word = settings.key_password.reveal() if settings.key_password is not None else ""
+def _check_key(certificate: Certificate, path: Path, settings: MqttSettings) -> None:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+    data = _read(path, "the private key")
+    is_encrypted = b"ENCRYPTED" in data
+    if is_encrypted and settings.key_password is None:
+        raise UsageError(
+            f"{path}: the private key is encrypted; name a file with its password: key_password_file "
+            "(--mqtt-key-password-file)"
+        )
+    password = settings.key_password.reveal().encode() if is_encrypted and settings.key_password else None
     try:
-        for file in {cert_file, key_file}:
-            read_regular(file)  # as of the authorities
-        context.load_cert_chain(cert_file, key_file, password=lambda: word)  # without one OpenSSL asks on the terminal
-    except ssl.SSLError as cause:
-        detail = cause.reason or "its password is wrong, or it is damaged"
-        raise UsageError(f"{cert_file} and {key_file}: not a certificate and its private key: {detail}") from None
-    except (OSError, ValueError) as cause:
-        _raise_shortage(cause)
-        reason = getattr(cause, "strerror", None) or "its password cannot be used"
-        raise UsageError(f"{cert_file} or {key_file}: cannot be read: {reason}") from None
+        key = load_pem_private_key(data, password)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # not chained: nobody knows what it repeats
+        why = "its password is wrong, or it is damaged" if is_encrypted else "not a PEM file of a private key"
+        raise UsageError(f"{path}: {why}") from None
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
+        raise UsageError(f"{path}: not the private key of the certificate in {settings.cert_file}")
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return read_regular(path)
+    except OSError as cause:
+        raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from None
+
+
+def refusal(detail: str) -> str:
+    """Say for people who refuses whom, before somebody mends something.
+
+    Args:
+        detail: of a connection that was refused.
+    """
+    return f"not connected: {detail}" if detail.startswith(_OURS) else f"refused us ({detail})"
+
+
+def explain(error: ssl.SSLError, settings: MqttSettings) -> str:
+    """Say for people why there is no encrypted connection, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _explain_distrust(error, settings)
+    reason = error.reason or str(error)
+    if reason in _OLD_TLS_REASONS:
+        return f"{_OLD_TLS}; update it, an older one is not spoken"
+    if reason in _NO_TLS_REASONS:
+        return f"{_NO_TLS}; is it the right port, or mqtt:// (ws://) without the s?"
+    if reason in _WANTS_OURS_REASONS and settings.cert_file is None:
+        return f"{WANTS_OURS} ({reason})"
+    if "_ALERT_" in reason and settings.cert_file is not None:  # the other side complained
+        return f"the broker does not take the certificate in {settings.cert_file} ({reason}); is it by its authority?"
+    return f"no encrypted connection: {reason}"
+
+
+def _explain_distrust(error: ssl.SSLCertVerificationError, settings: MqttSettings) -> str:
+    code, message = error.verify_code, error.verify_message.rstrip(".")
+    now = datetime.now(timezone.utc)
+    if code == _EXPIRED:
+        authorities = _authorities(settings)
+        lines = [_authority_line(settings, name, ends, now) for name, ends in authorities if ends <= now]
+        if len(lines) < len(authorities) or not authorities:
+            lines.append("the broker's certificate, or its authority's, has expired; renew it at the broker")
+        return "; or ".join(lines)
+    if code == _NOT_YET_VALID:
+        return (
+            f"the broker's certificate is not valid yet; is this device's clock right? It is {now:%Y-%m-%d %H:%M} UTC"
+        )
+    if code in _OTHER_NAME:
+        return f"the broker's certificate is of another name: {message}; write the one that it is for into the URL"
+    if code in _UNKNOWN_AUTHORITY:
+        known = f"the authorities in {settings.ca_file}" if settings.ca_file else "the system's authorities"
+        untrusted = f"the broker's certificate is not trusted ({message})"
+        return f"{untrusted}: by none of {known}; give its own, ca_file (--mqtt-ca-file)"
+    return f"the broker's certificate is not trusted: {message}"

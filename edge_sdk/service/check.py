@@ -316,9 +316,9 @@ def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: 
         cpu_share=settings.cpu_share,
         runs=runs,
         reason=reason,
-        result_topic=None if topics is None else topics.result(settings.camera),
-        event_topic=topics.event(settings.camera) if topics is not None and settings.events else None,
-        snapshot_topic=topics.snapshot(settings.camera) if topics is not None and settings.snapshots else None,
+        result_topic=None if topics is None else topics.of("result", settings.camera),
+        event_topic=topics.of("event", settings.camera) if topics is not None and settings.events else None,
+        snapshot_topic=topics.of("snapshot", settings.camera) if topics is not None and settings.snapshots else None,
         events=tuple(label for rule in settings.events for label in rule.labels),
         problems=tuple(map(Problem.of, found)),
     )

@@ -109,7 +109,7 @@ class SnapshotRequests:
             jpeg, width, height = jpeg_of(shot.image, command.width, _QUALITY)
         except Exception as cause:  # noqa: BLE001 - want of memory, or of OpenCV's, is the request's failure alone
             return cause
-        topic = broker.topics.snapshot(command.camera)
+        topic = broker.topics.of("snapshot", command.camera)
         broker.snapshot(command.camera, jpeg, shot.seq)
         return Picture(topic=topic, width=width, height=height, bytes=len(jpeg), seq=shot.seq)
 

@@ -56,7 +56,7 @@ class HomeAssistantReporter:
         self._clock_s, self._uniform, self._pictured = clock_s, uniform, frozenset(pictured)
         self._discovery = Discovery(settings, topics, allowed, edge_sdk.__version__)
         self.topics = self._discovery.topics_heard
-        self._seen = topics.seen
+        self._topics = topics
         self._told: tuple[tuple[Camera, ...], tuple[str, ...], Machine] | None = None
         self._teller: object = None
         self._repeat_at: float | None = None
@@ -89,7 +89,9 @@ class HomeAssistantReporter:
             for topic in self._discovery.topics_left:
                 broker.keep("discovery", topic, b"")
             for name in () if self._is_enabled else names:
-                broker.keep("seen", self._seen(name), b"")  # by an earlier run: there was nobody else to read it
+                broker.keep(
+                    "seen", self._topics.of("seen", name), b""
+                )  # by an earlier run: there was nobody else to read it
             self._look_at_labels(*told[:2])
         if self._repeat_at is not None and self._clock_s() >= self._repeat_at:
             self._repeat_at = None

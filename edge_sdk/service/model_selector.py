@@ -584,7 +584,7 @@ class ModelSelector:
         def is_tuning() -> bool:
             return tuner is not None and not tuner.done
 
-        announcing = StateReporter(encoder.answers_by, stream.announce, is_tuning)
+        announcing = StateReporter(encoder.answers_by, stream.report_running, is_tuning)
         board, watch = stack.enter_context(self._shared.machine.watching())
         self._watch = watch
         self._usable = watch.cores.usable

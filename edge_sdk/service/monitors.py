@@ -251,7 +251,7 @@ class WatchedSource:
 
     def _tell_stream(self) -> None:
         if self._status is not None:
-            self._stream.source(SourceState(status=self._status.value, trouble=self._trouble, since=self._since))
+            self._stream.report_source(SourceState(status=self._status.value, trouble=self._trouble, since=self._since))
 
     def _line(self, status: SourceStatus, trouble: str) -> str:
         if status is SourceStatus.OPENED:

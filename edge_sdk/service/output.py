@@ -194,7 +194,7 @@ class Output:
                 seats=self._seats,
                 on_state=lambda state, detail: self._say_broker(mqtt.address, state, detail),
                 events=self._opened_events(mqtt),
-                on_doubt=lambda line: self._say_doubt(mqtt.address, line),
+                on_warning=lambda line: self._say_doubt(mqtt.address, line),
                 make_link=self._make_link,
                 listens_to=topics_of(self._settings),
                 receiver=self._receiver,

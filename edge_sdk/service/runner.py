@@ -173,14 +173,14 @@ class Obeying:
             control.wants_shot = False
             control.shot = Shot(result.frame.image.copy(), result.frame.seq)
         if self._controls.sees:
-            self._stream.see(result)
+            self._stream.report_seen(result)
 
     def _obey(self, loop: Loop, control: CameraControls) -> None:
         self._version = control.version
         loop.least_gap_ns = _gap_ns(control.max_fps) if self._is_paced else 0
         if self._controls.are_told:
             lowest = self._lowest if control.confidence is None else control.confidence
-            self._stream.controls(
+            self._stream.report_controls(
                 ControlState(
                     paused=control.paused,
                     confidence=msgspec.UNSET if self._lowest is None or lowest is None else lowest,

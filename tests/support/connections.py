@@ -14,9 +14,9 @@ import msgspec
 from edge_sdk.core.threads import Backoff
 from edge_sdk.fleet.fleet import Fleet
 from edge_sdk.fleet.messages import Address, read
-from edge_sdk.messages.schema import Message
+from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import Answer, Incoming, Kind, Phase, Wakeup
+from edge_sdk.publishing.connection import Answer, Phase, Receiver, Wakeup
 from edge_sdk.publishing.publisher import MqttPublisher, MqttStream
 from edge_sdk.publishing.queues import MemoryOutbox
 from edge_sdk.publishing.session import State
@@ -38,7 +38,7 @@ class FakeLink:
         window: int = 20,
         answers: bool = True,
         complaint: str = "",
-        judge: Callable[[Kind, Message], tuple[str, int]] | None = None,
+        judge: Callable[[MessageKind, Message], tuple[str, int]] | None = None,
         limit: int = 10**9,
     ) -> None:
         self.phase: Phase = "opening"
@@ -50,15 +50,15 @@ class FakeLink:
         self._judge = judge or (lambda _kind, _message: (complaint, 0x80 if complaint else 0))
         self._limit = limit
         self._unanswered: list[int] = []
-        self.published: list[tuple[Kind, Message]] = []
+        self.published: list[tuple[MessageKind, Message]] = []
         self.most_unanswered = 0
         self.is_heard = False
         self.doubtful: dict[str, str] = {}
         self.goodbye: bool | None = None
         self.pace, self.pause_s = 10**9, 0.0  # messages that are answered at once, and how long that takes
+        self.receiver: Receiver | None = None
         self.subscribed: list[str] = []
-        self.incoming: list[Incoming] = []
-        self.refused: list[str] = []
+        self._topics: Sequence[str] = ()
         self.may_open = threading.Event()
         self.may_open.set()
 
@@ -70,6 +70,7 @@ class FakeLink:
     def turn(self, timeout_s: float, wakeup: Wakeup) -> None:
         if self.phase == "opening":
             self.phase, self.detail = self._becomes
+            self.subscribed += self._topics
         elif timeout_s and not (self.answers and self._unanswered):
             self._poll(timeout_s, wakeup)
 
@@ -82,13 +83,13 @@ class FakeLink:
                 wakeup.clear()
                 return
 
-    def fits(self, kind: Kind, message: Message) -> bool:
+    def fits(self, kind: MessageKind, message: Message) -> bool:
         return kind not in ("result", "event", "snapshot") or len(message.payload) <= self._limit
 
-    def acknowledges(self, kind: Kind) -> bool:
+    def acknowledges(self, kind: MessageKind) -> bool:
         return True
 
-    def publish(self, kind: Kind, message: Message) -> int:
+    def publish(self, kind: MessageKind, message: Message) -> int:
         self.published.append((kind, message))
         self._unanswered.append(len(self.published))
         self.most_unanswered = max(self.most_unanswered, len(self._unanswered))
@@ -105,18 +106,10 @@ class FakeLink:
         is_heard, self.is_heard = self.is_heard, False
         return is_heard or (self.answers and bool(self._unanswered))
 
-    def subscribe(self, topics: Sequence[str]) -> None:
-        self.subscribed += topics
+    def listen(self, topics: Sequence[str], receiver: Receiver) -> None:
+        self.receiver, self._topics = receiver, topics
 
-    def received(self) -> list[Incoming]:
-        received, self.incoming = self.incoming, []
-        return received
-
-    def refusals(self) -> list[str]:
-        refusals, self.refused = self.refused, []
-        return refusals
-
-    def doubts(self) -> dict[str, str]:
+    def warnings(self) -> dict[str, str]:
         return dict(self.doubtful)
 
     def close(self, *, politely: bool) -> None:
@@ -125,7 +118,7 @@ class FakeLink:
     def drop(self, detail: str) -> None:
         self.phase, self.detail = "lost", detail
 
-    def documents(self, *kinds: Kind) -> list[dict[str, Any]]:
+    def documents(self, *kinds: MessageKind) -> list[dict[str, Any]]:
         """What was published of some kinds, in order."""
         return [msgspec.json.decode(message.payload) for kind, message in list(self.published) if kind in kinds]
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.messages.commands import response_schema
+from edge_sdk.messages.schema import message_schema
 from edge_sdk.publishing.client import WINDOW
 from tests.support.broker import Broker, DeafBroker, Proxy, wait_until
 from tests.support.requester import ALL, DEVICE, Requester, running, write_config
@@ -131,7 +131,7 @@ def test_answers_keep_to_their_schema(requester: Requester) -> None:
     assert (state["source"], state["controls"]["paused"]) == ("opened", False)
     requester.do("snapshot", camera="gate")
     requester.ask(b"{")
-    validator = jsonschema.Draft202012Validator(msgspec.json.decode(response_schema()))
+    validator = jsonschema.Draft202012Validator(msgspec.json.decode(message_schema("response")))
     answers = requester.answers()
     assert len(answers) == 3
     assert [error.message for answer in answers for error in validator.iter_errors(answer)] == []

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from edge_sdk.core.protocols import Event
-from edge_sdk.messages.encoder import message_schema
-from edge_sdk.messages.schema import Channel, Running, SourceState, TelemetryMessage
+from edge_sdk.messages.schema import Channel, Running, SourceState, TelemetryMessage, message_schema
 from tests.support.broker import Broker, Subscriber
 from tests.support.results import IDENTITY
 from tests.support.subscribers import (
@@ -83,8 +82,8 @@ def test_what_a_device_says_keeps_to_its_schemas(broker: Broker) -> None:
                 late.wait_for(lambda messages: len(messages) == 1, "the retained status")
                 assert statuses(late) == [("online", None, True)]
                 assert documents(late.messages())[0]["versions"] == {"edge_sdk": "0.0"}
-            door.source(SourceState(status="lost", trouble="connection refused", since=NOW))
-            door.announce(Running(variant="int8", every=1, rung=0, rungs=1, reason="start"))
+            door.report_source(SourceState(status="lost", trouble="connection refused", since=NOW))
+            door.report_running(Running(variant="int8", every=1, rung=0, rungs=1, reason="start"))
             door.warn("hung", "a run came to no end")
             publisher.warn("disk", "12 MB are free")
             subscriber.wait_for(lambda _: "warnings" in latest_state(subscriber), "the state")

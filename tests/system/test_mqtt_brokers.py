@@ -61,7 +61,7 @@ def test_events_wait_for_a_broker_that_takes_qos_1(tmp_path: Path) -> None:
     with (
         Broker(tmp_path, config=["max_qos 0"]) as broker,
         Subscriber(broker) as subscriber,
-        publishing_to(broker, qos=1, on_doubt=doubts.append) as (publisher, door),
+        publishing_to(broker, qos=1, on_warning=doubts.append) as (publisher, door),
     ):
         for number in range(30):  # more than a window
             door.put(Event(kind=f"{number}"))
@@ -129,7 +129,7 @@ def test_a_broker_that_knows_no_mqtt_5_is_spoken_to_in_3_1_1(tmp_path: Path) -> 
     doubts: list[str] = []
     with Broker(tmp_path) as broker, Subscriber(broker) as subscriber, OldBroker(broker) as old:
         settings = MqttSettings(device="pi", host="127.0.0.1", port=old.port, qos=1)
-        publisher = MqttPublisher(settings, IDENTITY, on_doubt=doubts.append, backoff=Backoff(0.01, 0.1))
+        publisher = MqttPublisher(settings, IDENTITY, on_warning=doubts.append, backoff=Backoff(0.01, 0.1))
         door = publisher.stream("door", make_encoder())
         put(door, 1)
         until(publisher, lambda s: s.acknowledged == 1, "the answer")

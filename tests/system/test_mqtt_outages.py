@@ -141,7 +141,7 @@ def test_a_message_above_the_limit_is_dropped_and_not_tried_for_ever(tmp_path: P
     with (
         Broker(tmp_path, config=["max_packet_size 2000"]) as broker,
         Subscriber(broker) as subscriber,
-        publishing_to(broker, qos=1, on_doubt=said.append) as (publisher, door),
+        publishing_to(broker, qos=1, on_warning=said.append) as (publisher, door),
     ):
         put(door, 1)
         put(door, 2, count=100)
@@ -225,7 +225,9 @@ def test_a_picture_for_which_a_link_is_too_slow_is_given_up_in_its_own_words(tmp
         Broker(tmp_path) as broker,
         Subscriber(broker) as subscriber,
         Proxy(broker.port, bytes_per_s=4000) as proxy,
-        publishing_to(broker, port=proxy.port, on_state=lambda *s: said.append(s[1]), on_doubt=said.append, **ways) as (
+        publishing_to(
+            broker, port=proxy.port, on_state=lambda *s: said.append(s[1]), on_warning=said.append, **ways
+        ) as (
             publisher,
             door,
         ),

@@ -7,24 +7,12 @@ what AsyncAPI's own schema object goes by.
 from __future__ import annotations
 
 import inspect
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from edge_sdk.messages.commands import Command, ResponseMessage
-from edge_sdk.messages.encoder import SeenMessage
-from edge_sdk.messages.schema import (
-    SCHEMA_VERSION,
-    CameraKind,
-    EventMessage,
-    ResultMessage,
-    StateMessage,
-    StatusMessage,
-    TelemetryMessage,
-)
+from edge_sdk.messages.schema import MESSAGES, SCHEMA_VERSION, MessageKind
 from edge_sdk.messages.topics import Topics
-from edge_sdk.publishing.client import ANSWER_EXPIRY_S
-from edge_sdk.publishing.settings import MqttSettings
 
 _Json: TypeAlias = dict[str, Any]
 
@@ -40,24 +28,11 @@ _DISCOVERY = "{home_assistant}/device/{id}/config"
 _REF = "#/components/schemas/{name}"
 
 
-class _Published(NamedTuple):
-    """One kind of message, which a device sends or receives; without a type it is a picture."""
-
-    kind: str
-    summary: str
-    type: Any
-    qos: int = 1
-    is_retained: bool = False
-    expiry_s: int | None = None
-    action: Literal["send", "receive"] = "send"
-
-
 def asyncapi_document() -> bytes:
     """The document, JSON, indented."""
-    published = _published()
-    types = [each.type for each in published if each.type is not None]
-    payloads, schemas = msgspec.json.schema_components(types, ref_template=_REF)
-    by_kind = dict(zip((each.kind for each in published if each.type is not None), payloads, strict=True))
+    written = {name: kind.type for name, kind in MESSAGES.items() if kind.type is not None}
+    payloads, schemas = msgspec.json.schema_components(written.values(), ref_template=_REF)
+    by_kind = dict(zip(written, payloads, strict=True))
     document: _Json = {
         "asyncapi": "3.0.0",
         "info": {
@@ -67,85 +42,58 @@ def asyncapi_document() -> bytes:
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
         },
         "defaultContentType": "application/json",
-        "channels": {each.kind: _channel(each) for each in published},
-        "operations": {each.kind: _operation(each) for each in published},
+        "channels": {name: _channel(name) for name in MESSAGES},
+        "operations": {name: _operation(name) for name in MESSAGES},
         "components": {
-            "messages": {each.kind: _message(each, by_kind.get(each.kind)) for each in published},
+            "messages": {name: _message(name, by_kind.get(name)) for name in MESSAGES},
             "schemas": {name: _draft7(schema) for name, schema in sorted(schemas.items())},
         },
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
-def _published() -> list[_Published]:
-    settings = MqttSettings(host="broker", port=1883, device="device")
-    of_cameras: list[tuple[CameraKind, str, Any]] = [
-        ("result", "What one frame shows", ResultMessage),
-        ("event", "Something that happened on a camera", EventMessage),
-        ("snapshot", "A picture of a camera", None),
-    ]
-    ways = settings.channels
-    return [
-        _Published("status", "Whether the device is online, and with which models", StatusMessage, is_retained=True),
-        _Published("state", "How the device and its cameras do", StateMessage, is_retained=True),
-        _Published("telemetry", "How the machine does", TelemetryMessage, qos=0, expiry_s=settings.expiry_s),
-        *(
-            _Published(kind, summary, message, qos=ways[kind].qos, expiry_s=ways[kind].expiry_s)
-            for kind, summary, message in of_cameras
-        ),
-        _Published("seen", "What a camera sees at present, in few words", SeenMessage, is_retained=True),
-        _Published("discovery", "What Home Assistant is told of the device", dict[str, Any], is_retained=True),
-        _Published(
-            "command", "What the device is asked to do, where that is allowed", Command, action="receive", qos=0
-        ),
-        _Published("response", "What came of a command", ResponseMessage, expiry_s=ANSWER_EXPIRY_S),
-    ]
-
-
-def _channel(published: _Published) -> _Json:
-    address = _address(published.kind)
+def _channel(name: MessageKind) -> _Json:
+    address = _address(name)
     return {
         "address": address,
-        "summary": published.summary,
-        "parameters": {name: {"description": text} for name, text in _LEVELS.items() if f"{{{name}}}" in address},
-        "messages": {published.kind: {"$ref": f"#/components/messages/{published.kind}"}},
+        "summary": MESSAGES[name].summary,
+        "parameters": {level: {"description": text} for level, text in _LEVELS.items() if f"{{{level}}}" in address},
+        "messages": {name: {"$ref": f"#/components/messages/{name}"}},
     }
 
 
-def _address(kind: str) -> str:
+def _address(name: MessageKind) -> str:
     """The topic of a kind, with the names of its levels in their places."""
-    if kind == "discovery":
+    if not MESSAGES[name].topic:
         return _DISCOVERY
-    topics = Topics("prefix", "site", "device")
-    topic = getattr(topics, kind)
-    levels = (topic if isinstance(topic, str) else topic("camera")).split("/")
+    levels = Topics("prefix", "site", "device").of(name, "camera").split("/")
     return "/".join(f"{{{level}}}" if level in _LEVELS else level for level in levels)
 
 
-def _operation(published: _Published) -> _Json:
-    binding: _Json = {"qos": published.qos, "retain": published.is_retained, "bindingVersion": "0.2.0"}
-    if published.expiry_s is not None:
-        binding["messageExpiryInterval"] = published.expiry_s
+def _operation(name: MessageKind) -> _Json:
+    kind = MESSAGES[name]
+    binding: _Json = {"qos": kind.channel.qos, "retain": kind.is_retained, "bindingVersion": "0.2.0"}
+    if not kind.is_retained and not kind.is_received:
+        binding["messageExpiryInterval"] = kind.channel.expiry_s
     operation: _Json = {
-        "action": published.action,
-        "summary": published.summary,
-        "channel": {"$ref": f"#/channels/{published.kind}"},
-        "messages": [{"$ref": f"#/channels/{published.kind}/messages/{published.kind}"}],
+        "action": "receive" if kind.is_received else "send",
+        "summary": kind.summary,
+        "channel": {"$ref": f"#/channels/{name}"},
+        "messages": [{"$ref": f"#/channels/{name}/messages/{name}"}],
         "bindings": {"mqtt": binding},
     }
-    if published.kind == "command":
+    if name == "command":
         # MQTT 5's response topic; below the device's own, and that itself where none is named.
         operation["reply"] = {"channel": {"$ref": "#/channels/response"}}
     return operation
 
 
-def _message(published: _Published, payload: _Json | None) -> _Json:
-    is_sent = published.action == "send"
-    properties: _Json = {"schema": {"const": str(SCHEMA_VERSION)}, "stream": {"const": published.kind}}
-    if published.kind in ("result", "event", "snapshot"):
+def _message(name: MessageKind, payload: _Json | None) -> _Json:
+    properties: _Json = {"schema": {"const": str(SCHEMA_VERSION)}, "stream": {"const": name}}
+    if name in ("result", "event", "snapshot"):
         properties["seq"] = {"type": "string", "pattern": "^[0-9]+$"}
     required = list(properties)
-    if published.kind == "event":
+    if name == "event":
         properties["repeated"] = {"const": "1", "description": "Only where a broker may have had it before."}
     headers: _Json = {
         "type": "object",
@@ -154,10 +102,10 @@ def _message(published: _Published, payload: _Json | None) -> _Json:
         "required": required,
     }
     return {
-        "name": published.kind,
-        "title": published.summary,
+        "name": name,
+        "title": MESSAGES[name].summary,
         "contentType": "application/json" if payload is not None else "image/jpeg",
-        **({"headers": headers} if is_sent else {}),
+        **({"headers": headers} if not MESSAGES[name].is_received else {}),
         "payload": {"type": "string", "format": "binary"} if payload is None else _draft7(payload),
         "bindings": {"mqtt": {"payloadFormatIndicator": 0 if payload is None else 1, "bindingVersion": "0.2.0"}},
     }

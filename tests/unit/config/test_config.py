@@ -68,7 +68,7 @@ def test_what_is_said_becomes_a_setting(tmp_path: Path) -> None:
         *("broker", 1234, True, "edge", "hunter2"),
     )
     assert (mqtt.ca_file, mqtt.qos, mqtt.protocol) == (tmp_path / "ca.pem", 1, "3.1.1")
-    assert mqtt.topics.result("gate") == "x/y/home/pi/result/gate"
+    assert mqtt.topics.of("result", "gate") == "x/y/home/pi/result/gate"
     assert stream.source_password is not None
     assert stream.source_password.reveal() == "hunter2"
     assert msgspec.structs.replace(stream, source_password=None) == PipelineSettings(

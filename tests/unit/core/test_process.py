@@ -19,7 +19,6 @@ from onnx import helper
 from edge_sdk.core import threads
 from edge_sdk.core.machine import no_collection
 from edge_sdk.core.threads import Stop, stopping_on_signals
-from edge_sdk.publishing.publisher import load_client
 from tests.support import models as tiny
 
 
@@ -156,17 +155,6 @@ def test_no_garbage_is_looked_for_in_what_was_made_inside() -> None:
     with no_collection():
         pass
     assert not gc.isenabled()  # it stays off where it was off
-
-
-@pytest.mark.usefixtures("_collecting")
-def test_a_client_that_a_stream_loads_again_freezes_nothing() -> None:
-    """Each that begins, or takes another's place, asks for it; the one that left is garbage then, and in cycles."""
-    load_client()
-    frozen = gc.get_freeze_count()
-    made_since = [[index] for index in range(1000)]
-    load_client()
-    assert gc.get_freeze_count() - frozen < len(made_since)
-    assert gc.isenabled()
 
 
 # Memory that loading a model freed is the system's again, or serves other threads.

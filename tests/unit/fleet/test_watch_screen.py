@@ -155,7 +155,7 @@ def test_lost_messages_are_said_now_and_then_at_the_end_and_in_the_headline(as_j
     connection = _Connection("h:1", None)
     watch = _Watch(fleet, "edge/v1", "edge/v1/#", connection, None, None, as_json=as_json, warn=said.append)
     for lost, now in [(0, 0.0), (12, 1.0), (20, 5.0), (31, 12.0), (40, 13.0), (40, float("inf"))]:
-        watch._look_at_losses(lost, now)
+        watch._warn_of_losses(lost, now)
     assert [line.partition(" are lost")[0] for line in said] == [
         "warning: 12 messages",
         "warning: 19 messages",

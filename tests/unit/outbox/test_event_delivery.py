@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.messages.schema import Message
+from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox import outbox
 from edge_sdk.outbox.event import Losses
-from edge_sdk.publishing.connection import Kind
 from tests.support.connections import Door, FakeLink, door_over, put, until
 from tests.support.outboxes import TOPIC, WAIT_S, SlowDisk, delivered, outbox_at, payload
 from tests.support.outboxes import put as put_events
@@ -107,7 +106,7 @@ def test_an_answer_is_believed_once_the_broker_has_said_something_later(
 def test_what_the_broker_never_takes_does_not_hold_up_the_rest(tmp_path: Path, code: int) -> None:
     poison: list[int] = []
 
-    def judge(kind: Kind, message: Message) -> tuple[str, int]:
+    def judge(kind: MessageKind, message: Message) -> tuple[str, int]:
         is_poison = kind == "event" and any(b'"seq":%d}' % number in message.payload for number in poison)
         return ("Not authorized", code) if is_poison else ("", 0)
 
@@ -129,7 +128,7 @@ def test_what_the_broker_never_takes_does_not_hold_up_the_rest(tmp_path: Path, c
 def test_a_slip_in_an_acl_costs_no_event(tmp_path: Path) -> None:
     is_allowed = threading.Event()
 
-    def judge(kind: Kind, _message: Message) -> tuple[str, int]:
+    def judge(kind: MessageKind, _message: Message) -> tuple[str, int]:
         return ("Not authorized", 0x87) if kind == "event" and not is_allowed.is_set() else ("", 0)
 
     def warnings() -> list[str]:

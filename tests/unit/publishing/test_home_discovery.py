@@ -10,7 +10,7 @@ import msgspec
 
 from edge_sdk.messages.commands import CLASSES, SetRate, SetThreshold
 from edge_sdk.messages.topics import Topics
-from edge_sdk.publishing.discovery import Camera, Discovery, HomeAssistantSettings, Machine, field, ordered_by
+from edge_sdk.publishing.discovery import Camera, Discovery, HomeAssistantSettings, Machine, command_template, field
 
 GATE = Camera(name="gate", task="detection", labels=("person", "dog"), has_threshold=True)
 DOOR = Camera(name="door", task="classification", labels=("open", "shut"), is_paced=False)
@@ -143,6 +143,6 @@ def test_a_name_is_a_name_in_every_template() -> None:
         state = {"cameras": {name: {"source": "opened"}}}
         assert environment.from_string(field("cameras", name, "source")).render(value_json=state) == "opened"
         assert environment.from_string(field("cameras", name, "fps")).render(value_json=state) == "None"
-        template = ordered_by(SetThreshold(camera=name, confidence=1), "confidence")
+        template = command_template(SetThreshold(camera=name, confidence=1), "confidence")
         sent = json.loads(environment.from_string(template).render(value=0.5))
         assert sent == {"command": "set_threshold", "camera": name, "confidence": 0.5}

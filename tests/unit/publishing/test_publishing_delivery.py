@@ -14,12 +14,12 @@ from typing import NoReturn
 import pytest
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.messages.schema import Identity, Message
+from edge_sdk.messages.schema import Identity, Message, MessageKind
 from edge_sdk.outbox.event import Losses
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.outbox.warnings import OutboxWarnings
-from edge_sdk.publishing.connection import Incoming, Kind
+from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.queues import MemoryOutbox
 from edge_sdk.publishing.session import PoisonMessageDetector, State
@@ -246,10 +246,10 @@ def test_put_after_close_does_no_harm() -> None:
     assert publisher.stats().queued == 2
 
 
-_STATUS: tuple[Kind, Message] = ("status", Message("edge/v1/default/pi/status", b"{}"))
+_STATUS: tuple[MessageKind, Message] = ("status", Message("edge/v1/default/pi/status", b"{}"))
 
 
-def _event(seq: int) -> tuple[Kind, Message]:
+def _event(seq: int) -> tuple[MessageKind, Message]:
     return "event", Message("edge/v1/default/pi/event/door", b"x" * 9, "door", "event", seq)
 
 
@@ -260,7 +260,7 @@ class _Touchy(FakeLink):
         super().__init__()
         self._most_bytes = most_bytes
 
-    def publish(self, kind: Kind, message: Message) -> int:
+    def publish(self, kind: MessageKind, message: Message) -> int:
         number = super().publish(kind, message)
         if kind in ("event", "result", "snapshot") and len(message.payload) > self._most_bytes:
             self._unanswered.remove(number)
@@ -292,7 +292,7 @@ def test_bad_luck_is_no_guilt() -> None:
         detector.relax()
 
 
-def _picture(seq: int, size: int = 20_000) -> tuple[Kind, Message]:
+def _picture(seq: int, size: int = 20_000) -> tuple[MessageKind, Message]:
     return "snapshot", Message("edge/v1/default/pi/snapshot/door", b"x" * size, "door", "snapshot", seq)
 
 
@@ -370,7 +370,7 @@ def test_a_listener_that_fails_is_said_once_and_shown_until_it_works_again() -> 
             raise BrokenPipeError("nobody listens")
 
     first, second, third = FakeLink(), FakeLink(), FakeLink()
-    publisher, door = door_over(first, second, third, on_state=listen, on_doubt=said.append)
+    publisher, door = door_over(first, second, third, on_state=listen, on_warning=said.append)
     put(door, 1)
     until(lambda: publisher.stats().sent == 1)
     until(lambda: "callback/on_state" in _device_warnings(first))
@@ -394,11 +394,11 @@ def test_who_is_told_of_doubts_may_fail() -> None:
 
     link = FakeLink()
     link.doubtful = {"broker_certificate": "it ends soon"}
-    publisher, door = door_over(link, on_doubt=fail)
+    publisher, door = door_over(link, on_warning=fail)
     put(door, 1)
     until(lambda: publisher.stats().sent == 1)
     until(lambda: len(_device_warnings(link)) == 2)
-    assert "on_doubt raised ValueError: it ends soon" in _device_warnings(link)["callback/on_doubt"]
+    assert "on_warning raised ValueError: it ends soon" in _device_warnings(link)["callback/on_warning"]
     publisher.close()
 
 
@@ -454,9 +454,12 @@ class _Receiver:
 def test_who_takes_what_comes_may_fail_and_the_connection_stays() -> None:
     """Otherwise a retained message that it fails at would cost every connection."""
     link, receiver, said = FakeLink(), _Receiver(), list[str]()
-    publisher, door = door_over(link, on_doubt=said.append, receiver=receiver, listens_to=("cmd",))
-    link.incoming += [Incoming("cmd", b"bad"), Incoming("cmd", b"bad"), Incoming("cmd", b"good")]
-    link.refused.append("not allowed")
+    publisher, door = door_over(link, on_warning=said.append, receiver=receiver, listens_to=("cmd",))
+    until(lambda: link.receiver is not None and link.subscribed == ["cmd"])
+    assert link.receiver is not None
+    for content in (b"bad", b"bad", b"good"):
+        link.receiver.receive(Incoming("cmd", content))
+    link.receiver.refused("not allowed")
     put(door, 1)
     until(lambda: receiver.taken == [b"good"] and receiver.refusals == 1)
     until(lambda: publisher.stats().sent == 1)

@@ -263,8 +263,8 @@ def test_what_only_subscribers_read_goes_to_nobody() -> None:
     file = io.BytesIO()
     door = _door(file)
     door.stream.warn("hung", "a run came to no end")
-    door.stream.announce(Running(variant="int8", every=1, rung=0, rungs=1, reason="start"))
-    door.stream.source(SourceState(status="opened", since=datetime.now(timezone.utc)))
+    door.stream.report_running(Running(variant="int8", every=1, rung=0, rungs=1, reason="start"))
+    door.stream.report_source(SourceState(status="opened", since=datetime.now(timezone.utc)))
     door.publisher.telemetry(TelemetryMessage(device="pi", boot_id="b", run_id="r", at=datetime.now(timezone.utc)))
     door.publisher.close()
     assert file.getvalue() == b""

@@ -136,8 +136,8 @@ def test_a_password_file_that_cannot_be_read_is_named_with_what_it_is_for(tmp_pa
 def test_topics() -> None:
     topics = Topics("edge/v1", "yard", "pi")
     assert (topics.status, topics.state) == ("edge/v1/yard/pi/status", "edge/v1/yard/pi/state")
-    assert topics.telemetry == "edge/v1/yard/pi/telemetry"
-    assert topics.result("door") == "edge/v1/yard/pi/result/door"
+    assert topics.of("telemetry") == "edge/v1/yard/pi/telemetry"
+    assert topics.of("result", "door") == "edge/v1/yard/pi/result/door"
 
 
 def test_names_that_a_topic_can_have() -> None:
@@ -146,7 +146,7 @@ def test_names_that_a_topic_can_have() -> None:
         assert as_name(name) == name
     for name in ("", "x" * 101, "a/b", "+", "a#", "$SYS", "a\0", "a\x7f", "\ud800", "\u2028", " a "):
         with pytest.raises(UsageError, match="camera name"):
-            Topics("p", "s", "d").result(name)
+            Topics("p", "s", "d").of("result", name)
         check_name("camera", as_name(name))
 
 

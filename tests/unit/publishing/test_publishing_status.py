@@ -9,8 +9,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import Message, ModelRef, Running, SourceState
-from edge_sdk.publishing.connection import Kind, ProtocolFallback
+from edge_sdk.messages.schema import Message, MessageKind, ModelRef, Running, SourceState
 from edge_sdk.publishing.retained import DeviceState
 from edge_sdk.publishing.session import PublishWarnings
 from tests.support.connections import FakeLink, door_over, has_connected, publisher_over, put, until
@@ -58,8 +57,8 @@ def test_what_is_said_of_a_camera_is_in_the_state_now_and_after_a_break() -> Non
     publisher, door = door_over(first, second)
     until(lambda: bool(first.cameras()))
     door.warn("not_finite", "nothing is known")
-    door.announce(_running("start"))
-    door.source(SourceState(status="lost", trouble="connection refused", since=SINCE))
+    door.report_running(_running("start"))
+    door.report_source(SourceState(status="lost", trouble="connection refused", since=SINCE))
     until(_says(first, "source", "lost"))
     first.drop("gone")
     until(lambda: bool(second.cameras()))
@@ -82,8 +81,8 @@ def test_what_is_said_right_before_the_goodbye_is_said() -> None:
     publisher, door = door_over(link)
     gate = publisher.stream("gate", make_encoder())
     until(lambda: "gate" in _last(link))
-    door.announce(_running("first"))
-    door.announce(_running("last"))
+    door.report_running(_running("first"))
+    door.report_running(_running("last"))
     gate.close()
     publisher.close()
     assert _last(link)["door"]["running"]["reason"] == "last"
@@ -118,7 +117,7 @@ def test_another_stream_takes_a_camera_over_and_nothing_is_lost_or_doubled(
 ) -> None:
     link = FakeLink(answers=False)
     publisher, before = door_over(link)
-    before.source(SourceState(status="opened", since=SINCE))
+    before.report_source(SourceState(status="opened", since=SINCE))
     before.warn("hung", "of the old model")
     put(before, *range(5))
     if how == "close and again":
@@ -217,28 +216,28 @@ def test_a_device_s_warnings_are_said_again_to_a_broker_that_came_back_and_outli
 _DAY_S = 24 * 60 * 60
 
 
-def _warnings(board: DeviceState) -> dict[str, str]:
-    found: dict[str, str] = msgspec.json.decode(board.state()).get("warnings", {})
+def _warnings(state: DeviceState) -> dict[str, str]:
+    found: dict[str, str] = msgspec.json.decode(state.state()).get("warnings", {})
     return found
 
 
 def test_a_connection_that_holds_is_looked_at_once_a_day() -> None:
     now, said = [1000.0], list[str]()
-    board, link = DeviceState(IDENTITY, {}), FakeLink()
-    doubts = PublishWarnings(board, said.append, lambda: now[0])
+    state, link = DeviceState(IDENTITY, {}), FakeLink()
+    doubts = PublishWarnings(state, said.append, lambda: now[0])
     doubts.look(link)
     link.doubtful = {"broker_certificate": "ends soon"}
     now[0] += _DAY_S - 1
     doubts.look_daily(link)
-    assert _warnings(board) == {}
+    assert _warnings(state) == {}
     now[0] += 1
     doubts.look_daily(link)
     doubts.look_daily(link)
-    assert (_warnings(board), said) == ({"broker_certificate": "ends soon"}, ["ends soon"])
+    assert (_warnings(state), said) == ({"broker_certificate": "ends soon"}, ["ends soon"])
     link.doubtful = {"broker_certificate": ""}
     now[0] += _DAY_S
     doubts.look_daily(link)
-    assert (_warnings(board), said) == ({}, ["ends soon"])
+    assert (_warnings(state), said) == ({}, ["ends soon"])
 
 
 def test_a_publisher_looks_at_each_connection() -> None:
@@ -251,26 +250,16 @@ def test_a_publisher_looks_at_each_connection() -> None:
     publisher.close()
 
 
-def test_a_broker_is_found_not_to_know_5_once() -> None:
-    dialect = ProtocolFallback("5")
-    assert (dialect.is_v5, dialect.doubt) == (True, "")
-    assert dialect.fall_back()
-    assert not dialect.is_v5
-    assert dialect.doubt.startswith("the broker knows no MQTT 5")
-    assert not dialect.fall_back()
-    assert ProtocolFallback("3.1.1").doubt == ""  # it was asked for
-
-
 class _Narrow(FakeLink):
     """Takes no state."""
 
-    def fits(self, kind: Kind, message: Message) -> bool:
+    def fits(self, kind: MessageKind, message: Message) -> bool:
         return kind != "state" and super().fits(kind, message)
 
 
 def test_a_state_above_the_limit_is_said_once_and_publishing_goes_on() -> None:
     said: list[str] = []
-    publisher, door = door_over(_Narrow(), on_doubt=said.append)
+    publisher, door = door_over(_Narrow(), on_warning=said.append)
     for name in ("hung", "not_finite"):
         door.warn(name, "of the door")
     put(door, 1)

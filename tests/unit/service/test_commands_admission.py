@@ -8,7 +8,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from edge_sdk.messages.commands import CLASSES, Pause, Resume, SetRate, Snapshot, class_of, command_schema
+from edge_sdk.messages.commands import CLASSES, Pause, Resume, SetRate, Snapshot, class_of
+from edge_sdk.messages.schema import message_schema
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.service.commands import Admission, CommandInbox, Request, Turned
@@ -169,7 +170,7 @@ def test_the_inbox_is_bounded_and_counts_what_it_lost() -> None:
 
 
 def test_commands_keep_to_the_published_schema() -> None:
-    validator = jsonschema.Draft202012Validator(msgspec.json.decode(command_schema()))
+    validator = jsonschema.Draft202012Validator(msgspec.json.decode(message_schema("command")))
     for command in (Pause(camera="gate", id="1"), SetRate(camera="gate", max_fps=0), Snapshot(camera="gate")):
         document = msgspec.json.decode(msgspec.json.encode(command))
         assert validator.is_valid(document)

@@ -12,7 +12,8 @@ import pytest
 from edge_sdk.core.frame import Detections, Frame
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
-from edge_sdk.messages.commands import CLASSES, Command, command_schema, example_of
+from edge_sdk.messages.commands import CLASSES, Command, example_of
+from edge_sdk.messages.schema import message_schema
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.service.commands import Admission, Request, Turned
@@ -119,7 +120,7 @@ def test_a_stream_obeys_whatever_rate_was_set(office: Office) -> None:
 
 
 def test_a_rate_is_taken_where_the_schema_has_it_and_else_it_is_told_what_would_be_one() -> None:
-    schema = jsonschema.Draft202012Validator(msgspec.json.decode(command_schema()))
+    schema = jsonschema.Draft202012Validator(msgspec.json.decode(message_schema("command")))
     for number in _NUMBERS:
         payload, value = _payload("set_rate", "max_fps", number), float(number)
         found = Admission(Topics("edge/v1", "yard", "pi"), CLASSES).admit(Incoming("cmd", payload))

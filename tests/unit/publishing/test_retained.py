@@ -1,4 +1,4 @@
-"""When a device says what it has to say, by a manual clock: notices, single messages, and what a broker refuses."""
+"""When a device says what it has to say, by a manual clock: retained, single messages, and what a broker refuses."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from datetime import datetime, timezone
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import Message, SourceState
+from edge_sdk.messages.schema import Message
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming
 from edge_sdk.publishing.publisher import CameraSequence, MqttPublisher
-from edge_sdk.publishing.retained import DeviceState, OneOffMessages, RetainedPublisher
+from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import Rejections
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.publishing.subscriber import Backlog, Heard
+from edge_sdk.publishing.subscriber import Backlog
 from edge_sdk.service.commands import CommandInbox
 from tests.support.connections import FakeLink, door_over, put, until
 from tests.support.results import IDENTITY, MODEL, make_detections, make_encoder, make_frame
@@ -25,63 +25,63 @@ _NOW = datetime(2026, 3, 2, 9, 15, 4, tzinfo=timezone.utc)
 _TOPICS = Topics("edge/v1", "yard", "pi")
 
 
-class Desk:
-    """Notices of a board with one camera, and the clock that they go by."""
+class Device:
+    """What is retained of a device with one camera, and the clock that it goes by."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.board = DeviceState(IDENTITY, {})
-        self.door = self.board.join("door", MODEL)
-        self.notices = RetainedPublisher(self.board, _TOPICS, lambda: self.now_s)
-        self.notices.begin()
+        self.state = DeviceState(IDENTITY, {})
+        self.door = self.state.join("door", MODEL)
+        self.retained = RetainedPublisher(self.state, _TOPICS, lambda: self.now_s)
+        self.retained.begin()
 
     def said(self) -> list[str]:
         """All that is to be said now, by its topic's last level."""
-        return [message.topic.removeprefix("edge/v1/yard/pi/") for _, message in iter(self.notices.take, None)]
+        return [message.topic.removeprefix("edge/v1/yard/pi/") for _, message in iter(self.retained.take, None)]
 
     def warn(self, line: str) -> None:
-        self.board.warn(self.door, "hot", line)
+        self.state.warn(self.door, "hot", line)
 
 
 def test_the_first_of_a_burst_goes_at_once_and_the_rest_together_after_a_second() -> None:
-    desk = Desk()
-    assert desk.said() == ["status", "state"]
-    assert desk.notices.wait_s() == math.inf
-    desk.now_s += 60
-    desk.warn("70")
-    assert desk.notices.wait_s() == 0
-    assert desk.said() == ["state"]
+    device = Device()
+    assert device.said() == ["status", "state"]
+    assert device.retained.wait_s() == math.inf
+    device.now_s += 60
+    device.warn("70")
+    assert device.retained.wait_s() == 0
+    assert device.said() == ["state"]
     for degrees in range(71, 81):
-        desk.now_s += 0.0625
-        desk.warn(str(degrees))
-        assert desk.said() == []
-    assert desk.notices.wait_s() == 0.375
-    desk.now_s += 0.375
-    [(kind, message)] = iter(desk.notices.take, None)
+        device.now_s += 0.0625
+        device.warn(str(degrees))
+        assert device.said() == []
+    assert device.retained.wait_s() == 0.375
+    device.now_s += 0.375
+    [(kind, message)] = iter(device.retained.take, None)
     assert kind == "state"
     assert msgspec.json.decode(message.payload)["cameras"]["door"]["warnings"] == {"hot": "80"}
-    assert desk.notices.wait_s() == math.inf
+    assert device.retained.wait_s() == math.inf
 
 
 def test_status_and_state_change_apart() -> None:
-    desk = Desk()
-    desk.said()
-    desk.now_s += 60
-    desk.board.source(desk.door, SourceState(status="lost", since=_NOW))
-    assert desk.said() == ["state"]
-    desk.now_s += 60
-    desk.board.join("gate", MODEL)
-    assert desk.said() == ["status", "state"]
+    device = Device()
+    device.said()
+    device.now_s += 60
+    device.state.update(device.door, source="lost", since=_NOW)
+    assert device.said() == ["state"]
+    device.now_s += 60
+    device.state.join("gate", MODEL)
+    assert device.said() == ["status", "state"]
 
 
 def test_of_telemetry_the_newest_is_said_once() -> None:
-    desk = Desk()
-    desk.said()
+    device = Device()
+    device.said()
     for payload in (b"1", b"2", b"3"):
-        desk.notices.put_telemetry(payload)
-    assert desk.notices.wait_s() == 0
-    assert [message.payload for _, message in iter(desk.notices.take, None)] == [b"3"]
-    assert desk.notices.wait_s() == math.inf
+        device.retained.put_telemetry(payload)
+    assert device.retained.wait_s() == 0
+    assert [message.payload for _, message in iter(device.retained.take, None)] == [b"3"]
+    assert device.retained.wait_s() == math.inf
 
 
 def test_a_full_outbox_does_not_keep_a_device_from_saying_how_it_does() -> None:
@@ -102,15 +102,15 @@ def test_a_full_outbox_does_not_keep_a_device_from_saying_how_it_does() -> None:
     publisher.close()
 
 
-def test_numbers_are_given_once_however_many_hold_the_seat_in_turn() -> None:
-    seat = CameraSequence()
+def test_numbers_are_given_once_however_many_hold_the_sequence_in_turn() -> None:
+    sequence = CameraSequence()
     given: list[int] = []
 
     def use() -> None:
         holder = object()
-        seat.take(holder)
+        sequence.take(holder)
         for seq in range(5000):
-            number = seat.number(holder, seq)
+            number = sequence.number(holder, seq)
             if number is not None:
                 given.append(number)
 
@@ -122,55 +122,49 @@ def test_numbers_are_given_once_however_many_hold_the_seat_in_turn() -> None:
     assert len(given) == len(set(given)) >= 5000
 
 
-class Counter:
-    """A post, and the clock that it goes by."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.post = OneOffMessages(lambda: self.now_s)
-
-    def said(self) -> list[tuple[str, bytes]]:
-        found = iter(lambda: self.post.take(self.now_s), None)
-        return [(message.topic, message.payload) for _, message in found]
+def _taken(device: Device) -> list[tuple[str, bytes]]:
+    return [(message.topic, message.payload) for _, message in iter(device.retained.take, None)]
 
 
 def test_what_is_kept_is_said_at_once_then_once_a_second_and_the_last_always() -> None:
-    counter = Counter()
-    post = counter.post
-    post.keep("seen", "a", b"1")
-    assert counter.said() == [("a", b"1")]
+    device = Device()
+    device.said()
+    retained = device.retained
+    retained.keep("seen", "a", b"1")
+    assert _taken(device) == [("a", b"1")]
     for payload in (b"2", b"3"):
-        post.keep("seen", "a", payload)
-    post.keep("seen", "b", b"1")
-    assert counter.said() == [("b", b"1")]
-    assert 0 < post.wait_s(counter.now_s) <= 1
-    counter.now_s += 1
-    assert post.wait_s(counter.now_s) == 0
-    assert counter.said() == [("a", b"3")]
-    assert (post.wait_s(counter.now_s), post.has_news) == (math.inf, False)
+        retained.keep("seen", "a", payload)
+    retained.keep("seen", "b", b"1")
+    assert _taken(device) == [("b", b"1")]
+    assert 0 < retained.wait_s() <= 1
+    device.now_s += 1
+    assert retained.wait_s() == 0
+    assert _taken(device) == [("a", b"3")]
+    assert retained.wait_s() == math.inf
 
 
 def test_the_same_again_is_no_news_but_after_a_connection_or_on_request() -> None:
-    counter = Counter()
-    post = counter.post
-    post.keep("discovery", "a", b"1")
-    post.keep("discovery", "b", b"")
-    counter.said()
-    post.keep("discovery", "a", b"1")
-    assert not post.has_news
-    post.begin()
-    assert counter.said() == [("a", b"1"), ("b", b"")]
-    counter.now_s += 1
-    post.repeat("a")
-    post.repeat("unknown")
-    assert counter.said() == [("a", b"1")]
+    device = Device()
+    retained = device.retained
+    retained.keep("discovery", "a", b"1")
+    retained.keep("discovery", "b", b"")
+    device.said()
+    retained.keep("discovery", "a", b"1")
+    assert retained.wait_s() == math.inf
+    retained.begin()
+    assert _taken(device)[2:] == [("a", b"1"), ("b", b"")]
+    device.now_s += 1
+    retained.repeat("a")
+    retained.repeat("unknown")
+    assert _taken(device) == [("a", b"1")]
 
 
 def test_of_what_is_said_once_the_newest_wait() -> None:
-    counter = Counter()
+    device = Device()
+    device.said()
     for number in range(40):
-        counter.post.send("response", Message("r", b"%d" % number))
-    assert [payload for _, payload in counter.said()] == [b"%d" % number for number in range(8, 40)]
+        device.retained.send("response", Message("r", b"%d" % number))
+    assert [payload for _, payload in _taken(device)] == [b"%d" % number for number in range(8, 40)]
 
 
 def _listening(link: FakeLink, inbox: CommandInbox) -> MqttPublisher:
@@ -182,8 +176,9 @@ def test_what_comes_is_left_in_the_inbox_and_answered() -> None:
     link, inbox = FakeLink(), CommandInbox()
     publisher = _listening(link, inbox)
     until(lambda: link.subscribed == ["x/cmd"])
-    link.incoming.append(Incoming("x/cmd", b"{}", correlation=b"7"))
-    link.refused.append("the broker does not let this device read x/cmd")
+    assert link.receiver is not None
+    link.receiver.receive(Incoming("x/cmd", b"{}", correlation=b"7"))
+    link.receiver.refused("the broker does not let this device read x/cmd")
     taken: list[Incoming] = []
     until(lambda: bool(taken) or bool(taken.extend(inbox.take()[0])))
     assert [incoming.correlation for incoming in taken] == [b"7"]
@@ -214,9 +209,9 @@ def test_what_is_seen_is_said_when_it_changes(is_finite: bool) -> None:
     stream = publisher.stream("door", make_encoder())
     for number, count in enumerate((2, 2, 2, 0)):
         result = make_detections(count, make_frame(number))
-        stream.see(msgspec.structs.replace(result, is_finite=is_finite))
+        stream.report_seen(msgspec.structs.replace(result, is_finite=is_finite))
     if not is_finite:  # nothing is known of what there is: no count falls to 0 for that
-        assert not publisher._delivery.post.has_news
+        assert link.documents("seen") == []
     else:
         until(lambda: [d["total"] for d in link.documents("seen")][-1:] == [0])
         assert len(link.documents("seen")) <= 2
@@ -234,17 +229,16 @@ class Refused:
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.board, topics = DeviceState(IDENTITY, {}), Topics("edge/v1", "default", "pi")
-        self.notices = RetainedPublisher(self.board, topics, lambda: self.now_s)
-        self.post = self.notices.post
-        self.refusals = Rejections(topics, self.board, self.notices)
+        self.state, topics = DeviceState(IDENTITY, {}), Topics("edge/v1", "default", "pi")
+        self.retained = RetainedPublisher(self.state, topics, lambda: self.now_s)
+        self.refusals = Rejections(topics, self.state, self.retained)
 
     def said(self, topic: str, answer: Answer = _REFUSED) -> str:
         return self.refusals.settle(topic, answer)
 
     @property
     def warning(self) -> str:
-        warnings: dict[str, str] = msgspec.json.decode(self.board.state()).get("warnings", {})
+        warnings: dict[str, str] = msgspec.json.decode(self.state.state()).get("warnings", {})
         return warnings.get("messages_refused", "")
 
 
@@ -280,25 +274,29 @@ def test_it_is_shown_until_all_is_taken_or_there_is_another_connection() -> None
 
 def test_what_is_retained_is_offered_again_in_a_minute() -> None:
     refused = Refused()
-    refused.post.keep("discovery", _THEIRS, b"{}")
-    assert refused.post.take(refused.now_s) is not None
+    retained = refused.retained
+    retained.keep("discovery", _THEIRS, b"{}")
+    assert [message.topic for _, message in iter(retained.take, None)][-1] == _THEIRS
     refused.said(_THEIRS)
     refused.said(f"{_OURS}result/gate")  # nothing is kept there
-    assert (refused.post.take(refused.now_s + 59), refused.post.wait_s(refused.now_s)) == (None, 60)
-    found = refused.post.take(refused.now_s + 60)
+    refused.now_s += 59
+    assert [message.topic for _, message in iter(retained.take, None)] == [f"{_OURS}state"]  # which says so
+    assert retained.wait_s() == 1
+    refused.now_s += 1
+    found = retained.take()
     assert found is not None
     assert (found[1].topic, found[1].payload) == (_THEIRS, b"{}")
 
 
 def test_a_state_that_was_refused_is_offered_again_in_a_minute() -> None:
     refused = Refused()
-    while refused.notices.take() is not None:
+    while refused.retained.take() is not None:
         pass
     refused.said(f"{_OURS}state")
     refused.now_s += 59
-    assert refused.notices.take() is None
+    assert refused.retained.take() is None
     refused.now_s += 1
-    found = refused.notices.take()
+    found = refused.retained.take()
     assert found is not None
     assert found[1].topic == f"{_OURS}state"
 
@@ -313,7 +311,7 @@ def test_answers_that_are_refused_are_one_however_their_topics_go_on() -> None:
 
 
 def _put(backlog: Backlog, number: int, size: int = 1) -> tuple[int, bool]:
-    backlog.put(Heard(str(number), b"x" * size, 1, retain=False))
+    backlog.put(Incoming(str(number), b"x" * size))
     return backlog.lost, backlog.is_half_full
 
 
