@@ -41,7 +41,7 @@ _JPEG_SIZE_WH = (1280, 720)
 
 
 class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bench came to.
+    """What a bench measured.
 
     Attributes:
         bundle: its name and version.
@@ -158,7 +158,7 @@ class _Pipeline:
 
 
 def _bare_run(bundle: Bundle, threads: int, pipeline: _Pipeline) -> Callable[[], object]:
-    """`InferenceSession.run` as anybody would write it, on the tensor that the loop prepared."""
+    """Return `InferenceSession.run` as anybody would write it, on the tensor that the loop prepared."""
     session = Session.open(bundle, SessionSettings(intra_op_num_threads=threads))
     inference, inputs = session.inference, {session.input_name: pipeline.prepare.tensor}
     return lambda: inference.run(None, inputs)

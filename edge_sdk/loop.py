@@ -1,13 +1,10 @@
 """The loop: one frame from the camera to the outbox, inside its budget.
 
-Owns the order of the stages and the counting; no thread, no clock, no I/O of its own. Nothing here blocks but the wait
-for a frame, and nothing grows.
+    source.latest -> budget.admits -> stages -> sink.put -> observers
 
-Deadline arithmetic: may this frame still make it?
-
-Owns the drop rule and no clock: every call brings the time. Capture to outbox, in monotonic nanoseconds.
-
-RunRecord: how a run goes, in buffers of fixed size: memory stays flat however long it runs.
+The loop has no thread and no I/O of its own; it blocks only in the wait for a frame, and nothing grows. `Budget`
+decides whether a frame may still make its deadline, `Tick` says what one step came to, and `RunRecord` keeps ages and
+inference times in buffers of fixed size.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ _PROBE_INTERVAL_NS = 1_000_000_000  # one late frame a second always runs, else 
 
 
 class Budget:
-    """Latency budget of one stream.
+    """Latency budget of one stream, in monotonic nanoseconds; every call brings the time.
 
     A frame is dropped when its age plus the 90th percentile of recent prepare + run + decode durations exceeds the
     budget; one probe a second always runs, and one that was fast enough ends the spell.
@@ -50,7 +47,7 @@ class Budget:
         self._probe_age_ns: int | None = None
 
     def expected_ns(self) -> int:
-        """The 90th percentile of recent durations in nanoseconds; 0 before the first."""
+        """Return the 90th percentile of recent durations in nanoseconds; 0 before the first."""
         count = len(self._sorted)
         return self._sorted[min(count - 1, count * 9 // 10)] if count else 0
 
@@ -105,11 +102,10 @@ class Supervisor(Protocol):
 
     def after(self, loop: Loop, tick: Tick) -> None:
         """Called after every step, in the loop's thread: it never blocks and never raises."""
-        ...
 
 
 class Loop:
-    """Take the freshest frame, run it, deliver the result; by steps, or to its end: `run()`, or `for result in loop`.
+    """Takes the freshest frame, runs it and delivers the result: by `step()`, `run()`, or `for result in loop`.
 
     Args:
         source: where frames come from.
@@ -154,7 +150,7 @@ class Loop:
 
     @property
     def stages(self) -> Stage[Frame, Result]:
-        """Those of the next step. Others begin without the durations of those before them."""
+        """Frame -> Result, of the next step. Others begin without the durations of those before them."""
         return self._stages
 
     @stages.setter
@@ -262,7 +258,7 @@ class RunRecord:
         self._first_ns = self._last_ns = 0
 
     def put(self, result: Result) -> None:
-        """Count what is not finite, of which the loop knows nothing."""
+        """Count a result whose outputs were no numbers, of which the loop knows nothing."""
         if not result.is_finite:
             self.not_finite += 1
 
@@ -279,24 +275,24 @@ class RunRecord:
         self.results += 1
 
     def age(self) -> Percentiles | None:
-        """Capture to outbox."""
+        """Return percentiles from capture to outbox."""
         return percentiles_of(self._ages_ns[: min(self.results, _RECENT)])
 
     def serial(self) -> Percentiles | None:
-        """From taking a frame to the outbox: age without waiting."""
+        """Return percentiles of the time from taking a frame to the outbox: age without waiting."""
         return percentiles_of(self._serial_ns[: min(self.results, _RECENT)])
 
     def inference(self) -> Percentiles | None:
-        """The bare run."""
+        """Return percentiles of the bare run."""
         return percentiles_of(self._inference_ns[: min(self.results, _RECENT)])
 
     def fps(self) -> float:
-        """Results a second, from the first to the last."""
+        """Return results a second, from the first to the last."""
         span_s = (self._last_ns - self._first_ns) / 1e9
         return (self.results - 1) / span_s if self.results > 1 and span_s > 0 else 0.0
 
     def line(self, loop: Loop) -> str:
-        """How it goes, for people."""
+        """Say for people how the run goes."""
         age, inference = self.age(), self.inference()
         if age is None or inference is None:
             return "no frame yet"

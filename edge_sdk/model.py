@@ -1,7 +1,7 @@
 """Model: a bundle's model, ready for pictures of one's own.
 
-What a program in Python holds: a picture in, what it shows out, or the loop over a source. Owns how the parts are put
-together; the daemon puts them together by itself, beside its supervisors.
+What a program in Python holds: a picture in, what it shows out, or the loop over a source. The daemon puts the same
+parts together by itself, beside its supervisors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from edge_sdk.loop import Budget, Loop
 
 
 class Model:
-    """A loaded and proved model; not for several threads at once: give each its `twin()`.
+    """A loaded and proved model; not for several threads at once: give each its `clone()`.
 
     Args:
         bundle: where it came from, the variant that runs in front.
@@ -40,9 +40,9 @@ class Model:
         self.bundle, self._stages = bundle, stages
         self.labels = bundle.labels()
         self.latency_budget_ms = bundle.manifest.latency_budget_ms
-        promise = bundle.manifest
+        manifest = bundle.manifest
         # Only class ids of a classifier are counted without the background.
-        self._background = promise.task == "classification" and promise.classification.background_class
+        self._background = manifest.task == "classification" and manifest.classification.background_class
 
     @classmethod
     def open(cls, bundle: Bundle, *, variant: str | None = None, settings: SessionSettings | None = None) -> Model:
@@ -79,9 +79,9 @@ class Model:
         """The model in ONNX Runtime, without what makes its input and reads its outputs."""
         return self._stages.session
 
-    def twin(self) -> Model:
-        """The same loaded model for another thread, with buffers of its own: nothing is loaded again."""
-        return Model(self.bundle, self._stages.twin(self.bundle))
+    def clone(self) -> Model:
+        """Return the same loaded model for another thread, with buffers of its own: nothing is loaded again."""
+        return Model(self.bundle, self._stages.clone(self.bundle))
 
     def __call__(self, picture: Frame | NDArray[Any] | None, /) -> Result:
         """Say what a picture shows.
@@ -109,7 +109,7 @@ class Model:
         latency_ms: float | None = None,
         observers: Sequence[Sink] = (),
     ) -> Loop:
-        """The loop over a source: always the freshest frame, within a latency budget.
+        """Make the loop over a source: always the freshest frame, within a latency budget.
 
         Args:
             source: of `open_source`, or anything with `latest`, `ended` and `close`. One with `paced = False` gives its
@@ -127,17 +127,17 @@ class Model:
             if not hasattr(taker, "put"):
                 raise UsageError(f"the sink is {taker!r}, expected an object with put(result)")
         budget_ms = self.latency_budget_ms if latency_ms is None else latency_ms
-        if not 0 < budget_ms <= _MOST_MS:
+        if not 0 < budget_ms <= _MAX_MS:
             raise UsageError(f"latency_ms is {latency_ms}, expected milliseconds above 0")
         budget = Budget(budget_ms, drops=bool(getattr(source, "paced", True)))
         return Loop(source, self._stages, sink, budget, observers=observers)
 
     def label_of(self, class_id: int) -> str:
-        """The label of a result's class id; `class_N` for one that has none."""
+        """Return the label of a result's class id; `class_N` for one that has none."""
         number = int(class_id)
         line = number + 1 if self._background else number
         label = self.labels[line] if 0 <= line < len(self.labels) else ""
         return label or ("background" if number == -1 else f"class_{number}")
 
 
-_MOST_MS = 1e12  # 30 years
+_MAX_MS = 1e12  # 30 years

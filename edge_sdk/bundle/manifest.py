@@ -14,19 +14,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from edge_sdk.bundle.model_spec import (
-    ClassificationSpec,
-    Decoder,
-    DetectionSpec,
-    InputSpec,
-    SizeWh,
-    Task,
-    Thresholds,
-    check_decoder,
-)
+from edge_sdk.bundle.model_spec import InputSpec, SizeWh
 from edge_sdk.bundle.target import ProviderOptions
 from edge_sdk.core.errors import BundleError, UsageError
 from edge_sdk.core.toml import problems
+from edge_sdk.tasks.decoders import DecoderName, check_decoder
+from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Task, Thresholds
 
 InputType: TypeAlias = Literal["float32", "uint8"]
 TensorColor: TypeAlias = Literal["RGB", "BGR", "GRAY", "RGBA", "BGRA"]
@@ -350,7 +343,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     allow_spinning: bool
     memory_mb: Annotated[int, Meta(ge=64)]
     task: Task
-    decoder: Decoder
+    decoder: DecoderName
     input: InputSpec
     thresholds: Thresholds
     classification: ClassificationSpec

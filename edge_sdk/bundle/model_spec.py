@@ -6,8 +6,6 @@ file's folder. A bundle's manifest uses the same Structs for what it promises ab
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,15 +14,8 @@ from msgspec import Meta
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.files import LIST_BYTES, read_regular
-
-Task = Literal["classification", "detection", "segmentation"]
-Decoder = Literal["logits", "softmax", "argmax", "yolov4", "yolov5", "yolov8", "yolox", "nanodet", "centerface", "ssd"]
-DECODERS: dict[Task, tuple[Decoder, ...]] = {
-    "classification": ("logits", "softmax"),
-    "detection": ("yolov4", "yolox", "yolov5", "yolov8", "nanodet", "centerface", "ssd"),
-    "segmentation": ("logits", "argmax"),
-}
-"""Decoders by task, in the order in which outputs are compared with them. YOLO11 heads have YOLOv8's layout."""
+from edge_sdk.tasks.decoders import DecoderName, check_decoder
+from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Task, Thresholds, check_finite
 
 _FLOAT32_MAX = 3.4028234663852886e38
 
@@ -43,15 +34,6 @@ _LabelsFile = Annotated[
 ]
 _ImageFolder = Annotated[str, Meta(description="a folder of images, relative to model.toml")]
 SizeWh = Annotated[tuple[_Side, _Side], Meta(examples=[[416, 416]])]
-_Stride = Annotated[int, Meta(ge=1, le=8192)]
-_Anchors = Annotated[tuple[tuple[tuple[float, float], ...], ...], Meta(examples=[[[[81, 82], [135, 169]]]])]
-
-
-def _check_finite(key: str, values: Iterable[float], *, positive: bool = False) -> None:
-    """Refuse what TOML can write and no model can use: inf, nan, and where it must be positive 0 and less."""
-    for value in values:
-        if not math.isfinite(value) or (positive and value <= 0):
-            raise ValueError(f"{key} holds {value}, expected {'positive' if positive else 'finite'} numbers")
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=False):
@@ -96,65 +78,12 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ValueError(
                     f"{key} has {len(values)} values, expected {self.channels}, one a channel of {self.color}"
                 )
-            _check_finite(key, values)
+            check_finite(key, values)
         if 0.0 in self.std:
             raise ValueError("std holds 0, expected numbers other than 0")
         farthest, narrowest = max(map(abs, self.mean)), min(map(abs, self.std))
         if max(farthest, *map(abs, self.std), (255 + farthest) / narrowest) > _FLOAT32_MAX:
             raise ValueError("mean and std make values of the picture that float32 does not hold")
-
-
-class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Attributes: confidence and iou, 0-1: weaker detections are dropped, stronger overlaps suppressed."""
-
-    confidence: _Unit = 0.25
-    iou: _Unit = 0.45
-
-
-class ClassificationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How classes are read.
-
-    Attributes:
-        background_class: output 0 is "background"; class_id everywhere is the output's index - 1.
-        top_k: how many classes a result holds.
-    """
-
-    background_class: bool = False
-    top_k: Annotated[int, Meta(ge=1, le=1000)] = 5
-
-
-class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How raw heads are read.
-
-    Attributes:
-        anchors: for `yolov4`: one list an output, of (width, height) in input pixels. For `ssd`: one list a level, the
-            sizes of its priors; empty where the model decodes its boxes itself.
-        scale_xy: for `yolov4`: Darknet's `scale_x_y`, one an output.
-        strides: for `ssd`: one a list of anchors, in input pixels.
-        variances: for `ssd` with anchors: what offsets and logarithms of sizes were divided by.
-        box_order: for `ssd`: x or y first.
-        box_unit: for `ssd` without anchors: parts of the input's width and height, or its pixels.
-        background_class: for `ssd`: the first score is the background's, which no label names.
-        scores: for `ssd`: whether they lie between 0 and 1 already.
-        reg_max: for `nanodet`: the largest distance of a box's side, in strides.
-    """
-
-    anchors: _Anchors = ()
-    scale_xy: tuple[float, ...] = ()
-    strides: tuple[_Stride, ...] = ()
-    variances: tuple[float, float] = (0.1, 0.2)
-    box_order: Literal["xyxy", "yxyx"] = "xyxy"
-    box_unit: Literal["fraction", "pixel"] = "fraction"
-    background_class: bool = True
-    scores: Literal["probabilities", "logits"] = "probabilities"
-    reg_max: Annotated[int, Meta(ge=1, le=64)] = 7
-
-    def __post_init__(self) -> None:
-        _check_finite("anchors", [side for head in self.anchors for anchor in head for side in anchor], positive=True)
-        _check_finite("scale_xy", self.scale_xy, positive=True)
-        _check_finite("variances", self.variances, positive=True)
-        if len(self.strides) not in (0, len(self.anchors)):
-            raise ValueError("strides: expected as many numbers as anchors has lists")
 
 
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,7 +131,7 @@ class BudgetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     latency_ms: Annotated[float, Meta(gt=0)] | None = None
 
     def __post_init__(self) -> None:
-        _check_finite("latency_ms", [self.latency_ms] if self.latency_ms is not None else [])
+        check_finite("latency_ms", [self.latency_ms] if self.latency_ms is not None else [])
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -219,7 +148,7 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     model: _ModelFile
     name: _Name
     task: Task
-    decoder: Decoder
+    decoder: DecoderName
     labels: _LabelsFile
     input: InputSpec
     thresholds: Thresholds = Thresholds()
@@ -232,23 +161,6 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def __post_init__(self) -> None:
         check_decoder(self.task, self.decoder, self.detection)
-
-
-def check_decoder(task: Task, decoder: Decoder, detection: DetectionSpec) -> None:
-    """Check that a decoder is one of its task and has what it needs, whoever says so: a model.toml or a manifest.
-
-    Raises:
-        ValueError: it names the key.
-    """
-    if decoder not in DECODERS[task]:
-        raise ValueError(f"decoder: {decoder!r} is not for {task}; expected {' or '.join(DECODERS[task])}")
-    if decoder == "yolov4":
-        if not detection.anchors:
-            raise ValueError("detection.anchors is missing, expected one list of [width, height] an output for yolov4")
-        if len(detection.scale_xy) not in (0, len(detection.anchors)):
-            raise ValueError("detection.scale_xy: expected as many numbers as detection.anchors has lists")
-    if decoder == "ssd" and detection.anchors and not detection.strides:
-        raise ValueError("detection.strides is missing, expected one number a list of detection.anchors for ssd")
 
 
 def load_model_spec(path: Path) -> ModelSpec:

@@ -15,7 +15,7 @@ from edge_sdk.core.errors import DataError
 from edge_sdk.core.files import read_regular
 from edge_sdk.core.frame import Image
 from edge_sdk.inference.settings import SessionSettings
-from edge_sdk.sources.opencv import MOST_READ_PX, decode
+from edge_sdk.sources.opencv import MAX_READ_PX, decode
 
 _MOST_IMAGE_BYTES = 1 << 28  # 67,108,864 pixels without compression are 201 MB
 
@@ -65,11 +65,9 @@ def _read(path: Path) -> Image:
         raise DataError(f"{path}: no such image") from None
     except OSError as cause:
         raise DataError(f"{path}: image cannot be read: {cause.strerror}") from cause
-    image = decode(data, MOST_READ_PX)
+    image = decode(data, MAX_READ_PX)
     if image is None:
-        raise DataError(
-            f"{path}: not an image that can be read, or of more than {MOST_READ_PX // 10**6} million pixels"
-        )
+        raise DataError(f"{path}: not an image that can be read, or of more than {MAX_READ_PX // 10**6} million pixels")
     return image
 
 

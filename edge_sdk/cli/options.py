@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from edge_sdk.core.errors import MissingDependencyError, UsageError, is_want_of_memory, one_line
+from edge_sdk.core.errors import MissingDependencyError, UsageError, is_out_of_memory, one_line
 from edge_sdk.core.logs import formatter
 from edge_sdk.core.toml import key_of
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
@@ -282,7 +282,7 @@ def host_tools(verb: str, extra: str = "host") -> Iterator[None]:
     try:
         yield
     except ImportError as cause:
-        if is_want_of_memory(cause):
+        if is_out_of_memory(cause):
             raise
         missing = cause.name or "a package"
         raise MissingDependencyError(

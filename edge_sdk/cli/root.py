@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 import edge_sdk
-from edge_sdk.core.errors import EdgeError, failure_line, is_want_of_memory
+from edge_sdk.core.errors import EdgeError, failure_line, is_out_of_memory
 from edge_sdk.core.machine import no_collection
 from edge_sdk.core.threads import leave
 
@@ -103,7 +103,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         cli.main(args=arguments, prog_name="edge-sdk", standalone_mode=False)
     except EdgeError as error:
-        return _fail_for_memory(error) if is_want_of_memory(error) else _fail(str(error), error.exit_code)
+        return _fail_for_memory(error) if is_out_of_memory(error) else _fail(str(error), error.exit_code)
     except click.UsageError as error:
         hint = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
         return _fail(f"{error.format_message()}{hint}", 2)
@@ -116,7 +116,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence: a user never sees a bare traceback
         if os.environ.get("EDGE_SDK_DEBUG"):
             traceback.print_exc()
-        if is_want_of_memory(error):
+        if is_out_of_memory(error):
             return _fail_for_memory(error)
         if isinstance(error, OSError) and error.filename is None and error.errno in _NO_ROOM:
             return _fail(f"standard output cannot be written: {error.strerror}; check the space on its disk", 1)

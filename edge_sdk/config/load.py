@@ -39,7 +39,8 @@ from edge_sdk.messages.schema import SNAPSHOTS, Channel
 from edge_sdk.messages.topics import default_device
 from edge_sdk.outbox.settings import OutboxConfig, OutboxSettings
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
-from edge_sdk.sources.location import holds_password, is_encrypted, names_file, names_user
+from edge_sdk.sources.location import holds_password, is_encrypted, names_user
+from edge_sdk.sources.opening import named_kind
 
 DEFAULT_PATH = Path("/etc/edge-sdk/config.toml")
 """Where `edge-sdk run` looks when it is told nothing."""
@@ -198,7 +199,7 @@ def _entry(inner: object, where: str) -> str:
 
 
 def _source(source: str, folder: Path) -> str:
-    return str(folder / source) if names_file(source) else source
+    return str(folder / source) if named_kind(source) is None else source
 
 
 def mqtt_settings_of(

@@ -28,15 +28,13 @@ from edge_sdk.publishing.settings import MqttSettings, Secret
 from edge_sdk.sources.location import (
     AS_IT_COMES,
     PATTERN_SLOWEST_FPS,
-    Kind,
     device_timeout_s,
     is_encrypted,
-    kind_of,
-    named_kind,
     names_user,
     pattern_of,
     without_slashes,
 )
+from edge_sdk.sources.opening import DEVICE, PATTERN, PICAMERA, kind_of, named_kind
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CREDENTIAL = re.compile(r"(?!\.{1,2}$)[^/\x00]{1,255}")
@@ -159,12 +157,12 @@ def _rate(stream: PipelineConfig) -> Iterator[str]:
     fps, kind = stream.fps, named_kind(stream.source)
     if fps is None:
         return
-    if kind is Kind.PATTERN and fps < PATTERN_SLOWEST_FPS and _has_no_rate(stream.source):
+    if kind is PATTERN and fps < PATTERN_SLOWEST_FPS and _has_no_rate(stream.source):
         yield f"fps is {fps:g}, expected {PATTERN_SLOWEST_FPS:g} or more: a pattern is no slower"
-    elif kind is Kind.DEVICE:
+    elif kind is DEVICE:
         # OpenCV has one time-out for all V4L2 cameras, whatever read_timeout_s says.
         yield from _too_slow(fps, device_timeout_s(), "a V4L2 camera")
-    elif kind is Kind.PICAMERA:
+    elif kind is PICAMERA:
         advice = f", or a read_timeout_s above {1 / fps:.3g}"
         too_slow = _too_slow(fps, stream.read_timeout_s, "by read_timeout_s the camera")
         yield from (line + advice for line in too_slow)

@@ -1,9 +1,7 @@
-"""WallClock: whether this machine's wall clock is set by a time server.
+"""Time: whether the wall clock is set by a time server, and percentiles of durations.
 
 A board without a battery starts with the time of its last shutdown, or of its system's making, until a server says the
-true one. Owns the asking of the kernel; whoever writes times looks at an attribute.
-
-Percentiles of durations: what every latency is reported as.
+true one. `WallClock` asks the kernel; whoever writes times looks at its attribute.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ _TIMEX_BYTES = 512  # struct timex has 208 where a long has 8; all zero asks and
 
 
 class WallClock:
-    """Looked at now and then, by one thread.
+    """Whether this machine's wall clock is synchronised; looked at now and then, by one thread.
 
     Args:
         ask: whether the clock is synchronised; None where that cannot be known. The kernel by default.
@@ -41,7 +39,7 @@ class WallClock:
         self._unset_s: float | None = None if self.is_synchronised else offset_s()
 
     def look(self) -> float | None:
-        """Ask again.
+        """Ask again whether the clock is synchronised.
 
         Returns:
             When it was synchronised since the last look: seconds by which it was put forward, since it was found not to
@@ -56,7 +54,7 @@ class WallClock:
 
 
 def _kernel_says() -> bool | None:
-    """None: there is no such call, or a sandbox forbids it."""
+    """Ask the kernel whether the clock is synchronised; None where there is no such call, or a sandbox forbids it."""
     try:
         state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     except (OSError, AttributeError):
@@ -73,7 +71,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 def percentiles_of(durations_ns: NDArray[np.int64]) -> Percentiles | None:
-    """Percentiles of int64 (N,) nanoseconds, rounded to microseconds; None of nothing."""
+    """Return percentiles of int64 (N,) nanoseconds, rounded to microseconds; None of nothing."""
     if not len(durations_ns):
         return None
     last = len(durations_ns) - 1

@@ -1,17 +1,9 @@
-"""Every error a user can meet, by who can mend it.
+"""Every error a user can meet, its exit code, and how errors are worded.
 
-Owns the exit codes, and which is the worst. A message is one line: what, where, expected, got, next step. It never
-holds a secret. Whatever names and texts of somebody else's are in it, it is printable and of a bounded length.
-
-Failure: an error in one line for people, which says whose it is: the program's own, or the machine's.
-
-Tells want of memory from other failures: libraries say it in words of their own, and in errors of any type.
-
-Permission: whether this user may read a file or a folder, said with what to do.
-
-Text of somebody else's as a terminal, a journal or JSON may show it.
-
-Shortage: what is said where the process has no descriptor left, which is nobody's fault but its limit's.
+Families of `EdgeError` say who can mend it. A message is one line: what, where, expected, got, next step. It never
+holds a secret; whatever names and texts of somebody else's are in it, it is printable and of a bounded length
+(`one_line`, `first_line`, `typed_line`, `failure_line`). Three conditions of the machine are told from faults of the
+program, because libraries word them in their own ways: want of memory, want of permission, and no file descriptor left.
 """
 
 from __future__ import annotations
@@ -33,12 +25,12 @@ _HEAD = 1200  # of what is kept: where it is about stands in front, what to do a
 
 
 def printable(text: str) -> str:
-    """A text without what a terminal would act on: escapes, line ends, marks that turn its direction are replaced."""
+    """Replace what a terminal would act on: escapes, line ends, marks that turn the text's direction."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _REPLACEMENT for c in text)
 
 
 def one_line(text: str) -> str:
-    """A text as one printable line of at most `LONGEST_LINE` characters."""
+    """Return a text as one printable line of at most `LONGEST_LINE` characters."""
     if len(text) > LONGEST_LINE:
         text = f"{text[:_HEAD]}…{text[_HEAD + 1 - LONGEST_LINE :]}"
     return text if text.isprintable() else printable(" ".join(text.splitlines()))
@@ -49,7 +41,7 @@ _WORST_FIRST = (7, 6, 8, 4, 2, 1)
 
 
 def worst_first(exit_code: int) -> int:
-    """Where it stands among exit codes, of which the worst comes first."""
+    """Return the place of an exit code among all, of which the worst comes first."""
     return _WORST_FIRST.index(exit_code) if exit_code in _WORST_FIRST else len(_WORST_FIRST)
 
 
@@ -172,7 +164,7 @@ class LinesError(OutputError):
 
 
 class StoppedError(Exception):
-    """Told to stop before it was through: nothing is wrong, and so no handler of errors may take it for one."""
+    """Work that was told to stop before it was done: nothing is wrong, so it is no `EdgeError`."""
 
 
 _WORDS = (
@@ -189,12 +181,12 @@ _WORDS = (
 )
 
 
-def is_want_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error, or what it came from, is that there is no memory left."""
     return any(_says_so(one) for one in _chain(error))
 
 
-def says_want_of_memory(text: str) -> bool:
+def says_out_of_memory(text: str) -> bool:
     """Whether what a library or a process printed is that there is no memory left."""
     words = text.casefold()
     return any(known in words for known in _WORDS)
@@ -203,11 +195,11 @@ def says_want_of_memory(text: str) -> bool:
 def _says_so(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    return says_want_of_memory(str(error))
+    return says_out_of_memory(str(error))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and its causes, the last first; each once."""
+    """Return the error and its causes, the last first; each once."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -223,8 +215,8 @@ _WANT_OF_MEMORY = "out of memory: end other programs, or take a machine or a con
 
 
 def failure_line(error: BaseException) -> str:
-    """What went wrong; what is neither foreseen nor want of memory is a bug of ours, and said to be one."""
-    if is_want_of_memory(error):
+    """Say what went wrong; what is neither foreseen nor want of memory is a bug of ours, and said to be one."""
+    if is_out_of_memory(error):
         return _WANT_OF_MEMORY
     if isinstance(error, EdgeError):
         return str(error)
@@ -253,8 +245,8 @@ def first_line(cause: BaseException) -> str:
     return f"{type(cause).__name__}{place}"
 
 
-def want_of_permission(path: Path) -> str:
-    """Says who must be let in where this user may not read it; empty where it may, or where nothing is there."""
+def missing_permission(path: Path) -> str:
+    """Say who must be let in where this user may not read a path; empty where it may, or where nothing is there."""
     try:
         mode = path.stat().st_mode
     except PermissionError:
@@ -278,14 +270,14 @@ _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE})
 _MORE_FILES = "let this process open more: LimitNOFILE= of its unit, ulimit -n, or prlimit --nofile while it runs"
 
 
-def in_words(cause: OSError) -> str:
-    """What went wrong, with what to do where there is no descriptor left."""
+def os_error_text(cause: OSError) -> str:
+    """Say what the system said, and what to do where there is no descriptor left."""
     said = cause.strerror or str(cause) or type(cause).__name__
     return f"{said}; {_MORE_FILES}" if cause.errno in _OUT_OF else said
 
 
-def of_descriptors() -> str:
-    """What is said where nothing can be opened now; SQLite says of that that a folder is closed to us. Else nothing."""
+def descriptor_shortage() -> str:
+    """Say that no file can be opened at present, which libraries word as other failures; empty where one can."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as cause:

@@ -1,13 +1,11 @@
-"""Regular files: what somebody else wrote is read without waiting for anybody and in bounded memory.
+"""Files: what somebody else wrote is read in bounded memory without waiting, and records are written whole.
 
 Small files from outside (keys, certificates, passwords, labels, TOML, records) are read by `read_regular`; a bundle's
 files, which may be large, are opened by `open_regular`. A folder, a pipe, a socket or a device in place of the file is
 refused before anything of it is read. What is refused is an OSError whose `strerror` is written for people: the caller
 puts the path in front of it and chooses the family of the error.
 
-The state folder: where a device keeps what it found out about itself, and how a record gets there whole.
-
-Owns the place and the way of writing. What a record holds is its owner's; nothing in it is needed to run.
+`state_folder` is where a device keeps what it found out about itself; nothing in it is needed to run.
 """
 
 from __future__ import annotations
@@ -79,8 +77,16 @@ def read_regular(path: Path, limit: int = SMALL_BYTES) -> bytes:
     return data
 
 
+def system_text(path: Path) -> str:
+    """Read one of Linux's own files, of /proc or /sys, without white space around it; empty where it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def state_folder() -> Path:
-    """The folder, which need not exist yet.
+    """Return the state folder, which need not exist yet.
 
     systemd's $STATE_DIRECTORY (the first, where there are several), else `edge-sdk` in $XDG_STATE_HOME, else
     ~/.local/state/edge-sdk. A relative $XDG_STATE_HOME is passed over, as its specification demands.
@@ -103,7 +109,7 @@ def state_folder() -> Path:
 
 
 def write_record(path: Path, data: bytes) -> None:
-    """Put a record where others read it: the old one or the new one is there, never a half, whoever else writes.
+    """Write a record so that readers find the old one or the new one, never a half, whoever else writes.
 
     Args:
         path: of the record; its folder is made where it is missing.

@@ -1,8 +1,9 @@
-"""The values that flow through the loop: Frame -> Prepared -> Inferred -> Detections, Classification or Segmentation.
+"""The values that flow through the loop, their shapes and units.
 
-Owns their shapes and units, and no behaviour but arithmetic on them. Each value keeps what the next stage needs.
+    Frame -> Prepared -> Inferred -> Detections, Classification or Segmentation
 
-What a picture is, and the words for what is none.
+Each value keeps what the next stage needs, so nobody reaches back; `Prepared` knows how the frame lies in the model's
+input (`Geometry`). No behaviour but arithmetic on them, and the words that refuse what is no picture.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _EXPECTED = "expected a numpy array of uint8 (height, width, 3), BGR, of one pix
 
 
 def check_image(image: object) -> None:
-    """Refuse what is no picture, whoever's source it comes from. Strides may be any: OpenCV copies what it must.
+    """Refuse what is no picture, from anybody's source. Strides may be any: OpenCV copies what it must.
 
     Raises:
         CameraError: it is none.
@@ -36,7 +37,7 @@ def check_image(image: object) -> None:
 
 
 def as_picture(image: NDArray[Any] | None) -> Image:
-    """What a program gave for a picture, itself; of what is none it says how it becomes one.
+    """Return the picture that a program gave, itself; refuse what is none and say how it becomes one.
 
     Raises:
         UsageError: it is none.
@@ -55,7 +56,7 @@ def _misfit_of(image: object) -> str | None:
 
 
 def _way_of(image: object) -> str:
-    """From what was given to a picture."""
+    """Say how what was given becomes a picture."""
     if image is None:
         return "cv2.imread gives None where there is no file that it can read"
     if not isinstance(image, np.ndarray):
@@ -96,7 +97,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @classmethod
     def of(cls, image: NDArray[Any] | None, *, seq: int = 0, camera: str = "camera") -> Frame:
-        """A frame of a picture of one's own, captured now: to be called right after the grab.
+        """Make a frame of a picture of one's own, captured now: to be called right after the grab.
 
         Args:
             image: uint8 (H, W, 3), BGR; kept, not copied. Other arrays are refused, and None, which OpenCV gives for
@@ -110,7 +111,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
         return cls(as_picture(image), time.monotonic_ns(), time.time(), seq, camera)
 
     def __repr__(self) -> str:
-        """Without the pixels, of which results would be full otherwise."""
+        """Show the frame without its pixels, of which results would be full otherwise."""
         shape = getattr(self.image, "shape", None)
         return f"Frame(shape={shape}, seq={self.seq}, camera={self.camera!r}, captured_at={self.captured_at})"
 
@@ -124,7 +125,7 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
 def _corner_arrays(
     offset_x: float, offset_y: float, scale_x: float, scale_y: float, size_wh: tuple[int, int]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Offset, scale and frame size as float32 (2,), for both corners of a box."""
+    """Return offset, scale and frame size as float32 (2,), for both corners of a box."""
     return (
         np.array((offset_x, offset_y), np.float32),
         np.array((scale_x, scale_y), np.float32),
@@ -166,7 +167,7 @@ class Geometry(msgspec.Struct, frozen=True, gc=False):
         return boxes_xyxy
 
     def cells_of_picture(self, frame_wh: tuple[int, int], cells_wh: tuple[int, int]) -> tuple[slice, slice]:
-        """Columns and rows of the input's cells, or pixels, whose centre lies in the picture and not in its padding.
+        """Return columns and rows of the cells whose centre lies in the picture and not in its padding.
 
         Of a picture that is thinner than a cell it is the cell in its middle.
 
@@ -203,7 +204,7 @@ class Prepared(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class Inferred(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What the model answered.
+    """What the model returned for one frame.
 
     Attributes:
         outputs: in the order of the model's outputs. They belong to the session and are overwritten by the next run.
@@ -281,7 +282,7 @@ class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
     is_finite: bool = True
 
     def to_frame(self) -> NDArray[np.uint8]:
-        """The class of every pixel of the original frame: of the nearest cell that is no padding.
+        """Return the class of every pixel of the original frame: of the nearest cell that is no padding.
 
         Returns:
             uint8 (frame height, frame width), a new array; `NO_CLASS` where the frame was cropped away.
@@ -303,7 +304,7 @@ class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
 def _cells_along(
     length_px: int, scale: float, offset: float, count: int, picture: slice
 ) -> tuple[slice, NDArray[np.intp]]:
-    """Along one side of the frame: which pixels lie on cells 0 to `count` - 1, and the cell of `picture` for each."""
+    """Return, along one side, which pixels lie on cells 0 to `count` - 1, and the cell of `picture` for each."""
     cells = np.floor((np.arange(length_px) + 0.5) * scale + offset)
     first, end = np.searchsorted(cells, (0, count)).tolist()
     return slice(first, end), np.clip(cells[first:end], picture.start, picture.stop - 1).astype(np.intp)

@@ -1,20 +1,7 @@
-"""Cores: how many this machine has, and how many of them this process may use.
+"""The machine: its cores, its processor, what the processors do, its free memory, and this process's heap.
 
-Owns the reading of Linux's own files; where they are missing or say nothing, it answers what Python counts.
-
-Cpu: what this machine computes with: a name for people, and a digest that tells it from others.
-
-Owns the reading of Linux's own files. What no file says is left out; nothing here fails.
-
-CpuTime: what the processors did, of which this program's own work can be told from all other.
-
-Owns the reading of /proc/stat. What a container does not show is not known, and then nothing is said.
-
-Free memory: what this process may still take, of the machine or of its control group.
-
-Heap: one for all threads, and memory that was freed goes back to the system.
-
-Garbage: when Python looks for it.
+Read from Linux's own files. Where they are missing or say nothing, what is not known is None, empty or what Python
+counts; nothing here fails.
 """
 
 from __future__ import annotations
@@ -29,6 +16,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
+
+from edge_sdk.core.files import system_text
 
 _CPUS = "sys/devices/system/cpu"
 _CGROUPS = "sys/fs/cgroup"
@@ -58,13 +47,13 @@ class Cores(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> Cores:
-        """Read them.
+        """Read the cores of this machine.
 
         Args:
             root: the folder that holds `proc` and `sys`; another one in tests.
         """
         cpus = root / _CPUS
-        online = _listed(_text(cpus / "online")) or set(range(os.cpu_count() or 1))
+        online = _listed(system_text(cpus / "online")) or set(range(os.cpu_count() or 1))
         mask = _mask(root) & online or online
         quota = _quota(root)
         return cls(
@@ -76,7 +65,7 @@ class Cores(msgspec.Struct, frozen=True):
 
 
 def configured() -> int | None:
-    """How many logical ones the machine can have online, which does not change while it runs; None: not known."""
+    """Return how many logical processors the machine can have online, which does not change while it runs."""
     try:
         count = os.sysconf("SC_NPROCESSORS_CONF")
     except (OSError, ValueError):
@@ -85,17 +74,17 @@ def configured() -> int | None:
 
 
 def _physical(cpus: Path, of: set[int]) -> int:
-    """Cores that these logical ones are; each is one where nothing is known of its siblings."""
+    """Count the cores that these logical processors are; each is one where nothing is known of its siblings."""
     return len({_siblings(cpus / f"cpu{number}" / "topology") or str(number) for number in of})
 
 
 def _siblings(topology: Path) -> str:
-    return next((text for name in _SIBLINGS if (text := _text(topology / name))), "")
+    return next((text for name in _SIBLINGS if (text := system_text(topology / name))), "")
 
 
 def _mask(root: Path) -> set[int]:
-    """The logical ones that the scheduler may put this process on; empty where that is not known."""
-    for line in _text(root / "proc/self/status").splitlines():
+    """Return the logical processors that this process may run on; empty where that is not known."""
+    for line in system_text(root / "proc/self/status").splitlines():
         key, _, value = line.partition(":")
         if key == "Cpus_allowed_list":
             return _listed(value.strip())
@@ -103,21 +92,21 @@ def _mask(root: Path) -> set[int]:
 
 
 def _quota(root: Path) -> int:
-    """Whole processors' worth of time that the control group and all above it leave; very many without a limit."""
-    lines = _text(root / "proc/self/cgroup").splitlines()
+    """Return the processors' worth of time that the control group and all above it leave; many without a limit."""
+    lines = system_text(root / "proc/self/cgroup").splitlines()
     group = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
     folder = root / _CGROUPS
     least = float(1 << 16)
     for part in ("", *Path(group).parts):
         folder = folder / part
-        limit, _, period = _text(folder / "cpu.max").partition(" ")
+        limit, _, period = system_text(folder / "cpu.max").partition(" ")
         if limit.isdigit() and period.isdigit() and int(period):
             least = min(least, int(limit) / int(period))
     return int(least)
 
 
 def _listed(text: str) -> set[int]:
-    """The numbers of a list such as `0-2,5`; empty when it is none."""
+    """Return the numbers of a list such as `0-2,5`; empty when it is none."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -125,14 +114,6 @@ def _listed(text: str) -> set[int]:
             return set()
         found.update(range(int(first), int(last if dash else first) + 1))
     return found
-
-
-def _text(path: Path) -> str:
-    """What the file says, without the line feed; nothing when it cannot be read."""
-    try:
-        return path.read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 # x86 and ARM spell them differently. What changes by itself (clock, microcode) or is of one piece (serial) is left out.
@@ -168,13 +149,13 @@ class Cpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> Cpu:
-        """Read it.
+        """Read the processor of this machine.
 
         Args:
             root: the folder that holds `proc`; another one in tests.
         """
-        board = _cpu_text(root / "proc/device-tree/model").strip("\0").strip()
-        kinds = _kinds(_cpu_text(root / "proc/cpuinfo"))
+        board = system_text(root / "proc/device-tree/model").strip("\0").strip()
+        kinds = _kinds(system_text(root / "proc/cpuinfo"))
         said = msgspec.json.encode((board, platform.machine(), kinds))
         return cls(board or _name(kinds), hashlib.sha256(said).hexdigest())
 
@@ -183,7 +164,7 @@ _Kind = tuple[tuple[str, str], ...]
 
 
 def _kinds(cpuinfo: str) -> list[_Kind]:
-    """Each kind of core once, in an order of their own: cores that are switched off and on again change places."""
+    """Return each kind of core once, sorted: cores that are switched off and on again change places."""
     kinds: set[_Kind] = set()
     for block in cpuinfo.split("\n\n"):
         pairs = (line.partition(":") for line in block.splitlines())
@@ -199,13 +180,6 @@ def _name(kinds: list[_Kind]) -> str:
     numbered = [kind for kind in map(dict, kinds) if {"CPU implementer", "CPU part"} <= {*kind}]
     parts = [f"{kind['CPU implementer']}/{kind['CPU part']}" for kind in numbered]
     return f"{platform.machine()} {' + '.join(parts)}" if parts else platform.machine()
-
-
-def _cpu_text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 _IDLE, _WAITING = 3, 4  # columns of /proc/stat (proc_stat(5)): idle, and waiting for a disk
@@ -227,7 +201,7 @@ class CpuTime(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, root: Path = Path("/"), cpus: Collection[int] | None = None) -> CpuTime:
-        """Read them.
+        """Read the times so far.
 
         Args:
             root: the folder that holds `proc`; another one in tests.
@@ -237,7 +211,7 @@ class CpuTime(msgspec.Struct, frozen=True):
         hertz = os.sysconf("SC_CLK_TCK")
         rows = [
             [int(value) / hertz for value in times[:_COLUMNS]]
-            for name, *times in map(str.split, _lines(root / "proc/stat"))
+            for name, *times in filter(None, map(str.split, system_text(root / "proc/stat").splitlines()))
             if name in names
         ]
         total_s = sum(map(sum, rows))
@@ -247,19 +221,12 @@ class CpuTime(msgspec.Struct, frozen=True):
         return cls(total_s, total_s - idle_s, own_s)
 
     def others_since(self, before: CpuTime) -> float | None:
-        """The share of these processors' time that others took since `before`, 0-1; None where that is not known."""
+        """Return the share of the processors' time that others took since `before`, 0-1; None where it is not known."""
         total_s = self.total_s - before.total_s
         if total_s <= 0:
             return None
         others_s = self.busy_s - before.busy_s - (self.own_s - before.own_s)
         return min(1.0, max(0.0, others_s / total_s))
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return [line for line in path.read_text("ascii").splitlines() if line]
-    except (OSError, UnicodeDecodeError):
-        return []
 
 
 _NO_LIMIT = 2**62
@@ -268,7 +235,7 @@ _GIVEN_BACK = ("inactive_file", "slab_reclaimable")
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that is free for this process: the machine's, or its control group's where that is less.
+    """Return the memory that is free for this process: the machine's, or its control group's where that is less.
 
     Args:
         root: the folder that holds `proc` and `sys`; another one in tests.
@@ -290,16 +257,13 @@ def free_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _available(root: Path) -> int | None:
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
+    lines = system_text(root / "proc/meminfo").splitlines()
     words = next((line.split() for line in lines if line.startswith("MemAvailable:")), [])
     return int(words[1]) * 1024 if len(words) > 1 and words[1].isdigit() else None
 
 
 def _room_of(group: Path) -> int:
-    """What a control group leaves, in bytes; very much where it has no limit."""
+    """Return what a control group leaves, in bytes; very much where it has no limit."""
     highest = group / "memory.max"
     limit = highest.read_text(encoding="ascii").strip() if highest.exists() else "max"
     if limit == "max":
@@ -334,7 +298,7 @@ def give_back_freed() -> None:
 
 @contextlib.contextmanager
 def no_collection() -> Iterator[None]:
-    """Look for no garbage inside, and never in what there is at its end.
+    """Collect no garbage inside, and never what there is at its end.
 
     For modules, which are none: to look for some while they load is a tenth of a start. Only for the start: whatever
     there is at its end stays for ever, once it is garbage too.

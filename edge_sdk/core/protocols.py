@@ -1,8 +1,7 @@
-"""What a camera, a stage and a publisher must be able to do; bring your own by having these methods.
+"""What a camera, a stage and a publisher must be able to do, and `Event`, which they pass on.
 
-Event: something happened on a camera, at one moment; results say what every frame shows.
-
-Owns what may stand in one. Who finds events is `event_watch`, or a program of its own.
+Bring your own by having these methods. An event is something that happened on a camera at one moment; results say what
+every frame shows. `events.rules` finds events, or a program of its own does.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class _Types(msgspec.Struct):
 
 
 def _said(cause: msgspec.ValidationError) -> str:
-    """Of msgspec's line, with the name of the field in front."""
+    """Put the name of the field in front of what msgspec says."""
     what, _, where = str(cause).rpartition(" - at `$.")
     return f"{where.rstrip('`')}: {what[:1].lower()}{what[1:]}" if what else str(cause)
 
@@ -141,15 +140,12 @@ class Source(Protocol):
     @property
     def ended(self) -> bool:
         """True once no frame will come any more (end of a file). A camera never ends."""
-        ...
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds."""
-        ...
+        """Return the newest frame not delivered yet, or None when none came within `timeout_s` seconds."""
 
     def close(self) -> None:
         """Give everything back; may be called twice."""
-        ...
 
 
 class Stage(Protocol[Value, NextValue]):
@@ -157,7 +153,6 @@ class Stage(Protocol[Value, NextValue]):
 
     def __call__(self, value: Value, /) -> NextValue:
         """Turn one value into the next."""
-        ...
 
 
 class Sink(Protocol):
@@ -165,7 +160,6 @@ class Sink(Protocol):
 
     def put(self, result: Result, /) -> None:
         """Take one result. Never blocks, never raises for a network's sake."""
-        ...
 
 
 class EventSink(Protocol):
@@ -173,4 +167,3 @@ class EventSink(Protocol):
 
     def put(self, event: Event, /) -> None:
         """Take one event. Never blocks, never raises for a network's sake."""
-        ...

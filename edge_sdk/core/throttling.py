@@ -1,7 +1,7 @@
 """Throttling: whether the board slows itself down, because it is hot or short of power, as Linux tells it in /sys.
 
-Owns the files' names and their meaning, and the thread that reads them: a read of /sys asks a driver and may take its
-time. What is missing, cannot be read or makes no sense is unknown, and never an error.
+What is missing, cannot be read or makes no sense is unknown, and never an error. `BoardWatch` reads in a thread of its
+own, because a read of /sys asks a driver and may take its time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from edge_sdk.core.files import system_text
 from edge_sdk.core.threads import Periodic
 
 _ROOT = Path("/sys")
@@ -48,7 +49,7 @@ class BoardState(msgspec.Struct, frozen=True):
 
 
 def read_board(root: Path = _ROOT) -> BoardState:
-    """What the files say now.
+    """Read what the files say now.
 
     Args:
         root: where /sys is.
@@ -96,19 +97,19 @@ def _firmware(root: Path) -> Iterator[str]:
 
 
 def _voltages(root: Path) -> Iterator[bool]:
-    """Whether the power is too low, by each who watches it."""
+    """Give whether the power is too low, as each who watches it says."""
     for file in _found(root / "devices/platform", _FIRMWARE):
         bits = _number(file, base=16)
         if bits is not None:
             yield bool(bits >> _UNDER_VOLTAGE & 1)
     for name in _found(root / "class/hwmon", "hwmon*/name"):
-        alarm = _number(name.with_name("in0_lcrit_alarm")) if _text(name) == _VOLTAGE_DRIVER else None
+        alarm = _number(name.with_name("in0_lcrit_alarm")) if system_text(name) == _VOLTAGE_DRIVER else None
         if alarm is not None:
             yield alarm > 0
 
 
 def _zones(root: Path) -> Iterator[tuple[float, float | None]]:
-    """Of each thermal zone its temperature, and the lowest at which it has something slowed down; degrees Celsius."""
+    """Give each zone's temperature, and the lowest at which it has something slowed down; degrees Celsius."""
     for zone in _found(root / "class/thermal", "thermal_zone*"):
         temperature = _celsius(zone / "temp")
         if temperature is not None:
@@ -117,7 +118,7 @@ def _zones(root: Path) -> Iterator[tuple[float, float | None]]:
 
 
 def _slowing_trips(zone: Path) -> Iterator[Path]:
-    return (kind for kind in _found(zone, "trip_point_*_type") if _text(kind) in ("passive", "hot", "critical"))
+    return (kind for kind in _found(zone, "trip_point_*_type") if system_text(kind) in ("passive", "hot", "critical"))
 
 
 def _beside(kind: Path, what: str) -> Path:
@@ -133,23 +134,23 @@ def _hot(zones: list[tuple[float, float | None]]) -> Iterator[str]:
 
 
 def _cooling(root: Path) -> Iterator[str]:
-    """A fan that turns slows nothing down; a processor that is a cooling device does."""
+    """Say which processors are slowed down as cooling devices; a fan that turns slows nothing down."""
     for device in _found(root / "class/thermal", "cooling_device*"):
-        kind, state = _text(device / "type") or "", _number(device / "cur_state") or 0
+        kind, state = system_text(device / "type"), _number(device / "cur_state") or 0
         if state > 0 and ("cpu" in kind.lower() or kind in ("Processor", "intel_powerclamp")):
             yield f"the CPU is cooled by slowing it down ({kind} {state})"
 
 
 def _cores(root: Path) -> Iterator[tuple[float, str]]:
-    """Of each core its frequency over its highest, 0-1, and the governor's name."""
+    """Give each core's frequency over its highest, 0-1, and the name of its governor."""
     for policy in _found(root / "devices/system/cpu", "cpu[0-9]*/cpufreq"):
         current, highest = _number(policy / "scaling_cur_freq"), _number(policy / "cpuinfo_max_freq")
         if current and highest and current > 0 and highest > 0:
-            yield min(1.0, current / highest), _text(policy / "scaling_governor") or ""
+            yield min(1.0, current / highest), system_text(policy / "scaling_governor")
 
 
 def _held_back(root: Path) -> Iterator[str]:
-    """Cores that are slow although they are told to be fast."""
+    """Say which core is slowest of those that are slow although they are told to be fast."""
     slow = [speed for speed, governor in _cores(root) if governor == "performance" and speed < _FULL_SPEED]
     return (f"a core runs at {speed:.0%} of its speed" for speed in sorted(slow)[:1])
 
@@ -161,15 +162,8 @@ def _found(folder: Path, pattern: str) -> list[Path]:
         return []
 
 
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return None
-
-
 def _number(path: Path, base: int = 10) -> int | None:
-    text = _text(path) or ""
+    text = system_text(path)
     try:
         return int(text, base) if len(text) <= _LONGEST_NUMBER else None
     except ValueError:
@@ -177,7 +171,7 @@ def _number(path: Path, base: int = 10) -> int | None:
 
 
 def _celsius(path: Path) -> float | None:
-    """/sys has thousandths of a degree."""
+    """Read a temperature in degrees Celsius, of which /sys has thousandths; None where it makes no sense."""
     number = _number(path)
     if number is None or not _SENSIBLE_C[0] <= number / 1000 <= _SENSIBLE_C[1]:
         return None

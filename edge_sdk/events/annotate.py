@@ -1,10 +1,6 @@
-"""Results drawn on frames.
+"""Results drawn on pictures: boxes with labels, the likeliest classes, class maps as translucent colours.
 
-Owns what a result looks like. Draws on copies the caller owns, never on a source's frame.
-
-Overlay: a class map painted over a picture, translucent.
-
-Owns what is painted and how; which colour a class has is the caller's.
+Draws on copies the caller owns, never on a source's frame.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ _PAINTED = 255
 
 
 class Overlay:
-    """Paints class maps; with a line in full colour where one class ends.
+    """Paints class maps over pictures, with a line in full colour where one class ends.
 
     Args:
         colours: BGR, one a class that is painted; None for one that is not. Ids beyond them are not painted either.
@@ -74,7 +70,7 @@ class _Pen(NamedTuple):
 
 
 class Annotator:
-    """Draws results.
+    """Draws results on pictures.
 
     Args:
         labels: one a class, in output order.
@@ -140,12 +136,12 @@ class Annotator:
 
 
 def _segment_colour(class_id: int, label: str) -> _Colour | None:
-    """None for the background, which is what the picture shows without any colour."""
+    """Return a class's colour, BGR; None for the background, which is painted in no colour."""
     return None if label.strip("_ ").casefold() == "background" else class_colour(class_id)
 
 
 def class_colour(class_id: int) -> tuple[int, int, int]:
-    """The colour of a class, BGR 0-255: always the same, bright, unlike its neighbours'."""
+    """Return the colour of a class, BGR 0-255: always the same, bright, unlike its neighbours'."""
     hue = (0.05 + class_id * _GOLDEN_RATIO) % 1.0
     hsv = np.array([[[int(hue * 180), 200, 240]]], np.uint8)
     blue, green, red = cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)[0, 0].tolist()
@@ -184,6 +180,6 @@ def _fit_text(text: str, room_px: int, pen: _Pen) -> tuple[str, Sequence[int], i
 
 
 def _readable_on(colour: _Colour) -> _Colour:
-    """Black or white, by the luma of the ground (ITU-R BT.601)."""
+    """Return black or white, by the luma of the ground (ITU-R BT.601)."""
     blue, green, red = colour
     return (0, 0, 0) if 0.114 * blue + 0.587 * green + 0.299 * red > 128 else (255, 255, 255)

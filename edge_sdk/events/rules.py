@@ -1,17 +1,9 @@
-"""EventRule: when a class counts as there, and when as gone.
+"""Rules that make events of results: when a class appears on a camera and when it disappears.
 
-Owns the numbers and their ranges; `event_watch` goes by them.
-
-EventWatch: tells when a class appears on a camera and when it disappears, as an observer of its loop.
-
-Owns what counts as having been looked at: a result whose outputs were no numbers says nothing of what is missing in it,
-and time without results is no time in which something was gone. `presence` has the rules of one class.
-
-Presence: whether one class is there, of a camera that is looked at again and again.
-
-Owns the debouncing both ways and the pause between two appearances; knows no results and tells nobody.
-
-SnapshotSettings: when pictures of a camera are made, and how large; without OpenCV, which makes them.
+`EventRule` has the numbers of a rule; `Presence` debounces one class both ways; `EventWatch` observes a loop and tells
+events. A result whose outputs were no numbers says nothing of what is missing in it, and time without results is no
+time in which something was gone. `SnapshotSettings` says when pictures of a camera are made; it stands here because it
+needs no OpenCV, which makes them.
 """
 
 from __future__ import annotations
@@ -85,7 +77,7 @@ Turn: TypeAlias = Literal["appeared", "disappeared"]
 
 
 class Presence:
-    """Of one class; a class is not there before it was seen.
+    """Whether one class is there; it is not before it was seen.
 
     Args:
         class_id: of the class.
@@ -135,7 +127,7 @@ class Presence:
         return not self._is_there and self.frames == 0
 
     def see(self, confidence: float, boxes_xyxy: NDArray[np.float32] | None = None, index: int = 0) -> None:
-        """It is in the result at hand, most confidently so.
+        """Note that the class is in the result at hand, most confidently so.
 
         Args:
             confidence: 0-1.
@@ -146,7 +138,7 @@ class Presence:
         self.confidence, self.boxes_xyxy, self.index = confidence, boxes_xyxy, index
 
     def step(self, passed_ns: int, now_ns: int, *, is_known: bool) -> Turn | None:
-        """Go on by one result, and forget what was seen in it.
+        """Take one result into account, and forget what was seen in it.
 
         Args:
             passed_ns: since the result before, as far as that was time in which somebody looked.
@@ -188,18 +180,18 @@ class Presence:
         return "disappeared" if was_told else None
 
     def _appeared(self, now_ns: int) -> Turn | None:
-        """Told unless the last time was too short ago; then it is asked again with the next result."""
+        """Tell it unless the last time was too short ago; then it is asked again with the next result."""
         if self._told_ns is not None and now_ns - self._told_ns < self._rule.cooldown_s * 1e9:
             return None
         self._is_told, self._told_ns = True, now_ns
         return "appeared"
 
 
-_MOST_BETWEEN_NS = 1_000_000_000  # a camera that is away for an hour was looked at for none of it
+_MAX_BETWEEN_NS = 1_000_000_000  # a camera that is away for an hour was looked at for none of it
 
 
 class EventWatch:
-    """Of one camera.
+    """Tells when classes appear on one camera and when they disappear: an observer of its loop.
 
     Args:
         rules: when classes count as there; a class that none names is not looked at, nor a label that is no class's.
@@ -223,7 +215,7 @@ class EventWatch:
 
     @classmethod
     def for_bundle(cls, bundle: Bundle, rules: Iterable[EventRule], sink: EventSink) -> EventWatch:
-        """One for the results of a bundle.
+        """Make a watch for the results of a bundle.
 
         Raises:
             BundleError: when its labels changed since it was opened.
@@ -236,10 +228,10 @@ class EventWatch:
         return cls(rules, labels_by_id(bundle), sink)
 
     def put(self, result: Result) -> None:
-        """Look at one result, and tell what it decided; in whose loop it is called."""
+        """Take one result into account, and tell what it decided; called in the loop's thread."""
         now_ns = result.frame.captured_ns
         last_ns, self._last_ns = self._last_ns, now_ns
-        passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MOST_BETWEEN_NS)
+        passed_ns = 0 if last_ns is None else min(max(0, now_ns - last_ns), _MAX_BETWEEN_NS)
         if isinstance(result, Segmentation):
             self._see_shares(result)
         elif len(result.confidences):
@@ -282,7 +274,7 @@ class EventWatch:
 
 
 def labels_by_id(bundle: Bundle) -> dict[int, str]:
-    """The labels of a bundle's classes by their ids in results, as messages have them.
+    """Return the labels of a bundle's classes by their ids in results, as messages have them.
 
     Raises:
         BundleError: when they changed since it was opened.
@@ -294,7 +286,7 @@ def labels_by_id(bundle: Bundle) -> dict[int, str]:
 
 
 def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
-    """The rule of each label that has one.
+    """Return the rule of each label that has one.
 
     Raises:
         UsageError: two rules name the same label: each of its events would be told twice.
@@ -308,7 +300,7 @@ def rules_by_label(rules: Iterable[EventRule]) -> dict[str, EventRule]:
 
 
 def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
-    """A line for each label of the rules that no class of a bundle has.
+    """Return a line for each label of the rules that no class of a bundle has.
 
     Raises:
         BundleError: the bundle's labels changed since it was opened.
@@ -319,7 +311,7 @@ def unwatched(rules: Iterable[EventRule], bundle: Bundle) -> list[str]:
 
 
 def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> list[str]:
-    """A line for each label that is none of these, with the one that was probably meant.
+    """Return a line for each label that is none of these, with the one that was probably meant.
 
     Args:
         named: the labels to look for.
@@ -331,7 +323,7 @@ def missing_labels(named: Iterable[str], labels: Collection[str], of: str) -> li
 
 
 def _event(turn: Turn, presence: Presence, frame: Frame) -> Event:
-    """At the capture of the frame that decided it; confidence and box are of the latest sighting."""
+    """Make the event, at the capture of the frame that decided it; confidence and box are of the latest sighting."""
     box = None if presence.boxes_xyxy is None else presence.boxes_xyxy[presence.index].tolist()
     is_usable = box is not None and all(map(math.isfinite, box))
     now_ns, stayed_ns = frame.captured_ns, presence.last_ns - presence.since_ns

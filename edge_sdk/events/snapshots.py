@@ -1,7 +1,7 @@
-"""Snapshots: pictures of one camera as JPEG files, made beside its loop.
+"""Pictures of a camera as JPEG files, at events or at intervals, made beside its loop.
 
-Owns when one is due, its size, and the thread that makes it. The loop only copies a frame that is due: the frame's own
-picture is overwritten by the next one.
+The loop only copies a frame that is due, because the frame's own picture is overwritten by the next one; a thread makes
+the file and delivers it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.opencv import cv2
 from edge_sdk.events.rules import WORST_QUALITY, SnapshotSettings
 
-MOST_BYTES = 512_000
+MAX_BYTES = 512_000
 """Of one picture: brokers take it without a thought, and all of a fleet's go over one network."""
 
 _JOIN_S = 0.5
 
 
 class Jpeg(NamedTuple):
-    """A file of at most `MOST_BYTES` bytes, and its picture's width and height in pixels."""
+    """A file of at most `MAX_BYTES` bytes, and its picture's width and height in pixels."""
 
     data: bytes
     width: int
@@ -32,7 +32,7 @@ class Jpeg(NamedTuple):
 
 
 class Snapshots:
-    """An observer of one camera's loop, to be closed.
+    """Makes pictures of one camera: an observer of its loop, to be closed.
 
     Args:
         settings: when, and how large.
@@ -57,7 +57,7 @@ class Snapshots:
         self.made = self.replaced = 0
 
     def ask(self) -> None:
-        """Have one made of the frame at hand, or of the next; from any thread."""
+        """Have a picture made of the frame at hand, or of the next; from any thread."""
         self._is_asked = True
 
     def put(self, result: Result) -> None:
@@ -85,7 +85,7 @@ class Snapshots:
         self._news.set()
 
     def close(self) -> None:
-        """Make the one that waits, and no more; waits for it half a second at most."""
+        """Make the picture that waits, and no more; waits for it half a second at most."""
         self._is_closed = True
         self._news.set()
         if self._thread is not None:
@@ -113,7 +113,7 @@ class Snapshots:
 
 
 def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:
-    """A picture as a JPEG file, worse than asked for, and then smaller, where it would be too large.
+    """Return a picture as a JPEG file, worse than asked for, and then smaller, where it would be too large.
 
     Args:
         picture: uint8 (H, W, 3), BGR.
@@ -124,7 +124,7 @@ def jpeg_of(picture: Image, width: int, quality: int) -> Jpeg:
     tried = quality
     while True:
         _, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, tried])
-        if len(data) <= MOST_BYTES:
+        if len(data) <= MAX_BYTES:
             return Jpeg(data.tobytes(), picture.shape[1], picture.shape[0])
         if tried > WORST_QUALITY:
             tried = max(WORST_QUALITY, tried // 2)

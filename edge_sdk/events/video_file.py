@@ -1,9 +1,7 @@
-"""Frames written to an .mp4.
+"""Annotated results as an .mp4 that keeps the source's pace.
 
-Owns the file until it is whole: it is written beside its place and moved there at the end. H.264 needs the `ffmpeg`
-program, because OpenCV's wheels cannot write it; without it MPEG-4 part 2 is written, which not every browser plays.
-
-AnnotatedVideo: results as a video that keeps the source's pace.
+The file is written beside its place and moved there when it is whole. H.264 needs the `ffmpeg` program, because
+OpenCV's wheels cannot write it; without it MPEG-4 part 2 is written, which not every browser plays.
 """
 
 from __future__ import annotations
@@ -125,11 +123,9 @@ class VideoWriter:
 class _Encoder(Protocol):
     def write(self, image: Image) -> None:
         """Append a picture of the size that the encoder was opened with; raises OSError."""
-        ...
 
     def close(self) -> str:
         """Finish; returns what went wrong, or nothing."""
-        ...
 
 
 class _Ffmpeg:
@@ -190,7 +186,7 @@ class _OpenCv:
 
 
 def fit(image: Image, canvas: Image) -> Image:
-    """The picture itself where it has the canvas's size, else the canvas with the picture fitted into its middle."""
+    """Return the picture where it has the canvas's size, else the canvas with the picture fitted into its middle."""
     if image.shape == canvas.shape:
         return image
     (height_px, width_px), (image_h, image_w) = canvas.shape[:2], image.shape[:2]

@@ -1,6 +1,6 @@
-"""Inspection: what a bundle is, read from its manifest, and what its operators take here.
+"""What a bundle is, read from its manifest, and what its operators take here.
 
-Owns no check of its own: a bundle that does not run here can be looked at all the same.
+Nothing is refused: a bundle that does not run here can be inspected all the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OWN_DOMAINS = ("ai.onnx:", "ai.onnx.ml:", "com.microsoft:", "com.microsoft.nchw
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bundle is.
+    """What a bundle is, as `edge-sdk inspect` shows it.
 
     Attributes:
         name, version, created_at, target, machine, task, decoder: as the manifest says.
@@ -72,7 +72,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfiledRun(msgspec.Struct, frozen=True):
-    """What a bundle's first variant does here.
+    """Where a run of a bundle's first variant spends its time here.
 
     Attributes:
         variant: its name.
@@ -88,38 +88,24 @@ class ProfiledRun(msgspec.Struct, frozen=True):
 
 
 def inspect_bundle(bundle: Bundle) -> Inspection:
-    """Say what a verified bundle is.
+    """Describe a verified bundle.
 
     Raises:
         BundleError: its labels changed since it was opened.
     """
-    promise = bundle.manifest
+    manifest = bundle.manifest
     is_signed = (bundle.path / SIGNATURE_FILE).exists()
-    return Inspection(
-        name=promise.name,
-        version=promise.version,
-        created_at=promise.created_at,
-        target=promise.target,
-        machine=promise.machine,
-        task=promise.task,
-        decoder=promise.decoder,
-        digest=bundle.digest,
-        signature="verified" if bundle.signed else "unverified" if is_signed else "none",
-        labels=len(bundle.labels()),
-        libraries=promise.libraries,
-        custom_operators=tuple(o for o in promise.variants[0].operators if not o.startswith(_OWN_DOMAINS)),
-        latency_budget_ms=promise.latency_budget_ms,
-        onnxruntime=(promise.onnxruntime.minimum, promise.onnxruntime.maximum),
-        providers=promise.providers,
-        intra_op_num_threads=promise.intra_op_num_threads,
-        allow_spinning=promise.allow_spinning,
-        memory_mb=promise.memory_mb,
-        refusal=_refusal(bundle),
-        fallback_reason=promise.fallback_reason,
-        distillation=promise.distillation.line if promise.distillation else None,
-        variants=promise.variants,
-        files=promise.files,
-    )
+    shared = {name: getattr(manifest, name) for name in Inspection.__struct_fields__ if hasattr(manifest, name)}
+    own = {
+        "digest": bundle.digest,
+        "signature": "verified" if bundle.signed else "unverified" if is_signed else "none",
+        "labels": len(bundle.labels()),
+        "custom_operators": tuple(o for o in manifest.variants[0].operators if not o.startswith(_OWN_DOMAINS)),
+        "onnxruntime": (manifest.onnxruntime.minimum, manifest.onnxruntime.maximum),
+        "refusal": _refusal(bundle),
+        "distillation": manifest.distillation.line if manifest.distillation else None,
+    }
+    return Inspection(**(shared | own))
 
 
 def profile_bundle(bundle: Bundle, runs: int = 50) -> ProfiledRun:
@@ -133,18 +119,18 @@ def profile_bundle(bundle: Bundle, runs: int = 50) -> ProfiledRun:
         EdgeError: it cannot be run here.
     """
     bundle.check_device(platform.machine(), onnxruntime_version())
-    promise = bundle.manifest
-    prepare = Prepare.of(promise)
+    manifest = bundle.manifest
+    prepare = Prepare.of(manifest)
     images = [image for image, _ in bundle.golden()]
     with tempfile.TemporaryDirectory(prefix="edge-sdk-profile-") as folder:
-        settings = msgspec.structs.replace(SessionSettings.of(promise), profile_prefix=str(Path(folder) / "profile"))
+        settings = msgspec.structs.replace(SessionSettings.of(manifest), profile_prefix=str(Path(folder) / "profile"))
         session = Session.open(bundle, settings)
         session.replay_golden(bundle, prepare)
         for run in range(_WARM_UP_RUNS + runs):
             session.run(prepare.normalise(images[run % len(images)]))
         events = session.stop_profile()
     profile = profile_of(events, warm_up=len(images) + _WARM_UP_RUNS)
-    return ProfiledRun(promise.variants[0].name, onnxruntime_version(), session.providers, profile)
+    return ProfiledRun(manifest.variants[0].name, onnxruntime_version(), session.providers, profile)
 
 
 def write_graph(bundle: Bundle, path: Path) -> None:

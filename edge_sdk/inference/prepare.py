@@ -1,13 +1,11 @@
 """From a frame to the model's input tensor: resize, letterbox or crop, colour order, normalisation.
 
-Owns its buffers: after the first frame of a size nothing is allocated. The very code that calibration uses, so that the
-numbers a model was quantized with are the numbers it meets. Bit-equal on one machine; across CPUs within one level of
-255, because OpenCV's bilinear resize differs by that much.
+`Prepare` has its own buffers: after the first frame of a size nothing is allocated. Calibration uses the same code, so
+that the numbers a model was quantized with are the numbers it meets. Bit-equal on one machine; across CPUs within one
+level of 255, because OpenCV's bilinear resize differs by that much.
 
-Lookup tables: what each level of 0-255 becomes, as a normalised float or as an integer of a quantized model.
-
-Owns the arithmetic of both. Integers are made of the very floats that a device would give a model, by the definition of
-ONNX's QuantizeLinear, so that leaving that operator out changes nothing.
+Levels of 0-255 become floats or integers by lookup tables. Integers are made of the very floats that a device would
+give a model, by the definition of ONNX's QuantizeLinear, so that leaving that operator out changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _HIGHEST = 255
 
 
 def float_tables(spec: InputSpec) -> list[NDArray[np.float32]]:
-    """One float32 (256,) table a channel, in the model's channel order, within one unit in the last place.
+    """Return one float32 (256,) table a channel, in the model's channel order, within one unit in the last place.
 
     Without a mean: level * (1 / std) in float32, so that a multiplication gives the very same bits as the table.
     """
@@ -40,7 +38,7 @@ def float_tables(spec: InputSpec) -> list[NDArray[np.float32]]:
 
 
 def integer_tables(spec: InputSpec, tensor: InputTensor) -> list[NDArray[np.uint8]]:
-    """One uint8 (256,) table a channel of `spec`, in its order; the levels themselves where `tensor` has no scale."""
+    """Return one uint8 (256,) table a channel, in the order of `spec`; the levels where `tensor` has no scale."""
     if tensor.scale is None:
         return [np.arange(_HIGHEST + 1, dtype=np.uint8)] * spec.channels
     # Division of float32 and rounding to even are exact by IEEE 754: the same integers on every machine.
@@ -94,11 +92,11 @@ class Prepare:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Prepare:
-        """The stage before a bundle's first variant."""
+        """Return the stage before a bundle's first variant."""
         return cls(manifest.input, manifest.taken)
 
     def __call__(self, frame: Frame, /) -> Prepared:
-        """Fill the tensor from a frame of any size; the padding was painted with the first frame of that size.
+        """Fill the tensor from a frame of any size; padding is painted with the first frame of that size.
 
         Raises:
             CameraError: the frame's image is no picture.
@@ -151,7 +149,7 @@ class Prepare:
         self._frame_shape = frame_shape
 
     def _fill_of(self, region: _Region) -> _Fill:
-        """What lays a picture into this region as the model takes it, with all its buffers made beforehand."""
+        """Return what lays a picture into this region as the model takes it, with all its buffers made beforehand."""
         spec, taken, shape = self.spec, self._taken, self._canvas[region].shape
         if taken.dtype == "uint8":
             if taken.color == "GRAY":
@@ -167,12 +165,12 @@ class Prepare:
         return _planes(planes, self._floats, np.empty((3, *shape[:2]), np.uint8), swap=taken.color == "RGB")
 
     def _planes_in(self, region: _Region) -> Tensor:
-        """A region of a tensor that has one plane after the other, or only one; (C, h, w)."""
+        """Return a region of a tensor that has one plane after the other, or only one; (C, h, w)."""
         width, height = self.spec.size_wh
         return self.tensor.reshape(self._taken.channels, height, width)[:, region[0], region[1]]
 
     def _arranging(self, region: _Region) -> _Fill:
-        """What lays three colours of bytes into this region, as they are."""
+        """Return what lays three colours of bytes into this region as they are."""
         if self._taken.layout == "NCHW":
             planes = list(self._planes_in(region))
             return _split(planes[::-1] if self._taken.color == "RGB" else planes)
@@ -229,7 +227,7 @@ def _interleaved(output: NDArray[np.float32], table: NDArray[np.float32], *, swa
 
 
 def _looked_up(spec: InputSpec, taken: InputTensor) -> NDArray[np.uint8] | None:
-    """What a picture's levels become, as cv2.LUT takes it for BGR or GRAY; None where they stay."""
+    """Return what a picture's levels become, as cv2.LUT takes it for BGR or GRAY; None where they stay."""
     tables = integer_tables(spec, taken)
     if all(np.array_equal(table, np.arange(256)) for table in tables):
         return None
@@ -265,7 +263,7 @@ def _split(planes: list[NDArray[np.uint8]]) -> _Fill:
 
 
 def _pixels(pixels: Image, code: int | None) -> _Fill:
-    """What lays a picture's bytes into pixels of a tensor, by a conversion of OpenCV's."""
+    """Return what lays a picture's bytes into pixels of a tensor, by a conversion of OpenCV's."""
     if code is not None:
 
         def fill_converted(resized: Image) -> None:
@@ -282,7 +280,7 @@ def _pixels(pixels: Image, code: int | None) -> _Fill:
 
 
 def _letterbox(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Region, Geometry]:
-    """Keep the aspect ratio; the rest is padding."""
+    """Place a frame so that it keeps its aspect ratio; the rest is padding."""
     target_w, target_h = spec.size_wh
     scale = min(target_w / width, target_h / height)
     inner_w = min(target_w, max(1, round(width * scale)))
@@ -295,7 +293,7 @@ def _letterbox(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Regi
 
 
 def _stretch(spec: InputSpec, width: int, height: int) -> tuple[_Region, _Region, Geometry]:
-    """Fill the input whatever the aspect ratio."""
+    """Place a frame so that it fills the input whatever its aspect ratio."""
     target_w, target_h = spec.size_wh
     return _WHOLE, _WHOLE, Geometry(target_w / width, target_h / height, 0.0, 0.0)
 

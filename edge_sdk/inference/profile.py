@@ -1,6 +1,6 @@
-"""Profile: what ONNX Runtime noted of a session's runs: which kernels ran, when, where and for how long.
+"""Profile: which kernels ran in a session's runs, when, where and for how long, as ONNX Runtime's JSON has it.
 
-Owns the reading of its JSON, and the times of kernels without those that ran inside them.
+The times of kernels are given without those of kernels that ran inside them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _RUN = "model_run"
 
 
 class Event(msgspec.Struct):
-    """One line of the profile.
+    """One line of ONNX Runtime's profile.
 
     Attributes:
         name: `model_run`, or `NODE_kernel_time` with the kernel's operator as args.op_name.
@@ -38,7 +38,7 @@ class Event(msgspec.Struct):
 
 
 class NodeTime(msgspec.Struct, frozen=True):
-    """What one node takes.
+    """The time that one node takes.
 
     Attributes:
         node: its name in the graph as it runs; fused ones have names that ONNX Runtime gave.
@@ -56,7 +56,7 @@ class NodeTime(msgspec.Struct, frozen=True):
 
 
 class OperatorTime(msgspec.Struct, frozen=True):
-    """What all nodes of one operator take on one provider.
+    """The time that all nodes of one operator take on one provider.
 
     Attributes:
         operator, provider: which.
@@ -73,7 +73,7 @@ class OperatorTime(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What the runs of a session came to.
+    """The times of a session's runs, by node and by operator.
 
     Attributes:
         runs: how many were looked at; the first ones, which warm up, are left out.
@@ -89,7 +89,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 def profile_of(events: Sequence[Event], warm_up: int = 0) -> Profile:
-    """Put a profile together.
+    """Make a profile of a session's events.
 
     Args:
         events: of one session.
@@ -131,7 +131,7 @@ def _operators(nodes: Sequence[NodeTime]) -> tuple[OperatorTime, ...]:
 
 
 def _own_times(kernels: Sequence[Event]) -> Iterator[tuple[Event, int]]:
-    """Each kernel with its duration less that of kernels inside it on the same thread: a loop's body, a branch.
+    """Return each kernel with its duration less that of kernels inside it on the same thread: a loop's body, a branch.
 
     Args:
         kernels: by start, and of those that start together the longest first.

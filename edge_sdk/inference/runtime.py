@@ -1,16 +1,9 @@
-"""Opening: a model's bytes and settings become ONNX Runtime's own session.
+"""ONNX Runtime: execution providers, custom operators, and opening a model's bytes with settings.
 
-Providers: what was asked to compute, what does, and why not.
-
-Owns where an execution provider keeps what it builds, and the reading of what ONNX Runtime says of one that does not
-start: it says so on standard error alone, and goes on with the CPU.
-
-Shortfalls: what is not computed as it was asked for, said once for each of a bundle's models.
-
-Custom operators: the libraries that a bundle's model needs beside ONNX Runtime.
-
-Owns the rule of whose code may run: that of the onnxruntime-extensions package, which whoever set the device up
-installed, and that of a bundle which a trusted key signed. Nobody else's.
+`open_inference` tries the providers that were asked for, in order. ONNX Runtime says on standard error alone why one
+does not start and goes on with the CPU, so what it writes there is read, and `Providers` says what computes and why
+not. A model may need code beside ONNX Runtime: the libraries of the onnxruntime-extensions package, which whoever set
+the device up installed, or those of a bundle that a trusted key signed. Nobody else's code is loaded.
 """
 
 from __future__ import annotations
@@ -64,7 +57,7 @@ class Providers(msgspec.Struct, frozen=True):
     nodes: dict[str, int]
 
     def shortfalls(self) -> list[str]:
-        """What is not as it was asked for, one line each; nothing when all is."""
+        """Return what is not as it was asked for, one line each; nothing when all is."""
         lines = [f"{name} was asked for and is not used: {reason}" for name, reason in self.why_not.items()]
         on_cpu, count = self.nodes.get(CPU, 0), sum(self.nodes.values())
         if self.got[0] != CPU and on_cpu:
@@ -73,7 +66,7 @@ class Providers(msgspec.Struct, frozen=True):
 
 
 def options_of(provider: str, settings: SessionSettings) -> dict[str, str]:
-    """The options that a provider gets: those of the settings, and for TensorRT a folder for its engines.
+    """Return the options that a provider gets: those of the settings, and for TensorRT a folder for its engines.
 
     A board builds an engine for minutes: once is enough. Its name says model, GPU and version. The folder is made where
     it is missing; without a place for one each start builds anew.
@@ -92,7 +85,7 @@ def options_of(provider: str, settings: SessionSettings) -> dict[str, str]:
 
 
 def _engine_folder(chosen: str | None) -> Path | None:
-    """Only this user's: an engine is code that the GPU runs."""
+    """Make the folder of TensorRT's engines, for this user only: an engine is code that the GPU runs."""
     try:
         folder = Path(chosen) if chosen else state_folder() / "tensorrt"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,14 +95,14 @@ def _engine_folder(chosen: str | None) -> Path | None:
 
 
 def not_installed(provider: str, version: str) -> str:
-    """Why a provider that ONNX Runtime does not bring is not used."""
+    """Say why a provider that this ONNX Runtime does not have is not used."""
     package = _PACKAGES.get(provider)
     hint = f"; it comes with {package}, in place of onnxruntime" if package else ""
     return f"not in this ONNX Runtime {version}{hint}"
 
 
 def not_started(provider: str, said: str, cause: str = "") -> str:
-    """Why a provider that ONNX Runtime brings is not used.
+    """Say why a provider that this ONNX Runtime has is not used.
 
     Args:
         provider: its name.
@@ -183,19 +176,19 @@ _TELLS_NODES = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info
 
 
 def onnxruntime_version() -> str:
-    """The version installed here."""
+    """Return the version of the ONNX Runtime installed here."""
     return str(ort.__version__)
 
 
 def available_providers() -> tuple[str, ...]:
-    """Execution providers that this ONNX Runtime was built with; whether their libraries load is another question."""
+    """Return the execution providers that this ONNX Runtime was built with; their libraries may still not load."""
     return tuple(ort.get_available_providers())
 
 
 def open_inference(
     model: bytes, settings: SessionSettings, where: str, libraries: Sequence[Path] = ()
 ) -> tuple[ort.InferenceSession, Providers]:
-    """Load a model on the best providers that are to be had.
+    """Load a model on the first of the wanted providers that start here.
 
     Args:
         model: the bytes of an .ort or .onnx file, verified by the caller.
@@ -251,7 +244,7 @@ def _load(
 
 
 def _nodes(inference: ort.InferenceSession) -> dict[str, int]:
-    """How many nodes each provider runs."""
+    """Count the nodes that each provider runs."""
     if not _TELLS_NODES:
         return {}
     counts: Counter[str] = Counter()
@@ -292,7 +285,7 @@ class Shortfalls:
         self._said: set[tuple[str, str]] = set()
 
     def tell(self, variant: str, providers: Providers) -> None:
-        """Say what is new.
+        """Say which of a session's shortfalls were not said yet.
 
         Args:
             variant: whose session it is.
@@ -311,29 +304,29 @@ EXTENSIONS_PACKAGE = "onnxruntime-extensions>=0.15"
 
 @contextlib.contextmanager
 def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
-    """Libraries to load with the variant that runs; private copies of a bundle's own, gone at the end.
+    """Give the libraries to load with the first variant; copies of a bundle's own, removed at the end.
 
     Raises:
         BundleError: it carries libraries and was not verified by a trusted key, or one was altered.
         MissingDependencyError: it needs onnxruntime-extensions, which is not installed.
         OutputError: there is no place for a copy.
     """
-    promise = bundle.manifest
-    if promise.libraries:
+    manifest = bundle.manifest
+    if manifest.libraries:
         if not bundle.signed:
             raise BundleError(
-                f"{bundle.path}: carries {promise.libraries[0]}, a library of custom operators, which is loaded only "
+                f"{bundle.path}: carries {manifest.libraries[0]}, a library of custom operators, which is loaded only "
                 "from a bundle that is signed by a trusted key; sign it with `edge-sdk sign` and give --trust KEY.pub"
             )
         with _copies(bundle) as copies:
             yield copies
         return
-    needed = [name for name in promise.variants[0].operators if name.startswith(f"{EXTENSIONS_DOMAIN}:")]
+    needed = [name for name in manifest.variants[0].operators if name.startswith(f"{EXTENSIONS_DOMAIN}:")]
     yield [_extensions(bundle, needed[0])] if needed else []
 
 
 def extension_libraries(model: bytes) -> list[Path]:
-    """The library of the installed onnxruntime-extensions, where a model names its domain; else none.
+    """Return the library of the installed onnxruntime-extensions, where a model names its domain; else none.
 
     For who builds: what a bundle gets is a matter of its manifest.
     """
@@ -359,7 +352,7 @@ def _extensions(bundle: Bundle, operator: str) -> Path:
 
 @contextlib.contextmanager
 def _copies(bundle: Bundle) -> Iterator[list[Path]]:
-    """What is loaded is what was hashed: the bundle's own files may be swapped between the two."""
+    """Copy a bundle's libraries: its own files may be swapped between hashing and loading."""
     with contextlib.ExitStack() as stack:
         copies = []
         try:

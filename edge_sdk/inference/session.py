@@ -1,12 +1,8 @@
-"""Session: one model in ONNX Runtime. The only package of the device that imports onnxruntime.
+"""Session: one model in ONNX Runtime, with inputs and outputs bound once, and the replay of golden inputs.
 
-Session: one model in ONNX Runtime, with inputs and outputs bound once.
-
-Owns the output buffers and the replay of golden inputs.
-
-Tensors: which inputs and outputs a session takes, and in which words it refuses others.
-
-SessionCache: loaded models that are not loaded again while somebody has them or may come back to them.
+Only this folder imports onnxruntime on the device. A session refuses models whose input or outputs it does not handle,
+writes outputs into buffers of its own, and is guarded by `inference.watchdog`, which ends runs that come to no end.
+`SessionCache` hands out sessions on models that are loaded already.
 """
 
 from __future__ import annotations
@@ -56,7 +52,7 @@ _INPUT_TYPES = ("tensor(float)", "tensor(uint8)")
 
 
 class NodeArg(Protocol):
-    """What ONNX Runtime says of an input or output."""
+    """An input or output, as ONNX Runtime describes it."""
 
     name: str
     type: str
@@ -64,7 +60,7 @@ class NodeArg(Protocol):
 
 
 def only_input(inputs: Sequence[NodeArg], where: str) -> tuple[str, tuple[int, ...], np.dtype[Any]]:
-    """Name, shape and type of a model's one input.
+    """Return name, shape and type of a model's one input.
 
     Raises:
         SessionError: there are others, or it is not float32 or uint8 of fixed shape.
@@ -92,7 +88,7 @@ def check_outputs(outputs: Sequence[NodeArg], where: str) -> None:
 
 
 def misfit_of(given: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
-    """What is wrong with an input, and the next step; None when nothing is."""
+    """Say what is wrong with an input, and the next step; None when nothing is."""
     if not isinstance(given, np.ndarray):
         return f"{type(given).__name__}; give a numpy array"
     found = f"{given.dtype} {given.shape}"
@@ -110,7 +106,7 @@ _LIMIT_GOLDENS = 10
 
 
 class _Proof:
-    """What the golden inputs said of a loaded model; its twins have it in common."""
+    """Whether a loaded model's golden inputs were replayed, and how long a run may take; shared by its clones."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -167,15 +163,15 @@ class Session:
                 and no trusted signature.
             MissingDependencyError: it needs operators of a package that is not installed.
         """
-        promise = bundle.manifest
-        chosen = settings or SessionSettings.of(promise)
-        file = promise.variants[0].file
+        manifest = bundle.manifest
+        chosen = settings or SessionSettings.of(manifest)
+        file = manifest.variants[0].file
         try:
             with operator_libraries(bundle) as libraries:
                 session = cls(bundle.read(file), chosen, str(bundle.path / file), libraries)
         except SessionError as cause:
             raise IncompatibleError(str(cause)) from cause
-        dtype, shape = promise.taken.dtype, promise.taken.shape(promise.input.size_wh)
+        dtype, shape = manifest.taken.dtype, manifest.taken.shape(manifest.input.size_wh)
         if (session.input_dtype, session.input_shape) != (np.dtype(dtype), shape):
             raise BundleError(
                 f"{bundle.path / file}: takes {session.input_dtype} {session.input_shape}, the manifest says "
@@ -183,8 +179,8 @@ class Session:
             )
         return session
 
-    def twin(self) -> Session:
-        """Another session on the same loaded model, with buffers of its own, so that another thread may run it."""
+    def clone(self) -> Session:
+        """Return another session on the same loaded model, with its own buffers, so that another thread may run it."""
         other = copy.copy(self)
         other._origin = self._origin or self  # as long as one of them lives, a cache finds the model
         other._binding = self.inference.io_binding()
@@ -252,7 +248,6 @@ class Session:
             IncompatibleError: when an output differs by more than the manifest allows.
         """
         variant = bundle.manifest.variants[0]
-        promise = variant.golden
         worst = 0.0
         images, noise = bundle.golden_and_noise(most)
         limit_s, slowest_s = self._guard.limit_s, 0.0
@@ -264,7 +259,7 @@ class Session:
             run_ns = time.perf_counter_ns() - start_ns
             self.replay_ns = min(self.replay_ns or run_ns, run_ns)
             slowest_s = max(slowest_s, run_ns / 1e9)
-            problem = largest_difference(outputs, expected, promise, noise)
+            problem = largest_difference(outputs, expected, variant.golden, noise)
             if isinstance(problem, str):
                 raise IncompatibleError(
                     f"{bundle.path}: golden input {index} gives other results here ({variant.file}: {problem}); "
@@ -277,7 +272,7 @@ class Session:
         return worst
 
     def stop_profile(self) -> list[Event]:
-        """All that was noted since it was opened with `profile_prefix`; nothing is noted any more, the file is gone.
+        """Stop profiling and return all events since it was opened with `profile_prefix`; the file is removed.
 
         Raises:
             OutputError: the profile is not whole; ONNX Runtime writes what fits on the disk, and says nothing.
@@ -306,7 +301,7 @@ class Session:
         self._bound = tensor
 
     def _bind_outputs(self) -> tuple[Tensor, ...] | None:
-        """Buffers of our own where all shapes are fixed; else ONNX Runtime allocates and None says so."""
+        """Bind buffers of our own and return them where all shapes are fixed; else ONNX Runtime allocates, and None."""
         outputs = self.inference.get_outputs()
         if not all(isinstance(d, int) for output in outputs for d in output.shape):
             for output in outputs:
@@ -322,7 +317,7 @@ _Key: TypeAlias = tuple[str, str, bool, SessionSettings]
 
 
 class SessionCache:
-    """Hands out sessions on models that it keeps; for several threads, which load different models at the same time.
+    """Keeps loaded models and hands out sessions on them; several threads may load different models at once.
 
     Args:
         most: how many models are kept that nobody has; the least recently used one goes. With 0 a model lives as long
@@ -340,7 +335,7 @@ class SessionCache:
         return len(self._alive)
 
     def open(self, bundle: Bundle, settings: SessionSettings | None = None) -> Session:
-        """A session of its own on the variant that runs; loaded only if it is not there.
+        """Return a session on the bundle's first variant; its model is loaded only where it is not there.
 
         Args:
             bundle: verified.
@@ -359,7 +354,7 @@ class SessionCache:
             with self._lock:
                 self._alive[key] = loaded
                 self._keep(key, loaded)
-            return loaded.twin() if found else loaded
+            return loaded.clone() if found else loaded
 
     def _keep(self, key: _Key, loaded: Session) -> None:
         self._kept[key] = loaded

@@ -1,4 +1,4 @@
-"""SessionSettings: how a model is run."""
+"""How a model is run: execution providers, threads and limits of a session."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     provider_options: ProviderOptions = ProviderOptions()
 
     @classmethod
-    def of(cls, promise: Manifest) -> SessionSettings:
-        """Those that a bundle promises; a run may take ten times its budget, and five seconds at least."""
+    def of(cls, manifest: Manifest) -> SessionSettings:
+        """Return the settings that a bundle promises; a run may take ten times its budget, at least five seconds."""
         return cls(
-            promise.providers,
-            promise.intra_op_num_threads,
-            promise.allow_spinning,
-            limit_s=max(_LEAST_LIMIT_S, _LIMIT_BUDGETS * promise.latency_budget_ms / 1000),
-            provider_options=promise.provider_options,
+            manifest.providers,
+            manifest.intra_op_num_threads,
+            manifest.allow_spinning,
+            limit_s=max(_LEAST_LIMIT_S, _LIMIT_BUDGETS * manifest.latency_budget_ms / 1000),
+            provider_options=manifest.provider_options,
         )

@@ -1,6 +1,9 @@
 """Stages: prepare, session and task of one variant, ready to run.
 
-Owns the order in which they are made and proved: load, check the outputs, replay golden, which is the warm-up too.
+    Frame -- Prepare --> Prepared -- Session --> Inferred -- task --> Result
+
+`Stages.open` makes and proves them in this order: load the model, check its outputs, replay the golden inputs, which is
+the warm-up too.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Stages:
-    """From a frame to a result; not for several threads at once.
+    """Turns frames into results; not for several threads at once.
 
     Args:
         variant: name of the bundle's model that runs.
@@ -96,19 +99,19 @@ class Stages:
 
         return cls(manifest.variants[0].name, Prepare.of(manifest), session, remake(None), remake)
 
-    def twin(self, bundle: Bundle) -> Stages:
-        """Others on the same loaded model, with buffers of their own, so that another thread may run them.
+    def clone(self, bundle: Bundle) -> Stages:
+        """Return others on the same loaded model, with buffers of their own, so that another thread may run them.
 
         Args:
             bundle: that they were opened from.
         """
-        return self._around(self.session.twin(), bundle)
+        return self._around(self.session.clone(), bundle)
 
     @property
     def threads(self) -> int:
-        """Inside one operator of the model."""
+        """Threads inside one operator of the model."""
         return int(self.session.inference.get_session_options().intra_op_num_threads)
 
     def __call__(self, frame: Frame, /) -> Result:
-        """One frame's result."""
+        """Return the result of one frame."""
         return self.task(self.session(self.prepare(frame)))

@@ -1,18 +1,9 @@
-"""Trial: what a bundle's model does to a process is found out in one that may die of it.
+"""Trial: a bundle's model runs in a limited process before it runs in this one, once a bundle and a device.
 
-`python -m edge_sdk.inference.trial` is that process.
-
-prove_here: a model of a bundle runs in a limited process before it runs in this one, once a device.
-
-Owns the start of that process, the wait for it and what its end means.
-
-Job: what the process of a trial is asked, and what it answers.
-
-TrialLimits: what a trial may take, worked out by who asks for it and taken up by the process itself.
-
-Proof: that one model of one bundle was tried on this device, remembered in the state folder.
-
-Owns what makes two trials the same. A record that is damaged, or that nobody can read, is none.
+What crashes ONNX Runtime, hangs or takes all memory does it there. `prove_here` starts `python -m
+edge_sdk.inference.trial`, sends it a `TrialJob` on standard input and reads a `TrialVerdict` from its standard output;
+that process limits itself by `TrialLimits`, loads the model and replays its golden inputs. What went well is kept in
+the state folder as a `TrialRecord`; a record that is damaged, or that nobody can read, is none.
 """
 
 from __future__ import annotations
@@ -42,12 +33,14 @@ from edge_sdk.core.errors import (
     ModelError,
     OutputError,
     SessionError,
-    says_want_of_memory,
+    is_out_of_memory,
+    says_out_of_memory,
 )
 from edge_sdk.core.files import read_regular, state_folder, write_record
 from edge_sdk.core.machine import Cpu, free_bytes
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.inference.stages import Stages
 
 if TYPE_CHECKING:
     import subprocess
@@ -58,7 +51,7 @@ _SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
 
 
 class TrialLimits(msgspec.Struct, frozen=True):
-    """What the process may take.
+    """What the process of a trial may take.
 
     Attributes:
         memory_bytes: beside what its imports take.
@@ -70,7 +63,7 @@ class TrialLimits(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls, memory_mb: int, seconds: float) -> TrialLimits:
-        """What a bundle may take now.
+        """Return what a trial of a bundle may take now.
 
         Args:
             memory_mb: that its target has, in MiB; less where less is free.
@@ -104,8 +97,8 @@ def _kilobytes(path: Path, key: str) -> int:
     return int(line.split()[1])
 
 
-class Job(msgspec.Struct, frozen=True):
-    """What to try.
+class TrialJob(msgspec.Struct, frozen=True):
+    """What the process of a trial is asked.
 
     Attributes:
         bundle: its folder, an absolute path, as the file system has it: a name may be no text.
@@ -124,8 +117,8 @@ class Job(msgspec.Struct, frozen=True):
     limits: TrialLimits
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """How it went.
+class TrialVerdict(msgspec.Struct, frozen=True):
+    """What the process of a trial answers.
 
     Attributes:
         kind: `sound`, or what is wrong: the bundle wants more `memory` than it may take, is `damaged`, its model is not
@@ -137,11 +130,11 @@ class Verdict(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-_MOST = 64  # records that are kept; each has less than a kilobyte
+_MAX = 64  # records that are kept; each has less than a kilobyte
 
 
-class Proof(msgspec.Struct, frozen=True):
-    """What was tried, and where; another one of anything here has to be tried again.
+class TrialRecord(msgspec.Struct, frozen=True):
+    """What was tried, and where; whatever differs in anything here is tried again.
 
     Attributes:
         bundle: digest.
@@ -159,21 +152,21 @@ class Proof(msgspec.Struct, frozen=True):
     cpu: str
 
     @classmethod
-    def of(cls, bundle: Bundle, settings: SessionSettings | None) -> Proof:
-        """That of the bundle's first variant, here; without settings with those that the bundle promises."""
+    def of(cls, bundle: Bundle, settings: SessionSettings | None) -> TrialRecord:
+        """Describe a trial of the bundle's first variant here; by default with the settings that it promises."""
         variant = bundle.manifest.variants[0].name
         settings = settings or SessionSettings.of(bundle.manifest)
         return cls(bundle.digest, variant, settings, edge_sdk.__version__, onnxruntime_version(), Cpu.read().digest)
 
     def is_known(self) -> bool:
-        """Whether there is a whole record of it."""
+        """Whether the state folder has exactly this record."""
         try:
             return read_regular(self._path()) == msgspec.json.encode(self)
         except (OSError, OutputError):  # there may be no folder for it at all
             return False
 
     def remember(self) -> None:
-        """Write the record; of many the oldest go.
+        """Write the record; of more than 64 the oldest are removed.
 
         Raises:
             OutputError: it cannot be written.
@@ -182,7 +175,7 @@ class Proof(msgspec.Struct, frozen=True):
         write_record(path, msgspec.json.encode(self))
         with contextlib.suppress(OSError):  # another process tidies up too
             records = sorted(path.parent.glob("*.json"), key=lambda record: record.stat().st_mtime, reverse=True)
-            for old in records[_MOST:]:
+            for old in records[_MAX:]:
                 old.unlink()
 
     def _path(self) -> Path:
@@ -209,11 +202,11 @@ _IMPORT_PATH = tuple(sys.path)
 """As it was when this module was imported: OpenCV puts folders of its own in front while another thread imports it."""
 
 
-_FAMILIES: dict[str, type[EdgeError]] = {
+_FAMILIES: dict[Literal["damaged", "says", "package", "run"], type[EdgeError]] = {
     "damaged": BundleError,
     "says": ModelError,
     "package": MissingDependencyError,
-    "run": IncompatibleError,
+    "run": EdgeError,
 }
 
 
@@ -257,17 +250,19 @@ def prove_here(
     if seconds == 0:
         return True
     chosen = bundle if variant is None else bundle.with_primary(variant)
-    proof = Proof.of(chosen, settings)
+    proof = TrialRecord.of(chosen, settings)
     if proof.is_known():
         return True
     limits = TrialLimits.here(chosen.manifest.memory_mb, seconds)
-    job = Job(os.fsencode(chosen.path.absolute()), chosen.digest, chosen.signed, proof.variant, settings, limits)
+    job = TrialJob(os.fsencode(chosen.path.absolute()), chosen.digest, chosen.signed, proof.variant, settings, limits)
     where = f"{chosen.path / chosen.manifest.variants[0].file}"
     verdict = _run(job, where, is_stopped, beside=beside)
     if verdict is None:
         return False
     if verdict.kind == "memory":
         raise _wants_memory(where, chosen.manifest.memory_mb, limits)
+    if verdict.kind == "run":
+        raise IncompatibleError(verdict.why)
     if verdict.kind != "sound":
         raise _FAMILIES[verdict.kind](verdict.why)
     try:
@@ -277,8 +272,8 @@ def prove_here(
     return True
 
 
-def _run(job: Job, where: str, is_stopped: Callable[[], bool], *, beside: bool) -> Verdict | None:
-    """The verdict of a process; None when it was not waited for."""
+def _run(job: TrialJob, where: str, is_stopped: Callable[[], bool], *, beside: bool) -> TrialVerdict | None:
+    """Start the process and return its verdict; None when `is_stopped` said so first."""
     import subprocess  # once a bundle and a device: other starts do without this import
 
     # Not in the terminal's group, so that Ctrl-C reaches who waits and not the process; and from /, so that no file
@@ -287,7 +282,7 @@ def _run(job: Job, where: str, is_stopped: Callable[[], bool], *, beside: bool) 
         folder = _folder_of_its_own(stack)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "edge_sdk.inference.trial_process"],
+                [sys.executable, "-m", "edge_sdk.inference.trial"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -314,7 +309,7 @@ def _run(job: Job, where: str, is_stopped: Callable[[], bool], *, beside: bool) 
 
 
 def _folder_of_its_own(stack: contextlib.ExitStack) -> dict[str, str]:
-    """The variable that names it. What it unpacks is removed here: a process that crashes removes nothing.
+    """Make a folder for what the process unpacks, and return the variable that names it; a crash removes nothing.
 
     Where the disk is full, or nothing may be written, it has none: most bundles unpack nothing, and others say so.
     """
@@ -327,7 +322,9 @@ def _folder_of_its_own(stack: contextlib.ExitStack) -> dict[str, str]:
     return {"TMPDIR": stack.enter_context(folder)}
 
 
-def _verdict(process: subprocess.Popen[bytes], job: Job, where: str, is_stopped: Callable[[], bool]) -> Verdict | None:
+def _verdict(
+    process: subprocess.Popen[bytes], job: TrialJob, where: str, is_stopped: Callable[[], bool]
+) -> TrialVerdict | None:
     from subprocess import TimeoutExpired
 
     request: bytes | None = msgspec.msgpack.encode(job)
@@ -345,17 +342,17 @@ def _verdict(process: subprocess.Popen[bytes], job: Job, where: str, is_stopped:
         words = complaint.decode(errors="replace")
         if process.returncode == 0:
             return _answer(answer, where)
-        if says_want_of_memory(words):
-            return Verdict("memory")
+        if says_out_of_memory(words):
+            return TrialVerdict("memory")
         if process.returncode > 0:
             last = (words.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
             raise IncompatibleError(f"{where}: cannot be tried here: {last}")
         raise _died(where, process.returncode, job.limits)
 
 
-def _answer(answer: bytes, where: str) -> Verdict:
+def _answer(answer: bytes, where: str) -> TrialVerdict:
     try:
-        return msgspec.msgpack.decode(answer, type=Verdict)
+        return msgspec.msgpack.decode(answer, type=TrialVerdict)
     except msgspec.MsgspecError:
         # Native code of a provider or of a bundle's library writes where it likes.
         raise IncompatibleError(
@@ -364,7 +361,7 @@ def _answer(answer: bytes, where: str) -> Verdict:
 
 
 def _environment() -> dict[str, str]:
-    """What a model needs of this process's own, with its import path."""
+    """Return the variables that a trial inherits, with this process's import path."""
     kept = {key: value for key, value in os.environ.items() if key in _KEPT_VARIABLES}
     return {**kept, "PYTHONPATH": os.pathsep.join(str(Path(entry or ".").absolute()) for entry in _IMPORT_PATH)}
 
@@ -396,3 +393,33 @@ def _wants_memory(where: str, memory_mb: int, limits: TrialLimits) -> Incompatib
         f"{where}: not loaded: it needs more than {allowed_mb} MiB, and {reason}; end other programs, take a smaller "
         "variant, or build for a device with more memory"
     )
+
+
+def main() -> None:
+    """Do what the process of a trial does: load the model, replay its golden inputs, and answer."""
+    job = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=TrialJob)
+    job.limits.take_up()
+    verdict = _try(job)
+    sys.stdout.buffer.write(msgspec.msgpack.encode(verdict))
+    sys.stdout.buffer.flush()
+
+
+def _try(job: TrialJob) -> TrialVerdict:
+    try:
+        bundle = Bundle.open(os.fsdecode(job.bundle))
+        if bundle.digest != job.digest:
+            raise BundleError(f"{bundle.path}: was changed while it was opened")
+        bundle.signed = job.signed  # its digest is that of the one whose signature was verified
+        Stages.open(bundle.with_primary(job.variant), job.settings)
+    except MemoryError:
+        return TrialVerdict("memory")
+    except EdgeError as error:
+        if is_out_of_memory(error):
+            return TrialVerdict("memory")
+        kind = next(kind for kind, family in _FAMILIES.items() if isinstance(error, family))
+        return TrialVerdict(kind, str(error))
+    return TrialVerdict("sound")
+
+
+if __name__ == "__main__":
+    main()

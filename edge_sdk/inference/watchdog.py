@@ -1,6 +1,6 @@
-"""Watchdog: ends runs that come to no end.
+"""Watchdog: ends runs of ONNX Runtime that come to no end.
 
-Owns one thread for all sessions of a process. A run costs two additions: no clock, no lock and no thread are touched.
+One thread watches all sessions of a process. A run costs two additions: no clock, no lock and no thread are touched.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _QUIET = 4  # fatal only: what goes wrong reaches the caller as an exception, on
 
 
 class RunGuard:
-    """What one session tells the watchdog of its runs.
+    """Counts one session's runs for the watchdog.
 
     Args:
         limit_s: seconds that a run may take.
@@ -39,7 +39,7 @@ class RunGuard:
         self._busy_s = 0.0
 
     def look(self, passed_s: float) -> None:
-        """Called by the watchdog, `passed_s` seconds after the last time."""
+        """End the run where it has taken too long; the watchdog calls this `passed_s` seconds after the last time."""
         steps = self.steps
         if steps % 2 == 0 or steps != self._seen:
             self._seen, self._busy_s = steps, 0.0
@@ -62,7 +62,7 @@ class RunGuard:
 
 
 class Watchdog:
-    """Looks at the runs of all sessions, in one thread that lives as long as there is a session."""
+    """Watches the runs of all sessions, in one thread that lives as long as there is a session."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,7 +70,7 @@ class Watchdog:
         self._is_running = False
 
     def watch(self, guard: RunGuard) -> None:
-        """Look at it from now on.
+        """Watch a session's runs from now on.
 
         Raises:
             RuntimeError: the thread cannot start; the next session tries again.
@@ -82,7 +82,7 @@ class Watchdog:
                 self._is_running = True  # only now: where the thread cannot start, the next session tries again
 
     def _run(self) -> None:
-        """Look until no session is left."""
+        """Watch until no session is left."""
         while pause_s := self._pause_s():
             time.sleep(pause_s)
             for guard in self._living():
@@ -104,7 +104,7 @@ _WATCHDOG = Watchdog()
 
 
 def guarded(limit_s: float) -> RunGuard:
-    """A guard that the watchdog looks at as long as somebody holds it."""
+    """Return the guard of a new session; the watchdog watches it as long as somebody holds it."""
     guard = RunGuard(limit_s)
     _WATCHDOG.watch(guard)
     return guard

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from edge_sdk.core.errors import of_descriptors
+from edge_sdk.core.errors import descriptor_shortage
 from edge_sdk.core.threads import Backoff, RateLimiter
 from edge_sdk.outbox.event import Encode, EventStats, QueuedEvent
 from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
@@ -275,7 +275,7 @@ class EventOutbox:
             self._disk = Disk(self._path, self._settings, self._warnings.say, self._retry)
             writer = Writer(self._queue, self._disk, self._clock, self._settings, self._warnings)
         except Exception as cause:  # noqa: BLE001 - no descriptor is left to load SQLite with; that may pass
-            self._warnings.memory_only(of_descriptors() or f"{type(cause).__name__}: {cause}")
+            self._warnings.memory_only(descriptor_shortage() or f"{type(cause).__name__}: {cause}")
             return None
         self._warnings.say("outbox_disk", "")
         return writer

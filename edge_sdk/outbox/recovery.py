@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.core.errors import of_descriptors
+from edge_sdk.core.errors import descriptor_shortage
 from edge_sdk.core.threads import Backoff
 from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.settings import OutboxSettings
@@ -143,7 +143,7 @@ def disk_trouble(error: sqlite3.Error, path: Path) -> DiskTroubleError | None:
 
 def _advised(path: Path, said: str) -> str:
     lower = said.lower()
-    if shortage := of_descriptors():
+    if shortage := descriptor_shortage():
         return f"{path}: {shortage}"
     if "full" in lower or "no space" in lower:
         advice = "free some space on this disk"

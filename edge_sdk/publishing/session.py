@@ -19,7 +19,7 @@ from typing import Literal, ParamSpec, TypeAlias, cast
 
 import msgspec
 
-from edge_sdk.core.errors import in_words
+from edge_sdk.core.errors import os_error_text
 from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.schema import CameraKind, Message, MessageKind
 from edge_sdk.messages.topics import Topics
@@ -659,7 +659,7 @@ class PublishSession:
             is_done = self._serve(connection)
         except OSError as cause:
             self._brief, end = 0, "timed out" if isinstance(cause, TimeoutError) else ""
-            self._report("connecting", in_words(cause))
+            self._report("connecting", os_error_text(cause))
         except Exception as cause:  # noqa: BLE001 - a malformed packet must not end publishing for months
             self._report("connecting", f"{type(cause).__name__}: {cause}")
         else:

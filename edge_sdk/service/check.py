@@ -27,7 +27,7 @@ from edge_sdk.core.errors import (
     LabelError,
     OutputError,
     UsageError,
-    want_of_permission,
+    missing_permission,
     worst_first,
 )
 from edge_sdk.core.files import state_folder
@@ -39,7 +39,8 @@ from edge_sdk.publishing.tls import check_authorities, valid_until
 from edge_sdk.service.home_assistant import unknown_home_labels
 from edge_sdk.service.pipeline import unknown_labels
 from edge_sdk.service.settings import PipelineSettings, RunSettings
-from edge_sdk.sources.location import IMAGE_SUFFIXES, Kind, SourceOptions, add_password, kind_of, names_file, redact
+from edge_sdk.sources.location import IMAGE_SUFFIXES, SourceOptions, add_password, redact
+from edge_sdk.sources.opening import DEVICE, IMAGES, STREAM, SourceKind, check_location, kind_of
 from edge_sdk.tuning.candidates import Limits, figures
 from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.records import Machine, Record, Records, Request
@@ -107,7 +108,7 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     source: str
-    kind: Literal["device", "stream", "picamera2", "gstreamer", "pattern", "video", "images"] | None
+    kind: str | None
     options: SourceOptions
     path: Path
     bundle: CheckedBundle | None
@@ -308,7 +309,7 @@ def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: 
     return CheckedPipeline(
         name=settings.camera,
         source=redact(settings.source),
-        kind=None if kind is None else kind.value,
+        kind=None if kind is None else kind.name,
         options=settings.source_options,
         path=settings.bundle,
         bundle=None if bundle is None else _bundle(bundle),
@@ -324,7 +325,7 @@ def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: 
     )
 
 
-def _check_source(settings: PipelineSettings) -> Kind:
+def _check_source(settings: PipelineSettings) -> SourceKind:
     """Find out the kind of a source, and whether what of it is on this machine is there and can be read.
 
     Raises:
@@ -332,24 +333,22 @@ def _check_source(settings: PipelineSettings) -> Kind:
     """
     location = settings.source
     kind = kind_of(location)
-    if kind is Kind.STREAM:
+    if kind is STREAM:
         add_password(location, settings.source_password.reveal() if settings.source_password else None)
         if settings.source_options.tls_ca_file is not None:
-            from edge_sdk.sources.relay import check_authorities  # as below
+            from edge_sdk.sources.relay import check_authorities  # its import of ssl, for the few that need it
 
             check_authorities(settings.source_options.tls_ca_file)
         return kind
-    if not (names_file(location) or kind is Kind.DEVICE):
-        from edge_sdk.sources.opening import check_location  # OpenCV's import, for the few that need it
-
+    if kind.opener and kind is not DEVICE:
         check_location(location)
         return kind
     path = _path_of(location)
     if not os.access(path, os.F_OK):  # False for a name that no file system takes, too
         raise CameraError(f"{path}: no such device; is the camera connected? See `v4l2-ctl --list-devices`")
-    if kind is Kind.DEVICE and not os.access(path, os.R_OK | os.W_OK):
+    if kind is DEVICE and not os.access(path, os.R_OK | os.W_OK):
         raise CameraError(f"{path}: permission denied; add this user to the group `video`")
-    denied = want_of_permission(path)
+    denied = missing_permission(path)
     if denied:
         raise CameraError(f"{path}: {denied}")
     if path.is_dir() and not any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir()):
@@ -371,12 +370,12 @@ def _shared_cameras(pipelines: Iterable[PipelineSettings]) -> Iterator[str]:
             yield f"{first[path]} and {pipeline.camera} both read {path}, and most cameras serve one reader"
 
 
-def _first_run(settings: PipelineSettings, bundle: Bundle, kind: Kind | None) -> tuple[str, str]:
+def _first_run(settings: PipelineSettings, bundle: Bundle, kind: SourceKind | None) -> tuple[str, str]:
     """Say which model runs first, with which settings, and why."""
     promised = str(Candidate.promised(bundle.manifest))
     if not settings.tune:
         return promised, "as the bundle promises, without tuning"
-    if kind is Kind.IMAGES or settings.every_frame:
+    if kind is IMAGES or settings.every_frame:
         return promised, "as the bundle promises: what has no pace is not tuned"
     record = _remembered(settings, bundle)
     if record is not None:

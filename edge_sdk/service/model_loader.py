@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.errors import EdgeError, LatencyGateError, NoRoomError, StoppedError, failure_line, is_want_of_memory
+from edge_sdk.core.errors import EdgeError, LatencyGateError, NoRoomError, StoppedError, failure_line, is_out_of_memory
 from edge_sdk.core.frame import Frame
 from edge_sdk.core.logs import counted
 from edge_sdk.core.threads import BackgroundTask
@@ -98,7 +98,7 @@ class Loader:
         except StoppedError:
             return None  # nothing is wrong, and nobody takes a model any more
         except Exception as cause:  # noqa: BLE001 - the stream goes on with what it has
-            is_for_now = isinstance(cause, NoRoomError) or is_want_of_memory(cause)
+            is_for_now = isinstance(cause, NoRoomError) or is_out_of_memory(cause)
             return Loaded(self._variant, None, failure_line(cause), is_for_now=is_for_now)
 
     def give_up(self, stages: list[Stages]) -> None:

@@ -33,7 +33,7 @@ from edge_sdk.publishing.publisher import Stream
 from edge_sdk.service.model_loader import LIMIT_S, Loaded, Loader, choose_start, refusal
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared, TuningLock
-from edge_sdk.sources.location import Kind, kind_of
+from edge_sdk.sources.opening import IMAGES, kind_of
 from edge_sdk.tuning.candidates import Limits, Tuned, thread_counts
 from edge_sdk.tuning.degradation import DegradationController, Governor, Move, check_free_memory, levels_of
 from edge_sdk.tuning.live import LiveTuner
@@ -266,7 +266,7 @@ class ModelSelector:
         self._shortfalls = Shortfalls()
         self._is_live = self._is_over = False
         # Images have no pace, and their results must not depend on what else ran here.
-        is_paced = kind_of(settings.source) is not Kind.IMAGES and not settings.every_frame
+        is_paced = kind_of(settings.source) is not IMAGES and not settings.every_frame
         self._tuning: Tuning | None = None
         if settings.tune and is_paced:
             self._tuning = Tuning(

@@ -22,7 +22,8 @@ from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings, Secret
 from edge_sdk.publishing.tls import ExpiredError, check_credentials
-from edge_sdk.sources.location import Kind, SourceOptions, kind_of
+from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.opening import IMAGES, VIDEO, kind_of
 
 _KEY_PASSWORD = "the private key's password"  # noqa: S105 - what it is called
 
@@ -62,7 +63,7 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
             kind = kind_of(self.source)
         except CameraError:
             return True
-        return not (kind is Kind.IMAGES or (kind is Kind.VIDEO and self.every_frame))
+        return not (kind is IMAGES or (kind is VIDEO and self.every_frame))
 
     def same_source(self, other: PipelineSettings) -> bool:
         """Whether an opened source of this stream can be read by the other as it is."""

@@ -30,7 +30,7 @@ from edge_sdk.messages.topics import check_name
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared
-from edge_sdk.sources.location import Kind
+from edge_sdk.sources.opening import VIDEO
 
 if TYPE_CHECKING:
     from edge_sdk.sources.slot import OpenedSource
@@ -233,7 +233,7 @@ class PipelineStartup:
         # What can never be opened is said while another stream still has the camera's place.
         kind = check_location(self._settings.source)
         # A file that plays in its own time plays from when it is opened: not before there is a model that looks.
-        is_late = inherits or (kind is Kind.VIDEO and not self._settings.every_frame)
+        is_late = inherits or (kind is VIDEO and not self._settings.every_frame)
         opening = None if is_late else stack.enter_context(begin_opening(self._settings, waits=self._waits))
         prepare()
         until_s = time.monotonic() + _LONGEST_LOAD_S

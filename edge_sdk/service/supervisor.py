@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from edge_sdk.core.errors import EdgeError, LinesError, failure_line, is_want_of_memory, worst_first
+from edge_sdk.core.errors import EdgeError, LinesError, failure_line, is_out_of_memory, worst_first
 from edge_sdk.core.threads import Backoff
 from edge_sdk.service.output import topics_of
 from edge_sdk.service.pipeline import Pipeline
@@ -281,7 +281,7 @@ class Supervisor:
 
 def _may_pass(failure: BaseException) -> bool:
     """Tell whether it came of a want of descriptors, processes or memory."""
-    if is_want_of_memory(failure):
+    if is_out_of_memory(failure):
         return True
     cause: BaseException | None = failure
     while cause is not None:

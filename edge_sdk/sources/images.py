@@ -1,24 +1,33 @@
-"""Folders of images, and single images: each delivered in turn, read when it is asked for.
+"""Sources without a camera: image files in turn, each read when it is asked for, and a moving test pattern.
 
-A camera that is none: a numbered, moving picture at a steady pace, to try things without a camera.
-
-Sixteen bars show the frame's number in bits, the lowest on the left, and a square walks below them.
+The pattern is a numbered picture at a steady pace: sixteen bars show the frame's number in bits, the lowest on the
+left, and a square walks below them.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.core.errors import CameraError, want_of_permission
+from edge_sdk.core.errors import CameraError, missing_permission
 from edge_sdk.core.frame import Frame, Image
-from edge_sdk.sources.location import AS_IT_COMES, IMAGE_SUFFIXES, SourceOptions, kind_of
-from edge_sdk.sources.opencv import MOST_READ_PX, decode, set_up_opencv, turned
+from edge_sdk.sources.location import (
+    AS_IT_COMES,
+    IMAGE_SUFFIXES,
+    PATTERN_SLOWEST_FPS,
+    SourceOptions,
+    check_path,
+    pattern_of,
+    redact,
+)
+from edge_sdk.sources.opencv import MAX_READ_PX, decode, set_up_opencv, turned
 from edge_sdk.sources.slot import SourceStats, SourceStatus
 
-_EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MOST_READ_PX / 1e6:.1f} million pixels at most"
+_EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MAX_READ_PX / 1e6:.1f} million pixels at most"
 
 
 class ImageFiles:
@@ -67,7 +76,7 @@ class ImageFiles:
         return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The next image that can be read, or None when there is none left.
+        """Return the next image that can be read, or None when there is none left.
 
         Raises:
             CameraError: no file can be read at present, which says nothing of the images, or none of those that are
@@ -104,13 +113,13 @@ class ImageFiles:
 
     def _none_readable(self) -> CameraError:
         _image_paths(self._path)  # which says that none is there
-        why = next(filter(None, map(want_of_permission, self._paths)), _EXPECTED)
+        why = next(filter(None, map(missing_permission, self._paths)), _EXPECTED)
         return CameraError(f"{self._path}: none of {len(self._paths)} images can be read; {why}")
 
 
 def _image_paths(path: Path) -> list[Path]:
-    kind_of(str(path.absolute()))  # which says that nothing is there
-    denied = want_of_permission(path)
+    check_path(str(path.absolute()))
+    denied = missing_permission(path)
     if denied:
         raise CameraError(f"{path}: {denied}")
     try:
@@ -131,16 +140,17 @@ def _read(path: Path) -> Image | None:
     except OSError as cause:  # of descriptors or of the disk: the next one, too, would be called broken
         raise CameraError(f"{path}: cannot be read: {cause.strerror}") from cause
     # Decoded from memory: there OpenCV 5 refuses a truncated JPEG, where reading the file gives a half-grey picture.
-    return decode(data, MOST_READ_PX)
+    return decode(data, MAX_READ_PX)
 
 
+_DEFAULT_SIZE_WH, _DEFAULT_FPS = (1280, 720), 30.0
 _BITS = 16
 _DARK, _LIGHT = 16, 235
 _SQUARE_BGR = (40, 160, 240)
 
 
 class Pattern:
-    """A `Capture` of drawn pictures.
+    """A test pattern as a `Capture`: drawn pictures at a steady pace.
 
     Args:
         size_wh: pixels.
@@ -164,7 +174,7 @@ class Pattern:
 
     @property
     def stamp_ns(self) -> int:
-        """When the frame was due."""
+        """Monotonic nanoseconds at which the grabbed frame was due."""
         return self._due_ns
 
     def grab(self) -> bool:
@@ -191,4 +201,17 @@ class Pattern:
         return image
 
     def release(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: a pattern holds nothing."""
+
+
+def pattern_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Pattern]:
+    """Return what opens `pattern:1280x720@30`; what the location does not say, the options or a default do.
+
+    Raises:
+        CameraError: it is not written like that, or out of range.
+    """
+    size_wh, fps = pattern_of(location)
+    fps = fps or options.fps or _DEFAULT_FPS
+    if fps < PATTERN_SLOWEST_FPS:
+        raise CameraError(f"{redact(location)}: fps is {fps:g}, expected {PATTERN_SLOWEST_FPS:g} or more of a pattern")
+    return partial(Pattern, size_wh or options.size_wh or _DEFAULT_SIZE_WH, fps)

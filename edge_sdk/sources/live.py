@@ -1,16 +1,14 @@
 """Cameras and network streams: read as fast as they deliver, reopened for ever.
 
-Owns the opening again. After a failed read the same OpenCV capture never recovers, so it is thrown away.
+After a failed read the same OpenCV capture never recovers, so `LiveSource` throws it away and opens another one.
 
-The true age of the frames of a network stream.
+`Backlog` knows the true age of a stream's frames. FFmpeg looks at a stream for a while before it is open, keeps what
+came meanwhile and then hands it out at once: without it the first 28 frames of an RTSP camera were stamped as new while
+being up to 1.1 s old. And of what is no JPEG FFmpeg returns a frame only when the next one begins to arrive, because
+nothing else tells it where a frame ends.
 
-FFmpeg looks at a stream for a while before it is open, keeps what came meanwhile and then hands it out at once:
-without this the first 28 frames of an RTSP camera were stamped as new while being up to 1.1 s old. And of what is no
-JPEG it returns a frame only when the next one begins to arrive, because nothing else tells it where a frame ends.
-
-How many frames a second a camera really gives.
-
-Many say nothing, and FFmpeg's own guess was 29.8 for a stream of 10; of MJPEG over HTTP it says 25 whatever comes.
+`Rate` measures how many frames a second a camera really gives. Many say nothing, and FFmpeg's own guess was 29.8 for a
+stream of 10; of MJPEG over HTTP it says 25 whatever comes.
 """
 
 from __future__ import annotations
@@ -21,16 +19,15 @@ import time
 from collections.abc import Callable
 from threading import Event
 
-from edge_sdk.core.errors import CameraError
-from edge_sdk.sources.opencv import Capture
-from edge_sdk.sources.slot import Slot, SourceStatus
-from edge_sdk.sources.trouble import want_of_descriptors
+from edge_sdk.core.errors import CameraError, descriptor_shortage
+from edge_sdk.sources.opencv import Capture, Rotation
+from edge_sdk.sources.slot import Slot, SourceStatus, ThreadedSource
 
 _WAITED = 0.5  # a grab that took this share of a frame period waited for the camera, so nothing was buffered
 
 
 class Backlog:
-    """Says when a frame was captured.
+    """Says when a frame of a stream was captured.
 
     Args:
         since_ns: monotonic nanoseconds at which the opening began, and so the buffering; None: nothing was buffered.
@@ -45,7 +42,7 @@ class Backlog:
         self._before_ns: int | None = None  # when the grab before returned
 
     def captured_ns(self, asked_ns: int, got_ns: int) -> int:
-        """When a frame was captured: when it began to arrive, or the estimate while the backlog lasts.
+        """Return when a frame was captured: when it began to arrive, or the estimate while the backlog lasts.
 
         Args:
             asked_ns: monotonic nanoseconds before the grab.
@@ -63,7 +60,7 @@ class Backlog:
         return before_ns if self._comes_with_next and before_ns is not None else got_ns
 
     def delay_ns(self, captured_ns: int, got_ns: int) -> int:
-        """Of a live frame's age what it waited for the next one: no other frame comes sooner."""
+        """Return how long a live frame waited for the next one, in nanoseconds: no other frame comes sooner."""
         return got_ns - captured_ns if self._comes_with_next and self._estimate_ns is None else 0
 
     def was_kept(self, captured_ns: int, got_ns: int) -> bool:
@@ -79,26 +76,23 @@ _TOLERANCE = 0.1
 
 
 class Rate:
-    """Counts frames.
+    """Measures how many frames a second a camera really gives.
 
     Args:
         stated_fps: what the camera promises.
-
-    Attributes:
-        fps: that, or what the last fifty frames came to where it differs by more than a tenth.
     """
 
     def __init__(self, stated_fps: float) -> None:
-        self.fps = stated_fps
-        self._stated_fps = stated_fps
+        self._fps = self._stated_fps = stated_fps
         self._frames = 0
         self._since_ns = 0
 
-    def note(self, got_ns: int) -> None:
-        """Count a frame.
+    def note(self, got_ns: int) -> float:
+        """Count a frame that came at `got_ns` monotonic nanoseconds.
 
-        Args:
-            got_ns: monotonic nanoseconds.
+        Returns:
+            Frames a second: what the last fifty frames came to, where that differs by more than a tenth from what the
+            camera promises.
         """
         if self._frames == 0:
             self._since_ns = got_ns
@@ -106,9 +100,10 @@ class Rate:
             if got_ns > self._since_ns:
                 measured = _FRAMES * 1e9 / (got_ns - self._since_ns)
                 differs = abs(measured - self._stated_fps) > _TOLERANCE * self._stated_fps
-                self.fps = measured if differs else self._stated_fps
+                self._fps = measured if differs else self._stated_fps
             self._frames, self._since_ns = 0, got_ns
         self._frames += 1
+        return self._fps
 
 
 _FIRST_DELAY_S = 0.5
@@ -119,28 +114,31 @@ _FALLBACK_FPS = 25.0
 _HANGS = "no frame comes, and its driver hangs"  # without seconds: each change is told
 
 
-class LiveFeed:
-    """Feeds a slot from a camera.
+class LiveSource(ThreadedSource):
+    """A camera or stream as a source.
 
     Args:
+        camera: the stream's name.
         first: the opened capture; None: it is opened, however long that takes, by the reading thread.
         reopen: opens another one, or raises a CameraError that says why not, in a few words.
         uniform: a random number from 0 to 1, for the jitter.
         read_timeout_s: seconds after which the capture itself gives up; a second later a driver is said to hang.
+        rotate: degrees clockwise by which every picture is turned.
     """
 
     def __init__(
         self,
+        camera: str,
         first: Capture | None,
         reopen: Callable[[], Capture],
         uniform: Callable[[], float] = random.random,
         *,
         read_timeout_s: float = 2.0,
+        rotate: int = 0,
     ) -> None:
-        self._rate = Rate(_FALLBACK_FPS if first is None else first.fps)
-        self.remarks: tuple[str, ...] = () if first is None else first.remarks
-        self.reopenings = 0
-        self.unreadable = 0
+        self._rotation = Rotation(rotate)
+        if first is not None:
+            self.remarks = first.remarks
         self._status = SourceStatus.OPENING if first is None else SourceStatus.OPENED
         self._trouble = ""
         self._first = first
@@ -153,32 +151,30 @@ class LiveFeed:
         self._attempt = 0
         self._seq = 0
         self._shape: tuple[int, ...] = ()  # of the last picture
-
-    @property
-    def fps(self) -> float:
-        """Frames a second: what the camera promises, until fifty frames came to something else."""
-        return self._rate.fps
+        super().__init__(camera, _FALLBACK_FPS if first is None else first.fps)
 
     @property
     def status(self) -> SourceStatus:
         """Where it stands; lost, too, while a driver hangs in spite of its time-out."""
+        if self.ended:
+            return SourceStatus.ENDED
         return SourceStatus.LOST if self._is_stuck() and self._status.is_there else self._status
 
     @property
     def trouble(self) -> str:
         """Why it is not there at present, in a few words; empty when it is, or when that is not known yet."""
-        if self._is_stuck():
-            return _HANGS
-        return self._trouble
+        if self._slot.ended:
+            return ""
+        return _HANGS if self._is_stuck() else self._trouble
 
-    def run(self, slot: Slot, stop: Event) -> None:
+    def read(self, slot: Slot, stop: Event) -> None:
         """Feed the slot until `stop` is set; reopen whenever the camera is lost, for whatever reason."""
         capture = self._opened(stop, waits=False) if self._first is None else self._first
         while capture is not None:
             reason = "no more frames came"
             # Out of memory, or an error of OpenCV's that nobody foresaw: months later it may be over, the thread not.
             try:
-                reason = self._read(capture, slot, stop)
+                reason = self._read_all(capture, slot, stop)
             except Exception as cause:  # noqa: BLE001 - for the reason above
                 reason = f"reading failed ({type(cause).__name__})"
             with contextlib.suppress(Exception):
@@ -189,9 +185,10 @@ class LiveFeed:
                 self._status = SourceStatus.LOST
             capture = self._opened(stop)
 
-    def _read(self, capture: Capture, slot: Slot, stop: Event) -> str:
+    def _read_all(self, capture: Capture, slot: Slot, stop: Event) -> str:
         """Put every frame into the slot; returns why there is no more."""
-        self._rate, self.remarks = Rate(capture.fps), capture.remarks
+        rate, self.remarks = Rate(capture.fps), capture.remarks
+        self.fps = capture.fps
         backlog = Backlog(capture.buffered_since_ns, capture.fps, comes_with_next=capture.comes_with_next)
         unreadable_in_a_row = 0
         asked_ns = self._heard_ns = time.monotonic_ns()
@@ -203,8 +200,8 @@ class LiveFeed:
             seq, self._seq = self._seq, self._seq + 1
             is_kept = backlog.was_kept(captured_ns, got_ns)
             if not is_kept:
-                self._rate.note(got_ns)
-            image = capture.retrieve_into(slot.buffer())
+                self.fps = rate.note(got_ns)
+            image = self._rotation.retrieve_into(capture, slot.buffer())
             if image is None and self._is_silence(asked_ns):
                 break  # OpenCV's GStreamer says after its time-out that it has a frame, and has none
             if image is None:
@@ -236,7 +233,7 @@ class LiveFeed:
             self.reopenings += 1
 
     def _note_shape(self, shape: tuple[int, ...], remarks: tuple[str, ...]) -> None:
-        """Whoever set it up meant another size: boxes and zones may not fit any more."""
+        """Remark that pictures have another size than before: boxes and zones may not fit any more."""
         if self._shape:
             before, now = ("{1}x{0}".format(*each) for each in (self._shape, shape))
             self.remarks = (*remarks, f"its pictures are {now} now, and were {before}")
@@ -246,21 +243,21 @@ class LiveFeed:
         return self._is_reading and time.monotonic_ns() - self._heard_ns > self._stuck_after_ns
 
     def _opened(self, stop: Event, *, waits: bool = True) -> Capture | None:
-        """Another capture, however long that takes; None once `stop` is set."""
+        """Open another capture, however long that takes; return None once `stop` is set."""
         while not stop.wait(backoff_s(self._attempt, self._uniform()) if waits else 0):
             self._attempt += waits
             waits = True
             try:
                 return self._reopen()
             except CameraError as cause:
-                self._trouble = want_of_descriptors() or str(cause)
+                self._trouble = descriptor_shortage() or str(cause)
             except Exception as cause:  # noqa: BLE001 - as above
-                self._trouble = want_of_descriptors() or f"it does not open ({type(cause).__name__})"
+                self._trouble = descriptor_shortage() or f"it does not open ({type(cause).__name__})"
         return None
 
 
 def backoff_s(attempt: int, uniform: float) -> float:
-    """Seconds to wait before an attempt: exponential with full jitter, so that many devices do not come back at once.
+    """Return the seconds before an attempt: exponential with full jitter, so that devices do not come back at once.
 
     Args:
         attempt: 0 and up.

@@ -1,15 +1,13 @@
-"""Where a source is, as the user wrote it: what kind it is, how to show it, how to add its password.
+"""Where a source is, as the user wrote it, and what it is asked for (`SourceOptions`).
 
-Owns the rule that nothing secret is ever shown. Opens nothing.
-
-SourceOptions: what a source is asked for, beside where it is.
+Takes locations apart, adds a password to a URL, and shows a location without its secrets: nothing secret is ever shown.
+Opens nothing. Which kind of source a location names is the table's in `sources.opening`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote, urlsplit
@@ -17,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 from msgspec import Meta
 
-from edge_sdk.core.errors import CameraError, ConfigError, SettingError, printable, want_of_permission
+from edge_sdk.core.errors import CameraError, ConfigError, SettingError, missing_permission, printable
 from edge_sdk.core.toml import check_fields
 
 LARGEST_SIDE_PX = 16384
@@ -114,12 +112,12 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bare_fingerprint(written: str) -> str:
-    """A fingerprint as it is compared: small letters, no colons."""
+    """Return a fingerprint as it is compared: lower case, no colons."""
     return written.replace(":", "").lower()
 
 
 def device_timeout_s() -> int:
-    """Seconds without a frame after which a V4L2 camera is lost; whoever sets OpenCV's variable has another number."""
+    """Return the seconds without a frame after which a V4L2 camera is lost; a variable of OpenCV's may set them."""
     asked = os.environ.get(DEVICE_TIMEOUT_VARIABLE, "")
     is_number = asked.isascii() and asked.isdigit() and len(asked) < 7
     return (int(asked) if is_number else 0) or _DEVICE_TIMEOUT_S
@@ -131,11 +129,7 @@ AS_IT_COMES = SourceOptions()
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 
-_SCHEMES = ("rtsp", "rtsps", "http", "https")
-_KINDS = (
-    "a V4L2 index or /dev path, an rtsp(s):// or http(s):// URL, picamera2, gst:PIPELINE, pattern, a video file, an "
-    "image or a folder of images"
-)
+SCHEMES = ("rtsp", "rtsps", "http", "https")
 _INDEX = re.compile(r"[0-9]{1,9}")
 _PICAMERA = re.compile(r"picamera2(?::(\d{1,2}))?")
 _PATTERN = re.compile(r"pattern(?::(?:(\d{1,5})x(\d{1,5}))?(?:@(\d{1,3}(?:\.\d+)?))?)?")
@@ -152,69 +146,44 @@ _WITHOUT_SLASHES = re.compile(r"(rtsps?|https?):(?!//)", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
-class Kind(Enum):
-    """The kinds of sources."""
-
-    DEVICE = "device"
-    STREAM = "stream"
-    VIDEO = "video"
-    IMAGES = "images"
-    PICAMERA = "picamera2"
-    GSTREAMER = "gstreamer"
-    PATTERN = "pattern"
+class UntrustedError(CameraError):
+    """What a camera shows or answers is refused; the message says what to do."""
 
 
-def kind_of(location: str) -> Kind:
-    """Say what kind of source a location names. A file of such a name is reached by its path: `./pattern`.
+def is_device(location: str) -> bool:
+    """Whether it is the index or the path of a V4L2 device."""
+    return _INDEX.fullmatch(location) is not None or location.startswith("/dev/")
+
+
+def device_path(location: str) -> str:
+    """Return the path of a V4L2 device given by its index or its path."""
+    return f"/dev/video{int(location)}" if location.isdigit() else location
+
+
+def is_pattern(location: str) -> bool:
+    """Whether it is meant as a test pattern, well written or not."""
+    return location == "pattern" or location.startswith("pattern:")
+
+
+def check_path(location: str, expected: str = "") -> None:
+    """Refuse the path of something that is not there, or is neither a file nor a folder.
+
+    Args:
+        location: the path.
+        expected: what to say at the end of the refusal.
 
     Raises:
-        CameraError: a URL that is not RTSP or HTTP or names no server, no file where a file is meant, or a name that
-            OpenCV cannot take.
+        CameraError: it is refused.
     """
-    kind = _kind(location)
-    if kind is not Kind.IMAGES and not is_utf8(location):  # images are read from memory
-        raise CameraError(f"{redact(location)}: not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it")
-    if kind is Kind.STREAM:
-        address_of(location)
-    return kind
-
-
-def names_file(location: str) -> bool:
-    """Whether it is the path of a file or folder, which may not be there."""
-    return named_kind(location) is None
-
-
-def named_kind(location: str) -> Kind | None:
-    """What kind a location is that is no path; None: the path of a file or folder, which may not be there."""
-    if location.startswith("gst:"):
-        return Kind.GSTREAMER
-    if _PICAMERA.fullmatch(location):
-        return Kind.PICAMERA
-    if location == "pattern" or location.startswith("pattern:"):
-        return Kind.PATTERN
-    if "://" in location:
-        return Kind.STREAM
-    return Kind.DEVICE if _INDEX.fullmatch(location) or location.startswith("/dev/") else None
-
-
-def _kind(location: str) -> Kind:
-    named = named_kind(location)
-    if named is Kind.STREAM and location.partition("://")[0].lower() not in _SCHEMES:
-        raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {_KINDS}")
-    if named is not None:
-        return named
     path = Path(location)
     if not location or not _exists(path):
         slashes = without_slashes(location)
         if slashes:
             raise CameraError(slashes)
-        missing = want_of_permission(path) or f"no such file or folder, expected {_KINDS}"
+        missing = missing_permission(path) or f"no such file or folder{expected}"
         raise CameraError(f"{redact(location) or 'no source'}: {missing}")
     if not path.is_dir() and not path.is_file():
-        raise CameraError(f"{redact(location)}: neither a file nor a folder, expected {_KINDS}")
-    if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
-        return Kind.IMAGES
-    return Kind.VIDEO
+        raise CameraError(f"{redact(location)}: neither a file nor a folder{expected}")
 
 
 def redact(location: str) -> str:
@@ -240,7 +209,7 @@ def redact(location: str) -> str:
 
 
 def _shown_address(rest: str) -> str:
-    """Of a URL what follows the login: host and path."""
+    """Show what follows the login in a URL: host and path, without what may be a secret."""
     address, query, _ = rest.partition("#")[0].partition("?")
     host, slash, path = address.partition("/")
     shown_path = _LONG_RUN.sub(_word_or_dots, _SECRET_IN_PATH.sub(r"\1…", path))
@@ -252,7 +221,7 @@ def _word_or_dots(run: re.Match[str]) -> str:
 
 
 def without_slashes(location: str) -> str:
-    """What is wrong with `rtsp:/cam/x`, which would be taken for a file; nothing where it is not written like that."""
+    """Say what is wrong with `rtsp:/cam/x`, which would be taken for a file; empty where nothing is."""
     found = _WITHOUT_SLASHES.match(location)
     if not found:
         return ""
@@ -276,14 +245,14 @@ def is_encrypted(location: str) -> bool:
     return location.lower().startswith(("rtsps://", "https://"))
 
 
-def picamera_number(location: str) -> int:
-    """Which camera of the board `picamera2` or `picamera2:1` names, from 0."""
+def picamera_number(location: str) -> int | None:
+    """Return which camera of the board `picamera2` or `picamera2:1` names, from 0; None where it names none."""
     found = _PICAMERA.fullmatch(location)
-    return int(found[1] or 0) if found else 0
+    return int(found[1] or 0) if found else None
 
 
 def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
-    """Size in pixels and frames a second that `pattern:1280x720@30` names; None for what it does not.
+    """Return width and height in pixels and frames a second that `pattern:1280x720@30` names; None where it does not.
 
     Raises:
         CameraError: not written like that, or out of range.
@@ -301,7 +270,7 @@ def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where a URL's server is.
+    """The address of a URL's server.
 
     Attributes:
         scheme: in lower case.
@@ -333,7 +302,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def address_of(url: str) -> Address:
-    """Where a URL's server is, its login left out.
+    """Take the address of its server out of a URL, without the login.
 
     Raises:
         CameraError: it names no host or no possible port.
@@ -352,7 +321,7 @@ def address_of(url: str) -> Address:
 
 
 def through(url: str, scheme: str, authority: str) -> str:
-    """The same URL, with its login, by another scheme and at another host and port."""
+    """Return the same URL, with its login, by another scheme and at another host and port."""
     own, tail = _split_authority(url.partition("://")[2])
     login, at, _ = own.rpartition("@")
     return f"{scheme}://{login}{at}{authority}{tail}"
@@ -364,6 +333,16 @@ def is_utf8(location: str) -> bool:
         return b"\0" not in location.encode()
     except UnicodeEncodeError:
         return False
+
+
+def check_utf8(location: str) -> None:
+    """Refuse what OpenCV cannot take.
+
+    Raises:
+        CameraError: it is refused.
+    """
+    if not is_utf8(location):
+        raise CameraError(f"{redact(location)}: not valid UTF-8, or with a NUL, which OpenCV cannot take; rename it")
 
 
 def add_password(location: str, password: str | None) -> str:
@@ -387,7 +366,7 @@ def add_password(location: str, password: str | None) -> str:
 
 
 def _elements(pipeline: str) -> str:
-    """Of a pipeline the names of its elements: any property may be a password, and a quoted one may hold a `!`."""
+    """Show the names of a pipeline's elements: any property may be a password, and a quoted one may hold a `!`."""
     if set(pipeline) & set("'\"\\"):
         return "…"
     found = [re.match(r"\s*([A-Za-z][\w-]*)(?=\s|$)", part) for part in re.split(r"\s!(?=\s)", pipeline)]

@@ -1,27 +1,20 @@
-"""OpenCV's ways in: streams, V4L2 devices, files and GStreamer pipelines. Owns every `cv2.VideoCapture`.
+"""OpenCV's ways in: streams, V4L2 devices, files and GStreamer pipelines. Every `cv2.VideoCapture` is opened here.
 
-What a reader needs of a capture, and OpenCV's behind it: read into given buffers, and silent.
+OpenCV and FFmpeg print to stderr on their own, at some levels with the URL and so with the password: `set_up_opencv`
+silences them unless the user asked for their log. How RTSP travels and which formats a file may have, OpenCV takes from
+one environment variable alone, which it reads at the beginning of every opening: `stream_options` and `file_options`
+set it for that long. Pictures are decoded only up to a number of pixels, which `picture_size` reads from their first
+bytes; OpenCV's own limit, OPENCV_IO_MAX_IMAGE_PIXELS, is a gigapixel where a program imports cv2 before edge_sdk.
 
-OpenCV and FFmpeg print to stderr on their own, at some levels with the URL and so with the password; here they are
-silenced unless the user asked for their log.
-
-What FFmpeg is told when OpenCV opens something.
-
-Owns `OPENCV_FFMPEG_CAPTURE_OPTIONS`. OpenCV has no other way to say how RTSP travels or which formats a file may have,
-and reads it at the beginning of every opening: so it is set until that was done, and is afterwards as it was.
-
-Pictures that are turned, without memory of their own for each.
-
-How many pixels a picture has, read from its first bytes, so that none is decoded that takes too much memory.
-
-OpenCV has a limit of its own, `OPENCV_IO_MAX_IMAGE_PIXELS`, which it reads when it is loaded: a program that imports
-cv2 before edge_sdk has that of OpenCV, a gigapixel.
+Network cameras are reached through `sources.relay`; when to read and what to do after a failure is the feeds' matter.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import functools
 import math
 import os
@@ -37,6 +30,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from edge_sdk.core.errors import CameraError, MissingDependencyError
 from edge_sdk.core.frame import Image
 from edge_sdk.core.opencv import cv2
 from edge_sdk.sources.location import (
@@ -45,18 +39,21 @@ from edge_sdk.sources.location import (
     FASTEST_FPS,
     SLOWEST_FPS,
     SourceOptions,
+    UntrustedError,
+    add_password,
     address_of,
+    device_path,
     device_timeout_s,
     is_utf8,
     names_user,
+    redact,
     through,
 )
-from edge_sdk.sources.relay import Relay, stream_trouble
-from edge_sdk.sources.trouble import UntrustedError
+from edge_sdk.sources.relay import Relay, reason_of, stream_trouble
 
-MOST_SENT_PX = 1 << 25
+MAX_SENT_PX = 1 << 25
 """Of a picture that a camera sends, or of a film: 7680x4320 are a little less. Five pictures are held at once."""
-MOST_READ_PX = 1 << 26
+MAX_READ_PX = 1 << 26
 """Of an image file: photos of telephones and camera modules have up to 64 million."""
 
 _SIZED_JPEG = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 of ITU-T T.81, which tell the size
@@ -87,7 +84,7 @@ def decode(data: bytes | memoryview, most_px: int) -> Image | None:
 
 
 def picture_size(data: bytes | memoryview) -> tuple[int, int] | None:
-    """Width and height in pixels, by the header of a picture; None where it is of no kind that `decode` knows."""
+    """Read width and height in pixels from a picture's header; None where it is of no kind that `decode` knows."""
     data = memoryview(data)
     head = bytes(data[:32])
     if head.startswith(b"\xff\xd8"):
@@ -103,7 +100,7 @@ def picture_size(data: bytes | memoryview) -> tuple[int, int] | None:
 
 
 def _jpeg_size(data: memoryview) -> tuple[int, int] | None:
-    """Goes from marker to marker, as decoders do, which skip what is none."""
+    """Go from marker to marker, as decoders do, which skip what is none."""
     head, at = data[:_JPEG_HEAD], 2
     while at < len(head):
         if head[at] != 0xFF:
@@ -146,49 +143,41 @@ def _little(data: bytes) -> int:
 
 _FALLBACK_FPS = 25.0  # where a header says nothing, or 1000 and 90000, which are time bases and no rates
 _FFMPEG_QUIET = "-8"  # AV_LOG_QUIET
-_MOST_BYTES = 3 * (MOST_SENT_PX + (1 << 20))  # BGR, and rows that are aligned
+_MAX_BYTES = 3 * (MAX_SENT_PX + (1 << 20))  # BGR, and rows that are aligned
 _OPENCV_SILENT = 0  # LOG_LEVEL_SILENT
 
 
 class Capture(Protocol):
-    """What a reader needs of a capture."""
+    """An opened camera, stream or file: grab a frame, then decode it."""
 
     @property
     def buffered_since_ns(self) -> int | None:
         """Monotonic nanoseconds since when frames were buffered before the first grab; None where none are."""
-        ...
 
     @property
     def comes_with_next(self) -> bool:
         """Whether a frame is returned only when the next one begins to arrive."""
-        ...
 
     @property
     def fps(self) -> float:
         """Frames a second; 25 where the source says nothing sensible."""
-        ...
 
     @property
     def stamp_ns(self) -> int | None:
         """Monotonic nanoseconds at which the sensor took the grabbed frame; None where it does not say."""
-        ...
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What was asked of the source and not got, a line each."""
-        ...
 
     def grab(self) -> bool:
         """Wait for the next frame; False when there is none."""
-        ...
 
     def retrieve_into(self, buffer: Image) -> Image | None:
         """Decode the grabbed frame into `buffer`, or into a new array where the size differs; None: unreadable."""
-        ...
 
     def release(self) -> None:
         """Give everything back."""
-        ...
 
 
 class OpenCvCapture:
@@ -255,11 +244,11 @@ class OpenCvCapture:
 
     @property
     def excess(self) -> str:
-        """What is said of pictures that are too large to be decoded; empty where they are not."""
+        """Why pictures are too large to be decoded; empty where they are not."""
         width, height = (int(self._capture.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
-        if width * height <= MOST_SENT_PX:
+        if width * height <= MAX_SENT_PX:
             return ""
-        return f"its pictures are {width}x{height}, expected {MOST_SENT_PX / 1e6:.1f} million pixels at most"
+        return f"its pictures are {width}x{height}, expected {MAX_SENT_PX / 1e6:.1f} million pixels at most"
 
     @property
     def frame_count(self) -> float:
@@ -292,11 +281,11 @@ class JpegCapture(OpenCvCapture):
                 return None
         except cv2.error:
             return None
-        return decode(data.reshape(-1).data, MOST_SENT_PX)
+        return decode(data.reshape(-1).data, MAX_SENT_PX)
 
 
 def plausible_fps(fps: float) -> float:
-    """The frames a second that a header states, or 25 where that is missing (0, NaN) or absurd."""
+    """Return the frames a second that a header states, or 25 where that is missing (0, NaN) or absurd."""
     return fps if math.isfinite(fps) and SLOWEST_FPS <= fps <= FASTEST_FPS else _FALLBACK_FPS
 
 
@@ -315,7 +304,7 @@ def _limit_ffmpeg() -> None:
         with contextlib.suppress(AttributeError):
             limit = ctypes.CDLL(str(file)).av_max_alloc  # loaded already: this finds it, and what it depends on
             limit.argtypes, limit.restype = [ctypes.c_size_t], None
-            limit(_MOST_BYTES)
+            limit(_MAX_BYTES)
 
 
 def set_up_opencv() -> None:
@@ -363,7 +352,7 @@ FILE_OPTIONS = f"protocol_whitelist;file|format_whitelist;{CONTAINERS}"
 
 
 class _Gate:
-    """Keeps the variable at a value until all who open with it have read it; then lets others in, as they came."""
+    """Keeps the variable at one value until every opening with it has read it; then lets others in, in turn."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -447,6 +436,7 @@ def _set(value: str) -> Iterator[None]:
         _gate.leave()
 
 
+_QUERYCAP, _CAPABILITY_BYTES = 0x80685600, 104  # VIDIOC_QUERYCAP of linux/videodev2.h, and its struct
 _MJPG = cv2.VideoWriter.fourcc(*"MJPG")
 # One is written while the other is looked at. With a single one the driver has none while a picture is decoded, and
 # loses every other frame.
@@ -480,10 +470,49 @@ def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture
     return opened
 
 
-def open_device(path: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture | None:
-    """Open a V4L2 device by its path and ask it for size, rate and format; None when it does not open."""
+def stream_opener(location: str, password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
+    """Return what opens an RTSP or HTTP URL with the password of its user.
+
+    Raises:
+        ConfigError: a password for a URL without a user name.
+    """
+    return functools.partial(open_stream, add_password(location, password), options)
+
+
+def device_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
+    """Return what opens a V4L2 device by its index or path."""
+    return functools.partial(open_device, device_path(location), options)
+
+
+def open_device(path: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture:
+    """Open a V4L2 device by its path and ask it for size, rate and format.
+
+    Raises:
+        CameraError: it does not open; the message says why, and no more.
+    """
+    if not Path(path).exists():
+        raise CameraError("no such device")
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise CameraError("permission denied; add this user to the group video")
     capture = _open(path, cv2.CAP_V4L2, [])
-    return OpenCvCapture(capture, remarks=_settle(capture, options)) if capture else None
+    if capture is None:
+        raise CameraError(_why_not_opened(path))
+    return OpenCvCapture(capture, remarks=_configure(capture, options))
+
+
+def _why_not_opened(path: str) -> str:
+    """Say why a V4L2 device did not open although it is there."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as cause:
+        return "in use by another program" if cause.errno == errno.EBUSY else reason_of(cause, "it does not open")
+    try:
+        fcntl.ioctl(descriptor, _QUERYCAP, bytes(_CAPABILITY_BYTES))
+    except OSError:
+        return "not a camera"
+    finally:
+        os.close(descriptor)
+    return "it gives no pictures; is it in use by another program?"
 
 
 def open_file(path: str) -> OpenCvCapture | None:
@@ -493,12 +522,28 @@ def open_file(path: str) -> OpenCvCapture | None:
     return OpenCvCapture(capture) if capture else None
 
 
-def open_gstreamer(pipeline: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture | None:
-    """Open a GStreamer pipeline, which gets an appsink that keeps the newest picture; None when it does not open."""
+def gstreamer_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
+    """Return what opens a GStreamer pipeline, which gets an appsink that keeps the newest picture.
+
+    Raises:
+        MissingDependencyError: this OpenCV was built without GStreamer.
+    """
+    if not has_gstreamer():
+        raise MissingDependencyError(
+            f"{redact(location)}: this OpenCV was built without GStreamer, as the wheels of the package index are; "
+            "give an rtsp:// URL, a /dev path or picamera2, or build OpenCV with -D WITH_GSTREAMER=ON"
+        )
+    pipeline = location.removeprefix("gst:")
     if "appsink" not in pipeline:
         pipeline = f"{pipeline} ! videoconvert ! video/x-raw,format=BGR ! appsink drop=true max-buffers=1 sync=false"
-    capture = _open(pipeline, cv2.CAP_GSTREAMER, _timeouts(options))
-    return OpenCvCapture(capture) if capture else None
+
+    def open_pipeline() -> OpenCvCapture:
+        capture = _open(pipeline, cv2.CAP_GSTREAMER, _timeouts(options))
+        if capture is None:
+            raise CameraError("the pipeline does not start")
+        return OpenCvCapture(capture)
+
+    return open_pipeline
 
 
 def has_gstreamer() -> bool:
@@ -516,7 +561,7 @@ def _timeouts(options: SourceOptions) -> list[int]:
 
 
 def _one_thread() -> list[int]:
-    """Parameters that leave the other cores to the model, unless the user says another number.
+    """Return parameters that leave the other cores to the model, unless the user sets another number.
 
     FFmpeg's decoder threads hold back one frame each: with two every picture of a stream was 40 ms older than with one.
     Of a file they take the model's core: with one a twelfth more frames a second ran through a classifier on two cores.
@@ -524,7 +569,7 @@ def _one_thread() -> list[int]:
     return [] if "OPENCV_FFMPEG_THREADS" in os.environ else [cv2.CAP_PROP_N_THREADS, 1]
 
 
-def _settle(capture: cv2.VideoCapture, options: SourceOptions) -> tuple[str, ...]:
+def _configure(capture: cv2.VideoCapture, options: SourceOptions) -> tuple[str, ...]:
     """Ask a camera for what is wanted, and say what it did not give."""
     # The format first: which sizes and rates there are depends on it.
     if options.pixel_format is not None:
@@ -556,7 +601,7 @@ def _shortfalls(capture: cv2.VideoCapture, options: SourceOptions) -> list[str]:
 
 
 def size_remark(asked_wh: tuple[int, int], given_wh: tuple[int, int]) -> str:
-    """What is said of a camera that has another size than was asked for."""
+    """Say that a camera gives another size than was asked for."""
     return "asked for {}x{}, the camera gives {}x{}".format(*asked_wh, *given_wh)
 
 
@@ -576,10 +621,6 @@ def _open(location: str, backend: int, parameters: list[int]) -> cv2.VideoCaptur
 _CODES = {90: cv2.ROTATE_90_CLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_COUNTERCLOCKWISE}
 
 
-class _Retrieves(Protocol):
-    def retrieve_into(self, buffer: Image) -> Image | None: ...
-
-
 class Rotation:
     """Turns what a capture decodes.
 
@@ -591,8 +632,8 @@ class Rotation:
         self._code = _CODES.get(degrees)
         self._upright: Image = np.zeros((1, 1, 3), np.uint8)
 
-    def retrieve_into(self, capture: _Retrieves, buffer: Image) -> Image | None:
-        """Decode the grabbed frame and turn it into `buffer`, or into a new array where the size differs."""
+    def retrieve_into(self, capture: Capture, buffer: Image) -> Image | None:
+        """Decode the grabbed frame, turned, into `buffer` or a new array where the size differs; None: unreadable."""
         if self._code is None:
             return capture.retrieve_into(buffer)
         image = capture.retrieve_into(self._upright)
@@ -602,42 +643,6 @@ class Rotation:
         return cast("Image", cv2.rotate(image, self._code, buffer))
 
 
-class RotatedCapture:
-    """A capture whose pictures are turned clockwise.
-
-    Args:
-        capture: what is turned.
-        degrees: 90, 180 or 270.
-    """
-
-    def __init__(self, capture: Capture, degrees: int) -> None:
-        self._capture, self._rotation = capture, Rotation(degrees)
-        self.buffered_since_ns, self.fps, self.remarks = capture.buffered_since_ns, capture.fps, capture.remarks
-        self.comes_with_next = capture.comes_with_next
-
-    @property
-    def stamp_ns(self) -> int | None:
-        """See `Capture`."""
-        return self._capture.stamp_ns
-
-    def grab(self) -> bool:
-        """Wait for the next frame; False when there is none."""
-        return self._capture.grab()
-
-    def retrieve_into(self, buffer: Image) -> Image | None:
-        """Decode the grabbed frame and turn it into `buffer`, or into a new array where the size differs."""
-        return self._rotation.retrieve_into(self._capture, buffer)
-
-    def release(self) -> None:
-        """Give everything back."""
-        self._capture.release()
-
-
-def rotated(capture: Capture, degrees: int) -> Capture:
-    """The capture itself, or one whose pictures are turned clockwise by 90, 180 or 270 degrees."""
-    return RotatedCapture(capture, degrees) if degrees else capture
-
-
 def turned(image: Image, degrees: int) -> Image:
-    """The picture itself, or a new one, turned clockwise by 90, 180 or 270 degrees."""
+    """Return the picture itself, or a new one turned clockwise by 90, 180 or 270 degrees."""
     return cast("Image", cv2.rotate(image, _CODES[degrees])) if degrees else image

@@ -1,38 +1,130 @@
-"""One location in, one opened source out."""
+"""The table of source kinds, and the way from a location to an opened source.
+
+A location is what a user writes: `rtsp://…`, `0`, `pattern`, a path. To add a kind of camera, write a function that
+opens it in a file of its own and name it in `TABLE`. Loading this module loads no OpenCV; a kind's own module is loaded
+when a source of it is opened or checked.
+
+    location -- kind_of --> SourceKind -- opener --> Capture -- LiveSource: cameras and streams
+                                       -- VideoFile -- VideoSource, or EveryFrame
+                                       -- ImageFiles
+"""
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from edge_sdk.core.errors import CameraError, MissingDependencyError
-from edge_sdk.sources.images import ImageFiles, Pattern
-from edge_sdk.sources.live import LiveFeed
+import msgspec
+
+from edge_sdk.core.errors import CameraError, descriptor_shortage
 from edge_sdk.sources.location import (
     AS_IT_COMES,
-    PATTERN_SLOWEST_FPS,
-    Kind,
+    IMAGE_SUFFIXES,
+    SCHEMES,
     SourceOptions,
-    add_password,
+    UntrustedError,
+    address_of,
+    check_path,
+    check_utf8,
+    device_path,
     device_timeout_s,
-    kind_of,
-    pattern_of,
+    is_device,
+    is_pattern,
     picamera_number,
     redact,
 )
-from edge_sdk.sources.opencv import Capture, has_gstreamer, open_device, open_gstreamer, open_stream, rotated
-from edge_sdk.sources.slot import OpenedSource, ThreadedSource
-from edge_sdk.sources.trouble import UntrustedError, device_trouble, opened_device_trouble, want_of_descriptors
-from edge_sdk.sources.video import EveryFrame, VideoFeed, VideoFile
 
-_PATTERN_SIZE_WH, _PATTERN_FPS = (1280, 720), 30.0
-_ADVICE = {
-    Kind.DEVICE: "see `v4l2-ctl --list-devices`",
-    Kind.STREAM: "check that the camera is on, and its address, path, user and password",
-    Kind.PICAMERA: "see `rpicam-hello --list-cameras`",
-    Kind.GSTREAMER: "try it with `gst-launch-1.0`",
-}
+if TYPE_CHECKING:
+    from edge_sdk.sources.opencv import Capture
+    from edge_sdk.sources.slot import OpenedSource
+
+
+class SourceKind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of source: one entry of `TABLE`.
+
+    Attributes:
+        name: for programs.
+        form: how its locations are written, for people.
+        is_named: whether a location names a source of this kind; of files and folders their path decides.
+        opener: `module:function` of a camera or stream. The function takes location, password and `SourceOptions`,
+            raises what no waiting mends, and returns what opens a `Capture` or raises a CameraError that says no more
+            than why not. Empty for files.
+        advice: the next step where the first opening fails.
+    """
+
+    name: str
+    form: str
+    is_named: Callable[[str], bool] = lambda _location: False
+    opener: str = ""
+    advice: str = ""
+
+
+GSTREAMER = SourceKind(
+    name="gstreamer",
+    form="gst:PIPELINE",
+    is_named=lambda location: location.startswith("gst:"),
+    opener="edge_sdk.sources.opencv:gstreamer_opener",
+    advice="; try it with `gst-launch-1.0`",
+)
+PICAMERA = SourceKind(
+    name="picamera2",
+    form="picamera2",
+    is_named=lambda location: picamera_number(location) is not None,
+    opener="edge_sdk.sources.picamera2:picamera_opener",
+    advice="; see `rpicam-hello --list-cameras`",
+)
+PATTERN = SourceKind(
+    name="pattern", form="pattern", is_named=is_pattern, opener="edge_sdk.sources.images:pattern_opener"
+)
+STREAM = SourceKind(
+    name="stream",
+    form="an rtsp(s):// or http(s):// URL",
+    is_named=lambda location: "://" in location,
+    opener="edge_sdk.sources.opencv:stream_opener",
+    advice="; check that the camera is on, and its address, path, user and password",
+)
+DEVICE = SourceKind(
+    name="device",
+    form="a V4L2 index or /dev path",
+    is_named=is_device,
+    opener="edge_sdk.sources.opencv:device_opener",
+    advice="; see `v4l2-ctl --list-devices`",
+)
+VIDEO = SourceKind(name="video", form="a video file")
+IMAGES = SourceKind(name="images", form="an image or a folder of images")
+
+TABLE = (DEVICE, GSTREAMER, PICAMERA, PATTERN, STREAM, VIDEO, IMAGES)
+"""In the order in which a location is compared with them."""
+
+_FORMS = ", ".join(kind.form for kind in TABLE)
+
+
+def named_kind(location: str) -> SourceKind | None:
+    """Return the kind of a location that is no path; None: the path of a file or folder, which may not be there."""
+    return next((kind for kind in TABLE if kind.is_named(location)), None)
+
+
+def kind_of(location: str) -> SourceKind:
+    """Return the kind of source that a location names. A file of such a name is reached by its path: `./pattern`.
+
+    Raises:
+        CameraError: a URL that is not RTSP or HTTP or names no server, no file where a file is meant, or a name that
+            OpenCV cannot take.
+    """
+    kind = named_kind(location)
+    if kind is STREAM and location.partition("://")[0].lower() not in SCHEMES:
+        raise CameraError(f"{redact(location)}: this kind of URL is not supported, expected {_FORMS}")
+    if kind is None:
+        check_path(location, f", expected {_FORMS}")
+        path = Path(location)
+        kind = IMAGES if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES else VIDEO
+    if kind is not IMAGES:  # images are read from memory
+        check_utf8(location)
+    if kind is STREAM:
+        address_of(location)
+    return kind
 
 
 def open_source(
@@ -67,97 +159,43 @@ def open_source(
     """
     location = str(location)  # whoever comes from OpenCV writes 0
     kind = kind_of(location)
-    if kind is Kind.IMAGES:
+    if kind is IMAGES:
+        from edge_sdk.sources.images import ImageFiles
+
         return ImageFiles(Path(location), camera, options)
-    if kind is Kind.VIDEO:
+    if kind is VIDEO:
+        from edge_sdk.sources.video import EveryFrame, VideoFile, VideoSource
+
         video = VideoFile(Path(location), options)
-        return ThreadedSource(VideoFeed(video), camera) if realtime else EveryFrame(video, camera)
-    reopen = _opener(kind, location, password, options)
-    first = None if waits else _opened(kind, location, reopen)
-    read_timeout_s = device_timeout_s() if kind is Kind.DEVICE else options.read_timeout_s
-    return ThreadedSource(LiveFeed(first, reopen, read_timeout_s=read_timeout_s), camera)
+        return VideoSource(video, camera) if realtime else EveryFrame(video, camera)
+    from edge_sdk.sources.live import LiveSource
+
+    open_capture = opener_of(location, password, options)
+    first = None
+    if not waits:
+        try:
+            first = open_capture()
+        except CameraError as cause:
+            shown = device_path(location) if kind is DEVICE else redact(location)
+            advice = "" if isinstance(cause, UntrustedError) else kind.advice
+            raise CameraError(f"{shown}: {descriptor_shortage() or cause}{advice}") from cause
+    read_timeout_s = device_timeout_s() if kind is DEVICE else options.read_timeout_s
+    return LiveSource(camera, first, open_capture, read_timeout_s=read_timeout_s, rotate=options.rotate)
 
 
-def _opened(kind: Kind, location: str, reopen: Callable[[], Capture]) -> Capture:
-    try:
-        return reopen()
-    except CameraError as cause:
-        trouble = want_of_descriptors() or str(cause)
-        shown = _device_path(location) if kind is Kind.DEVICE else redact(location)
-        advice = "" if isinstance(cause, UntrustedError) else f"; {_ADVICE[kind]}"
-        raise CameraError(f"{shown}: {trouble}{advice}") from cause
-
-
-def _opener(kind: Kind, location: str, password: str | None, options: SourceOptions) -> Callable[[], Capture]:
-    """What opens a live source, and raises a CameraError that says no more than why not.
+def opener_of(location: str, password: str | None, options: SourceOptions) -> Callable[[], Capture]:
+    """Return what opens a camera or stream, and raises a CameraError that says no more than why not.
 
     Raises:
         EdgeError: what no waiting mends.
     """
-    open_one: Callable[[], Capture]
-    if kind is Kind.STREAM:
-        open_one = _stream_opener(location, password, options)
-    elif kind is Kind.DEVICE:
-        path = _device_path(location)
-        open_one = partial(_open_device, path, options)
-    elif kind is Kind.PICAMERA:
-        from edge_sdk.sources.picamera2 import Picamera, load_picamera  # few boards have one
-
-        load_picamera()
-        number = picamera_number(location)
-        open_one = partial(Picamera, number, options)
-    elif kind is Kind.GSTREAMER:
-        open_one = _gstreamer_opener(location, options)
-    else:
-        open_one = _pattern_opener(location, options)
-    return lambda: rotated(open_one(), options.rotate)
+    opener: Callable[[str, str | None, SourceOptions], Callable[[], Capture]]
+    opener = pkgutil.resolve_name(kind_of(location).opener)
+    return opener(location, password, options)
 
 
-def _pattern_opener(location: str, options: SourceOptions) -> Callable[[], Capture]:
-    size_wh, fps = pattern_of(location)
-    fps = fps or options.fps or _PATTERN_FPS
-    if fps < PATTERN_SLOWEST_FPS:
-        raise CameraError(f"{redact(location)}: fps is {fps:g}, expected {PATTERN_SLOWEST_FPS:g} or more of a pattern")
-    return partial(Pattern, size_wh or options.size_wh or _PATTERN_SIZE_WH, fps)
-
-
-def _stream_opener(location: str, password: str | None, options: SourceOptions) -> Callable[[], Capture]:
-    url = add_password(location, password)
-    return partial(open_stream, url, options)
-
-
-def _gstreamer_opener(location: str, options: SourceOptions) -> Callable[[], Capture]:
-    if not has_gstreamer():
-        raise MissingDependencyError(
-            f"{redact(location)}: this OpenCV was built without GStreamer, as the wheels of the package index are; "
-            "give an rtsp:// URL, a /dev path or picamera2, or build OpenCV with -D WITH_GSTREAMER=ON"
-        )
-
-    def open_one() -> Capture:
-        capture = open_gstreamer(location.removeprefix("gst:"), options)
-        if capture is None:
-            raise CameraError("the pipeline does not start")
-        return capture
-
-    return open_one
-
-
-def _device_path(location: str) -> str:
-    return f"/dev/video{int(location)}" if location.isdigit() else location
-
-
-def _open_device(path: str, options: SourceOptions) -> Capture:
-    trouble = device_trouble(path)
-    if trouble:
-        raise CameraError(trouble)
-    capture = open_device(path, options)
-    if capture is None:
-        raise CameraError(opened_device_trouble(path))
-    return capture
-
-
-def check_location(location: str) -> Kind:
-    """See whether what a kind of source needs is installed, and whether it is written as it must be; opens nothing.
+def check_location(location: str) -> SourceKind:
+    """Check that what a kind of source needs is installed, and that it is written as it must be; opens nothing.
 
     Returns:
         Its kind.
@@ -167,6 +205,6 @@ def check_location(location: str) -> Kind:
         MissingDependencyError: picamera2, or GStreamer in OpenCV, is not there.
     """
     kind = kind_of(location)
-    if kind not in (Kind.IMAGES, Kind.VIDEO):
-        _opener(kind, location, None, AS_IT_COMES)
+    if kind.opener:
+        opener_of(location, None, AS_IT_COMES)
     return kind

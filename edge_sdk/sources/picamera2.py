@@ -9,20 +9,22 @@ from __future__ import annotations
 import contextlib
 import importlib
 import time
+from collections.abc import Callable
 from concurrent.futures import TimeoutError as JobTimeoutError  # another class than the built-in one in Python 3.10
+from functools import partial
 from typing import Any, cast
 
 from edge_sdk.core.errors import CameraError, MissingDependencyError, first_line
 from edge_sdk.core.frame import Image
-from edge_sdk.sources.location import SourceOptions
+from edge_sdk.sources.location import SourceOptions, picamera_number
 from edge_sdk.sources.opencv import plausible_fps, size_remark
 
 _BUFFERS = 4
-_MOST_AGE_NS = 10_000_000_000
+_MAX_AGE_NS = 10_000_000_000
 
 
 def load_picamera() -> Any:
-    """The class `picamera2.Picamera2`.
+    """Return the class `picamera2.Picamera2`.
 
     Raises:
         MissingDependencyError: not installed, or for another numpy.
@@ -86,7 +88,7 @@ class Picamera:
         return True
 
     def retrieve_into(self, buffer: Image) -> Image | None:
-        """The grabbed frame, as a new array."""
+        """Return the grabbed frame, as a new array."""
         image = self._request.make_array("main")
         self._let_go()
         return cast("Image", image[:, :, :3])
@@ -120,7 +122,7 @@ _ENDS = ("cancel_all_and_flush", "stop", "close")
 
 
 def _monotonic_ns(sensor_ns: int | None) -> int | None:
-    """A sensor's time on the monotonic clock.
+    """Return a sensor's time on the monotonic clock.
 
     libcamera says that it counts with CLOCK_BOOTTIME, the kernel's drivers count with CLOCK_MONOTONIC. Both are the
     same until a device was suspended; whichever gives a possible age is meant.
@@ -129,6 +131,16 @@ def _monotonic_ns(sensor_ns: int | None) -> int | None:
         return None
     now_ns = time.monotonic_ns()
     for clock_ns in (now_ns, time.clock_gettime_ns(time.CLOCK_BOOTTIME)):
-        if 0 <= clock_ns - sensor_ns < _MOST_AGE_NS:
+        if 0 <= clock_ns - sensor_ns < _MAX_AGE_NS:
             return now_ns - (clock_ns - sensor_ns)
     return None
+
+
+def picamera_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Picamera]:
+    """Return what opens `picamera2` or `picamera2:1`.
+
+    Raises:
+        MissingDependencyError: see `load_picamera`.
+    """
+    load_picamera()
+    return partial(Picamera, picamera_number(location) or 0, options)

@@ -9,18 +9,15 @@ Until FFmpeg plays an RTSP stream, or has the head of an HTTP answer, what the c
 a redirect is followed at the same server only, and answers are bounded. After that, bytes are passed on unread. Over
 UDP the pictures do not come through here.
 
-A connection to a network camera: TCP, and TLS whose certificate is verified before a byte is sent through it.
-
-Most IP cameras sign their certificate themselves. So a certificate is trusted in one of three ways: by its SHA-256
-fingerprint (`tls_fingerprint`), by authorities and the host's name (`tls_ca_file`, or the system's), or not at all
-(`tls_verify = false`).
-
-.
+Most IP cameras sign their certificate themselves. So a certificate is trusted in one of three ways, before a byte is
+sent: by its SHA-256 fingerprint (`tls_fingerprint`), by authorities and the host's name (`tls_ca_file`, or the
+system's), or not at all (`tls_verify = false`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import re
 import select
@@ -38,14 +35,29 @@ import msgspec
 
 from edge_sdk.core.errors import CameraError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
-from edge_sdk.sources.location import Address, SourceOptions, address_of, bare_fingerprint, redact
-from edge_sdk.sources.trouble import UntrustedError, silence, words_of
+from edge_sdk.sources.location import Address, SourceOptions, UntrustedError, address_of, bare_fingerprint, redact
 
 T = TypeVar("T")
 
 _DATES = frozenset({9, 10})  # X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED of OpenSSL's x509_vfy.h
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
 _OLD_TLS = frozenset({"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION"})
+
+
+_REASONS = {
+    errno.ECONNREFUSED: "connection refused",
+    errno.EHOSTUNREACH: "no way to this host",
+    errno.ENETUNREACH: "no network",
+}
+
+
+def reason_of(error: OSError, otherwise: str = "no connection") -> str:
+    """Say in a few words why the system refused something; `otherwise` where it says nothing."""
+    return _REASONS.get(error.errno or 0) or (error.strerror or otherwise).lower()
+
+
+def _no_answer(options: SourceOptions) -> str:
+    return f"no answer within {options.open_timeout_s:g} s"
 
 
 def connect(address: Address, options: SourceOptions) -> socket.socket:
@@ -67,7 +79,7 @@ def connect(address: Address, options: SourceOptions) -> socket.socket:
     except (socket.gaierror, UnicodeError):
         raise CameraError("host unknown") from None
     except OSError as cause:
-        raise CameraError(silence(options) if isinstance(cause, TimeoutError) else words_of(cause)) from cause
+        raise CameraError(_no_answer(options) if isinstance(cause, TimeoutError) else reason_of(cause)) from cause
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
@@ -78,7 +90,7 @@ def connect(address: Address, options: SourceOptions) -> socket.socket:
 
 
 def check_authorities(file: Path) -> None:
-    """Look at a file of authorities.
+    """Check that a file of certificate authorities can be read.
 
     Raises:
         UsageError: it cannot be read, or is none.
@@ -90,7 +102,7 @@ def check_authorities(file: Path) -> None:
 
 
 def finished(step: Callable[[], T], connection: socket.socket, deadline_s: float) -> T:
-    """Do what a socket that does not block can do only later: send, or a part of a handshake.
+    """Repeat a step of a socket that does not block, a send or a handshake, until it is done.
 
     Raises:
         TimeoutError: it could not until `deadline_s`, monotonic seconds.
@@ -123,11 +135,11 @@ def _encrypted(connection: socket.socket, address: Address, options: SourceOptio
     except ssl.SSLError as cause:
         raise UntrustedError(_no_tls(cause, address.scheme)) from cause
     except TimeoutError:
-        raise CameraError(silence(options)) from None
+        raise CameraError(_no_answer(options)) from None
     except ValueError:  # a name that no certificate can have
         raise CameraError("host unknown") from None
     except OSError as cause:
-        raise CameraError(f"it ends the TLS handshake: {words_of(cause)}") from cause
+        raise CameraError(f"it ends the TLS handshake: {reason_of(cause)}") from cause
 
 
 def _context(options: SourceOptions) -> ssl.SSLContext:
@@ -179,7 +191,7 @@ def _mistrust(error: ssl.SSLCertVerificationError, address: Address, options: So
 
 
 def _shown(address: Address, options: SourceOptions) -> str:
-    """The fingerprint of a certificate that was refused: Python tells it only where nothing is verified."""
+    """Return the fingerprint of a certificate that was refused: Python tells it only where nothing is verified."""
     blind = msgspec.structs.replace(options, tls_fingerprint=None, tls_ca_file=None, tls_verify=False)
     try:
         with contextlib.closing(connect(address, blind)) as connection:
@@ -200,9 +212,9 @@ def _no_tls(error: ssl.SSLError, scheme: str) -> str:
 _CHUNK = 1 << 16  # bytes
 _LONGEST_HEAD = 1 << 16  # bytes, of an answer; cameras have some hundred
 _LONGEST_BODY = 1 << 20  # bytes, of an answer in RTSP; the description of a stream has a few thousand
-_MOST = 8  # connections at once; FFmpeg has one, and two while it seeks in a file
-_MOST_REDIRECTS = 8  # as of FFmpeg for HTTP; for RTSP it has no limit
-_MOST_SHOWN = 200  # characters of what a camera says
+_MAX = 8  # connections at once; FFmpeg has one, and two while it seeks in a file
+_MAX_REDIRECTS = 8  # as of FFmpeg for HTTP; for RTSP it has no limit
+_MAX_SHOWN = 200  # characters of what a camera says
 _ENDING_S = 0.1
 _HEAD_END = re.compile(rb"\n\r?\n")
 _STATUS = re.compile(rb"(?:RTSP|HTTP|ICY)\S*\s+(\d{1,3})")
@@ -242,10 +254,10 @@ class Relay:
         family = self._first.family
         loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
         try:
-            self._listener = socket.create_server((loopback, 0), family=family, backlog=_MOST)
+            self._listener = socket.create_server((loopback, 0), family=family, backlog=_MAX)
         except OSError as cause:
             self._first.close()
-            raise CameraError(words_of(cause)) from cause
+            raise CameraError(reason_of(cause)) from cause
         port = self._listener.getsockname()[1]
         self.authority = f"[{loopback}]:{port}" if family == socket.AF_INET6 else f"{loopback}:{port}"
         try:
@@ -263,15 +275,15 @@ class Relay:
             thread.join(_ENDING_S)
 
     def redirected(self, location: str) -> str:
-        """Where FFmpeg is to go when the camera sends it to `location`: to this relay again.
+        """Return where FFmpeg goes when the camera redirects it to `location`: to this relay again.
 
         Raises:
             CameraError: it leads to another server, which is not allowed; or it is one too many.
         """
         self._redirects += 1
-        if self._redirects > _MOST_REDIRECTS:
+        if self._redirects > _MAX_REDIRECTS:
             raise UntrustedError(
-                f"it redirects more than {_MOST_REDIRECTS} times; give the address that it is to lead to as the source"
+                f"it redirects more than {_MAX_REDIRECTS} times; give the address that it is to lead to as the source"
             )
         if self.scheme == "http":
             if location.startswith("//"):
@@ -281,14 +293,14 @@ class Relay:
         target = self._server_of(location)
         if target is None:
             raise UntrustedError(
-                f"it redirects to another server, {redact(location[:_MOST_SHOWN])}; give that address as the source "
+                f"it redirects to another server, {redact(location[:_MAX_SHOWN])}; give that address as the source "
                 "if it is meant, or set allow_other_hosts"
             )
         self.address = target
         return f"{self.scheme}://{self.authority}{target.target}"
 
     def _server_of(self, location: str) -> Address | None:
-        """The server that a redirect leads to; None where it may not."""
+        """Return the server that a redirect leads to; None where it may not."""
         try:
             there, here = address_of(location), self.address
         except CameraError:
@@ -309,7 +321,7 @@ class Relay:
                 connection, _ = self._listener.accept()
                 camera, self._first = self._first, None
                 try:
-                    if sum(map(threading.Thread.is_alive, self._threads)) > _MOST:
+                    if sum(map(threading.Thread.is_alive, self._threads)) > _MAX:
                         raise RuntimeError("too many connections")
                     self._start(partial(self._serve, connection, camera))
                 except RuntimeError:  # or no thread to be had
@@ -366,7 +378,7 @@ class Relay:
 
 
 class _Exchange:
-    """What goes through one connection, as far as it is read on the way.
+    """Reads, checks and rewrites what goes through one connection, as far as it must.
 
     Args:
         relay: whose connection it is.
@@ -381,7 +393,7 @@ class _Exchange:
         self._rest = 0  # bytes of a body or an interleaved packet that are still to come
 
     def asked(self, data: memoryview) -> bytes | memoryview:
-        """What the camera gets of what FFmpeg asks."""
+        """Return what the camera gets of what FFmpeg asks."""
         if self._is_rtsp:
             # Once it plays, FFmpeg follows no redirect, and nothing but pictures and signs of life is left.
             self._is_unread = self._is_unread or bytes(data[:5]) == b"PLAY "
@@ -399,7 +411,7 @@ class _Exchange:
         return b"\r\n".join([first, host, b"Connection: close", *kept]) + end
 
     def answered(self, data: memoryview) -> bytes | memoryview:
-        """What FFmpeg gets of what the camera answers.
+        """Return what FFmpeg gets of what the camera answers.
 
         Raises:
             CameraError: a redirect that is not followed, or an answer that FFmpeg is not to read.
@@ -433,7 +445,7 @@ class _Exchange:
         return bytes(passed)
 
     def _checked(self, head: bytes) -> bytes:
-        """The head of an answer, written anew: its lines are the ones that FFmpeg, which leaves out each CR, reads."""
+        """Write the head of an answer anew: its lines are those that FFmpeg, which leaves out each CR, reads."""
         first, *lines = head.replace(b"\r", b"").split(b"\n")
         if b"\0" in head or any(line.startswith(b"$") for line in (first, *lines)):
             raise UntrustedError("its answer cannot be read")
@@ -446,7 +458,7 @@ class _Exchange:
         return b"\r\n".join([first, *filter(None, kept)]) + b"\r\n\r\n"
 
     def _line(self, line: bytes, status: int) -> bytes:
-        """A line of an answer's head, as FFmpeg may have it; empty: it is left out."""
+        """Return a line of an answer's head as FFmpeg may have it; empty where it is left out."""
         name, _, value = line.partition(b":")
         value = value.strip()
         name = name.lower()
@@ -475,7 +487,7 @@ def _name(line: bytes) -> bytes:
 
 
 def stream_trouble(relay: Relay, options: SourceOptions, *, names_user: bool, took_s: float) -> CameraError:
-    """Why a stream did not open.
+    """Return why a stream did not open.
 
     Args:
         relay: through which it was opened.
@@ -488,7 +500,7 @@ def stream_trouble(relay: Relay, options: SourceOptions, *, names_user: bool, to
     is_rtsp, status = relay.scheme == "rtsp", relay.status
     if status is None:
         hangs_up = took_s < options.open_timeout_s * 0.9
-        return CameraError("it hangs up without an answer" if hangs_up else silence(options))
+        return CameraError("it hangs up without an answer" if hangs_up else _no_answer(options))
     refusal = _refusal(status, is_rtsp=is_rtsp, names_user=names_user)
     return CameraError(refusal or _want_of_video(options, is_rtsp=is_rtsp, took_s=took_s))
 

@@ -1,13 +1,11 @@
-"""The slot that holds the freshest frame.
+"""What a source says of itself, and the slot through which a reading thread hands over the freshest frame.
 
-Owns three buffers that rotate between the reader (who writes one), the slot (which keeps the newest) and the consumer
-(who holds one), so that no picture's memory is allocated per frame and none is written while somebody looks at it.
+    the thread of a ThreadedSource -- put --> Slot -- latest --> the loop
 
-A source that a thread of its own feeds through the slot.
-
-Owns the thread and its end. What is read, and when, is the feed's.
-
-What a source says of itself: its status and its counts, as values that the daemon logs and publishes.
+`Slot` has three buffers that rotate between the reader (who writes one), the slot (which keeps the newest) and the
+consumer (who holds one), so that no picture's memory is allocated per frame and none is written while somebody looks at
+it. What is read, and when, is the matter of `sources.live` and `sources.video`. `SourceStatus` and `SourceStats` are
+values that are logged and published.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _LOOK_S = 0.002
 
 
 class Slot:
-    """One reader thread puts, one consumer takes; the newest wins.
+    """Holds the newest frame: one reader thread puts, one consumer takes.
 
     Args:
         camera: the stream's name.
@@ -70,7 +68,7 @@ class Slot:
         return self._dropped
 
     def buffer(self) -> Image:
-        """The buffer that the reader may write into; nobody else looks at it. One pixel before the first frames."""
+        """Return the buffer that the reader may write into; nobody else looks at it. One pixel at first."""
         return self._buffers[self._free]
 
     def put(
@@ -104,7 +102,7 @@ class Slot:
         self._dropped += 1
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds or none will come."""
+        """Return the newest frame not delivered yet; None when none came within `timeout_s` seconds or will come."""
         if not self.wanted.is_set():
             self.wanted.set()
         until_s = time.monotonic() + timeout_s
@@ -178,90 +176,52 @@ class OpenedSource(Source, Protocol):
 
         Of a camera that gives clearly more or fewer it is what fifty frames came to, once they did.
         """
-        ...
 
     @property
     def paced(self) -> bool:
         """Whether frames come at their own pace, so that a slow reader misses some; False: in turn, when asked for."""
-        ...
 
     @property
     def stats(self) -> SourceStats:
         """Counts so far."""
-        ...
 
     @property
     def status(self) -> SourceStatus:
         """Where it stands now; a short loss shows in `stats.reopenings` even when nobody looked in time."""
-        ...
 
     @property
     def trouble(self) -> str:
         """Why it is lost, or not there yet: a few words without a secret; empty when all is well."""
-        ...
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What was asked of a camera and not got, a line each."""
-        ...
 
 
 PATIENCE_S = 0.5  # who is told to stop has two seconds for all; an opening, or a driver, may take longer
 
 
-class Feed(Protocol):
-    """Reads frames and puts them into a slot."""
-
-    @property
-    def fps(self) -> float:
-        """Frames a second that it promises."""
-        ...
-
-    @property
-    def reopenings(self) -> int:
-        """How often it came back."""
-        ...
-
-    @property
-    def unreadable(self) -> int:
-        """How many frames could not be decoded."""
-        ...
-
-    @property
-    def status(self) -> SourceStatus:
-        """Where it stands."""
-        ...
-
-    @property
-    def trouble(self) -> str:
-        """Why it is not there at present; empty when it is."""
-        ...
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What was asked for and not got."""
-        ...
-
-    def run(self, slot: Slot, stop: Event) -> None:
-        """Feed the slot until there is no more, or soon after `stop` is set; then give everything back.
-
-        What it raises is the end: the consumer hears of it.
-        """
-        ...
-
-
 class ThreadedSource:
-    """A `Source` whose frames come from a feed in a thread.
+    """A `Source` that a thread of its own feeds through a slot; subclasses say what is read, and when.
+
+    A subclass calls this constructor last: it starts the thread.
 
     Args:
-        feed: what reads.
         camera: the stream's name.
+        fps: frames a second that the source promises.
+
+    Attributes:
+        fps: as given, or what the frames came to.
+        reopenings, unreadable: see `SourceStats`.
+        remarks: what was asked for and not got, a line each.
     """
 
     paced = True
+    remarks: tuple[str, ...] = ()
 
-    def __init__(self, feed: Feed, camera: str) -> None:
-        self._feed = feed
+    def __init__(self, camera: str, fps: float) -> None:
+        self.fps = fps
+        self.reopenings = self.unreadable = 0
         self._slot = Slot(camera)
         self._stop = Event()
         self._failure: Exception | None = None
@@ -275,33 +235,29 @@ class ThreadedSource:
         return self._slot.ended and (self._failure is None or self._stop.is_set())
 
     @property
-    def fps(self) -> float:
-        """Frames a second that the source promises."""
-        return self._feed.fps
-
-    @property
     def stats(self) -> SourceStats:
         """Counts so far."""
-        slot, feed = self._slot, self._feed
-        return SourceStats(slot.delivered, slot.dropped, feed.reopenings, feed.unreadable)
+        return SourceStats(self._slot.delivered, self._slot.dropped, self.reopenings, self.unreadable)
 
     @property
     def status(self) -> SourceStatus:
         """Where it stands now."""
-        return SourceStatus.ENDED if self.ended else self._feed.status
+        return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
 
     @property
     def trouble(self) -> str:
         """Why it is not there at present; empty when it is."""
-        return "" if self._slot.ended else self._feed.trouble
+        return ""
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What was asked for and not got."""
-        return self._feed.remarks
+    def read(self, slot: Slot, stop: Event) -> None:
+        """Feed the slot until there is no more, or soon after `stop` is set; then give everything back.
+
+        What it raises is the end: the consumer hears of it.
+        """
+        raise NotImplementedError
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The newest frame not delivered yet, or None when none came within `timeout_s` seconds.
+        """Return the newest frame not delivered yet, or None when none came within `timeout_s` seconds.
 
         Raises:
             CameraError: the reader failed, and its last frame was taken.
@@ -322,7 +278,7 @@ class ThreadedSource:
 
     def _run(self) -> None:
         try:
-            self._feed.run(self._slot, self._stop)
+            self.read(self._slot, self._stop)
         except Exception as cause:  # noqa: BLE001 - a thread can raise to nobody: `latest` does it
             self._failure = cause
         finally:
@@ -330,7 +286,7 @@ class ThreadedSource:
 
 
 def failed_reading(thread: Thread, cause: Exception) -> CameraError:
-    """What the consumer hears of a reader that failed; what a source says of itself is said as it is at an opening."""
+    """Return what the consumer is told of a reader that failed; a CameraError is told as it is."""
     if isinstance(cause, CameraError):
         return CameraError(str(cause))
     return CameraError(f"{thread.name}: reading failed: {type(cause).__name__}: {cause}".splitlines()[0])

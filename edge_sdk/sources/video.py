@@ -1,10 +1,8 @@
-"""Video files in real time, like a camera.
+"""Video files: in real time, like a camera (`VideoSource`), or every frame in turn (`EveryFrame`).
 
-Owns the pace. A file that does not open, or holds no frame that can be decoded, is an error before anything starts.
-
-Every frame of a video file in turn, as fast as they are taken: the next ones are decoded while one is worked on.
-
-Owns the buffers that go round between the reading thread and the consumer; no picture's memory is allocated per frame.
+A file that does not open, or holds no frame that can be decoded, is an error before anything starts. `EveryFrame`
+decodes the next frames while one is worked on; its buffers go round between the reading thread and the consumer, so
+that no picture's memory is allocated per frame.
 """
 
 from __future__ import annotations
@@ -18,13 +16,12 @@ from threading import Event, Thread
 
 import numpy as np
 
-from edge_sdk.core.errors import CameraError, want_of_permission
+from edge_sdk.core.errors import CameraError, descriptor_shortage, missing_permission
 from edge_sdk.core.frame import Frame, Image
 from edge_sdk.core.threads import join_or_leave
-from edge_sdk.sources.location import AS_IT_COMES, SourceOptions, kind_of
+from edge_sdk.sources.location import AS_IT_COMES, SourceOptions, check_path, check_utf8
 from edge_sdk.sources.opencv import OpenCvCapture, Rotation, open_file
-from edge_sdk.sources.slot import PATIENCE_S, Slot, SourceStats, SourceStatus, failed_reading
-from edge_sdk.sources.trouble import want_of_descriptors
+from edge_sdk.sources.slot import PATIENCE_S, Slot, SourceStats, SourceStatus, ThreadedSource, failed_reading
 
 _LONGEST_SKIP_NS = 500_000_000  # who decodes slower than real time still delivers twice a second
 _LONGEST_GAP_NS = 60_000_000_000  # between two frames; what is longer is a broken time
@@ -71,7 +68,7 @@ class VideoFile:
         return self.capture.grab() or self._begin_again()
 
     def missing(self, read: int) -> int:
-        """Frames that the header promises beyond the `read` ones, where clearly more than an error of estimate."""
+        """Return the frames that the header promises beyond the `read` ones, where clearly no error of estimate."""
         promised = self.capture.frame_count
         return int(promised) - read if math.isfinite(promised) and read < promised * _COUNT_TOLERANCE else 0
 
@@ -103,16 +100,17 @@ class VideoFile:
         return image is not None and zlib.crc32(image.data) == self._first_sum
 
     def _opened(self) -> tuple[OpenCvCapture, Image]:
-        """The file, with its first frame grabbed, and that frame."""
+        """Open the file and return it with its first frame grabbed, and that frame."""
         location = str(self._path.absolute())
-        kind_of(location)  # which says that nothing is there, or no file
+        check_path(location)
+        check_utf8(location)
         capture = open_file(location)
         excess = capture.excess if capture else ""
         first = self._new_image(capture) if capture and not excess and capture.grab() else None
         if capture is None or first is None:
             if capture is not None:
                 capture.release()
-            trouble = excess or want_of_permission(self._path) or want_of_descriptors() or _NO_FRAME
+            trouble = excess or missing_permission(self._path) or descriptor_shortage() or _NO_FRAME
             raise CameraError(f"{self._path}: {trouble}")
         return capture, first
 
@@ -121,7 +119,7 @@ class VideoFile:
 
 
 def _version(path: Path) -> tuple[int, ...] | None:
-    """Differs when a file was written or another one took its place; None where there is none."""
+    """Return what differs once a file was written or another one took its place; None where there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -130,7 +128,7 @@ def _version(path: Path) -> tuple[int, ...] | None:
 
 
 class FrameTimes:
-    """When the frames of a file are due.
+    """Says when the frames of a file are due.
 
     The file says it of each, because the rate may vary; where it does not, or says that time runs backwards, a frame
     comes one period after the one before it.
@@ -145,7 +143,7 @@ class FrameTimes:
         self._base_ms, self._base_ns, self._due_ns = position_ms, 0, 0
 
     def due_ns(self, position_ms: float) -> int:
-        """Nanoseconds after the first frame at which the next one is due, of which the file says `position_ms`."""
+        """Return the nanoseconds after the first frame at which the one is due that the file has at `position_ms`."""
         due_ns = 0
         if math.isfinite(position_ms):
             due_ns = self._base_ns + round((position_ms - self._base_ms) * 1e6)
@@ -157,28 +155,23 @@ class FrameTimes:
         return due_ns
 
 
-class VideoFeed:
-    """Feeds a slot from a file in real time: a frame is "captured" when it is due.
+class VideoSource(ThreadedSource):
+    """A video file in real time as a source: a frame is "captured" when it is due.
 
     The clock starts when the first frame is asked for, so that nothing is lost while a model loads. A reader that
     falls behind leaves frames out, but never the last.
 
     Args:
         video: the opened file.
+        camera: the stream's name.
     """
 
-    reopenings = 0
-    status = SourceStatus.OPENED
-    trouble = ""
-    remarks: tuple[str, ...] = ()
-
-    def __init__(self, video: VideoFile) -> None:
-        self.unreadable = 0
+    def __init__(self, video: VideoFile, camera: str) -> None:
         self._video = video
-        self.fps = video.fps
         self._period_ns = 1e9 / video.fps
+        super().__init__(camera, video.fps)
 
-    def run(self, slot: Slot, stop: Event) -> None:
+    def read(self, slot: Slot, stop: Event) -> None:
         """Feed the slot until the file ends or `stop` is set."""
         try:
             slot.wanted.wait()
@@ -263,7 +256,7 @@ class EveryFrame:
         return SourceStatus.ENDED if self._ended else SourceStatus.OPENED
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The next frame; None at the end, or when none was decoded within `timeout_s` seconds.
+        """Return the next frame; None at the end, or when none was decoded within `timeout_s` seconds.
 
         Raises:
             CameraError: reading failed, and the frames before were taken.

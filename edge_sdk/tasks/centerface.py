@@ -1,6 +1,6 @@
-"""The heads of CenterFace: a heatmap of the faces' middles, and the size and place of the face around each.
+"""CenterFace: a heatmap of the faces' centres, and the size and offset of the face around each.
 
-The landmarks that it has too are not read: a result holds boxes.
+Its landmarks are not read: a result holds boxes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.detection import NO_CANDIDATES, Candidates, corner_boxes, sizes_of
+from edge_sdk.tasks.boxes import NO_CANDIDATES, Candidates, corner_boxes, level_size, sizes_of
+from edge_sdk.tasks.outputs import Decoder, Layout, Output, Shape
+from edge_sdk.tasks.spec import TaskSpec
 
-STRIDE = 4
+_STRIDE = 4
 
 
 class CenterFace:
-    """Heatmap float (1, 1, H, W), 0-1; scale float (1, 2, H, W), height then width; offset (1, 2, H, W), y then x.
+    """Reads heatmap float (1, 1, H, W), 0-1; scale (1, 2, H, W), height then width; offset (1, 2, H, W), y then x.
 
     Box centre = (cell + offset + 0.5) * 4, size = exp(scale) * 4. A heatmap of several classes is read as well.
 
@@ -28,7 +30,7 @@ class CenterFace:
         self._confidence = np.float32(confidence)
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read heatmap, scale and offset."""
+        """Read heatmap, scale and offset of one frame."""
         heat, scale, offset = (output[0].reshape(output.shape[1], -1) for output in outputs)
         places = np.flatnonzero(heat >= self._confidence)
         if not len(places):
@@ -40,5 +42,19 @@ class CenterFace:
         boxes[:, 1] = row + offset[0, found]
         boxes[:, :2] += np.float32(0.5)
         boxes[:, 2:] = sizes_of(scale[::-1, found].T)
-        boxes *= np.float32(STRIDE)
+        boxes *= np.float32(_STRIDE)
         return Candidates(corner_boxes(boxes), heat[class_ids, found], class_ids)
+
+
+def _layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    width, height = level_size(spec.input.size_wh, _STRIDE)
+    pair = Output((1, 2, height, width), None)
+    return [(Output((1, label_count, height, width)), pair, pair)]
+
+
+CENTERFACE = Decoder(
+    name="centerface",
+    task="detection",
+    layouts=_layouts,
+    make=lambda spec, _label_count, _layout: CenterFace(spec.thresholds.confidence),
+)

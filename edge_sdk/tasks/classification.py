@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import ClassificationSpec
 from edge_sdk.core.frame import Classification, Inferred
+from edge_sdk.tasks.outputs import Decoder, Layout, Output, Shape
+from edge_sdk.tasks.spec import ClassificationSpec, TaskSpec
+
+Floats = NDArray[np.float32]
 
 
 class Classify:
     """The decode stage of a classifier.
 
     Args:
+        read: the confidences of some classes, from float (classes,) and their ids, the highest first.
         spec: how many classes a result holds, and whether output 0 is the background.
         class_count: outputs of the model.
-        softmax: True when the outputs are logits; False when they are probabilities already.
     """
 
-    def __init__(self, spec: ClassificationSpec, class_count: int, *, softmax: bool) -> None:
+    def __init__(
+        self, read: Callable[[Floats, NDArray[np.int64]], Floats], spec: ClassificationSpec, class_count: int
+    ) -> None:
+        self._read = read
         self._top_k = min(spec.top_k, class_count)
         self._offset = 1 if spec.background_class else 0
-        self._powers = np.empty(class_count, np.float32) if softmax else None
 
     def __call__(self, inferred: Inferred, /) -> Classification:
-        """Read float (1, classes)."""
-        scores: NDArray[np.float32] = inferred.outputs[0].reshape(-1)
+        """Read float (1, classes) of one frame."""
+        scores: Floats = inferred.outputs[0].reshape(-1)
         candidates = scores.argpartition(-self._top_k)[-self._top_k :]
         top = candidates[(-scores[candidates]).argsort(kind="stable")]
-        confidences = self._softmax(scores, top) if self._powers is not None else scores[top]
+        confidences = self._read(scores, top)
         return Classification(
             inferred.prepared.frame,
             inferred.inference_ns,
@@ -39,9 +45,35 @@ class Classify:
             math.isfinite(confidences.sum()),  # a NaN is among them wherever it is: it counts as the largest
         )
 
-    def _softmax(self, logits: NDArray[np.float32], top: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The probabilities of `top`, whose first is the largest; it is subtracted so that exp cannot overflow."""
+
+class Softmax:
+    """Reads logits: confidences are their softmax over all classes.
+
+    Args:
+        class_count: outputs of the model.
+    """
+
+    def __init__(self, class_count: int) -> None:
+        self._powers = np.empty(class_count, np.float32)
+
+    def __call__(self, logits: Floats, top: NDArray[np.int64], /) -> Floats:
+        """Return the probabilities of `top`, whose first is the largest; subtracting it keeps exp from overflowing."""
         powers = np.subtract(logits, logits[top[0]], out=self._powers)
         np.exp(powers, out=powers)
-        probabilities: NDArray[np.float32] = powers[top] / powers.sum()
+        probabilities: Floats = powers[top] / powers.sum()
         return probabilities
+
+
+def _pick(probabilities: Floats, top: NDArray[np.int64]) -> Floats:
+    """Read probabilities as they are."""
+    return probabilities[top]
+
+
+def _layouts(_spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    return [(Output((1, label_count)),)]
+
+
+LOGITS = Decoder(
+    name="logits", task="classification", layouts=_layouts, make=lambda _spec, count, _layout: Softmax(count)
+)
+SOFTMAX = Decoder(name="softmax", task="classification", layouts=_layouts, make=lambda _spec, _count, _layout: _pick)

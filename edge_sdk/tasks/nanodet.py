@@ -1,4 +1,4 @@
-"""The heads of NanoDet and NanoDet-Plus: scores, and for each side of a box a distribution of its distance.
+"""NanoDet and NanoDet-Plus: scores, and for each side of a box a distribution of its distance.
 
 The sides are those of generalized focal loss: the distance is the mean of a softmax over 0, 1, ..., reg_max strides.
 """
@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.arrays import cell_count, cells_of
-from edge_sdk.tasks.detection import NO_CANDIDATES, Candidates, rows_of
+from edge_sdk.tasks.boxes import NO_CANDIDATES, Candidates, cell_count, cells_of, rows_of
+from edge_sdk.tasks.outputs import Decoder, Layout, Output, Shape
+from edge_sdk.tasks.spec import TaskSpec
 
-STRIDES = (8, 16, 32)
-PLUS_STRIDES = (8, 16, 32, 64)
+_STRIDES = (8, 16, 32)
+_PLUS_STRIDES = (8, 16, 32, 64)
 
 Floats = NDArray[np.float32]
 
 
 class NanoDet:
-    """Scores 0-1 of every class, and 4 * (reg_max + 1) logits: distances to the left, top, right and bottom.
+    """Reads scores 0-1 of every class, and 4 * (reg_max + 1) logits: distances to the left, top, right and bottom.
 
     Either one output a kind and level, scores of all levels first: float (N, classes) or (1, N, classes), then
     (N, 4 * (reg_max + 1)); or one of all: float (1, N, classes + 4 * (reg_max + 1)). NanoDet-Plus has a
@@ -38,7 +39,7 @@ class NanoDet:
     def __init__(
         self, size_wh: tuple[int, int], class_count: int, reg_max: int, confidence: float, *, is_plus: bool
     ) -> None:
-        strides = PLUS_STRIDES if is_plus else STRIDES
+        strides = _PLUS_STRIDES if is_plus else _STRIDES
         self._confidence = np.float32(confidence)
         self._classes = class_count
         self._cells = cells_of(size_wh, strides)
@@ -49,7 +50,7 @@ class NanoDet:
         self._first = np.cumsum([0, *counts[:-1]]).tolist()
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Gather what counts from each level, then compute on all of it at once."""
+        """Gather what counts from each level of one frame, then compute on all of it at once."""
         parts = []
         for first, scores, sides in self._levels(outputs):
             found = rows_of(scores >= self._confidence)
@@ -61,7 +62,7 @@ class NanoDet:
         return Candidates(self._boxes(sides, cells), scores.max(axis=1), scores.argmax(axis=1))
 
     def _levels(self, outputs: Sequence[Tensor]) -> list[tuple[int, Floats, Floats]]:
-        """The first cell of each level, its scores (N, classes) and its sides (N, 4 * (reg_max + 1))."""
+        """Return the first cell of each level, its scores (N, classes) and its sides (N, 4 * (reg_max + 1))."""
         if len(outputs) == 1:
             rows = outputs[0][0]
             return [(0, rows[:, : self._classes], rows[:, self._classes :])]
@@ -70,6 +71,7 @@ class NanoDet:
         return list(zip(self._first, rows[:levels], rows[levels:], strict=True))
 
     def _boxes(self, sides: Floats, cells: Floats) -> Floats:
+        """Return boxes (K, 4), left, top, width, height, of distance logits (K, 4 * (reg_max + 1)) and cells (K, 3)."""
         logits = sides.reshape(len(sides), 4, -1)
         powers = np.exp(logits - logits.max(axis=2, keepdims=True))
         distances = (powers @ self._steps) / powers.sum(axis=2) * cells[:, 2:]
@@ -77,3 +79,25 @@ class NanoDet:
         np.subtract(cells[:, :2], distances[:, :2], out=boxes[:, :2])
         np.add(distances[:, :2], distances[:, 2:], out=boxes[:, 2:])
         return boxes
+
+
+def _layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    input_wh, sides = spec.input.size_wh, 4 * (spec.detection.reg_max + 1)
+    levels = [cell_count(input_wh, stride) for stride in _STRIDES]
+    plus = cell_count(input_wh, *_PLUS_STRIDES)
+    flat = (*(Output((n, label_count)) for n in levels), *(Output((n, sides), None) for n in levels))
+    batched = (
+        *(Output((1, n, label_count), class_axis=2) for n in levels),
+        *(Output((1, n, sides), None) for n in levels),
+    )
+    joined = [(Output((1, count, label_count + sides), class_axis=2, others=sides),) for count in (plus, sum(levels))]
+    return [flat, batched, *joined]
+
+
+def _make(spec: TaskSpec, label_count: int, layout: Layout) -> NanoDet:
+    size_wh = spec.input.size_wh
+    is_plus = len(layout) == 1 and layout[0].shape[1] == cell_count(size_wh, *_PLUS_STRIDES)
+    return NanoDet(size_wh, label_count, spec.detection.reg_max, spec.thresholds.confidence, is_plus=is_plus)
+
+
+NANODET = Decoder(name="nanodet", task="detection", layouts=_layouts, make=_make)

@@ -1,37 +1,31 @@
-"""Layout: the outputs that a detector's decoder reads together, told apart by their shapes.
+"""What a decoder is, and how it finds the outputs that it reads among those of a model.
 
-Exporters differ in the order of several outputs and some name them wrongly, so neither decides. YOLOv4's heads, which
-belong to lists of anchors, are not here.
-
-Output: what a decoder reads from one output of a model.
-
-Owns the shapes, by task and decoder; those of detectors are in `layout`. Which one a model has, and the words where
-none fits, are not here.
+Outputs are told apart by their shapes: exporters differ in the order of several outputs, and some name them wrongly.
+Each family's file makes its own `Decoder`s; `tasks.decoders` lists them, `tasks.task` builds stages with them and words
+the refusals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
-from edge_sdk.bundle.model_spec import Decoder, DetectionSpec, InputSpec, Task
-from edge_sdk.tasks import centerface, nanodet, yolox
-from edge_sdk.tasks.arrays import cell_count, level_size
-from edge_sdk.tasks.ssd import prior_count
+from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 
 Shape: TypeAlias = tuple[int | str | None, ...]
-"""Of an output; a dimension that is not fixed is a name or None and matches anything."""
+"""Shape of an output; a dimension that is not fixed is a name or None and matches anything."""
 
-_ROWS, _COLUMNS = "H", "W"
+ROWS, COLUMNS = "H", "W"
+"""In an expected shape: as many rows and columns of cells as the model has."""
 
 
 class Output(msgspec.Struct, frozen=True):
-    """What a decoder reads from one output.
+    """What a decoder expects of one output.
 
     Attributes:
-        shape: for as many classes as there are labels; H and W are as many rows and columns of cells as the model has.
+        shape: for as many classes as there are labels; `ROWS` and `COLUMNS` match any size.
         class_axis: the axis whose size follows the number of classes: `anchors * (others + classes)`; None without one.
         anchors: boxes a cell, where they share that axis; else 1.
         others: values beside the classes: box and objectness.
@@ -44,27 +38,25 @@ class Output(msgspec.Struct, frozen=True):
 
     def fits(self, got: Shape) -> bool:
         """Whether an output has this shape, as far as it says one."""
-        return _fits(got, self.shape)
-
-    def resembles(self, got: Shape, input_wh: tuple[int, int]) -> bool:
-        """Whether an output says that it is this one, and leaves nothing open."""
-        return all(isinstance(d, int) for d in got) and self.fits(got) and self.covers(got, input_wh)
+        return len(got) == len(self.shape) and all(
+            g == e for g, e in zip(got, self.shape, strict=True) if isinstance(g, int) and isinstance(e, int)
+        )
 
     def covers(self, got: Shape, input_wh: tuple[int, int]) -> bool:
-        """Whether the cells, where there are any, have the proportions of the input.
+        """Whether the cells, where the shape has rows and columns, have the proportions of the input.
 
         A stride that does not divide the input is rounded: each side may have a cell more or less than it should.
         """
-        if _ROWS not in self.shape or len(got) != len(self.shape):
+        if ROWS not in self.shape or len(got) != len(self.shape):
             return len(got) == len(self.shape)
-        rows, columns = got[self.shape.index(_ROWS)], got[self.shape.index(_COLUMNS)]
+        rows, columns = got[self.shape.index(ROWS)], got[self.shape.index(COLUMNS)]
         if not isinstance(rows, int) or not isinstance(columns, int):
             return False
         width, height = input_wh
         return min(rows, columns) > 1 and abs(rows * width - columns * height) <= width + height
 
     def class_count(self, got: Shape) -> int | None:
-        """Classes of an output that differs from this one in nothing else; None when it does."""
+        """Return the classes of an output that differs from this one in nothing else; None where it does."""
         axis = self.class_axis
         size = got[axis] if axis is not None and len(got) == len(self.shape) else None
         if axis is None or not isinstance(size, int) or size % self.anchors:
@@ -73,132 +65,106 @@ class Output(msgspec.Struct, frozen=True):
         return size // self.anchors - self.others if self.fits(as_expected) else None
 
     def sum_of(self, class_count: int) -> str:
-        """How the axis comes to its size: `255 = 3 * (5 + 80)`."""
+        """Say how the class axis comes to its size: `255 = 3 * (5 + 80)`."""
         size, inner = self.anchors * (self.others + class_count), f"{self.others} + {class_count}"
         return f"{size} = {self.anchors} * ({inner})" if self.anchors > 1 else f"{size} = {inner}"
 
 
-def outputs_of(task: Task, decoder: Decoder, spec: InputSpec, label_count: int) -> tuple[Output, ...]:
-    """The shapes that a decoder of another task than detection takes for its one output; the likelier first."""
-    if task == "segmentation":
-        return _maps(decoder, spec, label_count)
-    return (Output((1, label_count)),)
-
-
-def _maps(decoder: Decoder, spec: InputSpec, label_count: int) -> tuple[Output, ...]:
-    if decoder == "argmax":
-        return Output((1, _ROWS, _COLUMNS), None), Output((1, 1, _ROWS, _COLUMNS), None)
-    planes = Output((1, label_count, _ROWS, _COLUMNS), class_axis=1)
-    cells = Output((1, _ROWS, _COLUMNS, label_count), class_axis=3)
-    return (planes, cells) if spec.layout == "NCHW" else (cells, planes)
-
-
-def _fits(got: Shape, expected: Shape) -> bool:
-    return len(got) == len(expected) and all(
-        g == e for g, e in zip(got, expected, strict=True) if isinstance(g, int) and isinstance(e, int)
-    )
-
-
 Layout: TypeAlias = tuple[Output, ...]
-"""In the decoder's own order."""
-
-_YOLO_STRIDES = (8, 16, 32)
+"""The outputs that a decoder reads together, in the decoder's own order."""
 
 
-def layouts_of(
-    decoder: Decoder, detection: DetectionSpec, input_wh: tuple[int, int], label_count: int, got: Sequence[Shape]
-) -> tuple[Layout, ...]:
-    """What a detector's decoder but yolov4 takes; of several the likelier first.
+def _needs_nothing(_detection: DetectionSpec) -> None:
+    """Accept any [detection] section."""
 
-    Args:
-        decoder: of a detector.
-        detection: its section of model.toml.
-        input_wh: the model's input in pixels.
-        label_count: lines of labels.txt.
-        got: the model's outputs; SSD that decodes its boxes itself has as many as it likes.
+
+class Decoder(msgspec.Struct, frozen=True, kw_only=True):
+    """One way of reading a model's outputs: one entry of the table in `tasks.decoders`.
+
+    Attributes:
+        name: as `decoder` in model.toml has it; unique among the decoders of a task.
+        task: the task whose results it gives.
+        layouts: (spec, label_count, got shapes) -> the layouts that it reads for so many labels, the likelier first.
+        make: (spec, label_count, layout) -> the reader of one layout, as the task's stage takes it: `Candidates` of
+            outputs for detection, a class map of an output for segmentation, confidences of scores for classification.
+            Raises ModelError where shapes fit and cannot be read all the same.
+        check: raises ValueError, naming the key, where a [detection] section lacks what the decoder needs.
+        needs: the key that a hint names beside the decoder; empty where it needs none.
+        reads_all: whether a layout's outputs are all of the model's, in its order; else they are found by shape.
+        box_axis: the axis on which four numbers of a box in pixels come before scores of 0-1; None where none does.
     """
-    if decoder == "nanodet":
-        return _nanodet(detection, input_wh, label_count)
-    if decoder == "centerface":
-        width, height = level_size(input_wh, centerface.STRIDE)
-        pair = Output((1, 2, height, width), None)
-        return ((Output((1, label_count, height, width)), pair, pair),)
-    if decoder == "ssd":
-        background = int(detection.background_class)
-        return tuple(
-            (Output((1, count, 4), None), Output((1, count, background + label_count), class_axis=2, others=background))
-            for count in _box_counts(detection, input_wh, got)
+
+    name: str
+    task: Task
+    layouts: Callable[[TaskSpec, int, Sequence[Shape]], Sequence[Layout]]
+    make: Callable[[TaskSpec, int, Layout], Any]
+    check: Callable[[DetectionSpec], None] = _needs_nothing
+    needs: str = ""
+    reads_all: bool = False
+    box_axis: int | None = None
+
+    def find(self, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layout, tuple[int, ...]] | None:
+        """Find the outputs that the decoder reads.
+
+        Args:
+            spec: how outputs are read; its own decoder may be another one.
+            label_count: lines of labels.txt.
+            got: shapes of the model's outputs.
+
+        Returns:
+            The first layout that fits, and for each of its outputs the place among the model's; of equal shapes the
+            first is the layout's first. None where no layout fits.
+        """
+        got = self.readable(got)
+        for layout in self.layouts(spec, label_count, got):
+            places = self._places(layout, got)
+            if places is not None:
+                return layout, places
+        return None
+
+    def is_likely(self, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> bool:
+        """Whether the outputs leave nothing open and are exactly those that this decoder reads."""
+        found = self.find(spec, label_count, got)
+        return (
+            found is not None
+            and len(found[0]) > 0
+            and all(isinstance(side, int) for shape in self.readable(got) for side in shape)
+            and all(output.covers(got[place], spec.input.size_wh) for output, place in zip(*found, strict=True))
         )
-    return tuple((output,) for output in _yolo(decoder, input_wh, label_count))
 
+    def class_outputs(self, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Iterator[tuple[Output, int]]:
+        """Give what may hold the classes, in the model's order, each with the place of the output that may be it."""
+        got = self.readable(got)
+        layouts = self.layouts(spec, label_count, got)
+        longest = max((len(layout) for layout in layouts if len(layout) <= len(got)), default=0)
+        for place, shape in enumerate(got):
+            for layout in layouts:
+                if len(layout) != longest:
+                    continue
+                if self.reads_all and len(got) == len(layout):
+                    yield layout[place], place
+                elif not self.reads_all:
+                    yield from ((output, place) for output in layout if not _holds_no_classes(layout, output, shape))
 
-def is_plus(layout: Layout, input_wh: tuple[int, int]) -> bool:
-    """Whether one of nanodet's layouts is NanoDet-Plus: one output of four levels."""
-    return len(layout) == 1 and layout[0].shape[1] == cell_count(input_wh, *nanodet.PLUS_STRIDES)
+    def readable(self, got: Sequence[Shape]) -> Sequence[Shape]:
+        """Return the outputs that are looked at: all of a detector's, the first of another model's."""
+        return got if self.task == "detection" else got[:1]
 
-
-def arrange(layout: Layout, got: Sequence[Shape]) -> tuple[int, ...] | None:
-    """Which output is which: for each of the layout its place among the model's; None where one is missing.
-
-    Of equal shapes the first is the layout's first.
-    """
-    places: list[int] = []
-    for expected in layout:
-        place = next((i for i, shape in enumerate(got) if i not in places and expected.fits(shape)), None)
-        if place is None:
+    def _places(self, layout: Layout, got: Sequence[Shape]) -> tuple[int, ...] | None:
+        if self.reads_all and len(layout) != len(got):
             return None
-        places.append(place)
-    return tuple(places)
+        places: list[int] = []
+        for expected in layout:
+            place = next((i for i, shape in enumerate(got) if i not in places and expected.fits(shape)), None)
+            if place is None:
+                return None
+            places.append(place)
+        return tuple(places)
 
 
-def class_outputs(layouts: Sequence[Layout], got: Sequence[Shape]) -> Iterator[tuple[Output, int]]:
-    """What may hold the classes, in the model's order, each with the place of the output that may be it."""
-    longest = max((len(layout) for layout in layouts if len(layout) <= len(got)), default=0)
-    for place, shape in enumerate(got):
-        for layout in layouts:
-            if len(layout) == longest:
-                yield from ((output, place) for output in layout if not _is_other(layout, output, shape))
-
-
-def other_counts(layouts: Sequence[Layout], got: Sequence[Shape]) -> list[int]:
-    """Numbers of classes that single outputs would fit, in the model's order."""
-    counts = (output.class_count(got[place]) for output, place in class_outputs(layouts, got))
-    return list(dict.fromkeys(count for count in counts if count is not None and count > 0))
-
-
-def _is_other(layout: Layout, output: Output, shape: Shape) -> bool:
+def _holds_no_classes(layout: Layout, output: Output, shape: Shape) -> bool:
     """Whether an output's size says that it is one of those that hold no classes."""
     axis = output.class_axis
     return axis is None or any(
         len(o.shape) == len(shape) and o.class_axis is None and o.shape[axis] == shape[axis] for o in layout
     )
-
-
-def _yolo(decoder: Decoder, input_wh: tuple[int, int], label_count: int) -> tuple[Output, ...]:
-    width, height = input_wh
-    strides = yolox.STRIDES if decoder == "yolox" else _YOLO_STRIDES
-    cells = sum((width // s) * (height // s) for s in strides)
-    if decoder == "yolov8":
-        return (Output((1, 4 + label_count, cells), others=4),)
-    boxes = (cells,) if decoder == "yolox" else (3 * cells, cells)
-    return tuple(Output((1, count, 5 + label_count), class_axis=2, others=5) for count in boxes)
-
-
-def _nanodet(detection: DetectionSpec, input_wh: tuple[int, int], label_count: int) -> tuple[Layout, ...]:
-    sides = 4 * (detection.reg_max + 1)
-    levels = [cell_count(input_wh, stride) for stride in nanodet.STRIDES]
-    plus = cell_count(input_wh, *nanodet.PLUS_STRIDES)
-    flat = (*(Output((n, label_count)) for n in levels), *(Output((n, sides), None) for n in levels))
-    batched = (
-        *(Output((1, n, label_count), class_axis=2) for n in levels),
-        *(Output((1, n, sides), None) for n in levels),
-    )
-    joined = ((Output((1, count, label_count + sides), class_axis=2, others=sides),) for count in (plus, sum(levels)))
-    return (flat, batched, *joined)
-
-
-def _box_counts(detection: DetectionSpec, input_wh: tuple[int, int], got: Sequence[Shape]) -> list[int | str]:
-    if detection.strides:
-        return [prior_count(detection, input_wh)]
-    counts: list[int | str] = [s[1] for s in got if len(s) == 3 and s[2] == 4 and isinstance(s[1], int)]
-    return list(dict.fromkeys(counts)) or ["N"]

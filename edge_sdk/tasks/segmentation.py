@@ -25,8 +25,7 @@ class ReadMap(Protocol):
     marks_nan: bool
 
     def __call__(self, output: Tensor, /) -> NDArray[np.uint8]:
-        """The class map uint8 (H, W) of batch 1, in an array of its own; `NO_CLASS` where there is none."""
-        ...
+        """Return the class map uint8 (H, W) of batch 1, a new array; `NO_CLASS` where a cell has no class."""
 
 
 class Segment:
@@ -82,7 +81,7 @@ class HighestScore:
         self._planes: Tensor = self._best
 
     def __call__(self, output: Tensor, /) -> NDArray[np.uint8]:
-        """Read one output.
+        """Read the output of one frame.
 
         Raises:
             ModelError: it does not hold floats.
@@ -108,7 +107,7 @@ class HighestScore:
             self._planes = np.empty(output.shape[3] * _BLOCK, output.dtype)
 
     def _as_planes(self, scores: Tensor) -> Tensor:
-        """The scores (N, C) as (C, N); in a quarter of the time that numpy's copy takes."""
+        """Turn scores (N, C) into (C, N), in a quarter of the time that numpy's copy takes."""
         count, classes = scores.shape
         planes = self._planes[: classes * count].reshape(classes, count)
         cv2.transpose(scores, dst=planes)
@@ -144,7 +143,7 @@ class ClassIds:
         self._known[class_count:] = NO_CLASS
 
     def __call__(self, output: Tensor, /) -> NDArray[np.uint8]:
-        """Read one output.
+        """Read the output of one frame.
 
         Raises:
             ModelError: it does not hold integers.
@@ -167,7 +166,7 @@ class ClassIds:
 def _place(
     on_input: Geometry, frame_wh: tuple[int, int], input_wh: tuple[int, int], map_wh: tuple[int, int]
 ) -> tuple[Geometry, tuple[slice, slice]]:
-    """How the frame lies in the class map, and the rows and columns of the map that are no padding."""
+    """Return how the frame lies in the class map, and the rows and columns of the map that are no padding."""
     x, y = map_wh[0] / input_wh[0], map_wh[1] / input_wh[1]
     on_map = Geometry(on_input.scale_x * x, on_input.scale_y * y, on_input.offset_x * x, on_input.offset_y * y)
     columns, rows = on_map.cells_of_picture(frame_wh, map_wh)

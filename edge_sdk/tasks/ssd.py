@@ -1,4 +1,4 @@
-"""The heads of SSD and its kin (RetinaFace, Ultra-Light face detectors): one box a prior, and its scores.
+"""SSD and its kin (RetinaFace, Ultra-Light face detectors): one box a prior, and its scores.
 
 Exporters write boxes in two ways: corners, decoded in the graph, or offsets from priors that only code outside knows.
 """
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import DetectionSpec
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.arrays import cell_count, cells_of
-from edge_sdk.tasks.detection import NO_CANDIDATES, Candidates, corner_boxes, rows_of, sizes_of
+from edge_sdk.tasks.boxes import NO_CANDIDATES, Candidates, cell_count, cells_of, corner_boxes, rows_of, sizes_of
+from edge_sdk.tasks.outputs import Decoder, Layout, Output, Shape
+from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
 Floats = NDArray[np.float32]
 
@@ -23,7 +23,7 @@ _SLACK = 1e-3  # of logits: rounding must not lose what equals the threshold
 
 
 class Ssd:
-    """Boxes float (1, N, 4) and scores float (1, N, classes), one more class where the first is the background.
+    """Reads boxes float (1, N, 4) and scores float (1, N, classes), with one more class where the first is background.
 
     With priors, box centre = prior's centre + xy * variances[0] * prior's size, size = prior's size * exp(wh *
     variances[1]). Of logits the probability is a softmax over all classes where one is the background, else a sigmoid.
@@ -37,14 +37,14 @@ class Ssd:
     def __init__(self, spec: DetectionSpec, size_wh: tuple[int, int], confidence: float) -> None:
         self._columns = _YX if spec.box_order == "yxyx" else _XY
         self._to_pixels = np.array(size_wh * 2 if spec.box_unit == "fraction" else (1, 1, 1, 1), np.float32)
-        self._priors = priors_of(spec, size_wh) if spec.strides else None
+        self._priors = _priors_of(spec, size_wh) if spec.strides else None
         self._variances = np.array(spec.variances, np.float32).repeat(2)
         self._background = int(spec.background_class)
         self._are_logits = spec.scores == "logits"
         self._lowest = np.float32(_logit(confidence) - _SLACK if self._are_logits else confidence)
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read boxes and scores."""
+        """Read boxes and scores of one frame."""
         boxes, scores = outputs[0][0], outputs[1][0]
         # A class is likelier than this only if its logit lies so far above the background's.
         lowest = scores[:, :1] + self._lowest if self._are_logits and self._background else self._lowest
@@ -80,13 +80,8 @@ class Ssd:
         return corner_boxes(values)
 
 
-def prior_count(spec: DetectionSpec, size_wh: tuple[int, int]) -> int:
-    """Priors of all levels."""
-    return sum(len(a) * cell_count(size_wh, s) for a, s in zip(spec.anchors, spec.strides, strict=True))
-
-
-def priors_of(spec: DetectionSpec, size_wh: tuple[int, int]) -> Floats:
-    """Float32 (N, 4): centre x, y, width and height in input pixels; by level, then by cell, then by anchor."""
+def _priors_of(spec: DetectionSpec, size_wh: tuple[int, int]) -> Floats:
+    """Return float32 (N, 4): centre x, y, width, height in input pixels; by level, then cell, then anchor."""
     levels = []
     for anchors, stride in zip(spec.anchors, spec.strides, strict=True):
         cells = cells_of(size_wh, [stride])
@@ -101,3 +96,34 @@ def priors_of(spec: DetectionSpec, size_wh: tuple[int, int]) -> Floats:
 def _logit(probability: float) -> float:
     bounded = min(max(probability, 1e-9), 1 - 1e-9)
     return math.log(bounded / (1 - bounded))
+
+
+def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+    """Expect a box a prior; of a model that decodes its boxes itself, as many as it has."""
+    detection, size_wh = spec.detection, spec.input.size_wh
+    counts: list[int | str]
+    if detection.strides:
+        levels = zip(detection.anchors, detection.strides, strict=True)
+        counts = [sum(len(anchors) * cell_count(size_wh, stride) for anchors, stride in levels)]
+    else:
+        found = [shape[1] for shape in got if len(shape) == 3 and shape[2] == 4 and isinstance(shape[1], int)]
+        counts = list(dict.fromkeys(found)) or ["N"]
+    background = int(detection.background_class)
+    return [
+        (Output((1, count, 4), None), Output((1, count, background + label_count), class_axis=2, others=background))
+        for count in counts
+    ]
+
+
+def _check(detection: DetectionSpec) -> None:
+    if detection.anchors and not detection.strides:
+        raise ValueError("detection.strides is missing, expected one number a list of detection.anchors for ssd")
+
+
+SSD = Decoder(
+    name="ssd",
+    task="detection",
+    layouts=_layouts,
+    make=lambda spec, _label_count, _layout: Ssd(spec.detection, spec.input.size_wh, spec.thresholds.confidence),
+    check=_check,
+)

@@ -1,4 +1,4 @@
-"""The heads of the YOLO family: v4 (raw convolutions), v5 (decoded rows), v8 and 11 (decoded columns).
+"""The YOLO family: v4 (raw convolutions), v5 (decoded rows), v8 and 11 (decoded columns).
 
 Each reads only what can reach the threshold, so that the cost follows the number of objects and not of cells. Layouts
 as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5 and of v8/11 without suppression.
@@ -12,16 +12,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.detection import MAX_CANDIDATES, MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes, strongest
+from edge_sdk.tasks.boxes import MAX_CANDIDATES, MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes, strongest
+from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, Output, Shape
+from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
 Floats = NDArray[np.float32]
 
+_STRIDES = (8, 16, 32)
 _HALF, _MINUS_HALF = np.float32(0.5), np.float32(-0.5)
 
 
 class YoloV4:
-    """Raw heads: float (1, anchors * (5 + classes), H, W): x, y, w, h, objectness, classes, before activation.
+    """Reads raw heads: float (1, anchors * (5 + classes), H, W): x, y, w, h, objectness, classes, before activation.
 
     Box centre = (sigmoid(xy) * scale - (scale - 1) / 2 + cell) * stride, size = exp(wh) * anchor, confidence =
     sigmoid(objectness) * sigmoid(class): Darknet's yolo_layer with `scale_x_y`.
@@ -47,25 +51,26 @@ class YoloV4:
         self._objectness_logit = math.log(bounded / (1 - bounded))
         scales = list(scale_xy) or [1.0] * len(anchors)
         self._heads = [
-            _Head(head, grid, size_wh, scale) for head, grid, scale in zip(anchors, grids_hw, scales, strict=True)
+            ((len(head), -1, grid[0] * grid[1]), _cell_table(head, grid, size_wh, scale))
+            for head, grid, scale in zip(anchors, grids_hw, scales, strict=True)
         ]
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read all heads: gather what may count from each, then compute on all of it at once."""
+        """Read all heads of one frame: gather what may count from each, then compute on all of it at once."""
         parts = []
-        for output, head in zip(outputs, self._heads, strict=False):
-            rows = output.reshape(head.shape)
+        for output, (shape, table) in zip(outputs, self._heads, strict=False):
+            rows = output.reshape(shape)
             found = (rows[:, 4] >= self._objectness_logit).ravel().nonzero()[0]
             if len(found):
-                anchor, cell = np.divmod(found, head.shape[2])
-                parts.append((rows[anchor, :, cell], head.cells[found]))
+                anchor, cell = np.divmod(found, shape[2])
+                parts.append((rows[anchor, :, cell], table[found]))
         if not parts:
             return NO_CANDIDATES
         values, cells = (np.concatenate(part) for part in zip(*parts, strict=True))
         return self._read(values, cells)
 
     def _read(self, values: Floats, cells: Floats) -> Candidates:
-        """Float32 (K, 5 + classes) logits and their (K, 6) rows of `_Head.cells`."""
+        """Read float32 (K, 5 + classes) logits and their (K, 6) rows of `_cell_table`."""
         class_ids = values[:, 5:].argmax(axis=1)
         activated = values[:, :5].copy()
         activated[:, 3] = values[:, 5:].max(axis=1)  # the height is read from `values`; its column is free
@@ -82,32 +87,28 @@ class YoloV4:
         return Candidates(boxes, activated[:, 4] * activated[:, 3], class_ids)
 
 
-class _Head:
-    """What one head's cells mean, worked out once.
+def _cell_table(
+    anchors: Sequence[tuple[float, float]], grid_hw: tuple[int, int], size_wh: tuple[int, int], scale: float
+) -> Floats:
+    """Return the position and anchor of each cell of one YOLOv4 head.
 
-    Attributes:
-        shape: (anchors, 5 + classes or -1, cells).
-        cells: float32 (anchors * cells, 6): factor x, y and offset x, y of the activated centre, the anchor's width and
-            height; all in pixels of the input.
+    Returns:
+        float32 (anchors * cells, 6): factor x, y and offset x, y of the activated centre, the anchor's width and
+        height; all in pixels of the input.
     """
-
-    def __init__(
-        self, anchors: Sequence[tuple[float, float]], grid_hw: tuple[int, int], size_wh: tuple[int, int], scale: float
-    ) -> None:
-        rows, columns = grid_hw
-        self.shape = (len(anchors), -1, rows * columns)
-        y, x = np.divmod(np.arange(rows * columns), columns)
-        stride_x, stride_y = size_wh[0] / columns, size_wh[1] / rows
-        shift = (scale - 1) / 2
-        table = np.empty((len(anchors), rows * columns, 6))
-        table[:, :, 0], table[:, :, 1] = scale * stride_x, scale * stride_y
-        table[:, :, 2], table[:, :, 3] = (x - shift) * stride_x, (y - shift) * stride_y
-        table[:, :, 4:] = np.asarray(anchors)[:, None, :]
-        self.cells: Floats = table.reshape(-1, 6).astype(np.float32)
+    rows, columns = grid_hw
+    y, x = np.divmod(np.arange(rows * columns), columns)
+    stride_x, stride_y = size_wh[0] / columns, size_wh[1] / rows
+    shift = (scale - 1) / 2
+    table = np.empty((len(anchors), rows * columns, 6))
+    table[:, :, 0], table[:, :, 1] = scale * stride_x, scale * stride_y
+    table[:, :, 2], table[:, :, 3] = (x - shift) * stride_x, (y - shift) * stride_y
+    table[:, :, 4:] = np.asarray(anchors)[:, None, :]
+    return table.reshape(-1, 6).astype(np.float32)
 
 
 class YoloV5:
-    """Decoded rows: float (1, N, 5 + classes), as centre x, y, width, height in input pixels, objectness, classes 0-1.
+    """Reads decoded rows: float (1, N, 5 + classes): centre x, y, width, height in input pixels, objectness, classes.
 
     Args:
         confidence: lowest objectness * class that counts.
@@ -117,14 +118,14 @@ class YoloV5:
         self._confidence = confidence
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the one output."""
+        """Read the one output of one frame."""
         rows: Floats = outputs[0][0]
         rows = rows[rows[:, 4] >= self._confidence]
         return Candidates(corner_boxes(rows), rows[:, 4] * rows[:, 5:].max(axis=1), rows[:, 5:].argmax(axis=1))
 
 
 class YoloV8:
-    """Decoded columns: float (1, 4 + classes, N), as centre x, y, width, height in input pixels, classes 0-1.
+    """Reads decoded columns: float (1, 4 + classes, N): centre x, y, width, height in input pixels, classes 0-1.
 
     Args:
         confidence: lowest class score that counts.
@@ -134,7 +135,7 @@ class YoloV8:
         self._confidence = confidence
 
     def __call__(self, outputs: Sequence[Tensor], /) -> Candidates:
-        """Read the one output."""
+        """Read the one output of one frame."""
         columns: Floats = outputs[0][0]
         best = columns[4:].max(axis=0)
         strong = (best >= self._confidence).nonzero()[0]
@@ -149,8 +150,99 @@ class YoloV8:
 
 
 def _sigmoid(x: Floats) -> None:
-    """In place; by tanh, which unlike exp cannot overflow: sigmoid(x) = (tanh(x / 2) + 1) / 2."""
+    """Apply the sigmoid in place, by tanh, which unlike exp cannot overflow: (tanh(x / 2) + 1) / 2."""
     x *= _HALF
     np.tanh(x, out=x)
     x += np.float32(1)
     x *= _HALF
+
+
+def _v4_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+    """Expect one head a list of anchors; where model.toml has none, as many anchors as a head's channels make."""
+    values = 5 + label_count
+    grids = [_grid(shape) for shape in got]
+    if spec.detection.anchors:
+        counts = [len(anchors) for anchors in spec.detection.anchors]
+        if len(grids) != len(counts):
+            grids = [(ROWS, COLUMNS)] * len(counts)
+    elif all(len(s) == 4 and isinstance(s[1], int) and s[1] % values == 0 for s in got) and all(
+        _divides(grid, spec.input.size_wh) for grid in grids
+    ):
+        counts = [int(shape[1] or 0) // values for shape in got]
+    else:
+        return []
+    heads = zip(counts, grids, strict=True)
+    return [tuple(Output((1, count * values, *grid), anchors=count, others=5) for count, grid in heads)]
+
+
+def _grid(shape: Shape) -> tuple[int | str, int | str]:
+    """Return rows and columns of a head's cells; `ROWS` and `COLUMNS` where the output does not fix them."""
+    rows, columns = shape[2:] if len(shape) == 4 else (None, None)
+    return (rows, columns) if isinstance(rows, int) and isinstance(columns, int) else (ROWS, COLUMNS)
+
+
+def _divides(grid: tuple[int | str, int | str], input_wh: tuple[int, int]) -> bool:
+    rows, columns = grid
+    return isinstance(rows, int) and isinstance(columns, int) and not (input_wh[1] % rows or input_wh[0] % columns)
+
+
+def _make_v4(spec: TaskSpec, _label_count: int, layout: Layout) -> YoloV4:
+    width, height = spec.input.size_wh
+    grids = []
+    for _, _, rows, columns in (output.shape for output in layout):
+        if not isinstance(rows, int) or not isinstance(columns, int):
+            raise ModelError("decoder yolov4: rows and columns of a head are not fixed; export with a fixed input size")
+        if height % rows or width % columns:
+            raise ModelError(
+                f"decoder yolov4: a head of {columns}x{rows} cells does not divide input.size_wh {width}x{height}"
+            )
+        grids.append((rows, columns))
+    detection, confidence = spec.detection, spec.thresholds.confidence
+    return YoloV4(detection.anchors, detection.scale_xy, spec.input.size_wh, grids, confidence)
+
+
+def _check_v4(detection: DetectionSpec) -> None:
+    if not detection.anchors:
+        raise ValueError("detection.anchors is missing, expected one list of [width, height] an output for yolov4")
+    if len(detection.scale_xy) not in (0, len(detection.anchors)):
+        raise ValueError("detection.scale_xy: expected as many numbers as detection.anchors has lists")
+
+
+def _cells(input_wh: tuple[int, int]) -> int:
+    """Count the cells of all levels; where a stride does not divide the input, round down as Ultralytics does."""
+    return sum((input_wh[0] // stride) * (input_wh[1] // stride) for stride in _STRIDES)
+
+
+def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    """Expect three anchors a cell; or one, which is YOLOX decoded in its graph."""
+    cells = _cells(spec.input.size_wh)
+    return [(Output((1, count, 5 + label_count), class_axis=2, others=5),) for count in (3 * cells, cells)]
+
+
+def _v8_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    return [(Output((1, 4 + label_count, _cells(spec.input.size_wh)), others=4),)]
+
+
+YOLOV4 = Decoder(
+    name="yolov4",
+    task="detection",
+    layouts=_v4_layouts,
+    make=_make_v4,
+    check=_check_v4,
+    needs="detection.anchors",
+    reads_all=True,
+)
+YOLOV5 = Decoder(
+    name="yolov5",
+    task="detection",
+    layouts=_v5_layouts,
+    make=lambda spec, _label_count, _layout: YoloV5(spec.thresholds.confidence),
+    box_axis=-1,
+)
+YOLOV8 = Decoder(
+    name="yolov8",
+    task="detection",
+    layouts=_v8_layouts,
+    make=lambda spec, _label_count, _layout: YoloV8(spec.thresholds.confidence),
+    box_axis=1,
+)

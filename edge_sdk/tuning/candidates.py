@@ -1,16 +1,9 @@
-"""Choice: which of the measured candidates shall run, and why.
+"""Which candidates are measured, in which order, and which of them runs.
 
-Pure: numbers in, one of them out.
-
-Search: what is tried after what, so that few candidates are enough.
-
-Pure: a generator that asks for a candidate and is sent its measurement. Not the full product: threads on the promised
-variant first, then other providers, then the other variants from the best downwards with the settings that served the
-first, and spinning or parallel branches only where nothing gentler keeps the budget.
-
-Plan: what is measured here for one bundle, for how long, and what is made of it.
-
-Tuned: what tuning came to.
+Pure arithmetic: `Plan` says what is measured here and for how long, `Search` asks for one candidate after the other and
+is sent measurements, `choose` picks one, `Tuned` holds what came out. Not the full product is searched: threads on the
+promised variant first, then other providers, then the other variants from the best downwards with the settings that
+served the first, and spinning or parallel branches only where nothing gentler keeps the budget.
 """
 
 from __future__ import annotations
@@ -39,7 +32,7 @@ _ACCIDENT = 1.5
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a candidate has to keep.
+    """What a candidate has to keep to.
 
     Attributes:
         budget_ms: capture to outbox.
@@ -63,13 +56,13 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement, str]:
-    """The one that shall run, and the reason in a few words.
+    """Choose the measurement whose candidate shall run, and give the reason in a few words.
 
     The highest measured quality whose p99 meets the budget, with a tenth to spare, and whose CPU share meets its limit;
     of those that are as good within noise the fastest, of those that are as fast the one that takes the least CPU, of
-    those the one with the higher figure, or the first. Where none
-    has that to spare, the same of those that just meet the budget; where none meets both, the least CPU share that
-    meets the budget; where none meets the budget, the least p99.
+    those the one with the higher figure, or the first. Where none has that to spare, the same of those that just meet
+    the budget; where none meets both, the least CPU share that meets the budget; where none meets the budget, the
+    least p99.
 
     Args:
         measured: one or more, in the order of measuring.
@@ -107,7 +100,7 @@ def is_within_noise(one: Measurement, measured: Sequence[Measurement], limits: L
 
 
 def _good(measured: Sequence[Measurement], limits: Limits) -> list[Measurement]:
-    """Those that keep the limits, if possible with something to spare; the highest figure first."""
+    """Return those that keep the limits, if possible with something to spare; the highest figure first."""
     in_time = [m for m in measured if limits.keeps_budget(m)]
     good = [m for m in in_time if limits.is_safe(m)] or [m for m in in_time if limits.keeps_cpu(m)]
     return sorted(good, key=lambda m: -m.rating.rank)
@@ -149,24 +142,8 @@ _HELPS = 0.95  # of the p50 with fewer threads; above it further threads only wa
 _REACHABLE = 2.0  # times the budget: what lies further away no setting brings back
 
 
-class Space(msgspec.Struct, frozen=True):
-    """What there is to try.
-
-    Attributes:
-        promise: what runs without tuning.
-        ratings: of the variants that may run, by name.
-        threads: numbers of threads, ascending.
-        chains: execution providers, each chain in order of preference.
-    """
-
-    promise: Candidate
-    ratings: Mapping[str, Rating]
-    threads: tuple[int, ...]
-    chains: tuple[tuple[str, ...], ...]
-
-
 def thread_counts(cores: Cores) -> tuple[int, ...]:
-    """1, 2, 4, ... up to the cores that are for the model."""
+    """Return 1, 2, 4, ... up to the cores that are for the model."""
     top = cores.for_model
     counts = {top}
     count = 1
@@ -176,39 +153,38 @@ def thread_counts(cores: Cores) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-def chain_tails(providers: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """A chain of execution providers, and what is left of it when the first ones are passed over."""
-    return tuple(providers[first:] for first in range(len(providers)))
-
-
 class Search:
-    """One search.
+    """One search for the settings that serve best here.
 
     Args:
-        space: what there is to try.
+        promise: what runs without tuning, on the providers that are here in order of preference.
+        ratings: of the variants that may run, by name.
+        threads: numbers of threads to try, ascending.
         limits: what has to be kept.
     """
 
-    def __init__(self, space: Space, limits: Limits) -> None:
-        self._space, self._limits = space, limits
+    def __init__(
+        self, promise: Candidate, ratings: Mapping[str, Rating], threads: Sequence[int], limits: Limits
+    ) -> None:
+        self._promise, self._ratings, self._threads, self._limits = promise, ratings, threads, limits
         self._known: dict[Candidate, Measurement | None] = {}
 
     def steps(self) -> Steps:
         """Ask for one candidate after the other; None is sent for one that could not be measured."""
-        promise = self._space.promise
+        promise = self._promise
         yield from self._ask(promise)
         yield from self._more_threads(promise)
-        for chain in self._space.chains:
-            yield from self._ask(_replace(self._best_so_far(), providers=chain))
+        for first in range(len(promise.providers)):
+            yield from self._ask(_replace(self._best_so_far(), providers=promise.providers[first:]))
         yield from self._variants()
         yield from self._finish()
 
     def untried(self) -> tuple[str, ...]:
-        """Variants that nobody looked at, with a higher figure than what would be chosen now; the best first."""
+        """Return variants that were not measured and have a higher figure than what would be chosen; the best first."""
         found = [m for m in self._known.values() if m is not None]
         looked_at = {candidate.variant for candidate in self._known}
         least = choose(found, self._limits)[0].rating.rank if found else float("-inf")
-        by_rank = sorted(self._space.ratings.items(), key=lambda item: item[1].rank, reverse=True)
+        by_rank = sorted(self._ratings.items(), key=lambda item: item[1].rank, reverse=True)
         return tuple(name for name, rating in by_rank if name not in looked_at and rating.rank > least)
 
     def _ask(self, candidate: Candidate) -> _Asking:
@@ -217,25 +193,25 @@ class Search:
         return self._known[candidate]
 
     def _more_threads(self, base: Candidate) -> Steps:
-        """Upwards as long as it helps."""
+        """Try more threads as long as that helps."""
         before: Measurement | None = None
-        for threads in self._space.threads:
+        for threads in self._threads:
             now = yield from self._ask(_replace(base, intra_op_num_threads=threads))
             if before and now and now.p50_ms > before.p50_ms * _HELPS:
                 return
             before = now
 
     def _variants(self) -> Steps:
-        """From the highest quality down to the first that keeps the limits safely, and those that are as good as it.
+        """Try variants from the best down to the first that keeps the limits safely, and those that are as good as it.
 
         The others below it cannot be chosen.
         """
-        space, settings = self._space, self._best_so_far()
+        settings = self._best_so_far()
         reached: Rating | None = None
-        for variant, rating in sorted(space.ratings.items(), key=lambda item: item[1].rank, reverse=True):
+        for variant, rating in sorted(self._ratings.items(), key=lambda item: item[1].rank, reverse=True):
             if reached is not None and not rating.is_as_good_as(reached):
                 continue
-            base = self._best_so_far() if variant == space.promise.variant else _replace(settings, variant=variant)
+            base = self._best_so_far() if variant == self._promise.variant else _replace(settings, variant=variant)
             yield from self._ask(base)
             if reached is None and not self._keeps(variant):
                 yield from self._harder(variant, base)
@@ -243,7 +219,7 @@ class Search:
                 reached = rating
 
     def _harder(self, variant: str, base: Candidate) -> Steps:
-        """What may bring a variant back that just misses; the gentlest first, and no further than is needed."""
+        """Try what may bring a variant back that just misses; the gentlest first, and no further than is needed."""
         for candidate in self._harder_ones(base):
             found = self._of(variant)
             if not found or min(m.p99_ms for m in found) > self._limits.budget_ms * _REACHABLE or self._keeps(variant):
@@ -251,10 +227,10 @@ class Search:
             yield from self._ask(candidate)
 
     def _harder_ones(self, base: Candidate) -> Iterator[Candidate]:
-        others = [t for t in self._space.threads if t != base.intra_op_num_threads]
+        others = [t for t in self._threads if t != base.intra_op_num_threads]
         for threads in others:
             yield _replace(base, intra_op_num_threads=threads)
-        top = self._space.threads[-1]
+        top = self._threads[-1]
         if top > 1:
             yield _replace(base, intra_op_num_threads=top, allow_spinning=True)
         # On one provider ONNX Runtime runs all nodes in turn, whatever it is told.
@@ -262,7 +238,7 @@ class Search:
             yield _replace(base, intra_op_num_threads=top, inter_op_num_threads=2)
 
     def _finish(self) -> Steps:
-        """Around the best: spinning where a limit says how much may burn, and no arena."""
+        """Try, with the best settings, spinning where a limit says how much it may burn, and no arena."""
         found = [m for m in self._known.values() if m is not None]
         if not found:
             return
@@ -272,9 +248,9 @@ class Search:
         yield from self._ask(_replace(best, arena=False))
 
     def _best_so_far(self) -> Candidate:
-        """The settings that serve the promised variant best."""
-        found = self._of(self._space.promise.variant)
-        return choose(found, self._limits)[0].candidate if found else self._space.promise
+        """Return the candidate that serves the promised variant best."""
+        found = self._of(self._promise.variant)
+        return choose(found, self._limits)[0].candidate if found else self._promise
 
     def _keeps(self, variant: str) -> bool:
         return any(self._limits.is_safe(m) for m in self._of(variant))
@@ -291,7 +267,7 @@ _BUSY = 0.25  # of the processors' time: a core of four; a camera's own driver a
 
 
 class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was measured, and which of it runs.
+    """What tuning came to: what was measured, and which of it runs.
 
     Attributes:
         limits: what had to be kept.
@@ -338,7 +314,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         others: float | None = None,
         untried: Sequence[str] = (),
     ) -> Tuned:
-        """Choose from one or more measurements."""
+        """Choose from one or more measurements and keep all of them."""
         chosen, reason = choose(measured, limits)
         return cls(
             limits=limits,
@@ -359,11 +335,11 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def p99_ms(self) -> float:
-        """Of what runs: prepare + run + decode."""
+        """p99 of what runs, in milliseconds: prepare + run + decode."""
         return self.chosen.p99_ms
 
     def for_variant(self, variant: str) -> Candidate:
-        """How one of the bundle's models runs best: as it was measured, else with the settings of what was chosen."""
+        """Return how one of the bundle's models runs best: as measured, else with the settings of what was chosen."""
         if variant == self.chosen.candidate.variant:
             return self.chosen.candidate
         measured = [m for m in self.measured if m.candidate.variant == variant]
@@ -376,7 +352,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return is_within_noise(one, self.measured, self.limits)
 
     def doubt(self) -> str:
-        """Why it has to be measured again, for people; empty where it has not."""
+        """Say why it has to be measured again; empty where it has not."""
         doubts = []
         if self.untried:
             doubts.append(f"there was no time for {', '.join(self.untried)}")
@@ -387,7 +363,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return " and ".join(doubts) if self.provisional else ""
 
     def line(self) -> str:
-        """Before and after, for people."""
+        """Say for people what ran before and what runs now."""
         after = f"{self.chosen.candidate} ({figures(self.chosen)})"
         if self.before is None or self.before.candidate == self.chosen.candidate:
             return f"{after} as promised; {self.reason}" if self.before else f"{after}; {self.reason}"
@@ -395,7 +371,7 @@ class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 def figures(measured: Measurement) -> str:
-    """A measurement in a few words."""
+    """Show a measurement in a few words."""
     return f"p99 {measured.p99_ms:.3g} ms, {100 * measured.cpu_share:.0f} % of a core"
 
 
@@ -406,7 +382,7 @@ _CANDIDATES = 12  # about so many fit into the time; the window gets longer when
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan.
+    """What is measured here for one bundle, and for how long.
 
     Attributes:
         promised: what the bundle runs by default, on the providers that are here.
@@ -440,7 +416,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         seconds: float | None,
         cores: Cores,
     ) -> Plan:
-        """Plan for a bundle.
+        """Make a plan for a bundle.
 
         Args:
             bundle: as it was opened; its first variant is the promised one.
@@ -469,38 +445,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def promise(self) -> Candidate:
-        """What runs without tuning; a core is left to camera and broker."""
+        """What runs without tuning, with a core left to camera and broker."""
         return self.promised.within(self.cores)
 
     def search(self) -> Search:
-        """What is tried after what."""
-        return Search(
-            Space(self.promise, self.ratings, thread_counts(self.cores), chain_tails(self.providers)), self.limits
-        )
-
-    def on(self, cores: Cores) -> Plan:
-        """The same with other cores."""
-        return msgspec.structs.replace(self, cores=cores)
-
-    def conclude(
-        self, measured: Sequence[Measurement], seconds: float, others: float | None, untried: Sequence[str]
-    ) -> Tuned:
-        """What one or more measurements come to.
-
-        Args:
-            measured: in that order.
-            seconds: that they took.
-            others: the share of the processors' time that other programs took meanwhile.
-            untried: variants that may be better and for which there was no time.
-        """
-        return Tuned.of(
-            measured,
-            self.promise,
-            self.limits,
-            metric=self.metric,
-            providers=self.providers,
-            fps=self.pace.fps,
-            seconds=seconds,
-            others=others,
-            untried=untried,
-        )
+        """Begin a search."""
+        return Search(self.promise, self.ratings, thread_counts(self.cores), self.limits)

@@ -2,8 +2,6 @@
 
 Measured are the very frames that are published, at the camera's pace and under the real load; nothing runs twice.
 Models are loaded beside the loop, one at a time, never while another is measured, and two at most are there at once.
-
-Background: one job in a thread of its own, so that the loop never waits for a model or a disk.
 """
 
 from __future__ import annotations
@@ -12,72 +10,24 @@ import enum
 import logging
 import time
 from collections.abc import Callable
-from threading import Event, Thread
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
+
+import msgspec
 
 from edge_sdk.bundle.manifest import UNRATED
-from edge_sdk.core.errors import EdgeError, StoppedError
+from edge_sdk.core.errors import EdgeError, StoppedError, typed_line
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.machine import Cores, CpuTime
 from edge_sdk.core.protocols import Stage
-from edge_sdk.core.threads import join_or_leave
+from edge_sdk.core.threads import BackgroundTask
 from edge_sdk.loop import Loop, Tick
 from edge_sdk.tuning.candidates import Plan, Tuned
 from edge_sdk.tuning.measurement import Candidate, Measurement, Timed, Window
 
-Value = TypeVar("Value")
-
-
-class Background(Generic[Value]):
-    """A job that runs beside the loop.
-
-    Args:
-        work: what it does.
-        rubbish: what is given back there first: a session's memory takes milliseconds. The list is emptied.
-
-    Attributes:
-        value: what came out; None until it is finished, and where it failed.
-        error: why it failed, in one line.
-    """
-
-    def __init__(self, work: Callable[[], Value], rubbish: list[object]) -> None:
-        self.value: Value | None = None
-        self.error: str | None = None
-        self._work: Callable[[], Value] | None = work
-        self._rubbish = rubbish
-        self._finished = Event()
-        # A daemon thread: a model that hangs while it loads must not keep the process from ending.
-        self._thread = Thread(target=self._run, name="tuning", daemon=True)
-        self._thread.start()
-
-    @property
-    def finished(self) -> bool:
-        """Whether it is; never where it was told to stop, because who waits for it is told the same."""
-        return self._finished.is_set()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for its end, at most so long; a job that hangs is left behind."""
-        join_or_leave(self._thread, timeout_s)
-
-    def _run(self) -> None:
-        self._rubbish.clear()
-        try:
-            if self._work is not None:
-                self.value = self._work()
-        except StoppedError:
-            return
-        except EdgeError as cause:
-            self.error = str(cause)
-        except Exception as cause:  # noqa: BLE001 - a thread can raise to nobody: whoever takes the value hears of it
-            self.error = f"{type(cause).__name__}: {cause}".splitlines()[0]
-        finally:
-            self._work = None
-        self._finished.set()
-
-
 _log = logging.getLogger(__name__)
 _RESTARTS = 2  # cores that come and go all the time are not worth measuring
 LOAD_LIMIT_S = 120.0  # a trial of 60 s ends by itself after 90; the model that it found sound loads in far less
+Value = TypeVar("Value")
 _JOIN_S = 0.5  # a run that is told to stop has two seconds for all that it gives back
 
 _Stages: TypeAlias = Stage[Frame, Result]
@@ -94,7 +44,7 @@ class _Phase(enum.Enum):
 
 
 class LiveTuner:
-    """A supervisor that tunes.
+    """A supervisor of the loop that tunes while it runs.
 
     Args:
         plan: what to measure, and for how long.
@@ -140,15 +90,15 @@ class LiveTuner:
         self._clock_ns, self._cpu_ns, self.load_limit_s = clock_ns, cpu_ns, load_limit_s
         self._phase = _Phase.WAITING
         self._restarts = 0
-        self._rubbish: list[object] = []
-        self._loading: Background[tuple[_Stages, Cores]] | None = None
-        self._ending: Background[_End | Cores] | None = None
+        self._discarded: list[object] = []
+        self._loading: BackgroundTask[tuple[_Stages, Cores]] | None = None
+        self._ending: BackgroundTask[_End | Cores] | None = None
         self._window: Window | None = None
         self.tuned: Tuned | None = None
 
     @property
     def home(self) -> Candidate | None:
-        """What gives the results between candidates; None at the end."""
+        """The candidate that gives the results while others load; None at the end."""
         return self._home[0] if self._home else None
 
     @property
@@ -159,10 +109,10 @@ class LiveTuner:
     @property
     def is_loading(self) -> bool:
         """Whether something is under way beside the loop."""
-        return any(job is not None and not job.finished for job in (self._loading, self._ending))
+        return any(job is not None and not job.is_done for job in (self._loading, self._ending))
 
     def after(self, loop: Loop, tick: Tick) -> None:
-        """Look at the clock, and now and then give the loop other stages."""
+        """Go on after one step; now and then the loop gets other stages. See `loop.Supervisor`."""
         if self._phase is _Phase.DONE:
             return
         if self._phase is _Phase.WAITING:
@@ -186,25 +136,25 @@ class LiveTuner:
         """Give up what is not finished; waits a moment for a model that is being loaded."""
         for job in (self._loading, self._ending):
             if job is not None:
-                job.join(_JOIN_S)
+                job.close(_JOIN_S)
         # At its end there is something, and it is kept by whoever writes it, however long that takes.
         if self._phase in (_Phase.LOADING, _Phase.MEASURING):
             _log.info("tuning was not finished: nothing is remembered")
         self._phase = _Phase.DONE
 
     def _abandon_hung(self) -> None:
-        """A load that hangs must not keep everybody else from steering for ever."""
+        """Give a load up that takes too long: everybody else who changes stages waits for tuning."""
         if self._clock_ns() - self._load_start_ns <= self.load_limit_s * 1e9:
             return
         for job in (self._loading, self._ending):
             if job is not None:
-                job.join(0)
+                job.close(0)
         self._loading = self._ending = None
         _log.info(
             f"tuning is given up: {self._wanted} was not loaded after {self.load_limit_s:g} s; what runs stays. The "
             "next start tries again, unless it is given --variant with a model that loads"
         )
-        self._rubbish = []  # the other list is that of the thread which hangs
+        self._discarded = []  # the other list is that of the thread which hangs
         self._retire()
 
     def _begin(self, loop: Loop) -> None:
@@ -226,20 +176,21 @@ class LiveTuner:
         else:
             self._phase = _Phase.LOADING
             self._wanted, self._load_start_ns = candidate, self._clock_ns()
-            self._loading = Background(lambda: (self._open(candidate), self._read_cores()), self._rubbish)
+            self._loading = self._beside(lambda: (self._open(candidate), self._read_cores()))
 
-    def _take(self, loop: Loop, loading: Background[tuple[_Stages, Cores]]) -> None:
+    def _take(self, loop: Loop, loading: BackgroundTask[tuple[_Stages, Cores]]) -> None:
         self._loading = None
         self._slowest_load_ns = max(self._slowest_load_ns, self._clock_ns() - self._load_start_ns)
-        found, loading.value = loading.value, None
-        if found is None:
-            _log.info(f"tuning passes over {self._wanted}: {loading.error}")
+        try:
+            stages, cores = loading.take()
+        except StoppedError:  # whoever steps the loop is told the same
+            return
+        except Exception as cause:  # noqa: BLE001 - what is loaded is somebody else's, and frames are still to be run
+            _log.info(f"tuning passes over {self._wanted}: {_line(cause)}")
             self._go_on(loop, self._next(None))
             return
-        stages, cores = found
-        del found  # no name may hold what is rubbish while the next one loads
         if self._has_other_cores(cores):
-            self._rubbish.append(stages)
+            self._discarded.append(stages)
             del stages
             self._restart(loop, cores)
         else:
@@ -260,7 +211,7 @@ class LiveTuner:
         found = window.measurement(rating, self._clock_ns(), self._cpu_ns())
         self._window = None
         self._give(loop, self._at_home[1], self._at_home[0].variant)
-        self._rubbish.append(window.timed.give_up())
+        self._discarded.append(window.timed.give_up())
         if found is not None:
             self._measured.append(found)
         elif window.timed.failure is not None:
@@ -273,7 +224,7 @@ class LiveTuner:
     def _restart(self, loop: Loop, cores: Cores) -> None:
         _log.info(f"cores that may be used: {cores.allowed} now, {self.plan.cores.allowed} before; tuning anew")
         self._restarts += 1
-        self.plan = self.plan.on(cores)
+        self.plan = msgspec.structs.replace(self.plan, cores=cores)
         self._begin(loop)
 
     def _next(self, found: Measurement | None) -> Candidate | None:
@@ -295,13 +246,24 @@ class LiveTuner:
             return
         others = self._read_cpu_time().others_since(self._cpu_before)
         took_s, untried = (self._clock_ns() - self._started_ns) / 1e9, self._search.untried()
-        tuned = self.plan.conclude(self._measured, took_s, others, untried)
+        plan = self.plan
+        tuned = Tuned.of(
+            self._measured,
+            plan.promise,
+            plan.limits,
+            metric=plan.metric,
+            providers=plan.providers,
+            fps=plan.pace.fps,
+            seconds=took_s,
+            others=others,
+            untried=untried,
+        )
         self._wanted, self._load_start_ns = tuned.chosen.candidate, self._clock_ns()
-        self._ending = Background(lambda: self._end(tuned), self._rubbish)
+        self._ending = self._beside(lambda: self._end(tuned))
         self._phase = _Phase.ENDING
 
     def _end(self, tuned: Tuned) -> _End | Cores:
-        """Beside the loop: load what was chosen and keep the record; or find that the cores are others now."""
+        """Load what was chosen and keep the record, beside the loop; or return the cores where they are others now."""
         cores = self._read_cores()
         if self._has_other_cores(cores):
             return cores
@@ -314,25 +276,40 @@ class LiveTuner:
             return tuned, stages, str(cause)
         return tuned, stages, ""
 
-    def _finish(self, loop: Loop, ending: Background[_End | Cores]) -> None:
+    def _finish(self, loop: Loop, ending: BackgroundTask[_End | Cores]) -> None:
         self._ending = None
-        if isinstance(ending.value, Cores):
-            self._restart(loop, ending.value)
+        try:
+            ended = ending.take()
+        except StoppedError:
             return
-        if ending.value is None:
-            _log.info(f"tuning cannot load what it chose: {ending.error}; what ran before stays")
-        else:
-            self.tuned, stages, remark = ending.value
-            self._give(loop, stages, self.tuned.chosen.candidate.variant)
-            self._on_tuned(self.tuned, remark)
+        except Exception as cause:  # noqa: BLE001 - as above
+            _log.info(f"tuning cannot load what it chose: {_line(cause)}; what ran before stays")
+            self._retire()
+            return
+        if isinstance(ended, Cores):
+            self._restart(loop, ended)
+            return
+        self.tuned, stages, remark = ended
+        self._give(loop, stages, self.tuned.chosen.candidate.variant)
+        self._on_tuned(self.tuned, remark)
         self._retire()
 
     def _retire(self) -> None:
-        """Hold nothing any more: what the loop does not run is given back, beside it."""
+        """End tuning: give back, beside the loop, what it does not run."""
         self._phase = _Phase.DONE
-        self._rubbish.append(self._home)
+        self._discarded.append(self._home)
         self._home = None
-        Background(lambda: None, self._rubbish)
+        self._beside(lambda: None)
+
+    def _beside(self, work: Callable[[], Value]) -> BackgroundTask[Value]:
+        """Run something beside the loop, after what is given back: a session's memory takes milliseconds."""
+        discarded = self._discarded
+
+        def clear_and_work() -> Value:
+            discarded.clear()
+            return work()
+
+        return BackgroundTask(clear_and_work, "tuning")
 
     def _give(self, loop: Loop, stages: _Stages, variant: str) -> None:
         loop.stages = stages
@@ -346,3 +323,7 @@ class LiveTuner:
 
 
 _End: TypeAlias = tuple[Tuned, _Stages, str]
+
+
+def _line(cause: Exception) -> str:
+    return str(cause) if isinstance(cause, EdgeError) else typed_line(cause)

@@ -1,12 +1,8 @@
-"""Candidate: one model of a bundle with one way of running it, and the measurement that tells it from others.
+"""Measuring one candidate on the frames of a running loop.
 
-Window: the frames on which one candidate is measured, and when it is enough.
-
-Owns no clock and no thread: every call brings the time.
-
-Timed: stages with a clock around them, while they are measured.
-
-PacedImage: a camera that delivers one picture at a constant rate, for tuning without a camera.
+A `Candidate` is a variant of a bundle with settings; `Timed` puts a clock around its stages, `Window` says when enough
+frames were measured, and a `Measurement` is what came out. `PacedImage` is a camera that delivers one picture at a
+constant rate, for tuning without a camera. Nothing here reads a clock of its own but `PacedImage`.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ _NonNegative = Annotated[float, Meta(ge=0)]
 
 
 class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may run.
+    """One way of running a bundle: a variant with settings.
 
     Only what makes a difference in speed: a record of it is read from a disk, and must not name files to write.
 
@@ -55,7 +51,7 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @classmethod
     def promised(cls, manifest: Manifest) -> Candidate:
-        """What the bundle promises by default: its first variant, run as its target likes it."""
+        """Return what the bundle promises by default: its first variant, run as its target likes it."""
         return cls(
             variant=manifest.variants[0].name,
             providers=manifest.providers,
@@ -64,13 +60,13 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         )
 
     def within(self, cores: Cores) -> Candidate:
-        """The same, but with no more threads than are for the model where there are more than two cores."""
+        """Return the same with no more threads than are for the model, where there are more than two cores."""
         if cores.usable <= 2:
             return self
         return msgspec.structs.replace(self, intra_op_num_threads=min(self.intra_op_num_threads, cores.for_model))
 
     def settings(self, base: SessionSettings) -> SessionSettings:
-        """How the session is opened; what a candidate does not say is as in `base`."""
+        """Return how its session is opened; what a candidate does not say is as in `base`."""
         return msgspec.structs.replace(
             base,
             providers=self.providers,
@@ -81,7 +77,7 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         )
 
     def __str__(self) -> str:
-        """For people: `int8, 2 threads, spinning`."""
+        """Show it to people: `int8, 2 threads, spinning`."""
         threads = self.intra_op_num_threads
         words = [self.variant, f"{threads} thread{'s' if threads > 1 else ''}"]
         if self.allow_spinning and threads > 1:
@@ -96,7 +92,7 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a candidate did, on frames that came at the camera's pace.
+    """How fast a candidate was, on frames that came at the camera's pace.
 
     Attributes:
         candidate: what ran.
@@ -119,7 +115,7 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def rating(self) -> Rating:
-        """What the bundle says of the variant."""
+        """How good the bundle says that the variant is."""
         return Rating(self.quality, self.like_reference)
 
 
@@ -153,7 +149,7 @@ class Timed:
         self.failure: str | None = None
 
     def __call__(self, frame: Frame, /) -> Result:
-        """One frame's result; not after `give_up`."""
+        """Return the result of one frame; not after `give_up`."""
         if self._stages is None:
             raise ValueError("expected stages, they were given up")
         start_ns = self._clock_ns()
@@ -177,20 +173,20 @@ class Timed:
 
     @property
     def stages(self) -> Stage[Frame, Result] | None:
-        """As given; None after `give_up`."""
+        """The stages that are measured; None after `give_up`."""
         return self._stages
 
     def durations_ns(self) -> NDArray[np.int64]:
-        """Those so far, int64 (count,)."""
+        """Return the durations so far, int64 (count,), in nanoseconds."""
         return self._durations_ns[: self.count]
 
     def give_up(self) -> Stage[Frame, Result] | None:
-        """Hold the stages no longer; returns them."""
+        """Return the stages and hold them no longer."""
         stages, self._stages = self._stages, None
         return stages
 
     def restart(self) -> None:
-        """Forget them."""
+        """Forget the durations so far."""
         self.count = 0
 
 
@@ -206,7 +202,7 @@ _PATIENCE_NS = 1_000_000_000
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How long to look.
+    """How long a candidate is measured.
 
     Attributes:
         budget_ms: capture to outbox.
@@ -230,17 +226,17 @@ class Pace(msgspec.Struct, frozen=True):
 
     @property
     def longest_ns(self) -> int:
-        """After that a window is over, however many frames came."""
+        """Nanoseconds after which a window is over, however many frames came."""
         return int(_PATIENCE * (self.frames + _WARM_UP_FRAMES) / self.fps * 1e9) + _PATIENCE_NS
 
     @property
     def expected_s(self) -> float:
-        """What a candidate takes, its loading left out."""
+        """Seconds that a candidate takes, its loading left out."""
         return (self.frames + _WARM_UP_FRAMES) / self.fps
 
 
 class Window:
-    """One candidate's.
+    """Measures one candidate while its frames run.
 
     Args:
         candidate: what runs.
@@ -273,7 +269,7 @@ class Window:
         return False
 
     def measurement(self, rating: Rating, now_ns: int, cpu_ns: int) -> Measurement | None:
-        """What was seen; None where it failed, or too little was."""
+        """Return what was measured; None where the candidate failed, or on too few frames."""
         found = percentiles_of(self.timed.durations_ns())
         elapsed_ns = now_ns - self._start_ns
         if found is None or self.timed.failure is not None or elapsed_ns <= 0:
@@ -292,7 +288,7 @@ class Window:
         )
 
     def _looks_again(self, now_ns: int) -> bool:
-        """Whether one slow frame shall be forgiven: of twice as many frames the p99 leaves it out."""
+        """Whether to measure twice as many frames, of which the p99 forgives one slow frame."""
         found = percentiles_of(self.timed.durations_ns())
         budget_ms = self._pace.budget_ms
         if found is None or self._enough == self._pace.room or found.p99_ms <= budget_ms:
@@ -329,7 +325,7 @@ class PacedImage:
         self._next = 0
 
     def latest(self, timeout_s: float) -> Frame | None:
-        """The newest frame that is due and was not delivered yet; None when none is within `timeout_s` seconds."""
+        """Return the newest frame that is due and not delivered yet; None when none is within `timeout_s` seconds."""
         now_ns = time.monotonic_ns()
         start_ns = self._start_ns = self._start_ns or now_ns
         newest = int((now_ns - start_ns) / self._period_ns)
@@ -343,4 +339,4 @@ class PacedImage:
         return Frame(self._image, start_ns + int(newest * self._period_ns), time.time(), newest, self._camera)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""

@@ -1,9 +1,7 @@
-"""Records: what tuning came to is remembered, for the same bundle on the same machine asked for the same thing.
+"""Records of tuning: what came out is remembered for the same bundle, machine, camera and limits.
 
-Owns the files. One a bundle, camera, variant and limits; what is damaged or was measured elsewhere is passed over with
-one line that says so.
-
-Machine: what a measurement was taken on; on another one it says nothing.
+One file each in the state folder. A record that is damaged, or was measured on another machine, is passed over with one
+line that says so.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _GIB = 1 << 30
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A machine and its ONNX Runtime.
+    """What a measurement was taken on: a machine and its ONNX Runtime.
 
     Attributes:
         cpu: its kinds of cores.
@@ -47,7 +45,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> Machine:
-        """This one.
+        """Read what this machine is.
 
         Args:
             root: the folder that holds `proc` and `sys`; another one in tests.
@@ -64,7 +62,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def difference(self, other: Machine) -> str | None:
-        """What differs first, as `CPU 'x', now 'y'`, with `other` as it is now; None where nothing does."""
+        """Say what differs first from `other`, which is now: `logical cores 4, now 2`; None where nothing does."""
         if self.cpu != other.cpu:
             is_namesake = self.cpu.name == other.cpu.name
             then, now = self.cpu.name, "one of that name with other cores" if is_namesake else other.cpu.name
@@ -115,12 +113,12 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def file_name(self) -> str:
-        """Of its record."""
+        """Name of its record's file."""
         return f"{self.digest[:16]}-{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]}.json"
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A record.
+    """What tuning came to, and for what it was measured.
 
     Attributes:
         schema_version: of this schema.
@@ -138,7 +136,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Records:
-    """The records of one device.
+    """The records of tuning of one device.
 
     Args:
         folder: where they are; it need not exist.
@@ -148,12 +146,12 @@ class Records:
         self._folder = folder
 
     def recall(self, bundle: Bundle, request: Request, machine: Machine) -> Record | str | None:
-        """The record that holds here; or why the one that is there does not hold; None where there is none."""
+        """Return the record that holds here, or why the one that is there does not; None where there is none."""
         record = self._read(self._folder / request.file_name)
         return record if not isinstance(record, Record) else _objection(record, bundle, request, machine) or record
 
     def known(self, bundle: Bundle, machine: Machine) -> list[Record]:
-        """All that hold here for a bundle, whatever they were asked for."""
+        """Return all records that hold here for a bundle, whatever they were asked for."""
         records = [self._read(path) for path in sorted(self._folder.glob(f"{bundle.digest[:16]}-*.json"))]
         return [
             record
@@ -195,7 +193,7 @@ class Records:
 
 
 def _objection(record: Record, bundle: Bundle, request: Request, machine: Machine) -> str | None:
-    """Why a record does not hold here; what it names is checked, because anybody may have written it."""
+    """Say why a record does not hold here; what it names is checked, because anybody may have written it."""
     if record.request != request:
         return "what is remembered is of something else"
     difference = record.machine.difference(machine)

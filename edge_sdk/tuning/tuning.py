@@ -1,6 +1,7 @@
-"""Tuning: of one run: what is remembered is used at once, what is not is found out while it runs.
+"""Tuning of one bundle on one camera: a remembered result is used at once, others are found while the bundle runs.
 
-tune: tuning for its own sake, with the very code of a run, on frames that nobody publishes.
+`Tuning` opens the stages to begin with and makes the `LiveTuner` that goes on from there; `tune` does the same for its
+own sake, on frames that nobody publishes. What is measured in which order is `tuning.candidates`' matter.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import msgspec
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import CameraError, EdgeError, SessionError, StoppedError
 from edge_sdk.core.files import state_folder
-from edge_sdk.core.frame import Result
 from edge_sdk.core.machine import Cores
 from edge_sdk.core.protocols import Source
 from edge_sdk.inference.settings import SessionSettings
@@ -84,7 +84,7 @@ class Tuning:
             _log.info(f"tuning is not remembered: {cause}")
 
     def open(self) -> Stages:
-        """What is remembered, or what the bundle promises, loaded and proved.
+        """Load and prove what is remembered, or else what the bundle promises.
 
         Raises:
             EdgeError: when what is promised cannot be loaded, read or trusted here.
@@ -109,7 +109,7 @@ class Tuning:
         return stages
 
     def open_promised(self) -> Stages:
-        """What the bundle promises by default, a core left to camera and broker, loaded and proved.
+        """Load and prove what the bundle promises by default, with a core left to camera and broker.
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
@@ -117,7 +117,7 @@ class Tuning:
         return self._open(self._bundle, self._promise)
 
     def open_variant(self, variant: str) -> Stages:
-        """One of the bundle's models with the settings that served it best here, or else those that were chosen.
+        """Load one of the bundle's models with the settings that served it best here, or else those that were chosen.
 
         Raises:
             EdgeError: when it cannot be loaded, read or trusted here.
@@ -140,7 +140,7 @@ class Tuning:
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
     ) -> LiveTuner:
-        """What tunes while it runs, whatever is remembered.
+        """Make what tunes while the loop runs, whatever is remembered.
 
         Args:
             home: what runs now, whoever opened it.
@@ -176,13 +176,13 @@ class Tuning:
         )
 
     def _with_missing(self, tuned: Tuned) -> Candidate:
-        """What was chosen, with the promised providers that did not start then: they may by now."""
+        """Return what was chosen, with the promised providers that did not start then: they may by now."""
         chosen, started = tuned.chosen.candidate, tuned.providers
         wanted = [p for p in self._bundle.manifest.providers if p in chosen.providers or p not in started]
         return msgspec.structs.replace(chosen, providers=tuple(wanted))
 
     def candidate_of(self, variant: str) -> Candidate:
-        """With what one of the bundle's models is opened."""
+        """Return the settings with which `open_variant` opens one of the bundle's models."""
         if self.tuned is not None:
             return self.tuned.for_variant(variant)
         return msgspec.structs.replace(self._promise, variant=variant)
@@ -221,7 +221,7 @@ class Tuning:
 
 
 def _running(stages: Stages) -> Candidate:
-    """What these are, read from the session itself: a start may have found other settings than those asked for."""
+    """Read the candidate off a session: a start may have found other settings than those asked for."""
     session = stages.session
     options = session.inference.get_session_options()
     return Candidate(
@@ -235,7 +235,7 @@ def _running(stages: Stages) -> Candidate:
 
 
 def _change(tuned: Tuned, wanted: Candidate, got: Sequence[str]) -> str:
-    """Which provider of those that matter came or went; empty where none did."""
+    """Say which provider of those that matter came or went; empty where none did."""
     came = [p for p in wanted.providers if p in got and p not in tuned.providers]
     gone = [p for p in tuned.chosen.candidate.providers if p not in got]
     if came:
@@ -249,7 +249,7 @@ _SILENCE_S = 30.0  # a camera that is switched on again, or a stream that is ope
 
 
 def golden_camera(bundle: Bundle, fps: float, camera: str) -> PacedImage:
-    """A camera that shows the bundle's first golden image, enlarged to 1280x720, at `fps` frames a second."""
+    """Return a camera that shows the bundle's first golden image, enlarged to 1280x720, at `fps` frames a second."""
     from edge_sdk.core.opencv import cv2  # a run that tunes beside its work loads its first model before OpenCV
 
     image = cv2.resize(bundle.golden()[0][0], _SIZE_WH)
@@ -297,7 +297,7 @@ def tune(
         on_tuned=lambda tuned, remark: outcome.append((tuned, remark)),
         on_trying=on_trying,
     )
-    loop = Loop(source, home, _Nobody(), Budget(limits.budget_ms))
+    loop = Loop(source, home, None, Budget(limits.budget_ms))
     del home  # given back when something better runs
     with contextlib.closing(tuner):
         heard_s = time.monotonic()
@@ -320,10 +320,3 @@ def tune(
             "nothing could be measured, so nothing is chosen; mend what the lines above tell of, or give more --seconds"
         )
     return outcome[0]
-
-
-class _Nobody:
-    """Takes results."""
-
-    def put(self, result: Result) -> None:
-        """Take one."""

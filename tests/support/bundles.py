@@ -29,13 +29,14 @@ from edge_sdk.bundle.manifest import (
     Variant,
     encode_manifest,
 )
-from edge_sdk.bundle.model_spec import ClassificationSpec, DetectionSpec, InputSpec, Thresholds
+from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.core.frame import Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
+from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Thresholds
 from edge_sdk_tools.build.pipeline import build
 from tests.support import models as tiny
 from tests.support.projects import write_detector

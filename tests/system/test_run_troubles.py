@@ -137,7 +137,7 @@ def test_cameras_a_broker_events_and_a_stream_that_begins_come_back_with_descrip
             subscriber.wait_for(lambda _: len(_events(subscriber)) > 2, "events")
             device.limit_files(_TAKEN)
             server.kill()
-            device.hear("yard: ", "lost: too many open files in this process")
+            device.hear("yard: ", "lost: too many files are open; let this process open more")
             broker.stop()
             device.hear("broker", "not reachable (Too many open files; let this process open more: LimitNOFILE=")
             before = len(_events(subscriber))

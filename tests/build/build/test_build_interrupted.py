@@ -14,7 +14,7 @@ import pytest
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
-from edge_sdk.core.errors import ModelError, is_want_of_memory
+from edge_sdk.core.errors import ModelError, is_out_of_memory
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.build.result import BuildReport
 from edge_sdk_tools.jobs.runner import Workshop
@@ -232,4 +232,4 @@ def test_want_of_memory_is_known_in_any_words() -> None:
         (_caused(ValueError("no such shape")), False),
         (OSError(28, "No space left on device"), False),
     ):
-        assert is_want_of_memory(error) is expected, error
+        assert is_out_of_memory(error) is expected, error

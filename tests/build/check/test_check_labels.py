@@ -11,9 +11,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from edge_sdk.bundle.model_spec import ClassificationSpec, load_model_spec
+from edge_sdk.bundle.model_spec import load_model_spec
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import ModelError
+from edge_sdk.tasks.spec import ClassificationSpec
 from edge_sdk_tools.check.gate import check_model, examine
 from edge_sdk_tools.check.labels import check_labels
 from edge_sdk_tools.check.report import CheckReport, Finding, TensorInfo

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edge_sdk.bundle.model_spec import Task
 from edge_sdk.core.errors import DataError
+from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.datasets.dataset import IGNORE, BoxTruth, ClassTruth, Dataset, MaskTruth
 from edge_sdk_tools.datasets.reading import read_dataset
 from tests.support.projects import picture, write_pictures

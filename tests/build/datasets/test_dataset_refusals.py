@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_sdk.bundle.model_spec import Task
 from edge_sdk.core.errors import DataError, one_line
+from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.datasets.finding import find_images
 from edge_sdk_tools.datasets.reading import read_dataset
 from tests.support.projects import write_pictures

@@ -10,9 +10,10 @@ from typing import get_args
 import msgspec
 import pytest
 
-from edge_sdk.bundle.model_spec import DECODERS, InputSpec, ModelSpec, load_model_spec, read_labels
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec, load_model_spec, read_labels
 from edge_sdk.bundle.target import load_target, target_names, targets_folder
 from edge_sdk.core.errors import ModelError, TargetError
+from edge_sdk.tasks.decoders import DECODERS, TABLE
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -173,6 +174,11 @@ def test_the_reference_names_no_key_that_is_not_there() -> None:
 @pytest.mark.parametrize("example", re.findall(r"^```toml\n(model =.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL))
 def test_every_example_of_the_reference_loads(tmp_path: Path, example: str) -> None:
     assert load_model_spec(_write(tmp_path, example)).name
+
+
+def test_the_reference_describes_every_decoder() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (classification|detection|segmentation) \|", REFERENCE, re.MULTILINE)
+    assert set(rows) == {(decoder.name, decoder.task) for decoder in TABLE}
 
 
 def test_the_reference_has_an_example_of_each_kind() -> None:

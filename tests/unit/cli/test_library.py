@@ -158,7 +158,7 @@ def test_a_model_opens_with_another_variant_and_other_settings(folder: Path, mod
 
 
 def test_a_twin_has_buffers_of_its_own_and_loads_nothing(model: Model) -> None:
-    twin, another = model.twin(), _PICTURE[::2, ::3] // 2
+    twin, another = model.clone(), _PICTURE[::2, ::3] // 2
     assert twin.session.inference is model.session.inference
     expected, other = model(_PICTURE), model(another)
     assert isinstance(expected, Classification)

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.model_spec import ClassificationSpec
 from edge_sdk.core.clock import WallClock
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Classification, Detections
@@ -24,6 +23,7 @@ from edge_sdk.core.protocols import Event
 from edge_sdk.events.rules import EventRule, EventWatch, labels_by_id, rules_by_label
 from edge_sdk.messages.encoder import EventEncoder
 from edge_sdk.messages.schema import EventMessage, Identity
+from edge_sdk.tasks.spec import ClassificationSpec
 from tests.support.bundles import FILES, make_manifest, write_bundle
 from tests.support.results import (
     MODEL,

@@ -13,7 +13,7 @@ import pytest
 from edge_sdk.core.errors import UsageError
 from edge_sdk.core.frame import Detections, Frame, Image
 from edge_sdk.events.rules import SnapshotSettings
-from edge_sdk.events.snapshots import MOST_BYTES, Jpeg, Snapshots, jpeg_of
+from edge_sdk.events.snapshots import MAX_BYTES, Jpeg, Snapshots, jpeg_of
 from tests.support.connections import until
 
 MS = 1_000_000
@@ -131,7 +131,7 @@ def test_larger_pictures_are_made_smaller_and_keep_their_proportions(
     picture = np.linspace(0, 255, size_wh[0] * size_wh[1] * 3).astype(np.uint8).reshape(size_wh[1], size_wh[0], 3)
     jpeg = jpeg_of(picture, width, 80)
     assert (jpeg.width, jpeg.height) == expected_wh
-    assert len(jpeg.data) <= MOST_BYTES
+    assert len(jpeg.data) <= MAX_BYTES
     assert cv2.imdecode(np.frombuffer(jpeg.data, np.uint8), cv2.IMREAD_COLOR).shape[1::-1] == expected_wh
 
 
@@ -142,10 +142,10 @@ def test_noise_gets_worse_and_then_smaller_until_it_fits(
     size_wh: tuple[int, int], expected_wh: tuple[int, int]
 ) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (size_wh[1], size_wh[0], 3), np.uint8)
-    assert len(cv2.imencode(".jpg", noise, [cv2.IMWRITE_JPEG_QUALITY, 85])[1]) > MOST_BYTES
+    assert len(cv2.imencode(".jpg", noise, [cv2.IMWRITE_JPEG_QUALITY, 85])[1]) > MAX_BYTES
     jpeg = jpeg_of(noise, 4096, 85)
     assert (jpeg.width, jpeg.height) == expected_wh
-    assert len(jpeg.data) <= MOST_BYTES
+    assert len(jpeg.data) <= MAX_BYTES
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_run_that_does_not_end_is_ended_and_the_next_one_works() -> None:
 
 def test_only_the_twin_that_hangs_is_ended() -> None:
     session = _session()
-    twin = session.twin()
+    twin = session.clone()
     hangs: list[HungRunError] = []
 
     def hang() -> None:

@@ -71,7 +71,7 @@ def test_the_file_is_not_kept_beside_the_model() -> None:
 
 def test_other_tensors_are_bound_anew_and_a_twin_shares_the_model_and_no_buffer() -> None:
     session = _session()
-    twin = session.twin()
+    twin = session.clone()
     a, b = _tensors()
     expected_a, expected_b = session.run(a)[0].copy(), session.run(b)[0].copy()
     assert not np.array_equal(expected_a, expected_b)
@@ -109,7 +109,7 @@ def test_a_tensor_that_does_not_fit_is_refused(tensor: np.ndarray, expected: str
     session = _session()
     [good, _] = _tensors()
     before = session.run(good)[0].copy()
-    for one in (session, session.twin()):  # the twin has run nothing yet
+    for one in (session, session.clone()):  # the twin has run nothing yet
         with pytest.raises(SessionError) as caught:
             one.run(tensor)
         assert str(caught.value).startswith("tiny.onnx: input 'images' is float32 (1, 3, 16, 16), got ")

@@ -17,7 +17,6 @@ from paho.mqtt.properties import Properties
 
 import edge_sdk.messages.schema
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.bundle.model_spec import ClassificationSpec
 from edge_sdk.core.frame import Classification, Detections
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import (
@@ -40,6 +39,7 @@ from edge_sdk.messages.schema import (
 from edge_sdk.publishing.client import answer_properties, publish_options
 from edge_sdk.publishing.retained import DeviceState
 from edge_sdk.publishing.settings import MqttSettings
+from edge_sdk.tasks.spec import ClassificationSpec
 from tests.support.bundles import make_manifest, write_bundle
 from tests.support.results import (
     IDENTITY,

@@ -21,8 +21,8 @@ from edge_sdk.core.frame import Frame, Image
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import OpenCvCapture, open_file
 from edge_sdk.sources.opening import open_source
-from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus, ThreadedSource
-from edge_sdk.sources.video import EveryFrame, FrameTimes, VideoFeed, VideoFile
+from edge_sdk.sources.slot import OpenedSource, SourceStats, SourceStatus
+from edge_sdk.sources.video import EveryFrame, FrameTimes, VideoFile, VideoSource
 from tests.support.pictures import drained, number_in, numbered_image, with_orientation, write_images, write_video
 
 
@@ -85,7 +85,7 @@ def test_a_reader_that_falls_behind_leaves_frames_out(tmp_path: Path) -> None:
     slow = _SlowCapture(cv2.VideoCapture(str(path), cv2.CAP_FFMPEG))
     assert slow.grab()
     video.capture = slow
-    source = ThreadedSource(VideoFeed(video), "c")
+    source = VideoSource(video, "c")
     frames = drained(source)
     assert slow.retrieved < 60
     assert source.stats.delivered + source.stats.dropped == 120

@@ -15,14 +15,13 @@ import pytest
 
 from edge_sdk.core.errors import CameraError, MissingDependencyError
 from edge_sdk.core.frame import Image
-from edge_sdk.sources import opening
 from edge_sdk.sources.images import Pattern
-from edge_sdk.sources.live import LiveFeed
-from edge_sdk.sources.location import Kind, SourceOptions, kind_of
+from edge_sdk.sources.live import LiveSource
+from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import has_gstreamer
-from edge_sdk.sources.opening import open_source
+from edge_sdk.sources.opening import PATTERN, PICAMERA, VIDEO, kind_of, open_source, opener_of
 from edge_sdk.sources.picamera2 import Picamera
-from edge_sdk.sources.slot import OpenedSource, SourceStatus, ThreadedSource
+from edge_sdk.sources.slot import OpenedSource, SourceStatus
 from tests.support.connections import until
 from tests.support.pictures import number_in, write_video
 from tests.support.streams import OTHER_SIZE_WH, SIZE_WH, Picamera2, Script, VideoCapture, put_in_place
@@ -95,7 +94,7 @@ def test_a_pattern_nobody_reads_for_a_while_leaves_frames_out() -> None:
     ],
 )
 def test_a_pattern_that_cannot_be_is_refused(location: str, expected: str) -> None:
-    assert kind_of(location) is Kind.PATTERN
+    assert kind_of(location) is PATTERN
     for waits in (False, True):
         with pytest.raises(CameraError, match=f"{location}: .*{expected}"):
             open_source(location, options=SourceOptions(fps=0.2), waits=waits)
@@ -110,8 +109,8 @@ def test_a_file_of_such_a_name_is_reached_by_its_path(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     for name in ("pattern", "picamera2"):
         write_video(tmp_path / f"{name}.avi", range(3)).rename(tmp_path / name)
-        assert kind_of(name) in (Kind.PATTERN, Kind.PICAMERA)
-        assert kind_of(f"./{name}") is Kind.VIDEO
+        assert kind_of(name) in (PATTERN, PICAMERA)
+        assert kind_of(f"./{name}") is VIDEO
         with closing(open_source(f"./{name}", realtime=False)) as source:
             assert source.latest(5) is not None
 
@@ -336,9 +335,9 @@ def test_pictures_that_cannot_be_decoded(monkeypatch: pytest.MonkeyPatch, locati
 @each_kind
 def test_fifty_openings_leave_nothing(monkeypatch: pytest.MonkeyPatch, location: str) -> None:
     script = put_in_place(monkeypatch, *["ff"] * 50)
-    reopen = opening._opener(kind_of(location), location, None, _OPTIONS)
+    reopen = opener_of(location, None, _OPTIONS)
     threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
-    with closing(ThreadedSource(LiveFeed(None, reopen, uniform=lambda: 0.0), "again")) as source:
+    with closing(LiveSource("again", None, reopen, uniform=lambda: 0.0)) as source:
         until(lambda: script.openings > 50)
         source.latest(0)
         _gives_frames(source)

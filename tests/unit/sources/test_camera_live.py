@@ -12,7 +12,8 @@ import pytest
 
 from edge_sdk.core.errors import CameraError, ConfigError
 from edge_sdk.core.frame import Image
-from edge_sdk.sources.live import Backlog, LiveFeed, Rate, backoff_s
+from edge_sdk.sources import live
+from edge_sdk.sources.live import Backlog, LiveSource, Rate, backoff_s
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import Capture, plausible_fps
 from edge_sdk.sources.opening import open_source
@@ -82,7 +83,7 @@ def _source(first: FakeCapture | None, *others: FakeCapture | Exception | None, 
             raise found
         return found or _absent()
 
-    return ThreadedSource(LiveFeed(first, reopen, uniform=lambda: jitter, read_timeout_s=0.05), "door")
+    return LiveSource("door", first, reopen, uniform=lambda: jitter, read_timeout_s=0.05)
 
 
 def _taken(source: OpenedSource, wanted: int) -> list[str]:
@@ -117,13 +118,10 @@ def test_whatever_goes_wrong_the_camera_is_reopened(error: Exception, capfd: pyt
     assert capfd.readouterr().err == ""
 
 
-class _BrokenFeed:
+class _Broken(ThreadedSource):
     """Puts one frame, then fails."""
 
-    fps, reopenings, unreadable, status = 25.0, 0, 0, SourceStatus.OPENED
-    trouble, remarks = "", ()
-
-    def run(self, slot: Slot, stop: threading.Event) -> None:
+    def read(self, slot: Slot, stop: threading.Event) -> None:
         slot.put(np.zeros((2, 2, 3), np.uint8), 1, 1.0, 0)
         raise MemoryError("no room\nfor more")
 
@@ -133,7 +131,7 @@ def _is_read(camera: str) -> bool:
 
 
 def test_a_reader_that_fails_is_an_error_and_no_end(capfd: pytest.CaptureFixture[str]) -> None:
-    source = ThreadedSource(_BrokenFeed(), "door")
+    source = _Broken("door", 25.0)
     assert source.latest(10) is not None
     until(lambda: not _is_read("door"))
     assert not source.ended
@@ -188,8 +186,8 @@ def test_why_it_was_lost(camera: FakeCapture, expected: str) -> None:
 @pytest.mark.parametrize("first", [FakeCapture("a"), None], ids=["lost", "never there"])
 def test_why_it_does_not_come_and_that_it_came(first: FakeCapture | None) -> None:
     allowed = threading.Event()
-    feed = LiveFeed(first, lambda: _endless() if allowed.is_set() else _absent(), uniform=lambda: 0.001)
-    with closing(ThreadedSource(feed, "c")) as source:
+    reopen = lambda: _endless() if allowed.is_set() else _absent()  # noqa: E731
+    with closing(LiveSource("c", first, reopen, uniform=lambda: 0.001)) as source:
         until(lambda: source.trouble == "connection refused")
         assert source.status is (SourceStatus.LOST if first else SourceStatus.OPENING)
         if first is None:
@@ -208,8 +206,8 @@ def test_the_first_attempt_does_not_wait() -> None:
 
 def test_a_driver_that_hangs_is_lost_and_closing_does_not_wait_for_it() -> None:
     go_on = threading.Event()
-    feed = LiveFeed(FakeCapture("aaa", lambda: go_on.wait(60)), _absent, read_timeout_s=-0.9)  # hangs after .1 s
-    source = ThreadedSource(feed, "hung")
+    camera = FakeCapture("aaa", lambda: go_on.wait(60))
+    source = LiveSource("hung", camera, _absent, read_timeout_s=-0.9)  # hangs after .1 s
     until(lambda: source.status is SourceStatus.LOST)
     assert source.trouble == "no frame comes, and its driver hangs"
     source.latest(0)  # its last frame
@@ -230,16 +228,18 @@ def test_close_does_not_wait_for_the_back_off() -> None:
     assert not _is_read("door")
 
 
-def test_attempts_back_off_until_a_frame_came_up_to_two_seconds_with_full_jitter() -> None:
-    attempts = []
+def test_attempts_back_off_until_a_frame_came_up_to_two_seconds_with_full_jitter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts = list[int]()
 
-    def uniform() -> float:
-        attempts.append(feed._attempt)
+    def noted(attempt: int, _uniform: float) -> float:
+        attempts.append(attempt)
         return 0.0001
 
+    monkeypatch.setattr(live, "backoff_s", noted)
     others: Iterator[FakeCapture | None] = iter([None, None, FakeCapture(""), FakeCapture("a"), None])
-    feed = LiveFeed(FakeCapture("a"), lambda: next(others, None) or _absent(), uniform)
-    with closing(ThreadedSource(feed, "c")):
+    with closing(LiveSource("c", FakeCapture("a"), lambda: next(others, None) or _absent())):
         until(lambda: len(attempts) >= 6)
     # A capture that opens and delivers nothing does not start the count again; one that delivers does.
     assert attempts[:6] == [0, 1, 2, 3, 0, 1]
@@ -293,12 +293,12 @@ def test_an_absurd_rate_becomes_25() -> None:
 
 
 def _noted(stated_fps: float, *periods_ms: float, count: int = 51) -> float:
-    rate, now_ns = Rate(stated_fps), 10**12
+    rate, fps, now_ns = Rate(stated_fps), stated_fps, 10**12
     for period_ms in periods_ms:
         for _ in range(count):
-            rate.note(now_ns)
+            fps = rate.note(now_ns)
             now_ns += int(period_ms * MS)
-    return rate.fps
+    return fps
 
 
 def test_the_rate_is_what_came_where_the_promise_is_wrong() -> None:
@@ -312,15 +312,11 @@ def test_the_rate_is_what_came_where_the_promise_is_wrong() -> None:
 def test_frames_left_out_are_counted_and_numbered() -> None:
     camera = _endless()
     camera.buffered_since_ns = time.monotonic_ns() - 400 * MS
-    slot, stop = Slot("c"), threading.Event()
-    thread = threading.Thread(target=LiveFeed(camera, _absent).run, args=(slot, stop))
-    thread.start()
-    frame = slot.latest(30)
-    stop.set()
-    thread.join(30)
+    with closing(LiveSource("c", camera, _absent)) as source:
+        frame = source.latest(30)
     assert frame is not None
     assert 15 <= frame.seq <= 30
-    assert slot.dropped >= frame.seq
+    assert source.stats.dropped >= frame.seq
 
 
 def test_a_device_that_is_waited_for() -> None:
@@ -344,7 +340,7 @@ def test_a_device_is_silent_for_as_long_as_opencv_waits(
         monkeypatch.setenv("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", users)
     cameras = iter([FakeCapture("aaa", silent)])
     monkeypatch.setattr(
-        "edge_sdk.sources.opening._open_device", lambda *_: next(cameras, None) or FakeCapture("", silent)
+        "edge_sdk.sources.opencv.open_device", lambda *_: next(cameras, None) or FakeCapture("", silent)
     )
     with closing(open_source("0", options=SourceOptions(read_timeout_s=asked_s))) as source:
         source.latest(5)
@@ -353,7 +349,7 @@ def test_a_device_is_silent_for_as_long_as_opencv_waits(
 
 
 def test_a_device_nobody_may_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk.sources.trouble.os.access", lambda *_: False)  # root may open all
+    monkeypatch.setattr("edge_sdk.sources.opencv.os.access", lambda *_: False)  # root may open all
     with pytest.raises(CameraError, match="/dev/null: permission denied; add this user to the group video; see"):
         open_source("/dev/null")
 

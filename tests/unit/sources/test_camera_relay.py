@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 
 from edge_sdk.core.errors import CameraError
-from edge_sdk.sources.location import SourceOptions, address_of
+from edge_sdk.sources.location import SourceOptions, UntrustedError, address_of
 from edge_sdk.sources.opening import open_source
 from edge_sdk.sources.relay import Relay
-from edge_sdk.sources.trouble import UntrustedError
 from tests.support.certificates import Authority, Issued
 
 PASSWORD = "s3cret"

@@ -91,13 +91,13 @@ def test_a_film_that_took_the_place_of_another_is_played(tmp_path: Path, opening
 
 
 @pytest.mark.parametrize("realtime", [True, False])
-def test_want_of_descriptors_is_an_error_and_no_end(
+def test_a_shortage_of_descriptors_is_an_error_and_no_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, realtime: bool
 ) -> None:
     path = write_video(tmp_path / "a.avi", range(3))
     source = open_source(str(path), realtime=realtime, options=_REPEATED)
     monkeypatch.setattr(video, "open_file", lambda _: None)
-    monkeypatch.setattr(video, "want_of_descriptors", lambda: "too many open files in this process")
+    monkeypatch.setattr(video, "descriptor_shortage", lambda: "too many open files in this process")
     path.touch()  # another version, which is opened anew
     with pytest.raises(CameraError, match=r"a\.avi: too many open files in this process"):
         _numbers(source, 1000)

@@ -63,7 +63,7 @@ def test_what_begins_like_a_picture_and_ends_is_none() -> None:
 def test_a_stream_or_film_of_pictures_that_are_too_large_does_not_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_sdk.sources.opencv.MOST_SENT_PX", 53 * 37 - 1)
+    monkeypatch.setattr("edge_sdk.sources.opencv.MAX_SENT_PX", 53 * 37 - 1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

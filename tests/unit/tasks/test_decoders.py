@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_sdk.bundle.model_spec import ClassificationSpec, DetectionSpec, InputSpec, ModelSpec, Thresholds
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.frame import Classification, Detections, Frame, Geometry, Inferred, Prepared
+from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec, Thresholds
 from edge_sdk.tasks.task import make_task
 
 SIZE = (96, 64)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.bundle.model_spec import ClassificationSpec, DetectionSpec, InputSpec, ModelSpec
+from edge_sdk.bundle.model_spec import InputSpec, ModelSpec
 from edge_sdk.core.errors import ModelError
+from edge_sdk.tasks.spec import ClassificationSpec, DetectionSpec
 from edge_sdk.tasks.task import WrongLabelsError, make_task
 
 TWO_HEADS = DetectionSpec(anchors=(((10.0, 20.0), (30.0, 15.0)), ((40.0, 40.0),)))
@@ -66,7 +67,7 @@ def test_shapes_that_are_read(kind: str, labels: int, shapes: list[Any]) -> None
         ("nanodet", 2, [(1, 130, 34)], "or 1x128x34 or 1x126x34; check decoder"),
         ("centerface", 1, FACES[:2], "have shapes 1x1x16x24, 1x2x16x24, expected 1x1x16x24, 1x2x16x24, 1x2x16x24; "),
         ("ssd", 2, [(1, 77, 4), (1, 76, 3)], "have shapes 1x77x4, 1x76x3, expected 1x77x4, 1x77x3; check decoder"),
-        ("yolov4", 2, [(1, 14, 4, 6)], "1 outputs of shapes 1x14x4x6, expected 2 heads"),
+        ("yolov4", 2, [(1, 14, 4, 6)], "have shapes 1x14x4x6, expected 1x14xHxW, 1x7xHxW; check decoder"),
         ("yolov4", 2, [(1, 14, 4, 6), (1, 8, 2, 3)], "expected 1x14x4x6, 1x7x2x3"),
         ("yolov4", 2, [(1, 14, 5, 5), (1, 7, 2, 3)], "5x5 cells does not divide input.size_wh 96x64"),
         # Heads that disagree, or that leave no class, say nothing of labels.
@@ -77,7 +78,7 @@ def test_shapes_that_are_read(kind: str, labels: int, shapes: list[Any]) -> None
         ("segmentation argmax", 3, [(1, 2, 8, 8)], "have shapes 1x2x8x8, expected 1xHxW or 1x1xHxW; check decoder"),
         # One score a cell.
         ("segmentation logits", 1, [(1, 1, 64, 64)], "has one value a cell, expected one a label; if it is a class id"),
-        ("segmentation logits", 2, [(1, 64, 96, 1)], "output 1x64x96x1 has one value a cell"),
+        ("segmentation logits", 2, [(1, 64, 96, 1)], "has one value a cell, expected one a label"),
         # Labels that no class map can hold.
         ("segmentation logits", 256, [(1, 256, 8, 8)], "labels has 256 lines, expected 2 to 255 for segmentation; a "),
         ("segmentation argmax", 1, [(1, 8, 8)], "labels has 1 line, expected 2 to 255 for segmentation; what is none"),

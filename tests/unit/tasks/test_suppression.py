@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge_sdk.bundle.model_spec import Thresholds
-from edge_sdk.tasks.detection import Candidates, suppress
+from edge_sdk.tasks.boxes import Candidates
+from edge_sdk.tasks.detection import suppress
+from edge_sdk.tasks.spec import Thresholds
 from edge_sdk.tasks.yolo import YoloV8
 
 

@@ -209,7 +209,7 @@ def test_of_more_than_two_cores_one_is_left_from_the_first_start_on(
     assert [what.intra_op_num_threads for what in opened] == [expected, expected]
     plan = _tuner(tuning, home).plan
     assert plan.promise.intra_op_num_threads == expected
-    assert plan.on(cores(4)).promise.intra_op_num_threads == min(promised, 3)
+    assert msgspec.structs.replace(plan, cores=cores(4)).promise.intra_op_num_threads == min(promised, 3)
 
 
 def test_what_was_tuned_on_a_busy_machine_runs_at_the_next_start_and_is_tuned_again(bundle: Bundle) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from edge_sdk.bundle.manifest import Rating
-from edge_sdk.tuning.candidates import Limits, Search, Space, Tuned, chain_tails, choose, thread_counts
+from edge_sdk.tuning.candidates import Limits, Search, Tuned, choose, thread_counts
 from edge_sdk.tuning.measurement import Candidate, Measurement
 from tests.support.results import CPU, candidate, cores, measurement, rated
 
@@ -28,8 +28,7 @@ def _search(
     """What was asked for, in order, and what was chosen."""
     promised = promise or candidate(next(iter(qualities)), threads=2)
     ratings = {name: q if isinstance(q, Rating) else Rating(q) for name, q in qualities.items()}
-    space = Space(promised, ratings, thread_counts(cores(usable)), chain_tails(promised.providers))
-    steps = Search(space, limits).steps()
+    steps = Search(promised, ratings, thread_counts(cores(usable)), limits).steps()
     measured, asked = list[Measurement](), list[str]()
     wanted = next(steps)
     while True:

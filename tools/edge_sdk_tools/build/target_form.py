@@ -74,7 +74,7 @@ def fit_to_core(
 def _computes_the_same(model: Path, choice: Choice, spec: ModelSpec, fp32: Session) -> bool:
     """Whether two files give the same outputs, as a device compares golden ones."""
     one, other = (Session(file.read_bytes(), SessionSettings(), file.name) for file in (model, choice.converted.model))
-    reference, floats, taken = fp32.twin(), Prepare(spec.input), Prepare(spec.input, choice.tensor)
+    reference, floats, taken = fp32.clone(), Prepare(spec.input), Prepare(spec.input, choice.tensor)
     for file in choice.proof.images.spread(_COMPARED_IMAGES).images:
         image = file.read()
         tensor = taken.normalise(taken.resize(image))

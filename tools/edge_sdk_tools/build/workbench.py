@@ -95,7 +95,7 @@ def _add(folder: BundleFolder, one: Made, *, is_first: bool) -> Variant:
 
 def _reference(one: Made) -> Reference:
     """What FP32 of the same size says of a picture."""
-    session, prepare = one.fp32.twin(), Prepare(one.spec.input)
+    session, prepare = one.fp32.clone(), Prepare(one.spec.input)
     return lambda resized: session.run(prepare.normalise(resized))
 
 

@@ -20,7 +20,8 @@ import msgspec
 
 from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.core.errors import ModelError
-from edge_sdk.tasks.outputs import Output, Shape, class_outputs, layouts_of, outputs_of
+from edge_sdk.tasks.decoders import decoder_of
+from edge_sdk.tasks.outputs import Output, Shape
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity, TensorInfo, show_shape
 
@@ -295,18 +296,10 @@ def _wrong_count(spec: ModelSpec, lines: Lines, what: str, class_count: int) -> 
 
 def _readings(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]) -> Iterator[tuple[Output, TensorInfo]]:
     """What the decoder may read, each with the output that it reads it from."""
-    if spec.decoder != "yolov4" and spec.task == "detection":
-        shapes = [output.shape or () for output in outputs]
-        layouts = layouts_of(spec.decoder, spec.detection, spec.input.size_wh, label_count, shapes)
-        for expected, place in class_outputs(layouts, shapes):
-            yield expected, outputs[place]
-    elif spec.decoder != "yolov4":
-        for expected in outputs_of(spec.task, spec.decoder, spec.input, label_count):
-            yield expected, outputs[0]
-    elif len(outputs) == len(spec.detection.anchors):
-        for anchors, output in zip(spec.detection.anchors, outputs, strict=True):
-            count = len(anchors)
-            yield Output((1, count * (5 + label_count), "H", "W"), anchors=count, others=5), output
+    for expected, place in decoder_of(spec).class_outputs(
+        spec, label_count, [output.shape or () for output in outputs]
+    ):
+        yield expected, outputs[place]
 
 
 def _class_count(expected: Output, got: Shape) -> int | None:

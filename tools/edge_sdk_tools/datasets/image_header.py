@@ -19,9 +19,9 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.PpmImagePlugin import PpmImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from edge_sdk.sources.opencv import MOST_READ_PX
+from edge_sdk.sources.opencv import MAX_READ_PX
 
-MAX_PIXELS = MOST_READ_PX
+MAX_PIXELS = MAX_READ_PX
 """Of one image: decoded it takes three times as many bytes, and OpenCV decodes no larger ones."""
 
 # Image.open would refuse what is large in its own words, by a limit that all of the process shares.

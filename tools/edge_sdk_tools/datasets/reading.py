@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from edge_sdk.bundle.model_spec import Task
 from edge_sdk.core.errors import DataError
+from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.datasets import class_folders, yolo
 from edge_sdk_tools.datasets.class_folders import are_class_folders, read_class_folders
 from edge_sdk_tools.datasets.class_names import ClassNames

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import Decoder
 from edge_sdk.core.frame import Tensor
+from edge_sdk.tasks.decoders import DecoderName
 
 Probabilities = NDArray[np.float64]
 """float64 (N, C), a row an image, 0-1, each row's sum is 1."""
@@ -22,7 +22,7 @@ _ROWS_AT_ONCE = 1024  # of a thousand classes each: 8 MB an array
 _TINY = 1e-12  # below this a probability counts as this, so that a divergence stays finite
 
 
-def probabilities_of(output: Tensor, decoder: Decoder) -> NDArray[np.float64]:
+def probabilities_of(output: Tensor, decoder: DecoderName) -> NDArray[np.float64]:
     """One row of probabilities from a classifier's output.
 
     Args:

@@ -22,13 +22,14 @@ import numpy as np
 
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import MANIFEST_FILE, Manifest
-from edge_sdk.bundle.model_spec import ModelSpec, Thresholds, load_model_spec
+from edge_sdk.bundle.model_spec import ModelSpec, load_model_spec
 from edge_sdk.core.errors import IncompatibleError, ModelError, SessionError, UsageError
 from edge_sdk.core.frame import Frame, Image, Inferred, Result, Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.tasks.spec import Thresholds
 from edge_sdk.tasks.task import make_task
 from edge_sdk_tools.check.gate import CheckedModel, check_model
 from edge_sdk_tools.datasets.images import is_file
@@ -206,7 +207,7 @@ class Subject:
         spec = self.spec
         if confidence is not None:
             spec = msgspec.structs.replace(spec, thresholds=Thresholds(confidence, spec.thresholds.iou))
-        return Model(self.session.twin(), spec, len(self.labels), self.memory)
+        return Model(self.session.clone(), spec, len(self.labels), self.memory)
 
 
 def open_subject(path: Path) -> Subject:

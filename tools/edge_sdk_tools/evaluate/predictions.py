@@ -29,9 +29,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import Task
 from edge_sdk.core.errors import DataError, ModelError
 from edge_sdk.core.frame import Classification, Detections, Image, Segmentation, Tensor
+from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.datasets.dataset import Dataset, MaskTruth
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet, Skipped
 from edge_sdk_tools.evaluate.average_precision import Boxes

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from edge_sdk.bundle.golden import NOISE_SHARE, energies_of, noise_of
 from edge_sdk.bundle.manifest import Agreement, Golden
-from edge_sdk.bundle.model_spec import ModelSpec, Task
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.errors import one_line
 from edge_sdk.core.frame import Image, Tensor
 from edge_sdk.inference.prepare import Prepare
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
+from edge_sdk.tasks.spec import Task
 from edge_sdk_tools.datasets.dataset import Dataset
 from edge_sdk_tools.datasets.images import ImageFile, ImageSet
 from edge_sdk_tools.distillation.worst import WorstImage, worst_images

@@ -17,11 +17,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.bundle.model_spec import Decoder, ModelSpec
+from edge_sdk.bundle.model_spec import ModelSpec
 from edge_sdk.core.frame import Tensor
+from edge_sdk.tasks.decoders import decoder_of
 
-_BOX_AXIS: dict[Decoder, int] = {"yolov5": -1, "yolov8": 1}
-"""Of the axis on which four numbers of a box come before the scores."""
 _BOX = 4
 
 
@@ -51,7 +50,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 def parts_of(spec: ModelSpec) -> Parts:
     """How the model of a model.toml is taken apart."""
-    return Parts(_BOX_AXIS.get(spec.decoder), spec.task == "classification")
+    return Parts(decoder_of(spec).box_axis, spec.task == "classification")
 
 
 StepKind: TypeAlias = Literal["source", "teacher", "fp32", "simplified", "int8", "ort", "arm"]

@@ -242,7 +242,7 @@ def _forms_here(forms: Forms) -> list[Form]:
     before: StepKind = "int8" if forms.ships_int8 else "simplified"
     steps: tuple[tuple[StepKind, StepKind], ...] = (("simplified", "fp32"), ("int8", "simplified"), ("ort", before))
     return [
-        Form("fp32", None, _taking(forms.fp32.twin(), "fp32")),
+        Form("fp32", None, _taking(forms.fp32.clone(), "fp32")),
         *(Form(kind, against, _taking(_open(forms.files[kind]), kind)) for kind, against in steps),
     ]
 

@@ -1,0 +1,97 @@
+"""The table of decoders: what `decoder` in a model.toml may say.
+
+To add one, write its reader and its `Decoder` in a file of its own (or in its family's) and name it in `TABLE`. The
+checks of model.toml and manifest, the hints in refusals, and the workstation read this table alone.
+
+Loading this module loads no OpenCV: segmentation's readers, which need it, are loaded when one is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from edge_sdk.core.errors import ModelError
+from edge_sdk.tasks.centerface import CENTERFACE
+from edge_sdk.tasks.classification import LOGITS, SOFTMAX
+from edge_sdk.tasks.nanodet import NANODET
+from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, Output, Shape
+from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
+from edge_sdk.tasks.ssd import SSD
+from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8
+from edge_sdk.tasks.yolox import YOLOX
+
+
+def _score_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
+    """Expect one score a class and cell, in planes or cell by cell; the likelier has the input's proportions."""
+    planes = Output((1, label_count, ROWS, COLUMNS), class_axis=1)
+    cells = Output((1, ROWS, COLUMNS, label_count), class_axis=3)
+    choices = [planes, cells] if spec.input.layout == "NCHW" else [cells, planes]
+    first = got[0] if got else ()
+    return [(output,) for output in sorted(choices, key=lambda o: not o.covers(first, spec.input.size_wh))]
+
+
+def _make_scores(_spec: TaskSpec, label_count: int, layout: Layout) -> Any:
+    from edge_sdk.tasks.segmentation import HighestScore
+
+    if label_count == 1:
+        shown = "x".join(str(side) for side in layout[0].shape)
+        raise ModelError(
+            f"decoder logits: output {shown} has one value a cell, expected one a label; if it is a class id, the "
+            'decoder is "argmax"; if it is a score, let the model compare it with its threshold and use "argmax" with '
+            "two labels"
+        )
+    return HighestScore(layout[0].class_axis or 0)
+
+
+def _id_layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
+    return [(Output((1, ROWS, COLUMNS), None),), (Output((1, 1, ROWS, COLUMNS), None),)]
+
+
+def _make_ids(_spec: TaskSpec, label_count: int, _layout: Layout) -> Any:
+    from edge_sdk.tasks.segmentation import ClassIds
+
+    return ClassIds(label_count)
+
+
+TABLE: tuple[Decoder, ...] = (
+    LOGITS,
+    SOFTMAX,
+    YOLOV4,
+    YOLOX,
+    YOLOV5,
+    YOLOV8,
+    NANODET,
+    CENTERFACE,
+    SSD,
+    Decoder(name="logits", task="segmentation", layouts=_score_layouts, make=_make_scores),
+    Decoder(name="argmax", task="segmentation", layouts=_id_layouts, make=_make_ids),
+)
+"""In the order in which outputs are compared with them for a hint. YOLO11 heads have YOLOv8's layout."""
+
+DECODERS: dict[Task, dict[str, Decoder]] = {
+    task: {decoder.name: decoder for decoder in TABLE if decoder.task == task} for task in get_args(Task)
+}
+"""By task, then by name."""
+
+if TYPE_CHECKING:
+    DecoderName: TypeAlias = str
+else:  # so that msgspec refuses other names, and JSON Schemas list these
+    DecoderName = Literal[tuple(dict.fromkeys(decoder.name for decoder in TABLE))]
+
+
+def decoder_of(spec: TaskSpec) -> Decoder:
+    """Return the table's entry for a model.toml or a manifest, which was checked by `check_decoder`."""
+    return DECODERS[spec.task][spec.decoder]
+
+
+def check_decoder(task: Task, name: str, detection: DetectionSpec) -> None:
+    """Check that a decoder is one of its task and has what it needs, whoever says so: a model.toml or a manifest.
+
+    Raises:
+        ValueError: it is not, or lacks a key; the message names the key.
+    """
+    decoder = DECODERS[task].get(name)
+    if decoder is None:
+        raise ValueError(f"decoder: {name!r} is not for {task}; expected {' or '.join(DECODERS[task])}")
+    decoder.check(detection)

@@ -1,0 +1,128 @@
+"""What a model.toml, or a bundle's manifest, says about reading a model's outputs.
+
+The sections [thresholds], [classification] and [detection]; `ModelSpec` and `Manifest` hold them and are `TaskSpec`s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+from msgspec import Meta
+
+Task = Literal["classification", "detection", "segmentation"]
+
+_Unit = Annotated[float, Meta(ge=0, le=1)]
+_Stride = Annotated[int, Meta(ge=1, le=8192)]
+_Anchors = Annotated[tuple[tuple[tuple[float, float], ...], ...], Meta(examples=[[[[81, 82], [135, 169]]]])]
+
+
+def check_finite(key: str, values: Iterable[float], *, positive: bool = False) -> None:
+    """Refuse numbers that TOML can write and no model can use.
+
+    Args:
+        key: its name in the file.
+        values: refused where one is inf or nan.
+        positive: whether 0 and less are refused too.
+
+    Raises:
+        ValueError: one of them is refused; the message names key and value.
+    """
+    for value in values:
+        if not math.isfinite(value) or (positive and value <= 0):
+            raise ValueError(f"{key} holds {value}, expected {'positive' if positive else 'finite'} numbers")
+
+
+class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Attributes: confidence and iou, 0-1: weaker detections are dropped, stronger overlaps suppressed."""
+
+    confidence: _Unit = 0.25
+    iou: _Unit = 0.45
+
+
+class ClassificationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How classes are read.
+
+    Attributes:
+        background_class: output 0 is "background"; class_id everywhere is the output's index - 1.
+        top_k: how many classes a result holds.
+    """
+
+    background_class: bool = False
+    top_k: Annotated[int, Meta(ge=1, le=1000)] = 5
+
+
+class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How raw heads are read.
+
+    Attributes:
+        anchors: for `yolov4`: one list an output, of (width, height) in input pixels. For `ssd`: one list a level, the
+            sizes of its priors; empty where the model decodes its boxes itself.
+        scale_xy: for `yolov4`: Darknet's `scale_x_y`, one an output.
+        strides: for `ssd`: one a list of anchors, in input pixels.
+        variances: for `ssd` with anchors: what offsets and logarithms of sizes were divided by.
+        box_order: for `ssd`: x or y first.
+        box_unit: for `ssd` without anchors: parts of the input's width and height, or its pixels.
+        background_class: for `ssd`: the first score is the background's, which no label names.
+        scores: for `ssd`: whether they lie between 0 and 1 already.
+        reg_max: for `nanodet`: the largest distance of a box's side, in strides.
+    """
+
+    anchors: _Anchors = ()
+    scale_xy: tuple[float, ...] = ()
+    strides: tuple[_Stride, ...] = ()
+    variances: tuple[float, float] = (0.1, 0.2)
+    box_order: Literal["xyxy", "yxyx"] = "xyxy"
+    box_unit: Literal["fraction", "pixel"] = "fraction"
+    background_class: bool = True
+    scores: Literal["probabilities", "logits"] = "probabilities"
+    reg_max: Annotated[int, Meta(ge=1, le=64)] = 7
+
+    def __post_init__(self) -> None:
+        check_finite("anchors", [side for head in self.anchors for anchor in head for side in anchor], positive=True)
+        check_finite("scale_xy", self.scale_xy, positive=True)
+        check_finite("variances", self.variances, positive=True)
+        if len(self.strides) not in (0, len(self.anchors)):
+            raise ValueError("strides: expected as many numbers as anchors has lists")
+
+
+class InputShape(Protocol):
+    """What reading outputs needs to know of a model's input."""
+
+    @property
+    def size_wh(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+
+    @property
+    def layout(self) -> Literal["NCHW", "NHWC"]:
+        """Order of the tensor's axes."""
+
+
+class TaskSpec(Protocol):
+    """What says how outputs are read: on the workstation a model.toml, on the device a manifest."""
+
+    @property
+    def task(self) -> Task:
+        """What the model does."""
+
+    @property
+    def decoder(self) -> str:
+        """How its outputs are read: the name of a decoder of this task."""
+
+    @property
+    def input(self) -> InputShape:
+        """The model's one input."""
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """Which detections count."""
+
+    @property
+    def classification(self) -> ClassificationSpec:
+        """How classes are read."""
+
+    @property
+    def detection(self) -> DetectionSpec:
+        """How raw heads are read."""
