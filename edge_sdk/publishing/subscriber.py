@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from edge_sdk.core.errors import in_words
+from edge_sdk.core.errors import os_error_text
 from edge_sdk.core.threads import Backoff
 from edge_sdk.publishing.client import MqttConnection, ProtocolFallback
 from edge_sdk.publishing.connection import Incoming, Wakeup
@@ -163,7 +163,7 @@ class Subscriber:
             if self._is_ending:
                 return
         except OSError as cause:
-            self._report("connecting", in_words(cause))
+            self._report("connecting", os_error_text(cause))
         except Exception as cause:  # noqa: BLE001 - a malformed packet must not end the subscription
             self._report("connecting", f"{type(cause).__name__}: {cause}")
         else:
