@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import threading
@@ -21,7 +20,7 @@ from edge_sdk.sources.opening import open_source
 from edge_sdk.tuning.candidates import Limits
 from edge_sdk.tuning.tuning import Tuning, tune
 from tests.support.broker import Broker, Subscriber, wait_until
-from tests.support.bundles import LARGE, SMALL, edit_manifest, write_graded, write_variants
+from tests.support.bundles import LARGE, SMALL, write_graded, write_variants
 from tests.support.configs import config_text, write_config
 from tests.support.device import Device
 from tests.support.pictures import write_video
@@ -77,7 +76,7 @@ def test_the_first_run_tunes_itself_and_the_next_has_it_at_once(tmp_path: Path, 
 def test_tuning_on_a_camera_that_falls_silent_ends_with_one_line(tmp_path: Path) -> None:
     limits = Limits(1000)
     bundle = Bundle.open(write_variants(tmp_path / "a.edge"))
-    tuning = Tuning(bundle, limits, camera="c", variant=None, say=lambda _line: None)
+    tuning = Tuning(bundle, limits, camera="c", variant=None)
     with http_server() as server, contextlib.closing(open_source(server.url())) as source:
         server.pause()
         with pytest.raises(CameraError) as caught:
@@ -148,21 +147,3 @@ def test_a_stream_steps_down_under_a_load_and_up_again_when_it_is_over(
         assert "ms expected of 200" in steps()[-1]["reason"]
     assert device.lines_with(f"from {LARGE} to {SMALL}: {steps()[1]['reason']}")
     assert not device.lines_with("Traceback")
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is no core to take away")
-def test_a_core_that_is_taken_away_is_said_once_and_the_model_goes_on_with_fewer_threads(
-    tmp_path: Path, slow_video: Path
-) -> None:
-    cores = len(os.sched_getaffinity(0))
-    bundle = write_graded(tmp_path / "graded.edge", latency_ms=1000)
-    edit_manifest(bundle, intra_op_num_threads=cores)
-    config = write_config(tmp_path, config_text({"gate": {"source": slow_video, "bundle": bundle, "tune": False}}))
-    with Device(config) as device:
-        device.run_on("gate")
-        os.sched_setaffinity(device.process.pid, {min(os.sched_getaffinity(0))})
-        device.hear("runs on 1 thread now")
-        device.run_on("gate")
-        assert device.stop() == 0
-    [noticed] = device.lines_with("cores that may be used")
-    assert f"1 now, {cores} before; {LARGE} is loaded again for 1 thread" in noticed

@@ -284,7 +284,7 @@ class Watch:
     def __init__(self) -> None:
         self.camera, self.states, self.said = Source(), list[SourceState](), SAID
         self.now_s = 1000.0
-        stream = SimpleNamespace(source=self.states.append)
+        stream = SimpleNamespace(report_source=self.states.append)
         self.watched = WatchedSource(
             self.camera,
             "rtsp://bob:s3cret@cam/live",
@@ -354,7 +354,7 @@ def test_remarks_are_told_once_when_the_camera_is_there() -> None:
 def test_a_stream_that_goes_on_with_a_source_is_told_at_once_and_people_nothing_twice() -> None:
     watch, states = Watch(), list[SourceState]()
     watch.look(SourceStatus.OPENING, "connection refused")
-    watch.watched.go_on(SimpleNamespace(source=states.append))  # type: ignore[arg-type]
+    watch.watched.go_on(SimpleNamespace(report_source=states.append))  # type: ignore[arg-type]
     assert watch.look(SourceStatus.OPENING, "connection refused") == []
     assert states == watch.states[-1:]
     assert watch.look(SourceStatus.OPENED) == [f"{_SHOWN} is open"]
