@@ -97,7 +97,7 @@ class Tick(enum.Enum):
     HUNG = "a run came to no end and was ended; there is no result"
 
 
-class Supervisor(Protocol):
+class LoopObserver(Protocol):
     """Looks at what the steps come to, and may give the loop other stages."""
 
     def after(self, loop: Loop, tick: Tick) -> None:

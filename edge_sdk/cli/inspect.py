@@ -17,7 +17,7 @@ from edge_sdk.inference.inspection import Inspection, ProfiledRun, inspect_bundl
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.trial import prove_here
 from edge_sdk.tuning.candidates import figures
-from edge_sdk.tuning.records import Machine, Record, Records
+from edge_sdk.tuning.records import Record, Records, TunedMachine
 
 _TOP = 10
 _BAR = 24
@@ -73,7 +73,7 @@ def command(
 def _tuned(bundle: Bundle) -> list[Record]:
     """Recall what `edge-sdk run` starts with here instead of what the bundle promises."""
     try:
-        return Records(state_folder() / "tuning").known(bundle, Machine.here())
+        return Records(state_folder() / "tuning").known(bundle, TunedMachine.here())
     except EdgeError:  # there is no place where it could be
         return []
 

@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from edge_sdk.cli.options import (
-    POSITIVE,
-    connection_options,
-    echo_json,
-    key_option,
-    logging_to_standard_error,
-    number,
-)
+from edge_sdk.cli.options import POSITIVE, connection_options, echo_json, key_option, logging_to_standard_error, number
 from edge_sdk.cli.root import unhurried
 from edge_sdk.cli.run_settings import config_file, rereading, run_settings
 from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig

@@ -12,7 +12,7 @@ import click
 from edge_sdk.cli.options import echo_json
 from edge_sdk.core.errors import EdgeError, printable
 from edge_sdk.core.logs import counted
-from edge_sdk.service.check import Checked, CheckedPipeline, Problem
+from edge_sdk.service.check import Checked, CheckedPipeline, ConfigProblem
 
 _WIDEST = 100  # columns: longer lines are hard to read
 _LABEL = 11  # columns
@@ -73,7 +73,7 @@ def _checked(options: dict[str, object], path: Path | None) -> Checked:
         else:
             settings = run_settings_of(read_config(path), warnings.append, excuse=problems.append)
     except EdgeError as cause:
-        return Checked(problems=tuple(Problem(cause.exit_code, line) for line in str(cause).splitlines()))
+        return Checked(problems=tuple(ConfigProblem(cause.exit_code, line) for line in str(cause).splitlines()))
     return check_run(settings, problems, [line.removeprefix("warning: ") for line in warnings])
 
 

@@ -28,7 +28,7 @@ from edge_sdk.sources.location import SourceOptions, redact
 from edge_sdk.sources.opening import open_source
 from edge_sdk.tuning.candidates import SECONDS, Limits, Tuned, figures
 from edge_sdk.tuning.measurement import Candidate, Measurement
-from edge_sdk.tuning.records import Machine
+from edge_sdk.tuning.records import TunedMachine
 from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
 
 _FPS = 30.0
@@ -136,7 +136,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[Candidate], None]]:
 def _show(bundle: Bundle, tuned: Tuned, *, only_variant: bool) -> None:
     limit = "" if tuned.limits.cpu_share is None else f", CPU at most {100 * tuned.limits.cpu_share:.0f} % of a core"
     click.echo(f"{bundle.manifest.name} {bundle.manifest.version} at {tuned.fps:g} frames a second")
-    machine = Machine.here()
+    machine = TunedMachine.here()
     runtime = f"ONNX Runtime {machine.onnxruntime}"
     click.echo(f"{machine.cpu.name}, {machine.allowed} of {machine.logical} cores, {runtime}")
     click.echo(f"budget {tuned.limits.budget_ms:g} ms{limit}; quality is {tuned.metric}\n")

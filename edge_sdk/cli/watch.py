@@ -26,7 +26,7 @@ from edge_sdk.core.errors import PublishError
 from edge_sdk.core.threads import Stop, stopping_on_signals
 from edge_sdk.fleet.coco import CocoWriter
 from edge_sdk.fleet.fleet import CameraView, DeviceView, Fleet
-from edge_sdk.fleet.messages import Address, columns_of, filters, fitted, padded, plain, read, record_of
+from edge_sdk.fleet.messages import DeviceAddress, columns_of, filters, fitted, padded, plain, read, record_of
 from edge_sdk.messages.schema import DetectionMessage
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class _Connection:
 
     def change(self, state: str, detail: str) -> None:
         """Take a new state of the connection; called from the subscriber's thread."""
-        from edge_sdk.publishing.tls import refusal
+        from edge_sdk.publishing.tls import trust_refusal
 
         if state == "closed":
             return
@@ -126,7 +126,7 @@ class _Connection:
         if self.is_online:
             self.words = "online" + (f" ({detail})" if detail else "")
         else:
-            trouble = refusal(plain(detail)) if state == "refused" else plain(detail)
+            trouble = trust_refusal(plain(detail)) if state == "refused" else plain(detail)
             if state == "refused" and not self._was_online:
                 self.words = trouble  # it ends here, which is said then
                 return
@@ -211,7 +211,7 @@ class _Watch:
     def _take(self, incoming: Incoming) -> None:
         now = _now()
         self._messages += 1
-        address = Address.of(incoming.topic, self._prefix)
+        address = DeviceAddress.of(incoming.topic, self._prefix)
         if self._as_json:
             click.echo(record_of(incoming.topic, incoming.payload, incoming.qos, now, address, retain=incoming.retain))
             if self._coco is None:

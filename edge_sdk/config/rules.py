@@ -12,14 +12,7 @@ from functools import partial
 
 import msgspec
 
-from edge_sdk.config.schema import (
-    PASSWORD_KEYS,
-    TLS_KEYS,
-    Config,
-    MqttConfig,
-    PipelineConfig,
-    password_keys,
-)
+from edge_sdk.config.schema import PASSWORD_KEYS, TLS_KEYS, Config, MqttConfig, PipelineConfig, password_keys
 from edge_sdk.core.errors import CameraError, EdgeError
 from edge_sdk.core.machine import configured
 from edge_sdk.core.toml import entry_label, nearest, problems, shown

@@ -15,7 +15,7 @@ from typing import IO, Any
 import msgspec
 
 from edge_sdk.core.errors import OutputError, UsageError
-from edge_sdk.fleet.messages import Address
+from edge_sdk.fleet.messages import DeviceAddress
 from edge_sdk.messages.schema import DetectionMessage
 
 MOST_CATEGORIES = 10_000
@@ -64,7 +64,7 @@ class CocoWriter:
             self.discard()
             raise OutputError(f"{path}: cannot be written: {cause.strerror}") from cause
 
-    def add(self, address: Address, message: DetectionMessage) -> None:
+    def add(self, address: DeviceAddress, message: DetectionMessage) -> None:
         """Write one frame's detections.
 
         Raises:

@@ -15,11 +15,11 @@ from typing import TypeVar
 from msgspec import UnsetType
 
 from edge_sdk.fleet.messages import (
-    Address,
+    DeviceAddress,
     EventNote,
     Message,
     Removed,
-    Snapshot,
+    SnapshotNote,
     Unread,
     event_words,
     model_words,
@@ -27,13 +27,7 @@ from edge_sdk.fleet.messages import (
     result_labels,
     result_words,
 )
-from edge_sdk.messages.schema import (
-    CameraState,
-    ResultMessage,
-    StateMessage,
-    StatusMessage,
-    TelemetryMessage,
-)
+from edge_sdk.messages.schema import CameraState, ResultMessage, StateMessage, StatusMessage, TelemetryMessage
 
 _RATE_WINDOW = 30  # results
 _SILENT_S = 5.0
@@ -203,7 +197,7 @@ class Fleet:
         self.devices: dict[tuple[str, str], DeviceView] = {}
         self.left_out = self.unread = self.lost = 0
 
-    def take(self, address: Address, message: Message, now: datetime, *, is_retained: bool) -> list[str]:
+    def take(self, address: DeviceAddress, message: Message, now: datetime, *, is_retained: bool) -> list[str]:
         """Take one message.
 
         Args:
@@ -244,21 +238,25 @@ class Fleet:
             return _news(device, None, "throttled", throttled, f"held back: {throttled}" if throttled else "", first="")
         return self._of_camera(address, device, message, now)
 
-    def _removed(self, address: Address, device: DeviceView) -> list[str]:
+    def _removed(self, address: DeviceAddress, device: DeviceView) -> list[str]:
         """Remove a device whose status somebody removed at the broker."""
         if address.kind != "status":
             return []
         del self.devices[address.site, address.device]
         return [f"{device.name}: removed, its status is no more at the broker"]
 
-    def _device(self, address: Address) -> DeviceView | None:
+    def _device(self, address: DeviceAddress) -> DeviceView | None:
         key = (address.site, address.device)
         if key not in self.devices and (len(self.devices) >= MOST_DEVICES or max(map(len, key)) > LONGEST_NAME):
             return None
         return self.devices.setdefault(key, DeviceView(*key))
 
     def _of_camera(
-        self, address: Address, device: DeviceView, message: ResultMessage | EventNote | Snapshot, now: datetime
+        self,
+        address: DeviceAddress,
+        device: DeviceView,
+        message: ResultMessage | EventNote | SnapshotNote,
+        now: datetime,
     ) -> list[str]:
         camera = device.camera(address.camera)
         if camera is None:
@@ -270,7 +268,7 @@ class Fleet:
                 return []
             camera.note = event_words(message, now)
             return [f"{where}: event: {camera.note}"]
-        if isinstance(message, Snapshot):
+        if isinstance(message, SnapshotNote):
             camera.note = f"snapshot of {message.size / 1000:.0f} kB"
             return [f"{where}: {camera.note}"]
         words = result_words(message)

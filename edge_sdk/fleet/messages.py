@@ -41,7 +41,7 @@ _LONGEST = 40  # characters of a label
 _LATE_S = 10.0  # from here on an event is told with its age: less may be the difference of two clocks
 
 
-class Address(NamedTuple):
+class DeviceAddress(NamedTuple):
     """PREFIX/SITE/DEVICE/KIND or PREFIX/SITE/DEVICE/KIND/CAMERA; camera is empty for what is the device's own."""
 
     site: str
@@ -50,7 +50,7 @@ class Address(NamedTuple):
     camera: str = ""
 
     @classmethod
-    def of(cls, topic: str, prefix: str) -> Address | None:
+    def of(cls, topic: str, prefix: str) -> DeviceAddress | None:
         """Read a topic; None where no device publishes there."""
         levels = topic[len(prefix) + 1 :].split("/")
         if not topic.startswith(f"{prefix}/") or len(levels) < 3 or levels[2] not in _LEVELS:
@@ -91,7 +91,7 @@ class EventNote(msgspec.Struct, frozen=True):
     clock: str = ""
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class SnapshotNote(msgspec.Struct, frozen=True):
     """A picture of so many bytes."""
 
     size: int
@@ -108,7 +108,7 @@ class Unread(msgspec.Struct, frozen=True):
 
 
 Message: TypeAlias = (
-    ResultMessage | StatusMessage | StateMessage | TelemetryMessage | EventNote | Snapshot | Removed | Unread
+    ResultMessage | StatusMessage | StateMessage | TelemetryMessage | EventNote | SnapshotNote | Removed | Unread
 )
 
 _DECODERS: dict[str, msgspec.json.Decoder[Message]] = {
@@ -125,7 +125,7 @@ def read(kind: str, payload: bytes) -> Message:
         payload: its bytes, from anybody.
     """
     if kind == "snapshot":
-        return Snapshot(len(payload))
+        return SnapshotNote(len(payload))
     if not payload:
         return Removed()
     if len(payload) > LARGEST:
@@ -151,7 +151,9 @@ class _Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     base64: str | None = None
 
 
-def record_of(topic: str, payload: bytes, qos: int, at: datetime, address: Address | None, *, retain: bool) -> bytes:
+def record_of(
+    topic: str, payload: bytes, qos: int, at: datetime, address: DeviceAddress | None, *, retain: bool
+) -> bytes:
     """Write one message as one line of JSON, without its end.
 
     Args:

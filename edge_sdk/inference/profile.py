@@ -15,7 +15,7 @@ _KERNEL = "_kernel_time"
 _RUN = "model_run"
 
 
-class Event(msgspec.Struct):
+class ProfileEvent(msgspec.Struct):
     """One line of ONNX Runtime's profile.
 
     Attributes:
@@ -88,7 +88,7 @@ class Profile(msgspec.Struct, frozen=True):
     operators: tuple[OperatorTime, ...]
 
 
-def profile_of(events: Sequence[Event], warm_up: int = 0) -> Profile:
+def profile_of(events: Sequence[ProfileEvent], warm_up: int = 0) -> Profile:
     """Make a profile of a session's events.
 
     Args:
@@ -130,7 +130,7 @@ def _operators(nodes: Sequence[NodeTime]) -> tuple[OperatorTime, ...]:
     return tuple(sorted(found, key=lambda operator: -operator.ms))
 
 
-def _own_times(kernels: Sequence[Event]) -> Iterator[tuple[Event, int]]:
+def _own_times(kernels: Sequence[ProfileEvent]) -> Iterator[tuple[ProfileEvent, int]]:
     """Return each kernel with its duration less that of kernels inside it on the same thread: a loop's body, a branch.
 
     Args:

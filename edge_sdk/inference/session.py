@@ -23,7 +23,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.golden import largest_difference
 from edge_sdk.core.errors import BundleError, HungRunError, IncompatibleError, OutputError, SessionError, first_line
 from edge_sdk.core.frame import Inferred, Prepared, Tensor
-from edge_sdk.inference.profile import Event
+from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk.inference.runtime import extension_libraries, onnxruntime_version, open_inference, operator_libraries
 from edge_sdk.inference.settings import UNKNOWN_LIMIT_S, SessionSettings
 from edge_sdk.inference.watchdog import guarded
@@ -271,7 +271,7 @@ class Session:
         self._proof.is_given = True
         return worst
 
-    def stop_profile(self) -> list[Event]:
+    def stop_profile(self) -> list[ProfileEvent]:
         """Stop profiling and return all events since it was opened with `profile_prefix`; the file is removed.
 
         Raises:
@@ -279,7 +279,7 @@ class Session:
         """
         profile = Path(self.inference.end_profiling())
         try:
-            return msgspec.json.decode(profile.read_bytes(), type=list[Event])
+            return msgspec.json.decode(profile.read_bytes(), type=list[ProfileEvent])
         except (OSError, msgspec.DecodeError) as cause:
             raise OutputError(f"{profile}: not the whole profile of a run; check the space on its disk") from cause
         finally:

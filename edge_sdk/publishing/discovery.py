@@ -82,7 +82,7 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True):
     has_pictures: bool = False
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class DiscoveredMachine(msgspec.Struct, frozen=True, kw_only=True):
     """What Home Assistant is told of the machine.
 
     Attributes:
@@ -159,7 +159,9 @@ class Discovery:
         self._announced |= dict(list(new.items())[:room])
         return bool(new) and room > 0
 
-    def message(self, cameras: Iterable[Camera], awaited: Iterable[str] = (), machine: Machine | None = None) -> bytes:
+    def message(
+        self, cameras: Iterable[Camera], awaited: Iterable[str] = (), machine: DiscoveredMachine | None = None
+    ) -> bytes:
         """Make the message, JSON; it removes entities that an earlier one had and this one does not.
 
         Args:
@@ -167,7 +169,7 @@ class Discovery:
             awaited: names of others, of which nothing is known yet: their entities are left as they are.
             machine: on which this runs; by default one of which all can be read.
         """
-        machine = machine or Machine()
+        machine = machine or DiscoveredMachine()
         entities = self._of_machine(machine)
         for camera in cameras:
             camera_id = _told_apart(camera.name, _NOT_IN_AN_ID)
@@ -204,7 +206,7 @@ class Discovery:
     def _online(self) -> Entity:
         return {"topic": self._topics.status, "value_template": field("status")}
 
-    def _of_machine(self, machine: Machine) -> dict[str, Entity]:
+    def _of_machine(self, machine: DiscoveredMachine) -> dict[str, Entity]:
         if not machine.has_temperature:
             return {}
         temperature = {

@@ -21,14 +21,21 @@ from edge_sdk.core.protocols import Event
 from edge_sdk.messages.encoder import EventEncoder, ResultEncoder
 from edge_sdk.messages.schema import Message
 from edge_sdk.messages.topics import check_name
-from edge_sdk.publishing.publisher import CameraSequence, CameraSequences, LinesStats, Publisher, Stream, StreamStats
+from edge_sdk.publishing.publisher import (
+    CameraSequence,
+    CameraSequences,
+    LinesStats,
+    ResultPublisher,
+    Stream,
+    StreamStats,
+)
 from edge_sdk.publishing.queues import MemoryOutbox
 
 _LOOK_S = 0.05  # how often a wait looks whether it should go on
 _RETRY_S = 0.01  # until a file that does not block is tried again
 
 
-class JsonLinesPublisher(Publisher):
+class JsonLinesPublisher(ResultPublisher):
     """Writes one line a result, from a thread of its own, which starts at once; see `Publisher`.
 
     Args:

@@ -175,7 +175,7 @@ class Stream(Protocol):
         return
 
 
-class Publisher(Protocol):
+class ResultPublisher(Protocol):
     """Takes the results of all cameras of a device, and brings them away in a thread of its own."""
 
     def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
@@ -396,7 +396,7 @@ class MqttStream(Stream):
             self._session.notify()
 
 
-class MqttPublisher(Publisher):
+class MqttPublisher(ResultPublisher):
     """Publishes over one MQTT connection from a thread of its own, which starts at once; see `Publisher`.
 
     Args:

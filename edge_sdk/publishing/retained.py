@@ -19,15 +19,7 @@ from typing import Literal
 import msgspec
 
 from edge_sdk.core.errors import one_line
-from edge_sdk.messages.schema import (
-    CameraState,
-    Identity,
-    Message,
-    MessageKind,
-    ModelRef,
-    StateMessage,
-    StatusMessage,
-)
+from edge_sdk.messages.schema import CameraState, Identity, Message, MessageKind, ModelRef, StateMessage, StatusMessage
 from edge_sdk.messages.topics import Topics
 
 _EVERY_S = 1.0

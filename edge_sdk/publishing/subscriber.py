@@ -29,7 +29,7 @@ _LONGEST_PAUSE_S = 5.0  # between connections: somebody sits before the screen
 _END_S = 1.0
 
 
-class Backlog:
+class ReceiveQueue:
     """Messages that wait for their reader, bounded by their number and their bytes; one thread puts, one takes.
 
     Args:
@@ -103,7 +103,7 @@ class Subscriber:
         self._settings, self._topics, self._on_state = settings, tuple(topics), on_state
         self._fallback = ProtocolFallback(settings.protocol)
         self._backoff = Backoff(longest_s=_LONGEST_PAUSE_S)
-        self._backlog = Backlog()
+        self._backlog = ReceiveQueue()
         self._wakeup = Wakeup()
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="edge-listen", daemon=True)

@@ -312,7 +312,7 @@ def _read(path: Path, what: str) -> bytes:
         raise UsageError(f"{path}: {what} cannot be read: {cause.strerror}") from None
 
 
-def refusal(detail: str) -> str:
+def trust_refusal(detail: str) -> str:
     """Say for people who refuses whom, before somebody mends something.
 
     Args:

@@ -35,7 +35,7 @@ from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.messages.topics import check_name
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.publishing.tls import check_authorities, valid_until
+from edge_sdk.publishing.tls import valid_until
 from edge_sdk.service.home_assistant import unknown_home_labels
 from edge_sdk.service.pipeline import unknown_labels
 from edge_sdk.service.settings import PipelineSettings, RunSettings
@@ -43,13 +43,13 @@ from edge_sdk.sources.location import IMAGE_SUFFIXES, SourceOptions, add_passwor
 from edge_sdk.sources.opening import DEVICE, IMAGES, STREAM, SourceKind, check_location, kind_of
 from edge_sdk.tuning.candidates import Limits, figures
 from edge_sdk.tuning.measurement import Candidate
-from edge_sdk.tuning.records import Machine, Record, Records, Request
+from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+class ConfigProblem(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that is wrong with a run.
 
     Attributes:
@@ -63,7 +63,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     keeps_from_running: bool = True
 
     @classmethod
-    def of(cls, error: EdgeError) -> Problem:
+    def of(cls, error: EdgeError) -> ConfigProblem:
         """Make one of an error, in the error's words."""
         return cls(error.exit_code, str(error), not isinstance(error, LabelError))
 
@@ -120,7 +120,7 @@ class CheckedPipeline(msgspec.Struct, frozen=True, kw_only=True):
     event_topic: str | None
     snapshot_topic: str | None
     events: tuple[str, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[ConfigProblem, ...]
 
 
 class CheckedBroker(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     home_assistant: str | None = None
     trusted_keys: tuple[Path, ...] = ()
     pipelines: tuple[CheckedPipeline, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ConfigProblem, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -175,7 +175,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         """Exit code of the worst problem; 0 without any."""
         return min((problem.exit_code for problem in self.all_problems()), key=worst_first, default=0)
 
-    def all_problems(self) -> list[Problem]:
+    def all_problems(self) -> list[ConfigProblem]:
         """Return the problems of the run and of its streams."""
         return [*self.problems, *(problem for pipeline in self.pipelines for problem in pipeline.problems)]
 
@@ -218,7 +218,7 @@ def check_run(settings: RunSettings, problems: Iterable[EdgeError] = (), warning
         home_assistant=_home_assistant(settings),
         trusted_keys=files,
         pipelines=checked_pipelines,
-        problems=tuple(map(Problem.of, found)),
+        problems=tuple(map(ConfigProblem.of, found)),
         warnings=tuple(warned),
     )
 
@@ -321,7 +321,7 @@ def _pipeline(settings: PipelineSettings, broker: MqttSettings | None, bundles: 
         event_topic=topics.of("event", settings.camera) if topics is not None and settings.events else None,
         snapshot_topic=topics.of("snapshot", settings.camera) if topics is not None and settings.snapshots else None,
         events=tuple(label for rule in settings.events for label in rule.labels),
-        problems=tuple(map(Problem.of, found)),
+        problems=tuple(map(ConfigProblem.of, found)),
     )
 
 
@@ -336,9 +336,9 @@ def _check_source(settings: PipelineSettings) -> SourceKind:
     if kind is STREAM:
         add_password(location, settings.source_password.reveal() if settings.source_password else None)
         if settings.source_options.tls_ca_file is not None:
-            from edge_sdk.sources.relay import check_authorities  # its import of ssl, for the few that need it
+            from edge_sdk.sources.relay import check_camera_authorities  # its import of ssl, for the few that need it
 
-            check_authorities(settings.source_options.tls_ca_file)
+            check_camera_authorities(settings.source_options.tls_ca_file)
         return kind
     if kind.opener and kind is not DEVICE:
         check_location(location)
@@ -395,7 +395,7 @@ def _remembered(settings: PipelineSettings, bundle: Bundle) -> Record | None:
         limits=Limits(settings.latency_ms or manifest.latency_budget_ms, settings.cpu_share),
     )
     try:
-        record = Records(state_folder() / "tuning").recall(bundle, request, Machine.here())
+        record = Records(state_folder() / "tuning").recall(bundle, request, TunedMachine.here())
     except EdgeError:  # there is no place where it could be
         return None
     return record if isinstance(record, Record) else None

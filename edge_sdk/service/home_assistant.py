@@ -16,7 +16,7 @@ from edge_sdk.events.rules import missing_labels
 from edge_sdk.messages.commands import CommandClass
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
-from edge_sdk.publishing.discovery import Camera, Discovery, HomeAssistantSettings, Machine
+from edge_sdk.publishing.discovery import Camera, DiscoveredMachine, Discovery, HomeAssistantSettings
 from edge_sdk.service.output import Output
 from edge_sdk.service.runner import Controls
 
@@ -68,7 +68,7 @@ class HomeAssistantReporter:
         self._discovery = Discovery(settings, topics, allowed, edge_sdk.__version__)
         self.topics = self._discovery.topics_heard
         self._topics = topics
-        self._told: tuple[tuple[Camera, ...], tuple[str, ...], Machine] | None = None
+        self._told: tuple[tuple[Camera, ...], tuple[str, ...], DiscoveredMachine] | None = None
         self._teller: object = None
         self._repeat_at: float | None = None
         self._settings = settings
@@ -92,7 +92,7 @@ class HomeAssistantReporter:
         if broker is None:
             return
         names = tuple(cameras)
-        told = (*self._cameras(names), Machine(hardware=_hardware(), has_temperature=output.has_temperature))
+        told = (*self._cameras(names), DiscoveredMachine(hardware=_hardware(), has_temperature=output.has_temperature))
         if told != self._told or broker is not self._teller:
             self._told, self._teller = told, broker
             payload = self._discovery.message(*told) if self._is_enabled else b""

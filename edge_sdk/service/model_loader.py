@@ -316,7 +316,7 @@ def _brief(taken: VariantTime) -> str:
     return f"{taken.variant} takes {taken.least_ms:.3g} ms on {counted(taken.threads, 'thread')}"
 
 
-def refusal(bundle: Bundle, start: StartChoice, budget_ms: float, *, fixed: bool) -> LatencyGateError:
+def budget_refusal(bundle: Bundle, start: StartChoice, budget_ms: float, *, fixed: bool) -> LatencyGateError:
     """Make the error that says, with the numbers, that the budget cannot be kept."""
     fastest = min(start.too_slow, key=lambda t: t.least_ms)
     which = "its fastest model, " if len(start.too_slow) > 1 else ""

@@ -26,11 +26,11 @@ from edge_sdk.inference.runtime import Shortfalls
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.inference.trial import prove_here
-from edge_sdk.loop import Budget, Loop, Supervisor, Tick
+from edge_sdk.loop import Budget, Loop, LoopObserver, Tick
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Running
 from edge_sdk.publishing.publisher import Stream
-from edge_sdk.service.model_loader import LIMIT_S, Loaded, Loader, choose_start, refusal
+from edge_sdk.service.model_loader import LIMIT_S, Loaded, Loader, budget_refusal, choose_start
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.service.shared import Shared, TuningLock
 from edge_sdk.sources.opening import IMAGES, kind_of
@@ -314,7 +314,7 @@ class ModelSelector:
         if start.fits and threads != by_choice:
             _log.info(f"{variant} runs on {counted(threads, 'thread')} here, not on {by_choice}: {self._reason}")
         if not start.fits:
-            complaint = refusal(self._led, start, self._budget_ms, fixed=fixed)
+            complaint = budget_refusal(self._led, start, self._budget_ms, fixed=fixed)
             if paced and not self._settings.best_effort:
                 raise complaint
             _log.warning(str(complaint))
@@ -331,7 +331,7 @@ class ModelSelector:
         encoder: ResultEncoder,
         stream: Stream,
         source: OpenedSource,
-    ) -> list[Supervisor]:
+    ) -> list[LoopObserver]:
         """Return the supervisors that choose the loop's models from here on; none where images come in turn.
 
         Args:

@@ -30,13 +30,13 @@ from edge_sdk.publishing.publisher import (
     LAST_COMMIT_S,
     LinesStats,
     MqttPublisher,
-    Publisher,
     PublisherStats,
+    ResultPublisher,
     Stream,
     load_client,
 )
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.publishing.tls import own_expiry, refusal
+from edge_sdk.publishing.tls import own_expiry, trust_refusal
 from edge_sdk.service.settings import RunSettings
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Output:
         self._settings, self._is_stopped = settings, is_stopped
         self._receiver, self._make_link = receiver, make_link
         self._lock = threading.Lock()
-        self._publisher: Publisher | None = None
+        self._publisher: ResultPublisher | None = None
         self._streams: dict[str, Stream] = {}
         self._warnings: dict[str, str] = {}
         self._events: EventOutbox | None = None  # until there is a publisher, those of the one before
@@ -173,7 +173,7 @@ class Output:
         elif self._publisher is not None:
             self._publisher.close(timeout_s)
 
-    def _opened(self) -> Publisher:
+    def _opened(self) -> ResultPublisher:
         mqtt = self._settings.mqtt
         if mqtt is not None:
             versions = {"edge-sdk": edge_sdk.__version__, "onnxruntime": onnxruntime_version()}
@@ -222,7 +222,7 @@ class Output:
             what = detail if detail.startswith(_HEARD) else f"not reachable ({detail})"
             _log.info(f"broker {address}: {what}, trying again")
         elif state == "refused":
-            _log.info(f"broker {address}: {refusal(detail)}, trying again")
+            _log.info(f"broker {address}: {trust_refusal(detail)}, trying again")
         elif state == "online":
             waiting = 0 if detail else self._waiting()
             waited = f"; {counted(waiting, 'event')} waited for it" if waiting > 0 else ""

@@ -21,7 +21,7 @@ from edge_sdk.core.frame import Image, Result
 from edge_sdk.core.protocols import Sink
 from edge_sdk.core.threads import Stop
 from edge_sdk.inference.stages import Stages
-from edge_sdk.loop import Budget, Loop, RunRecord, Supervisor, Tick
+from edge_sdk.loop import Budget, Loop, LoopObserver, RunRecord, Tick
 from edge_sdk.messages.commands import SLOWEST_FPS, CommandClass
 from edge_sdk.messages.schema import CameraHealth, ControlState
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream, StreamStats
@@ -270,7 +270,7 @@ class PipelineRunner:
         self._faults = FrameFaults(self._record, stream.warn)
         viewer = ResultViewer(controls, stream)
         self.loop = Loop(source, stages, stream, budget, observers=[self._record, viewer, *observers])
-        self._supervisors: list[Supervisor] = [
+        self._supervisors: list[LoopObserver] = [
             self._record,
             self._faults,
             Undecodable(lambda: source.stats, stream.warn),
@@ -284,7 +284,7 @@ class PipelineRunner:
         self.first_result_ns = 0
         self.ended_by: str | None = None
 
-    def run(self, stop: Stop, progress: Progress, steer: Callable[[], list[Supervisor]], *, rare_lines: bool) -> None:
+    def run(self, stop: Stop, progress: Progress, steer: Callable[[], list[LoopObserver]], *, rare_lines: bool) -> None:
         """Step until the source ends, its limit is reached or `stop` is asked.
 
         Args:

@@ -26,7 +26,7 @@ from edge_sdk.sources.slot import Slot, SourceStatus, ThreadedSource
 _WAITED = 0.5  # a grab that took this share of a frame period waited for the camera, so nothing was buffered
 
 
-class Backlog:
+class FrameBacklog:
     """Says when a frame of a stream was captured.
 
     Args:
@@ -189,7 +189,7 @@ class LiveSource(ThreadedSource):
         """Put every frame into the slot; returns why there is no more."""
         rate, self.remarks = Rate(capture.fps), capture.remarks
         self.fps = capture.fps
-        backlog = Backlog(capture.buffered_since_ns, capture.fps, comes_with_next=capture.comes_with_next)
+        backlog = FrameBacklog(capture.buffered_since_ns, capture.fps, comes_with_next=capture.comes_with_next)
         unreadable_in_a_row = 0
         asked_ns = self._heard_ns = time.monotonic_ns()
         self._is_reading = True

@@ -269,7 +269,7 @@ def pattern_of(location: str) -> tuple[tuple[int, int] | None, float | None]:
     return size_wh, None if fps is None else float(fps)
 
 
-class Address(msgspec.Struct, frozen=True):
+class SourceAddress(msgspec.Struct, frozen=True):
     """The address of a URL's server.
 
     Attributes:
@@ -301,7 +301,7 @@ class Address(msgspec.Struct, frozen=True):
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def address_of(url: str) -> Address:
+def address_of(url: str) -> SourceAddress:
     """Take the address of its server out of a URL, without the login.
 
     Raises:
@@ -317,7 +317,7 @@ def address_of(url: str) -> Address:
         port = 0
     if not port or not parts.hostname:
         raise CameraError(f"{redact(url)}: no host, or no possible port (1 to 65535), in this address")
-    return Address(scheme.lower(), parts.hostname, port, tail)
+    return SourceAddress(scheme.lower(), parts.hostname, port, tail)
 
 
 def through(url: str, scheme: str, authority: str) -> str:

@@ -35,7 +35,7 @@ import msgspec
 
 from edge_sdk.core.errors import CameraError, UsageError
 from edge_sdk.core.files import LIST_BYTES, read_regular
-from edge_sdk.sources.location import Address, SourceOptions, UntrustedError, address_of, bare_fingerprint, redact
+from edge_sdk.sources.location import SourceAddress, SourceOptions, UntrustedError, address_of, bare_fingerprint, redact
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def _no_answer(options: SourceOptions) -> str:
     return f"no answer within {options.open_timeout_s:g} s"
 
 
-def connect(address: Address, options: SourceOptions) -> socket.socket:
+def connect(address: SourceAddress, options: SourceOptions) -> socket.socket:
     """Connect to a camera and, for rtsps and https, verify its certificate.
 
     Args:
@@ -89,7 +89,7 @@ def connect(address: Address, options: SourceOptions) -> socket.socket:
         raise
 
 
-def check_authorities(file: Path) -> None:
+def check_camera_authorities(file: Path) -> None:
     """Check that a file of certificate authorities can be read.
 
     Raises:
@@ -120,7 +120,9 @@ def finished(step: Callable[[], T], connection: socket.socket, deadline_s: float
             raise TimeoutError
 
 
-def _encrypted(connection: socket.socket, address: Address, options: SourceOptions, deadline_s: float) -> ssl.SSLSocket:
+def _encrypted(
+    connection: socket.socket, address: SourceAddress, options: SourceOptions, deadline_s: float
+) -> ssl.SSLSocket:
     context = _context(options)
     try:
         encrypted = context.wrap_socket(connection, server_hostname=address.name, do_handshake_on_connect=False)
@@ -181,7 +183,7 @@ def _fingerprint(encrypted: ssl.SSLSocket) -> str:
     return ":".join(digest[at : at + 2] for at in range(0, len(digest), 2))
 
 
-def _mistrust(error: ssl.SSLCertVerificationError, address: Address, options: SourceOptions) -> str:
+def _mistrust(error: ssl.SSLCertVerificationError, address: SourceAddress, options: SourceOptions) -> str:
     now = f"; this device's clock says {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
     why = error.verify_message.rstrip(".") + (now if error.verify_code in _DATES else "")
     return (
@@ -190,7 +192,7 @@ def _mistrust(error: ssl.SSLCertVerificationError, address: Address, options: So
     )
 
 
-def _shown(address: Address, options: SourceOptions) -> str:
+def _shown(address: SourceAddress, options: SourceOptions) -> str:
     """Return the fingerprint of a certificate that was refused: Python tells it only where nothing is verified."""
     blind = msgspec.structs.replace(options, tls_fingerprint=None, tls_ca_file=None, tls_verify=False)
     try:
@@ -242,7 +244,7 @@ class Relay:
         CameraError: see `connect`; or the device has no loopback interface, or no descriptor left.
     """
 
-    def __init__(self, address: Address, options: SourceOptions) -> None:
+    def __init__(self, address: SourceAddress, options: SourceOptions) -> None:
         self.address, self._options = address, options
         self.scheme = address.scheme.removesuffix("s")
         self.trouble: CameraError | None = None
@@ -299,7 +301,7 @@ class Relay:
         self.address = target
         return f"{self.scheme}://{self.authority}{target.target}"
 
-    def _server_of(self, location: str) -> Address | None:
+    def _server_of(self, location: str) -> SourceAddress | None:
         """Return the server that a redirect leads to; None where it may not."""
         try:
             there, here = address_of(location), self.address

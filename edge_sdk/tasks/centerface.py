@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import NO_CANDIDATES, Candidates, corner_boxes, level_size, sizes_of
-from edge_sdk.tasks.outputs import Decoder, Layout, Output, Shape
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
 _STRIDE = 4
@@ -48,8 +48,8 @@ class CenterFace:
 
 def _layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     width, height = level_size(spec.input.size_wh, _STRIDE)
-    pair = Output((1, 2, height, width), None)
-    return [(Output((1, label_count, height, width)), pair, pair)]
+    pair = ModelOutput((1, 2, height, width), None)
+    return [(ModelOutput((1, label_count, height, width)), pair, pair)]
 
 
 CENTERFACE = Decoder(

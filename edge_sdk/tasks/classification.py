@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Classification, Inferred
-from edge_sdk.tasks.outputs import Decoder, Layout, Output, Shape
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import ClassificationSpec, TaskSpec
 
 Floats = NDArray[np.float32]
@@ -70,7 +70,7 @@ def _pick(probabilities: Floats, top: NDArray[np.int64]) -> Floats:
 
 
 def _layouts(_spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(Output((1, label_count)),)]
+    return [(ModelOutput((1, label_count)),)]
 
 
 LOGITS = Decoder(

@@ -15,7 +15,7 @@ from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.centerface import CENTERFACE
 from edge_sdk.tasks.classification import LOGITS, SOFTMAX
 from edge_sdk.tasks.nanodet import NANODET
-from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, Output, Shape
+from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, Task, TaskSpec
 from edge_sdk.tasks.ssd import SSD
 from edge_sdk.tasks.yolo import YOLOV4, YOLOV5, YOLOV8
@@ -24,8 +24,8 @@ from edge_sdk.tasks.yolox import YOLOX
 
 def _score_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence[Layout]:
     """Expect one score a class and cell, in planes or cell by cell; the likelier has the input's proportions."""
-    planes = Output((1, label_count, ROWS, COLUMNS), class_axis=1)
-    cells = Output((1, ROWS, COLUMNS, label_count), class_axis=3)
+    planes = ModelOutput((1, label_count, ROWS, COLUMNS), class_axis=1)
+    cells = ModelOutput((1, ROWS, COLUMNS, label_count), class_axis=3)
     choices = [planes, cells] if spec.input.layout == "NCHW" else [cells, planes]
     first = got[0] if got else ()
     return [(output,) for output in sorted(choices, key=lambda o: not o.covers(first, spec.input.size_wh))]
@@ -45,7 +45,7 @@ def _make_scores(_spec: TaskSpec, label_count: int, layout: Layout) -> Any:
 
 
 def _id_layouts(_spec: TaskSpec, _label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(Output((1, ROWS, COLUMNS), None),), (Output((1, 1, ROWS, COLUMNS), None),)]
+    return [(ModelOutput((1, ROWS, COLUMNS), None),), (ModelOutput((1, 1, ROWS, COLUMNS), None),)]
 
 
 def _make_ids(_spec: TaskSpec, label_count: int, _layout: Layout) -> Any:

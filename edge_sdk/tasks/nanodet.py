@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import NO_CANDIDATES, Candidates, cell_count, cells_of, rows_of
-from edge_sdk.tasks.outputs import Decoder, Layout, Output, Shape
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
 _STRIDES = (8, 16, 32)
@@ -85,12 +85,14 @@ def _layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequenc
     input_wh, sides = spec.input.size_wh, 4 * (spec.detection.reg_max + 1)
     levels = [cell_count(input_wh, stride) for stride in _STRIDES]
     plus = cell_count(input_wh, *_PLUS_STRIDES)
-    flat = (*(Output((n, label_count)) for n in levels), *(Output((n, sides), None) for n in levels))
+    flat = (*(ModelOutput((n, label_count)) for n in levels), *(ModelOutput((n, sides), None) for n in levels))
     batched = (
-        *(Output((1, n, label_count), class_axis=2) for n in levels),
-        *(Output((1, n, sides), None) for n in levels),
+        *(ModelOutput((1, n, label_count), class_axis=2) for n in levels),
+        *(ModelOutput((1, n, sides), None) for n in levels),
     )
-    joined = [(Output((1, count, label_count + sides), class_axis=2, others=sides),) for count in (plus, sum(levels))]
+    joined = [
+        (ModelOutput((1, count, label_count + sides), class_axis=2, others=sides),) for count in (plus, sum(levels))
+    ]
     return [flat, batched, *joined]
 
 

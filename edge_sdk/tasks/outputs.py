@@ -21,7 +21,7 @@ ROWS, COLUMNS = "H", "W"
 """In an expected shape: as many rows and columns of cells as the model has."""
 
 
-class Output(msgspec.Struct, frozen=True):
+class ModelOutput(msgspec.Struct, frozen=True):
     """What a decoder expects of one output.
 
     Attributes:
@@ -70,7 +70,7 @@ class Output(msgspec.Struct, frozen=True):
         return f"{size} = {self.anchors} * ({inner})" if self.anchors > 1 else f"{size} = {inner}"
 
 
-Layout: TypeAlias = tuple[Output, ...]
+Layout: TypeAlias = tuple[ModelOutput, ...]
 """The outputs that a decoder reads together, in the decoder's own order."""
 
 
@@ -132,7 +132,9 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
             and all(output.covers(got[place], spec.input.size_wh) for output, place in zip(*found, strict=True))
         )
 
-    def class_outputs(self, spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Iterator[tuple[Output, int]]:
+    def class_outputs(
+        self, spec: TaskSpec, label_count: int, got: Sequence[Shape]
+    ) -> Iterator[tuple[ModelOutput, int]]:
         """Give what may hold the classes, in the model's order, each with the place of the output that may be it."""
         got = self.readable(got)
         layouts = self.layouts(spec, label_count, got)
@@ -162,7 +164,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(places)
 
 
-def _holds_no_classes(layout: Layout, output: Output, shape: Shape) -> bool:
+def _holds_no_classes(layout: Layout, output: ModelOutput, shape: Shape) -> bool:
     """Whether an output's size says that it is one of those that hold no classes."""
     axis = output.class_axis
     return axis is None or any(

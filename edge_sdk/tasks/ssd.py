@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import NO_CANDIDATES, Candidates, cell_count, cells_of, corner_boxes, rows_of, sizes_of
-from edge_sdk.tasks.outputs import Decoder, Layout, Output, Shape
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
 Floats = NDArray[np.float32]
@@ -110,7 +110,10 @@ def _layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Sequence
         counts = list(dict.fromkeys(found)) or ["N"]
     background = int(detection.background_class)
     return [
-        (Output((1, count, 4), None), Output((1, count, background + label_count), class_axis=2, others=background))
+        (
+            ModelOutput((1, count, 4), None),
+            ModelOutput((1, count, background + label_count), class_axis=2, others=background),
+        )
         for count in counts
     ]
 

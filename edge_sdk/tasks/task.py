@@ -14,7 +14,7 @@ from edge_sdk.core.protocols import Stage
 from edge_sdk.tasks.classification import Classify
 from edge_sdk.tasks.decoders import TABLE, decoder_of
 from edge_sdk.tasks.detection import Detect
-from edge_sdk.tasks.outputs import Layout, Output, Shape
+from edge_sdk.tasks.outputs import Layout, ModelOutput, Shape
 from edge_sdk.tasks.segmentation import Segment
 from edge_sdk.tasks.spec import TaskSpec
 
@@ -85,7 +85,7 @@ def _find(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> tuple[Layou
     )
 
 
-def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape, expected: Output) -> str:
+def _wrong_labels(spec: TaskSpec, label_count: int, class_count: int, got: Shape, expected: ModelOutput) -> str:
     """Word the refusal of a labels file that does not belong to the model."""
     classes = "1 class" if class_count == 1 else f"{class_count} classes"
     said = f"labels has {_lines(label_count)}, the model has {classes} (output {_show([got])}"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import MAX_CANDIDATES, MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes, strongest
-from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, Output, Shape
+from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
 Floats = NDArray[np.float32]
@@ -172,7 +172,7 @@ def _v4_layouts(spec: TaskSpec, label_count: int, got: Sequence[Shape]) -> Seque
     else:
         return []
     heads = zip(counts, grids, strict=True)
-    return [tuple(Output((1, count * values, *grid), anchors=count, others=5) for count, grid in heads)]
+    return [tuple(ModelOutput((1, count * values, *grid), anchors=count, others=5) for count, grid in heads)]
 
 
 def _grid(shape: Shape) -> tuple[int | str, int | str]:
@@ -216,11 +216,11 @@ def _cells(input_wh: tuple[int, int]) -> int:
 def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     """Expect three anchors a cell; or one, which is YOLOX decoded in its graph."""
     cells = _cells(spec.input.size_wh)
-    return [(Output((1, count, 5 + label_count), class_axis=2, others=5),) for count in (3 * cells, cells)]
+    return [(ModelOutput((1, count, 5 + label_count), class_axis=2, others=5),) for count in (3 * cells, cells)]
 
 
 def _v8_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
-    return [(Output((1, 4 + label_count, _cells(spec.input.size_wh)), others=4),)]
+    return [(ModelOutput((1, 4 + label_count, _cells(spec.input.size_wh)), others=4),)]
 
 
 YOLOV4 = Decoder(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.frame import Tensor
 from edge_sdk.tasks.boxes import Candidates, cells_of, corner_boxes, sizes_of
-from edge_sdk.tasks.outputs import Decoder, Layout, Output, Shape
+from edge_sdk.tasks.outputs import Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import TaskSpec
 
 _STRIDES = (8, 16, 32)
@@ -46,7 +46,7 @@ class YoloX:
 def _layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:
     width, height = spec.input.size_wh
     cells = sum((width // stride) * (height // stride) for stride in _STRIDES)
-    return [(Output((1, cells, 5 + label_count), class_axis=2, others=5),)]
+    return [(ModelOutput((1, cells, 5 + label_count), class_axis=2, others=5),)]
 
 
 YOLOX = Decoder(

@@ -24,7 +24,7 @@ from edge_sdk.tuning.measurement import Candidate
 _GIB = 1 << 30
 
 
-class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a measurement was taken on: a machine and its ONNX Runtime.
 
     Attributes:
@@ -44,7 +44,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     providers: tuple[str, ...]
 
     @classmethod
-    def here(cls, root: Path = Path("/")) -> Machine:
+    def here(cls, root: Path = Path("/")) -> TunedMachine:
         """Read what this machine is.
 
         Args:
@@ -61,7 +61,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             available_providers(),
         )
 
-    def difference(self, other: Machine) -> str | None:
+    def difference(self, other: TunedMachine) -> str | None:
         """Say what differs first from `other`, which is now: `logical cores 4, now 2`; None where nothing does."""
         if self.cpu != other.cpu:
             is_namesake = self.cpu.name == other.cpu.name
@@ -130,7 +130,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     schema_version: int = SCHEMA_VERSION
     request: Request
-    machine: Machine
+    machine: TunedMachine
     at: str
     tuned: Tuned
 
@@ -145,12 +145,12 @@ class Records:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def recall(self, bundle: Bundle, request: Request, machine: Machine) -> Record | str | None:
+    def recall(self, bundle: Bundle, request: Request, machine: TunedMachine) -> Record | str | None:
         """Return the record that holds here, or why the one that is there does not; None where there is none."""
         record = self._read(self._folder / request.file_name)
         return record if not isinstance(record, Record) else _objection(record, bundle, request, machine) or record
 
-    def known(self, bundle: Bundle, machine: Machine) -> list[Record]:
+    def known(self, bundle: Bundle, machine: TunedMachine) -> list[Record]:
         """Return all records that hold here for a bundle, whatever they were asked for."""
         records = [self._read(path) for path in sorted(self._folder.glob(f"{bundle.digest[:16]}-*.json"))]
         return [
@@ -174,7 +174,7 @@ class Records:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return f"{path} is damaged"
 
-    def remember(self, request: Request, machine: Machine, tuned: Tuned) -> None:
+    def remember(self, request: Request, machine: TunedMachine, tuned: Tuned) -> None:
         """Keep a record, and of all no more than the newest.
 
         Raises:
@@ -192,7 +192,7 @@ class Records:
                 path.unlink()
 
 
-def _objection(record: Record, bundle: Bundle, request: Request, machine: Machine) -> str | None:
+def _objection(record: Record, bundle: Bundle, request: Request, machine: TunedMachine) -> str | None:
     """Say why a record does not hold here; what it names is checked, because anybody may have written it."""
     if record.request != request:
         return "what is remembered is of something else"

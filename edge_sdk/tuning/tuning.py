@@ -25,7 +25,7 @@ from edge_sdk.tuning.candidates import Limits, Plan, Tuned, figures
 from edge_sdk.tuning.degradation import check_free_memory
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
 from edge_sdk.tuning.measurement import Candidate, PacedImage
-from edge_sdk.tuning.records import Machine, Record, Records, Request
+from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
 
 _log = logging.getLogger(__name__)
 _SAME_RATE = 0.1  # a camera that promises 25 FPS and a file of 23.976 are not worth measuring twice
@@ -208,7 +208,7 @@ class Tuning:
     def _recall(self) -> Record | None:
         if self._records is None:
             return None
-        found = self._records.recall(self._bundle, self._request, Machine.here())
+        found = self._records.recall(self._bundle, self._request, TunedMachine.here())
         if isinstance(found, str):
             _log.info(f"tuning anew: {found}")
             return None
@@ -217,7 +217,7 @@ class Tuning:
     def _remember(self, tuned: Tuned) -> None:
         self.tuned = tuned
         if self._records is not None:
-            self._records.remember(self._request, Machine.here(), tuned)
+            self._records.remember(self._request, TunedMachine.here(), tuned)
 
 
 def _running(stages: Stages) -> Candidate:

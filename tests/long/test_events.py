@@ -15,7 +15,7 @@ import pytest
 
 from edge_sdk.core.threads import Backoff
 from edge_sdk.fleet.fleet import Fleet
-from edge_sdk.fleet.messages import Address, read
+from edge_sdk.fleet.messages import DeviceAddress, read
 from edge_sdk.messages.schema import TelemetryMessage
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
@@ -128,7 +128,7 @@ def test_a_killed_fleet_is_lost_each_device_once_and_comes_back(tmp_path: Path) 
             late.wait_for(lambda messages: len(messages) == 2 * size, "every status and state")
             seen = Fleet()
             for message in late.messages():
-                address = Address.of(message.topic, "edge/v1")
+                address = DeviceAddress.of(message.topic, "edge/v1")
                 assert address is not None
                 seen.take(address, read(address.kind, message.payload), datetime.now(timezone.utc), is_retained=True)
         assert Counter((view.status, view.reason) for view in seen.devices.values()) == {("offline", "lost"): size}

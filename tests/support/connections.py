@@ -13,7 +13,7 @@ import msgspec
 
 from edge_sdk.core.threads import Backoff
 from edge_sdk.fleet.fleet import Fleet
-from edge_sdk.fleet.messages import Address, read
+from edge_sdk.fleet.messages import DeviceAddress, read
 from edge_sdk.messages.schema import Message, MessageKind
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.connection import Answer, Phase, Receiver, Wakeup
@@ -218,6 +218,6 @@ def detections(*found: tuple[str, float], seq: int = 0, **more: Any) -> bytes:
 
 def hear(fleet: Fleet, topic: str, payload: bytes, now: datetime = NOON, *, is_retained: bool = False) -> list[str]:
     """What a fleet finds new in one message on a topic below `edge/v1`."""
-    address = Address.of(f"edge/v1/{topic}", "edge/v1")
+    address = DeviceAddress.of(f"edge/v1/{topic}", "edge/v1")
     assert address is not None
     return fleet.take(address, read(address.kind, payload), now, is_retained=is_retained)

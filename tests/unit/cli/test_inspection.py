@@ -12,22 +12,24 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import SIGNATURE_FILE
 from edge_sdk.bundle.signing import load_private_key, sign
 from edge_sdk.cli.root import run
-from edge_sdk.inference.profile import Event, profile_of
+from edge_sdk.inference.profile import ProfileEvent, profile_of
 from tests.support import models as tiny
 from tests.support.bundles import edit_manifest, write_real_bundle
 
 MODEL = tiny.classifier(classes=2)
 
 
-def _kernel(name: str, operator: str, start: int, duration: int, provider: str = "CPUExecutionProvider") -> Event:
-    return Event(f"{name}_kernel_time", start, duration, 1, {"op_name": operator, "provider": provider})
+def _kernel(
+    name: str, operator: str, start: int, duration: int, provider: str = "CPUExecutionProvider"
+) -> ProfileEvent:
+    return ProfileEvent(f"{name}_kernel_time", start, duration, 1, {"op_name": operator, "provider": provider})
 
 
 def test_times_are_medians_of_runs_and_shares_of_all_nodes() -> None:
     events = []
     for start, factor in ((0, 100), (1000, 1), (2000, 2), (3000, 30)):  # the first run warms up
         events += [
-            Event("model_run", start, 8 * factor, 1),
+            ProfileEvent("model_run", start, 8 * factor, 1),
             _kernel("a", "Conv", start, 4 * factor),
             _kernel("b", "Conv", start + 4 * factor, 2 * factor),
             _kernel("c", "Relu", start + 6 * factor, 2 * factor, "CUDAExecutionProvider"),
@@ -47,7 +49,7 @@ def test_times_are_medians_of_runs_and_shares_of_all_nodes() -> None:
 
 def test_a_loop_does_not_count_what_its_body_takes() -> None:
     events = [
-        Event("model_run", 0, 100, 1),
+        ProfileEvent("model_run", 0, 100, 1),
         _kernel("loop", "Loop", 0, 90),
         _kernel("inner", "If", 10, 30),
         _kernel("x", "Relu", 12, 20),

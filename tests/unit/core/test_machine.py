@@ -13,7 +13,7 @@ import pytest
 
 from edge_sdk.core.machine import Cores, Cpu, CpuTime
 from edge_sdk.core.throttling import BoardState, BoardWatch, read_board
-from edge_sdk.tuning.records import Machine
+from edge_sdk.tuning.records import TunedMachine
 from tests.support.connections import until
 
 
@@ -142,10 +142,10 @@ def test_a_processor_has_a_name(tmp_path: Path, cpuinfo: str, board: str, expect
 def test_boards_with_as_many_cores_are_told_apart_without_a_name(tmp_path: Path, one: str, other: str) -> None:
     first, second = _cpu(tmp_path, one), _cpu(tmp_path, other)
     assert first.digest != second.digest
-    here = Machine.here(tmp_path)
-    assert here.difference(Machine.here(tmp_path)) is None
+    here = TunedMachine.here(tmp_path)
+    assert here.difference(TunedMachine.here(tmp_path)) is None
     _cpu(tmp_path, one)
-    assert Machine.here(tmp_path).difference(here) is not None
+    assert TunedMachine.here(tmp_path).difference(here) is not None
 
 
 def test_one_board_is_itself_whatever_its_clock_and_the_order_of_its_cores(tmp_path: Path) -> None:

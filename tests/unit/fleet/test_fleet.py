@@ -10,28 +10,28 @@ import pytest
 
 from edge_sdk.core.errors import UsageError
 from edge_sdk.fleet.fleet import MOST_CAMERAS, MOST_DEVICES, Fleet
-from edge_sdk.fleet.messages import LARGEST, Address, Unread, filters, read, record_of
+from edge_sdk.fleet.messages import LARGEST, DeviceAddress, Unread, filters, read, record_of
 from tests.support.connections import MODEL, NOON, detections, hear, state, status
 
 
 @pytest.mark.parametrize(
     ("topic", "expected"),
     [
-        ("edge/v1/berlin/pi/status", Address("berlin", "pi", "status")),
-        ("edge/v1/berlin/pi/result/gate", Address("berlin", "pi", "result", "gate")),
+        ("edge/v1/berlin/pi/status", DeviceAddress("berlin", "pi", "status")),
+        ("edge/v1/berlin/pi/result/gate", DeviceAddress("berlin", "pi", "result", "gate")),
         ("edge/v1/berlin/pi/status/gate", None),
         ("edge/v1/berlin/pi/result", None),
         ("edge/v1/berlin/pi/result/gate/more", None),
         ("edge/v1/berlin/pi/result/", None),
-        ("edge/v1/berlin/pi/res/me/and you", Address("berlin", "pi", "res")),
+        ("edge/v1/berlin/pi/res/me/and you", DeviceAddress("berlin", "pi", "res")),
         ("edge/v1/berlin/pi/other", None),
         ("edge/v1//pi/status", None),
         ("edge/v10/berlin/pi/status", None),
         ("edge/v1", None),
     ],
 )
-def test_what_a_topic_says(topic: str, expected: Address | None) -> None:
-    assert Address.of(topic, "edge/v1") == expected
+def test_what_a_topic_says(topic: str, expected: DeviceAddress | None) -> None:
+    assert DeviceAddress.of(topic, "edge/v1") == expected
 
 
 def test_what_is_subscribed_to() -> None:
@@ -187,7 +187,7 @@ def test_a_record_is_one_line_of_json_whatever_came() -> None:
     topic = "edge/v1/a/\x1b[31m/result/gate"
     odd = '"\x9b2J\x7f\u2028\U000e0001 門"'.encode()
     for payload in (b'{\n "a": "\\u001b[2J"}', b"\x00\xff\x1b[2J\n", b"", b"[" * 100_000, b'"\\ud800"', b"1e999", odd):
-        line = record_of(topic, payload, 1, NOON, Address.of(topic, "edge/v1"), retain=True)
+        line = record_of(topic, payload, 1, NOON, DeviceAddress.of(topic, "edge/v1"), retain=True)
         assert line.decode().isprintable()
         document = msgspec.json.decode(line)
         assert (document["topic"], document["kind"], document["retain"]) == (topic, "result", True)

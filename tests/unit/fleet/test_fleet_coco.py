@@ -12,11 +12,11 @@ from pycocotools.coco import COCO
 
 from edge_sdk.core.errors import OutputError, UsageError
 from edge_sdk.fleet.coco import MOST_CATEGORIES, CocoWriter
-from edge_sdk.fleet.messages import Address, read
+from edge_sdk.fleet.messages import DeviceAddress, read
 from edge_sdk.messages.schema import DetectionMessage
 from tests.support.connections import detections
 
-_GATE = Address("berlin", "pi", "result", "gate")
+_GATE = DeviceAddress("berlin", "pi", "result", "gate")
 
 
 def _message(payload: bytes) -> DetectionMessage:
@@ -70,7 +70,7 @@ def test_two_models_of_one_class_number_have_two_categories(tmp_path: Path) -> N
 )
 def test_a_file_name_leads_nowhere(tmp_path: Path, name: str, expected: str) -> None:
     writer = CocoWriter(tmp_path / "seen.json")
-    writer.add(Address(name, name, "result", name), _message(detections(seq=7, run_id=name)))
+    writer.add(DeviceAddress(name, name, "result", name), _message(detections(seq=7, run_id=name)))
     writer.close()
     [image] = msgspec.json.decode((tmp_path / "seen.images.json").read_bytes())["images"]
     assert image["file_name"] == f"{expected}/{expected}/{expected}/{expected}/7"

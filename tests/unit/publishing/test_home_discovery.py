@@ -10,7 +10,14 @@ import msgspec
 
 from edge_sdk.messages.commands import CLASSES, SetRate, SetThreshold
 from edge_sdk.messages.topics import Topics
-from edge_sdk.publishing.discovery import Camera, Discovery, HomeAssistantSettings, Machine, command_template, field
+from edge_sdk.publishing.discovery import (
+    Camera,
+    DiscoveredMachine,
+    Discovery,
+    HomeAssistantSettings,
+    command_template,
+    field,
+)
 
 GATE = Camera(name="gate", task="detection", labels=("person", "dog"), has_threshold=True)
 DOOR = Camera(name="door", task="classification", labels=("open", "shut"), is_paced=False)
@@ -60,7 +67,9 @@ def test_what_appears_and_disappears_is_an_event_with_what_an_automation_asks_fo
 def test_a_temperature_that_cannot_be_read_is_not_shown_and_one_not_tried_yet_stays_as_it_was() -> None:
     discovery = _discovery()
     found = [
-        json.loads(discovery.message([GATE], (), Machine(has_temperature=can)))["components"].get("temperature")
+        json.loads(discovery.message([GATE], (), DiscoveredMachine(has_temperature=can)))["components"].get(
+            "temperature"
+        )
         for can in (None, True, None, False)
     ]
     assert found[1] is not None
@@ -69,7 +78,9 @@ def test_a_temperature_that_cannot_be_read_is_not_shown_and_one_not_tried_yet_st
 
 
 def test_the_machine_is_named_and_so_is_the_device() -> None:
-    device = json.loads(_discovery().message([], (), Machine(hardware="Raspberry Pi 5 Model B Rev 1.0")))["device"]
+    device = json.loads(_discovery().message([], (), DiscoveredMachine(hardware="Raspberry Pi 5 Model B Rev 1.0")))[
+        "device"
+    ]
     assert (device["manufacturer"], device["model"]) == ("edge-sdk", "Raspberry Pi 5 Model B Rev 1.0")
     assert (device["name"], device["serial_number"]) == ("pi", "yard/pi")
 

@@ -16,7 +16,7 @@ from edge_sdk.publishing.publisher import CameraSequence, MqttPublisher
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import Rejections
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.publishing.subscriber import Backlog
+from edge_sdk.publishing.subscriber import ReceiveQueue
 from edge_sdk.service.commands import CommandInbox
 from tests.support.connections import FakeLink, door_over, put, until
 from tests.support.results import IDENTITY, MODEL, make_detections, make_encoder, make_frame
@@ -310,17 +310,17 @@ def test_answers_that_are_refused_are_one_however_their_topics_go_on() -> None:
     assert "result/gate" in refused.warning
 
 
-def _put(backlog: Backlog, number: int, size: int = 1) -> tuple[int, bool]:
+def _put(backlog: ReceiveQueue, number: int, size: int = 1) -> tuple[int, bool]:
     backlog.put(Incoming(str(number), b"x" * size))
     return backlog.lost, backlog.is_half_full
 
 
-def _topics(backlog: Backlog) -> list[str]:
+def _topics(backlog: ReceiveQueue) -> list[str]:
     return [heard.topic for heard in backlog.take(0)]
 
 
 def test_there_is_room_for_so_many_and_again_once_they_are_read() -> None:
-    backlog = Backlog(3)
+    backlog = ReceiveQueue(3)
     assert [_put(backlog, number) for number in range(5)] == [(0, False), (0, True), (0, True), (1, True), (2, True)]
     assert _topics(backlog) == ["0", "1", "2"]
     assert _put(backlog, 5) == (2, False)
@@ -328,7 +328,7 @@ def test_there_is_room_for_so_many_and_again_once_they_are_read() -> None:
 
 
 def test_there_is_room_for_so_many_bytes_and_for_one_that_is_larger_alone() -> None:
-    backlog = Backlog(100, 10)
+    backlog = ReceiveQueue(100, 10)
     assert [_put(backlog, number, 4) for number in range(3)] == [(0, False), (0, True), (1, True)]
     assert _topics(backlog) == ["0", "1"]
     assert _put(backlog, 3, 20) == (1, True)

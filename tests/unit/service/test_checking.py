@@ -13,7 +13,7 @@ from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.discovery import HomeAssistantSettings
 from edge_sdk.publishing.settings import MqttSettings, Secret
-from edge_sdk.service.check import Checked, Problem, check_run
+from edge_sdk.service.check import Checked, ConfigProblem, check_run
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from tests.support.bundles import make_manifest, write_bundle
 
@@ -122,7 +122,7 @@ def test_a_password_in_the_open_is_warned_of(bundle: Path) -> None:
 
 def test_the_worst_problem_says_the_exit_code() -> None:
     for codes, expected in (([], 0), ([1], 1), ([2, 6, 1], 6), ([6, 7, 8], 7), ([2, 8], 8), ([3], 3)):
-        assert Checked(problems=tuple(Problem(code, "x") for code in codes)).exit_code == expected
+        assert Checked(problems=tuple(ConfigProblem(code, "x") for code in codes)).exit_code == expected
 
 
 def test_a_key_that_is_missing_hides_no_bundle_that_is(tmp_path: Path, bundle: Path) -> None:

@@ -8,13 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from edge_sdk.messages.commands import (
-    CLASSES,
-    COMMANDS,
-    Code,
-    Command,
-    ResponseMessage,
-)
+from edge_sdk.messages.commands import CLASSES, COMMANDS, Code, Command, ResponseMessage
 from edge_sdk.service.commands import HANDLERS
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -19,7 +19,14 @@ from edge_sdk.core.frame import Inferred, Prepared
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
-from edge_sdk.service.model_loader import StartChoice, VariantTime, _worth_trying, choose_start, refusal, time_stages
+from edge_sdk.service.model_loader import (
+    StartChoice,
+    VariantTime,
+    _worth_trying,
+    budget_refusal,
+    choose_start,
+    time_stages,
+)
 from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from tests.support.bundles import LARGE, SMALL, edit_manifest, open_variant, write_graded
@@ -78,7 +85,7 @@ def test_the_best_variant_that_fits_starts_and_the_reason_has_the_numbers(bundle
 def test_a_fixed_variant_is_the_only_one_that_is_tried(bundle: Bundle) -> None:
     start = choose_start(bundle, [Stages.open(bundle)], NEVER_MS, pytest.fail, fixed=True)
     assert [t.variant for t in start.too_slow] == [LARGE]
-    assert "choose another --variant" in str(refusal(bundle, start, NEVER_MS, fixed=True))
+    assert "choose another --variant" in str(budget_refusal(bundle, start, NEVER_MS, fixed=True))
 
 
 @pytest.fixture
@@ -184,7 +191,7 @@ def test_a_budget_is_refused_when_no_number_of_threads_keeps_it_and_the_best_of_
     assert not start.fits
     assert [(t.variant, t.threads) for t in start.too_slow] == [(LARGE, 1), (SMALL, 1)]
     assert (start.stages.variant, start.stages.threads) == (SMALL, 1)
-    text = str(refusal(Bundle.open(board.folder), start, 30, fixed=False))
+    text = str(budget_refusal(Bundle.open(board.folder), start, 30, fixed=False))
     assert " ms on 1 thread (prepare " in text
     assert f"; {LARGE} takes 4" in text
 

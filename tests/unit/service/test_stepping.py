@@ -16,7 +16,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.core.errors import HungRunError, SessionError
 from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.threads import Stop
-from edge_sdk.loop import Budget, Loop, Supervisor, Tick
+from edge_sdk.loop import Budget, Loop, LoopObserver, Tick
 from edge_sdk.messages.schema import SourceState
 from edge_sdk.publishing.publisher import PublisherStats
 from edge_sdk.service import runner as stepping_module
@@ -92,7 +92,7 @@ class Scene:
             [self.observer],
         )
 
-    def run(self, *supervisors: Supervisor, rare_lines: bool = False) -> None:
+    def run(self, *supervisors: LoopObserver, rare_lines: bool = False) -> None:
         self.stepping.run(self.stop, self.progress, lambda: [*supervisors], rare_lines=rare_lines)
 
 
@@ -131,7 +131,7 @@ def test_steering_begins_once_frames_come(site: Site) -> None:
     source.status, source.trouble = SourceStatus.OPENING, "no such device"
     scene, ticks, began = Scene(site, source), list[Tick](), list[SourceStatus]()
 
-    def steer() -> list[Supervisor]:
+    def steer() -> list[LoopObserver]:
         began.append(source.status)
         return [Watcher(ticks.append)]
 

@@ -13,7 +13,7 @@ import pytest
 from edge_sdk.core.errors import CameraError, ConfigError
 from edge_sdk.core.frame import Image
 from edge_sdk.sources import live
-from edge_sdk.sources.live import Backlog, LiveSource, Rate, backoff_s
+from edge_sdk.sources.live import FrameBacklog, LiveSource, Rate, backoff_s
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import Capture, plausible_fps
 from edge_sdk.sources.opening import open_source
@@ -259,29 +259,29 @@ def test_attempts_back_off_until_a_frame_came_up_to_two_seconds_with_full_jitter
     ],
 )
 def test_buffered_frames_are_as_old_as_they_are(grabs_ms: list[tuple[int, int]], expected_ms: list[int]) -> None:
-    backlog = Backlog(0, 25.0)
+    backlog = FrameBacklog(0, 25.0)
     assert [backlog.captured_ns(a * MS, g * MS) // MS for a, g in grabs_ms] == expected_ms
-    assert Backlog(None, 25.0).captured_ns(5, 6) == 6  # a device has none
+    assert FrameBacklog(None, 25.0).captured_ns(5, 6) == 6  # a device has none
 
 
 def test_a_frame_that_comes_with_the_next_was_captured_when_the_one_before_came() -> None:
     """Two buffered frames; the third was on its way when they were handed out; then in time, and after a stall."""
-    backlog = Backlog(0, 25.0, comes_with_next=True)
+    backlog = FrameBacklog(0, 25.0, comes_with_next=True)
     grabs_ms = [(1000, 1001), (1001, 1002), (1003, 1035), (1036, 1075), (1076, 1600)]
     assert [backlog.captured_ns(a * MS, g * MS) // MS for a, g in grabs_ms] == [0, 40, 995, 1035, 1075]
     # A server that sends a second of pictures at once turns back no time.
-    backlog = Backlog(0, 25.0, comes_with_next=True)
+    backlog = FrameBacklog(0, 25.0, comes_with_next=True)
     captured_ns = [backlog.captured_ns(ms * MS, (ms + 1) * MS) for ms in (80, 81, 82, 83, 84)]
     assert captured_ns == [each * MS for each in (0, 40, 80, 80, 84)]
 
 
 def test_what_a_stream_kept_while_it_opened_is_told_from_what_came_after() -> None:
-    backlog = Backlog(0, 25.0)
+    backlog = FrameBacklog(0, 25.0)
     stamps = [(1000, 1001), (1001, 1002), (1002, 1040), (1041, 1042)]
     kept = [backlog.was_kept(backlog.captured_ns(asked * MS, got * MS), got * MS) for asked, got in stamps]
     assert kept == [True, True, False, False]
     # The estimate caught up: what is younger than a period is as good as new.
-    backlog = Backlog(0, 25.0)
+    backlog = FrameBacklog(0, 25.0)
     assert [backlog.was_kept(backlog.captured_ns(50 * MS, 60 * MS), 60 * MS) for _ in range(2)] == [True, False]
 
 

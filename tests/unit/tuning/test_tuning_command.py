@@ -13,7 +13,7 @@ import pytest
 from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.tuning.candidates import Limits, Tuned
-from edge_sdk.tuning.records import Machine, Records, Request
+from edge_sdk.tuning.records import Records, Request, TunedMachine
 from tests.support.bundles import write_variants
 from tests.support.pictures import write_video
 from tests.support.results import CPU, candidate, measurement
@@ -50,7 +50,7 @@ def bundle(tmp_path: Path, state: Path) -> Path:
 def record(bundle: Path, state: Path) -> Path:
     """What was found for the camera named `camera`, as a run for 1000 ms looks for it."""
     request = Request(digest=Bundle.open(bundle).digest, camera="camera", variant=None, limits=Limits(1000.0))
-    Records(state).remember(request, Machine.here(), TUNED)
+    Records(state).remember(request, TunedMachine.here(), TUNED)
     return state / request.file_name
 
 
@@ -97,7 +97,7 @@ def test_the_table_says_what_was_before_what_is_after_and_why(
     _comes_to(monkeypatch, TUNED)
     assert run(["tune", str(bundle), "--fps", str(FPS)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines.pop(1).endswith(f"ONNX Runtime {Machine.here().onnxruntime}")
+    assert lines.pop(1).endswith(f"ONNX Runtime {TunedMachine.here().onnxruntime}")
     assert lines == [
         "tiny 1 at 100 frames a second",
         "budget 1000 ms, CPU at most 100 % of a core; quality is agreement with FP32",

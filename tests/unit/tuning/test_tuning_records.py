@@ -22,7 +22,7 @@ from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Limits, Tuned
 from edge_sdk.tuning.live import LiveTuner
 from edge_sdk.tuning.measurement import Candidate
-from edge_sdk.tuning.records import Machine, Record, Records, Request
+from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
 from edge_sdk.tuning.tuning import Tuning, open_candidate
 from tests.support.bundles import edit_manifest, write_variants
 from tests.support.logs import SAID
@@ -31,7 +31,7 @@ from tests.support.pictures import write_video
 from tests.support.results import CPU, candidate, cores, measurement
 
 AZURE, CUDA = "AzureExecutionProvider", "CUDAExecutionProvider"  # the first is in every wheel, the second in none here
-HERE = Machine(
+HERE = TunedMachine(
     cpu=Cpu("Cortex", "0" * 64), logical=4, physical=4, allowed=4, memory_gib=8, onnxruntime="1.31.1", providers=CPU
 )
 LIMITS = Limits(100)
@@ -104,8 +104,8 @@ def test_another_machine_is_told_apart(
 
 
 def test_this_machine_is_itself() -> None:
-    here = Machine.here()
-    assert here.difference(Machine.here()) is None
+    here = TunedMachine.here()
+    assert here.difference(TunedMachine.here()) is None
     assert here.memory_gib.bit_count() == 1
 
 
@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_written_or_read_is_one_error(tmp_path: Path, bu
 
 
 def _remember(bundle: Bundle, tuned: Tuned) -> None:
-    Records(state_folder() / "tuning").remember(_request(bundle), Machine.here(), tuned)
+    Records(state_folder() / "tuning").remember(_request(bundle), TunedMachine.here(), tuned)
 
 
 def _tuning(bundle: Bundle, **changes: Any) -> Tuning:

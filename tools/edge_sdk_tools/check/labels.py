@@ -21,7 +21,7 @@ import msgspec
 from edge_sdk.bundle.model_spec import ModelSpec, read_labels
 from edge_sdk.core.errors import ModelError
 from edge_sdk.tasks.decoders import decoder_of
-from edge_sdk.tasks.outputs import Output, Shape
+from edge_sdk.tasks.outputs import ModelOutput, Shape
 from edge_sdk.tasks.task import WrongLabelsError, labels_hint, make_task
 from edge_sdk_tools.check.report import CheckReport, Finding, Severity, TensorInfo, show_shape
 
@@ -294,7 +294,9 @@ def _wrong_count(spec: ModelSpec, lines: Lines, what: str, class_count: int) -> 
     return _Outputs((finding("error", spec, what, advice.step),), len(lines.labels) - class_count, advice.settles)
 
 
-def _readings(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]) -> Iterator[tuple[Output, TensorInfo]]:
+def _readings(
+    spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]
+) -> Iterator[tuple[ModelOutput, TensorInfo]]:
     """What the decoder may read, each with the output that it reads it from."""
     for expected, place in decoder_of(spec).class_outputs(
         spec, label_count, [output.shape or () for output in outputs]
@@ -302,7 +304,7 @@ def _readings(spec: ModelSpec, label_count: int, outputs: Sequence[TensorInfo]) 
         yield expected, outputs[place]
 
 
-def _class_count(expected: Output, got: Shape) -> int | None:
+def _class_count(expected: ModelOutput, got: Shape) -> int | None:
     """Classes by the one axis that follows their number, whatever the others are."""
     return expected.class_count(tuple(side if axis == expected.class_axis else None for axis, side in enumerate(got)))
 

@@ -25,7 +25,7 @@ import onnx
 import onnxruntime as ort
 
 from edge_sdk.core.errors import OutputError
-from edge_sdk.inference.profile import Event
+from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk.inference.runtime import EXTENSIONS_DOMAIN, extension_libraries
 from edge_sdk.inference.session import Session
 from edge_sdk.inference.settings import SessionSettings
@@ -46,7 +46,7 @@ class ProfiledSession(Session):
         self._folder = folder
         super().__init__(model.read_bytes(), settings, model.name)
 
-    def stop_profile(self) -> list[Event]:
+    def stop_profile(self) -> list[ProfileEvent]:
         """All that was noted.
 
         Raises:

@@ -29,7 +29,7 @@ from edge_sdk.bundle.model_spec import InputSpec
 from edge_sdk.bundle.target import Target
 from edge_sdk.core.frame import Frame, Image, Tensor
 from edge_sdk.inference.prepare import Prepare
-from edge_sdk.inference.profile import Event
+from edge_sdk.inference.profile import ProfileEvent
 from edge_sdk_tools.graph.profile import ProfiledSession
 from edge_sdk_tools.quantize.convert import Converted, convert
 from edge_sdk_tools.quantize.uint8_graph import LevelGraph, level_graphs, with_fourth_channel
@@ -83,7 +83,7 @@ class KernelClock:
         ]
 
 
-def _run(kernels: list[Event]) -> KernelRun:
+def _run(kernels: list[ProfileEvent]) -> KernelRun:
     ms: dict[str, float] = {}
     counts: Counter[str] = Counter()
     for kernel in kernels:
@@ -93,7 +93,7 @@ def _run(kernels: list[Event]) -> KernelRun:
     return KernelRun(counts, ms)
 
 
-def _name(kernel: Event) -> str:
+def _name(kernel: ProfileEvent) -> str:
     """With types and shapes, so that a convolution of four channels is another kernel than one of three."""
     sides = (kernel.args.get(key, []) for key in ("input_type_shape", "output_type_shape"))
     return f"{kernel.args['op_name']} {msgspec.json.encode(list(sides)).decode()}"
