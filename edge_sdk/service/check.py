@@ -35,7 +35,7 @@ from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.messages.topics import check_name
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.publishing.tls import valid_until
+from edge_sdk.publishing.tls import check_authorities, valid_until
 from edge_sdk.service.home_assistant import unknown_home_labels
 from edge_sdk.service.pipeline import unknown_labels
 from edge_sdk.service.settings import PipelineSettings, RunSettings
