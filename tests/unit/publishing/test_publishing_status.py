@@ -131,7 +131,12 @@ def test_another_stream_takes_a_camera_over_and_nothing_is_lost_or_doubled(
     until(lambda: publisher.stats().sent == 10)
     until(lambda: link.documents("status")[-1]["cameras"]["door"]["name"] == "other")
     source = "opened" if how == "another model" else None
-    until(lambda: "warnings" not in _last(link)["door"] and _last(link)["door"].get("source") == source)
+
+    def is_over() -> bool:
+        door = _last(link).get("door")
+        return door is not None and "warnings" not in door and door.get("source") == source
+
+    until(is_over)
     publisher.close()
     results = link.documents("result")
     assert [(d["seq"], d["model"]["name"]) for d in results] == [
