@@ -41,7 +41,7 @@ _JPEG_SIZE_WH = (1280, 720)
 
 
 class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bench measured.
+    """The figures that `edge-sdk bench` measured.
 
     Attributes:
         bundle: its name and version.

@@ -87,7 +87,7 @@ _STEP_TIMEOUT_S = 0.2  # how soon `stop` is seen while no frame comes
 
 
 class Tick(enum.Enum):
-    """What one step came to."""
+    """The outcome of one step of the loop."""
 
     IDLE = "no frame came"
     STALE = "a frame was too old to make its deadline and was dropped"

@@ -71,7 +71,7 @@ class Model:
 
     @property
     def variant(self) -> str:
-        """Which of the bundle's models it is."""
+        """The name of the variant that is loaded."""
         return self._stages.variant
 
     @property

@@ -279,7 +279,7 @@ class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the bundle came from.
+    """The provenance of a bundle: tools, library versions, source model and recipe.
 
     Attributes:
         edge_sdk: version of the builder.
@@ -365,7 +365,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def taken(self) -> InputTensor:
-        """What the first variant's file takes."""
+        """The input tensor that the primary variant's model file takes."""
         return self.variants[0].tensor or floats_of(self.input)
 
     def entry(self, name: str) -> FileEntry | None:

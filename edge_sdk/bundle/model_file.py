@@ -38,7 +38,7 @@ class Truncated(Damaged):
 
 
 class Field(msgspec.Struct, frozen=True, gc=False):
-    """Where one field lies.
+    """One protobuf field of a message: its number, its wire type and where its bytes lie.
 
     Attributes:
         number: of the field in its message.

@@ -37,7 +37,7 @@ SizeWh = Annotated[tuple[_Side, _Side], Meta(examples=[[416, 416]])]
 
 
 class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=False):
-    """What the model's one input takes.
+    """The section [input] of a model.toml: size, layout and normalisation of the model's one input.
 
     Attributes:
         size_wh: width and height in pixels.
@@ -87,14 +87,14 @@ class InputSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class DataSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where images are, relative to model.toml."""
+    """The section [data] of a model.toml: folders of images, relative to the file."""
 
     calibration: _ImageFolder | None = None
     evaluation: _ImageFolder | None = None
 
 
 class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the model was distilled from.
+    """The section [teacher] of a model.toml: the model from which this one was distilled.
 
     Attributes:
         model: the teacher's own model.toml, or a bundle.
@@ -106,7 +106,7 @@ class TeacherSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a build may lose.
+    """The section [gates] of a model.toml: the losses and the size beyond which a build fails.
 
     Attributes:
         int8_max_drop_relative: on labelled images, the largest share of FP32's quality that INT8 may lose, 0-1.

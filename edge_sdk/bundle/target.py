@@ -128,7 +128,7 @@ _Version = Annotated[str, Meta(pattern=r"^\d+\.\d+(\.\d+)?$", description="a ver
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One device, as data.
+    """One kind of device that a bundle can be built for: the content of a file in targets/.
 
     Attributes:
         name: equals the file's name without `.toml`.

@@ -193,7 +193,7 @@ def _would_hang(summary: RunSummary) -> bool:
 
 
 def _silence(_line: str) -> None:
-    """No line for people."""
+    """Say nothing: the status callback of a quiet run."""
 
 
 def say(line: str) -> None:

@@ -103,7 +103,7 @@ def _finish(coco: CocoWriter, subscriber: Subscriber) -> None:
 
 
 class _Connection:
-    """How the connection is, in words.
+    """Describe the state of the connection for people.
 
     Args:
         address: of the broker.

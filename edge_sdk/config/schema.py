@@ -265,7 +265,7 @@ class PublishConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One configuration file.
+    """The content of one configuration file of a device.
 
     Attributes:
         version: of the format, `VERSION`.

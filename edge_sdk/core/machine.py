@@ -42,7 +42,7 @@ class Cores(msgspec.Struct, frozen=True):
 
     @property
     def for_model(self) -> int:
-        """How many a model's threads may keep busy: of more than two usable ones one is left to camera and broker."""
+        """How many cores a model's threads may use: of more than two usable cores one is left to camera and broker."""
         return self.usable if self.usable <= 2 else self.usable - 1
 
     @classmethod

@@ -149,7 +149,7 @@ class Source(Protocol):
 
 
 class Stage(Protocol[Value, NextValue]):
-    """One step of the loop: prepare, session, task."""
+    """One of the stages from a frame to a result: prepare, session or task."""
 
     def __call__(self, value: Value, /) -> NextValue:
         """Turn one value into the next."""

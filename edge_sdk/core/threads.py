@@ -119,7 +119,7 @@ class BackgroundTask(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Whether `take` waits for nothing."""
+        """Whether the work has ended, so that `take` returns at once."""
         return self._done.is_set()
 
     def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:

@@ -32,7 +32,7 @@ _SENSIBLE_C = (1.0, 200.0)  # zones without a trip point state 0, or the lowest 
 
 
 class BoardState(msgspec.Struct, frozen=True):
-    """What the board says of itself.
+    """The board's own report: throttling, low voltage and temperature.
 
     Attributes:
         throttled: why it slows itself down now, for people; empty when it does not, or does not say.

@@ -192,7 +192,7 @@ def check_fields(struct: msgspec.Struct, schema: type[msgspec.Struct]) -> None:
 
 
 class Key(NamedTuple):
-    """What a type says about one of its keys.
+    """One key of a table as its type describes it.
 
     Attributes:
         type: of its values: str, bool, int, float, Path; the type of the choices where there are some.
@@ -244,7 +244,7 @@ def without(document: dict[str, object], wrong: Iterable[Problem]) -> dict[str, 
             del place[last]
         except (KeyError, IndexError, TypeError):  # what is missing cannot be left out
             return None
-    return rest  # type: ignore[no-any-return]
+    return rest  # type: ignore[no-any-return]  # a copy of a document is typed as anything
 
 
 def entry_label(place: str, name: object) -> str:
@@ -286,7 +286,7 @@ def _host_only(url: re.Match[str]) -> str:
 
 
 class _Place(NamedTuple):
-    """Where in a document the walk is.
+    """The position in a document that the check has reached.
 
     Attributes:
         path: the keys and places in lists that lead here.

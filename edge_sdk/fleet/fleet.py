@@ -44,7 +44,7 @@ LONGEST_NAME = 100
 
 
 class CameraView:
-    """What is known of one camera.
+    """One camera of a device, as its messages describe it.
 
     Attributes:
         source: where its source stands; empty while nobody said.
@@ -108,7 +108,7 @@ class CameraView:
 
 
 class DeviceView:
-    """What is known of one device.
+    """One device, as its messages describe it.
 
     Attributes:
         status: whether its results are published; `unknown` while nobody said.

@@ -72,7 +72,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfiledRun(msgspec.Struct, frozen=True):
-    """Where a run of a bundle's first variant spends its time here.
+    """The profile of one run of a bundle's primary variant on this machine.
 
     Attributes:
         variant: its name.

@@ -20,7 +20,7 @@ _LIMIT_BUDGETS = 10
 
 
 class SessionSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to run a model.
+    """Settings of an ONNX Runtime session.
 
     Attributes:
         providers: execution providers in order of preference; those that are not to be had here are passed over, and

@@ -51,7 +51,7 @@ _SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
 
 
 class TrialLimits(msgspec.Struct, frozen=True):
-    """What the process of a trial may take.
+    """Limits of the process that tries a bundle: memory and seconds.
 
     Attributes:
         memory_bytes: beside what its imports take.
@@ -98,7 +98,7 @@ def _kilobytes(path: Path, key: str) -> int:
 
 
 class TrialJob(msgspec.Struct, frozen=True):
-    """What the process of a trial is asked.
+    """The request to the process that tries a bundle.
 
     Attributes:
         bundle: its folder, an absolute path, as the file system has it: a name may be no text.
@@ -118,7 +118,7 @@ class TrialJob(msgspec.Struct, frozen=True):
 
 
 class TrialVerdict(msgspec.Struct, frozen=True):
-    """What the process of a trial answers.
+    """The answer of the process that tries a bundle.
 
     Attributes:
         kind: `sound`, or what is wrong: the bundle wants more `memory` than it may take, is `damaged`, its model is not
@@ -159,7 +159,7 @@ class TrialRecord(msgspec.Struct, frozen=True):
         return cls(bundle.digest, variant, settings, edge_sdk.__version__, onnxruntime_version(), Cpu.read().digest)
 
     def is_known(self) -> bool:
-        """Whether the state folder has exactly this record."""
+        """Whether the state folder holds this record, so that no trial is needed."""
         try:
             return read_regular(self._path()) == msgspec.json.encode(self)
         except (OSError, OutputError):  # there may be no folder for it at all

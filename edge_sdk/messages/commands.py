@@ -33,7 +33,7 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Pause(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="pause"):
-    """No frame of this camera is looked at any more, until it is resumed."""
+    """Pause a camera: none of its frames is run until `resume`."""
 
     camera: _Camera
 
@@ -52,7 +52,7 @@ class SetThreshold(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class SetRate(_Order, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="set_rate"):
-    """So many frames a second of this camera run at most; 0: as many as come."""
+    """Limit a camera's frames per second; 0 removes the limit."""
 
     camera: _Camera
     max_fps: Annotated[float, Meta(extra_json_schema=_RATES)]
@@ -149,7 +149,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag="response"):
-    """What came of one command.
+    """The answer to one command.
 
     Attributes:
         device, boot_id, run_id: as in results.

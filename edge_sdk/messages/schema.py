@@ -116,7 +116,7 @@ class SegmentationMessage(_Header, frozen=True, gc=False, kw_only=True, tag="seg
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs at present, of all that the camera's stream may fall back to.
+    """The model and frame rate that run now, out of the levels that a camera may step down to.
 
     `rung` is 0 for what runs by choice, up to `rungs` - 1; of the frames every `every`-th runs; `reason` is for people.
     While `tuning` is there, other models are measured in turn, and `variant` gives the results between them.
@@ -134,7 +134,7 @@ ResultMessage: TypeAlias = DetectionMessage | ClassificationMessage | Segmentati
 
 
 class SourceState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a camera's source stands.
+    """The status of a camera's source.
 
     Attributes:
         status: `opening` until its first frame, then `opened`; `lost` while none come, `reopened` when they do again;
@@ -149,7 +149,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlState(msgspec.Struct, frozen=True, kw_only=True):
-    """What commands have set of one camera.
+    """The settings of one camera that commands have changed.
 
     Attributes:
         paused: whether its frames are left alone.
@@ -392,7 +392,7 @@ class MessageSpec(NamedTuple):
 
     @property
     def is_of_camera(self) -> bool:
-        """Whether each camera has a topic of its own."""
+        """Whether messages of this kind have one topic for each camera."""
         return "{camera}" in self.topic
 
 

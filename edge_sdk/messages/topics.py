@@ -41,27 +41,27 @@ class Topics(msgspec.Struct, frozen=True):
 
     @property
     def own(self) -> str:
-        """What all topics of the device begin with; it ends in a slash."""
+        """The prefix of all topics of the device; it ends in a slash."""
         return f"{self.prefix}/{self.site}/{self.device}/"
 
     @property
     def status(self) -> str:
-        """Where it is retained whether the device is online."""
+        """The topic of the retained status: whether the device is online."""
         return self.of("status")
 
     @property
     def state(self) -> str:
-        """Where it is retained how the device and its cameras do."""
+        """The topic of the retained state of the device and its cameras."""
         return self.of("state")
 
     @property
     def command(self) -> str:
-        """Where the device is told what to do."""
+        """The topic on which the device receives commands."""
         return self.of("command")
 
     @property
     def response(self) -> str:
-        """Where the device answers; its requesters may name a topic below."""
+        """The topic of the answers to commands; a requester may name a topic below it."""
         return self.of("response")
 
     def of(self, kind: MessageKind, camera: str = "") -> str:

@@ -18,7 +18,7 @@ _DENIED = "uthori"  # of "Not authorized", as brokers and paho write it
 
 
 class QueuedEvent(Message, frozen=True, gc=False):
-    """One event of an outbox.
+    """One event that waits in an outbox.
 
     Attributes:
         seq: its number among the camera's.

@@ -135,7 +135,7 @@ class EventOutbox:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to take."""
+        """Whether `take` has an event to give."""
         return self._queue.is_ready
 
     @property

@@ -119,7 +119,7 @@ class Rejected(NamedTuple):
 
 
 class InMemory(NamedTuple):
-    """What is in memory at one moment.
+    """The events in memory at one moment, counted.
 
     Attributes:
         held: events that may still have to be sent: ready, in flight, or answered and in doubt.
@@ -135,7 +135,7 @@ class InMemory(NamedTuple):
 
 
 class _Entry:
-    """One event from when it was fed until all before it are through.
+    """One event in memory, from the put or the read until it and all events before it have been confirmed.
 
     Attributes:
         doubts: how many of its acknowledgements were doubted, because the connection ended soon after them.
@@ -238,7 +238,7 @@ class OutboxQueue:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is something to take."""
+        """Whether `take` has an event to give."""
         return bool(self._ready) and not self._is_paused and not self.is_held
 
     @property

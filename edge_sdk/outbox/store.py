@@ -55,7 +55,7 @@ def _is_at(path: Path, file_id: tuple[int, int]) -> bool:
 
 
 class AgeMark(msgspec.Struct, frozen=True):
-    """One moment of an outbox's time, as it is written down.
+    """One moment of the outbox's clock, as the file keeps it.
 
     Attributes:
         boot_id: the boot in which it was.
@@ -110,7 +110,7 @@ _MAX_STATE_BYTES = 1_000_000
 
 
 class State(msgspec.Struct, kw_only=True):
-    """What is true of the whole file after a commit, and part of it.
+    """The state of the whole file after a commit, written as part of that commit.
 
     The ids in the file are those from `done_to` (exclusive) to `last_id`, without those of `gone`.
 

@@ -105,7 +105,7 @@ class ProtocolFallback:
 
     @property
     def is_v5(self) -> bool:
-        """Whether messages bear properties."""
+        """Whether the connection speaks MQTT 5, whose messages carry properties."""
         return self.protocol == "5"
 
     @property

@@ -26,7 +26,7 @@ NOT_AUTHORIZED, QUOTA_EXCEEDED = 0x87, 0x97
 
 
 class Answer(NamedTuple):
-    """What became of one message.
+    """The outcome of one published message.
 
     Attributes:
         number: the number that `publish` gave it.

@@ -61,7 +61,7 @@ class HomeAssistantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class Camera(msgspec.Struct, frozen=True, kw_only=True):
-    """What Home Assistant is told of one camera.
+    """The description of one camera for Home Assistant.
 
     Attributes:
         name: in topics.
@@ -83,7 +83,7 @@ class Camera(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiscoveredMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """What Home Assistant is told of the machine.
+    """The description of the machine for Home Assistant.
 
     Attributes:
         hardware: the board's or the processor's name.

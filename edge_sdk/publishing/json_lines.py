@@ -23,7 +23,6 @@ from edge_sdk.messages.schema import Message
 from edge_sdk.messages.topics import check_name
 from edge_sdk.publishing.publisher import (
     CameraSequence,
-    CameraSequences,
     LinesStats,
     ResultPublisher,
     Stream,
@@ -45,7 +44,6 @@ class JsonLinesPublisher(ResultPublisher):
         keeps_all: no line of any camera is dropped: `put` waits for room, and `close` for the reader, for as long as it
             takes.
         is_stopped: asked while waiting; once True, nothing waits for the reader any more.
-        seats: the cameras' sequences, where another publisher had them before.
     """
 
     def __init__(
@@ -55,12 +53,11 @@ class JsonLinesPublisher(ResultPublisher):
         outbox: MemoryOutbox | None = None,
         keeps_all: bool = False,
         is_stopped: Callable[[], bool] = lambda: False,
-        seats: CameraSequences | None = None,
     ) -> None:
         self._file = file
         self._outbox = MemoryOutbox() if outbox is None else outbox
         self._keeps_all, self._is_stopped = keeps_all, is_stopped
-        self._sequences = CameraSequences() if seats is None else seats
+        self._sequences: dict[str, CameraSequence] = {}  # a camera that comes back finds its own
         self._news, self._closing = threading.Event(), False
         self._count = 0  # lines that were written
         self._written: dict[str, int] = {}  # of them, each camera's
@@ -77,7 +74,7 @@ class JsonLinesPublisher(ResultPublisher):
             UsageError: the name could not be part of a topic.
         """
         check_name("camera", camera)
-        return JsonLinesStream(self, camera, encoder, self._sequences.of(camera))
+        return JsonLinesStream(self, camera, encoder, self._sequences.setdefault(camera, CameraSequence()))
 
     def put_line(self, message: Message) -> None:
         """Leave one line of a stream to the thread.

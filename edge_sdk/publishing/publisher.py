@@ -267,19 +267,6 @@ class CameraSequence:
             return self._last
 
 
-class CameraSequences:
-    """The sequences of all cameras of one run of the program; a camera that comes back finds its own."""
-
-    def __init__(self) -> None:
-        self._sequences: dict[str, CameraSequence] = {}
-        self._lock = threading.Lock()
-
-    def of(self, camera: str) -> CameraSequence:
-        """Return the sequence of one camera."""
-        with self._lock:
-            return self._sequences.setdefault(camera, CameraSequence())
-
-
 class MqttStream(Stream):
     """One camera's stream to a broker, made by `MqttPublisher.stream`; see `Stream`.
 
@@ -409,7 +396,6 @@ class MqttPublisher(ResultPublisher):
         events: where events wait, in memory by default; closed with this.
         backoff: how long to wait between connections.
         make_link: makes connections; over the network by default.
-        seats: the cameras' sequences, where another publisher had them before.
         listens_to: topics of what is wanted from the broker.
         receiver: takes what comes there, in this publisher's thread.
 
@@ -432,14 +418,13 @@ class MqttPublisher(ResultPublisher):
         events: EventOutbox | None = None,
         backoff: Backoff | None = None,
         make_link: Callable[[], Connection] | None = None,
-        seats: CameraSequences | None = None,
         listens_to: Sequence[str] = (),
         receiver: Receiver | None = None,
     ) -> None:
         if identity.device != settings.device:
             raise UsageError(f"results are of device {identity.device!r}, the MQTT topics of {settings.device!r}")
         self._identity, self.topics = identity, settings.topics
-        self._sequences = CameraSequences() if seats is None else seats
+        self._sequences: dict[str, CameraSequence] = {}  # a camera that comes back finds its own
         self._lock = threading.Lock()
         self._outbox = MemoryOutbox() if outbox is None else outbox
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
@@ -474,7 +459,7 @@ class MqttPublisher(ResultPublisher):
         check_name("camera", camera)
         encoder.check(self._identity)
         with self._lock:
-            sequence = self._sequences.of(camera)
+            sequence = self._sequences.setdefault(camera, CameraSequence())
             return MqttStream(camera, self.topics, encoder, sequence, self._queues, self._session, self._state)
 
     def put_event(self, camera: str, encode: Encode) -> int | None:
@@ -551,10 +536,6 @@ class MqttPublisher(ResultPublisher):
         self._session.finish(timeout_s)
         self._thread.join(max(0.0, timeout_s))
         self._events.close(max(disk_s, until - time.monotonic()))
-
-    def unsent(self) -> list[Message]:
-        """Return the results that did not go out until `close`; none while the thread still ends."""
-        return [] if self._thread.is_alive() else list(iter(self._outbox.take, None))
 
 
 def load_client() -> None:

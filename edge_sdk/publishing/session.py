@@ -68,7 +68,7 @@ class PoisonMessageDetector:
 
     @property
     def hint(self) -> str:
-        """What to say of a suspicion; empty while there is none."""
+        """The hint that a message may be poisonous, for people; empty while none is suspected."""
         line = "; or is there a message that it does not take? They go one by one now, to find it"
         return line if self.is_suspected else ""
 
@@ -604,7 +604,7 @@ class PublishSession:
 
     @property
     def last_error(self) -> str:
-        """What went wrong last, for people."""
+        """The last error, in words for people; empty while there was none."""
         return self._warnings.last_error
 
     def notify(self) -> None:

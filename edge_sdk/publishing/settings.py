@@ -200,7 +200,7 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
 
     @property
     def channels(self) -> dict[CameraKind, Channel]:
-        """How what is of a camera travels, by kind."""
+        """The channels of a camera's messages, by kind."""
         results = Channel(qos=self.qos, expiry_s=self.expiry_s, max_per_s=self.max_per_s)
         return {"event": self.events, "result": results, "snapshot": self.snapshots}
 

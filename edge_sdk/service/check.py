@@ -146,7 +146,7 @@ class CheckedBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of looking at a run.
+    """The result of `edge-sdk run --check`.
 
     Attributes:
         device: its name; None where the configuration cannot be read.

@@ -30,7 +30,7 @@ _SOFT_LIMIT = 3  # word of "Max open files  SOFT  HARD  files"
 
 
 class Readings(msgspec.Struct, frozen=True, kw_only=True):
-    """How the machine and this process are; None is unknown.
+    """Readings of the machine and of this process; None is unknown.
 
     Attributes:
         temperature_c: of the hottest zone, degrees Celsius.
@@ -399,7 +399,7 @@ def process_age_s(root: Path = Path("/"), now_s: float | None = None) -> float |
 
 
 class StartTimes(msgspec.Struct, frozen=True):
-    """What a start took.
+    """The times of the steps of a start.
 
     Attributes:
         first_result_ms: from the start of the process to the first result in the outbox.

@@ -35,7 +35,7 @@ _LONGEST_LOOK_S = 1.0  # between two looks: more is a process that was stopped, 
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """What came of a request.
+    """The outcome of a request to load a model.
 
     Attributes:
         variant: which was asked for.
@@ -169,7 +169,7 @@ class VariantTime(msgspec.Struct, frozen=True):
 
 
 class StartChoice(msgspec.Struct, frozen=True):
-    """What a stream starts with.
+    """The variant with which a pipeline starts, and why.
 
     Attributes:
         stages: loaded and proved.

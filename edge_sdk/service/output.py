@@ -133,7 +133,7 @@ class Output:
 
     @property
     def broker(self) -> MqttPublisher | None:
-        """Who publishes to the broker; None without one, and until the first stream came."""
+        """The publisher to the broker; None without a broker and before the first stream."""
         return self._publisher if isinstance(self._publisher, MqttPublisher) else None
 
     def stats(self) -> PublisherStats | LinesStats | None:

@@ -208,7 +208,7 @@ class Pipeline:
 
     @property
     def title(self) -> str:
-        """What runs where, for people; empty where nothing does."""
+        """Describe which model runs on which source, for people; empty while none runs."""
         return self._title if self._runner is not None and self.failure is None else ""
 
     def health(self) -> CameraHealth | None:

@@ -38,7 +38,7 @@ _RARELY_NS = 600_000_000_000  # of a service, whose lines are kept for months
 
 
 class CameraFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What commands and Home Assistant need to know of a camera, once its stream runs.
+    """The facts about a running camera that commands and Home Assistant need.
 
     Attributes:
         task: of its bundle.
@@ -63,7 +63,7 @@ class Shot(msgspec.Struct, frozen=True, eq=False):
 
 
 class CameraControls:
-    """What commands have set of one camera.
+    """The settings of one camera that commands have changed.
 
     Attributes:
         known: set by the stream; None until it runs.

@@ -53,7 +53,7 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
 
     @property
     def source_options(self) -> SourceOptions:
-        """What the source is asked for."""
+        """The options with which the source is opened."""
         return SourceOptions(**given(self, SourceOptions))
 
     @property
@@ -72,7 +72,7 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process runs.
+    """Settings of one process: its cameras, its broker and its outputs.
 
     Attributes:
         device: this device's name.

@@ -1,4 +1,4 @@
-"""What the streams of one process share.
+"""Objects that all pipelines of one process share.
 
 `Shared` holds it all: the models that are loaded, the degradation controller, what commands have set, whose turn it is
 to start or to tune. `Gate` has streams that start together wait for each other. `TuningLock` lets one tune at a time.
@@ -59,7 +59,7 @@ class Gate:
 
 
 class Shared:
-    """What the streams of one process share.
+    """Objects that all pipelines of one process share.
 
     Args:
         progress: follows the steps of all streams, for the watchdog.

@@ -155,7 +155,7 @@ class LiveSource(ThreadedSource):
 
     @property
     def status(self) -> SourceStatus:
-        """Where it stands; lost, too, while a driver hangs in spite of its time-out."""
+        """The status of the source; it counts as lost while its driver hangs beyond its time-out."""
         if self.ended:
             return SourceStatus.ENDED
         return SourceStatus.LOST if self._is_stuck() and self._status.is_there else self._status

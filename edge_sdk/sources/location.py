@@ -33,7 +33,7 @@ def _timeout(description: str) -> Meta:
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a source is asked for; what does not concern its kind is ignored.
+    """Options with which a source is opened; those that do not concern its kind are ignored.
 
     Attributes:
         size_wh: pixels, 1 to 16384, of a camera that can be asked; None: as it delivers.
@@ -147,7 +147,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
 class UntrustedError(CameraError):
-    """What a camera shows or answers is refused; the message says what to do."""
+    """A camera's certificate or answer is refused; the message says what to do."""
 
 
 def is_device(location: str) -> bool:

@@ -168,7 +168,7 @@ class Capture(Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was asked of the source and not got, a line each."""
+        """One line for each option that the source did not grant."""
 
     def grab(self) -> bool:
         """Wait for the next frame; False when there is none."""

@@ -132,7 +132,7 @@ class Slot:
 
 
 class SourceStatus(Enum):
-    """Where a source stands.
+    """The status of a source.
 
     OPENING is a camera that was waited for and never came yet, LOST one that delivered before.
     """
@@ -187,7 +187,7 @@ class OpenedSource(Source, Protocol):
 
     @property
     def status(self) -> SourceStatus:
-        """Where it stands now; a short loss shows in `stats.reopenings` even when nobody looked in time."""
+        """The status now; a short loss that nobody saw shows in `stats.reopenings`."""
 
     @property
     def trouble(self) -> str:
@@ -195,7 +195,7 @@ class OpenedSource(Source, Protocol):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was asked of a camera and not got, a line each."""
+        """One line for each option that the camera did not grant."""
 
 
 PATIENCE_S = 0.5  # who is told to stop has two seconds for all; an opening, or a driver, may take longer
@@ -241,7 +241,7 @@ class ThreadedSource:
 
     @property
     def status(self) -> SourceStatus:
-        """Where it stands now."""
+        """The status now."""
         return SourceStatus.ENDED if self.ended else SourceStatus.OPENED
 
     @property

@@ -43,7 +43,7 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClassificationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How classes are read.
+    """The section [classification]: how a classifier's outputs are read.
 
     Attributes:
         background_class: output 0 is "background"; class_id everywhere is the output's index - 1.
@@ -55,7 +55,7 @@ class ClassificationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class DetectionSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How raw heads are read.
+    """The section [detection]: how a detector's raw outputs are read.
 
     Attributes:
         anchors: for `yolov4`: one list an output, of (width, height) in input pixels. For `ssd`: one list a level, the
@@ -121,8 +121,8 @@ class TaskSpec(Protocol):
 
     @property
     def classification(self) -> ClassificationSpec:
-        """How classes are read."""
+        """The section [classification]: how a classifier's outputs are read."""
 
     @property
     def detection(self) -> DetectionSpec:
-        """How raw heads are read."""
+        """The section [detection]: how a detector's raw outputs are read."""

@@ -32,7 +32,7 @@ _ACCIDENT = 1.5
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a candidate has to keep to.
+    """The limits that a candidate must keep: latency and CPU share.
 
     Attributes:
         budget_ms: capture to outbox.
@@ -382,7 +382,7 @@ _CANDIDATES = 12  # about so many fit into the time; the window gets longer when
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is measured here for one bundle, and for how long.
+    """The plan of one bundle's tuning on this machine: which candidates are measured, and how long.
 
     Attributes:
         promised: what the bundle runs by default, on the providers that are here.

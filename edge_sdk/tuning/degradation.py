@@ -32,7 +32,7 @@ _GAIN = 0.9  # of the time above it: a level that saves less is noise
 
 
 class Level(msgspec.Struct, frozen=True):
-    """One way to run.
+    """One level of degradation: a variant, and how many of the frames it runs on.
 
     Attributes:
         variant: name of the bundle's model that runs.
@@ -235,7 +235,7 @@ class Governor:
 
     @property
     def level(self) -> Level:
-        """What runs."""
+        """The level that runs now."""
         return self.levels[self.index]
 
     def close(self) -> None:

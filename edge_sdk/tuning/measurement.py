@@ -202,7 +202,7 @@ _PATIENCE_NS = 1_000_000_000
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How long a candidate is measured.
+    """The pace of a measurement: frames a second, and how long a candidate is measured.
 
     Attributes:
         budget_ms: capture to outbox.

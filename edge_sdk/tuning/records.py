@@ -97,7 +97,7 @@ _KEPT = 32  # records: bundles come and go for years
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What tuning was asked for.
+    """The question that a tuning answers: bundle, camera, variant and limits.
 
     Attributes:
         digest: of the bundle.

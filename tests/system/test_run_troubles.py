@@ -144,7 +144,9 @@ def test_cameras_a_broker_events_and_a_stream_that_begins_come_back_with_descrip
             device.hear("late: ", "Too many open files", "begins again")
             device.hear("warning: ", "files that this process may open are open")
             server.start()
+            subscriptions = subscriber.subscriptions
             broker.start()
+            wait_until(lambda: subscriber.subscriptions > subscriptions, "the subscriber's return before the device's")
             shutil.copy(long_video, film)
             device.limit_files(_MANY)
             device.hear("yard: ", "reopened")

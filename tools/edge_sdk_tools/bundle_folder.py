@@ -85,7 +85,7 @@ Replaced: TypeAlias = Literal["nothing", "unsigned", "signed"]
 
 
 class BundleFolder:
-    """What a build writes to.
+    """The temporary folder of a build, which takes the bundle's name when the build has succeeded.
 
     Attributes:
         output: where the bundle will be.

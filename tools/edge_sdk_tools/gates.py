@@ -28,7 +28,7 @@ from edge_sdk_tools.search.uint8_input import InputTrial
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """What the steps gave, each of what it promised."""
+    """The results of a build's steps, each of which was checked against its gate."""
 
     spec: ModelSpec
     target: Target

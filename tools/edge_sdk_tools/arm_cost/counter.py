@@ -41,7 +41,7 @@ _HEAD_WORDS = 3  # a block's runs take two, its length one
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What one inference on one thread costs.
+    """Counted instructions of one inference on one thread.
 
     Attributes:
         model: the file's name.
@@ -106,7 +106,7 @@ _PROCESSORS = 4
 
 @dataclass(frozen=True)
 class Core:
-    """One CPU.
+    """One CPU core that can be emulated and counted.
 
     Attributes:
         model: the CPU in qemu's spelling, which is the targets' too.
@@ -225,7 +225,7 @@ _GUEST_ENVIRONMENT = {
 
 
 class Counter:
-    """What `set_up` made.
+    """The installed counter: an emulator with its plugin, and a guest's Python with ONNX Runtime.
 
     Args:
         folder: its folder.
@@ -333,7 +333,7 @@ class Counter:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the emulator: only it needs these libraries; -U takes them from the guest, whose are others."""
+        """Environment of the emulator; its option -U hides these libraries from the guest, which has its own."""
         return {"LD_LIBRARY_PATH": str(self.libraries)}
 
     def board_python(self, cpu: str, record: Path | None = None) -> list[str]:
@@ -365,7 +365,7 @@ def find_counter(folder: Path | None = None) -> Counter | None:
 
 
 def counters_folder(folder: Path | None = None) -> Path:
-    """Where counters lie in a cache."""
+    """Return the folder of the installed counters inside the cache."""
     return (folder or cache_folder()).absolute() / "arm-cost"
 
 

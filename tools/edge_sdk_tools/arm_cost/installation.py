@@ -184,7 +184,7 @@ def _install(place: Path, recipe: Recipe, compiler: str, on_progress: OnProgress
 
 
 def _add_emulator(counter: Counter, scratch: Path, downloads: Path) -> None:
-    """Of some thirty emulators in the package one is kept, and of its dependencies the libraries."""
+    """Add the one emulator that is needed out of the package's thirty, and the libraries of its dependencies."""
     architecture = _architecture()
     apt = Apt(architecture, scratch / "apt-host", downloads / architecture, _sources(counter.recipe.release))
     archives = apt.download([f"qemu-user={counter.recipe.qemu}"])
@@ -239,7 +239,7 @@ def _architecture() -> str:
 
 
 def _sources(release: str) -> str:
-    """Where to fetch from: this machine's own servers when they have that release, else Debian's."""
+    """Return the servers to fetch from: this machine's own where they have that release, else Debian's."""
     try:
         here = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     except OSError:

@@ -22,7 +22,7 @@ from edge_sdk_tools.search.uint8_input import InputTrial
 
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a build came to.
+    """The outcome of a build.
 
     Attributes:
         bundle: where it is.
@@ -91,7 +91,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
 def report_of(
     manifest: Manifest, steps: Steps, folder: BundleFolder, workshop: Workshop, made: Sequence[Made]
 ) -> BuildReport:
-    """What a build came to.
+    """The outcome of a build.
 
     Args:
         manifest: of the bundle.

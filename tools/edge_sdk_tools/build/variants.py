@@ -65,7 +65,7 @@ _SMALLEST, _LARGEST = 8, 8192  # sides that model.toml takes
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for.
+    """A request for one further variant.
 
     Attributes:
         sizes: other input sizes, width and height in pixels.
@@ -150,7 +150,7 @@ def resize(spec: ModelSpec, checked: CheckedModel, target: Target, size_wh: tupl
 
 
 def stride_of(checked: CheckedModel, size_wh: tuple[int, int]) -> int:
-    """By how much the layers divide the input's sides at most; 1 where none divides both of them evenly."""
+    """Return the largest factor by which layers divide the input's sides; 1 where none divides both evenly."""
     values = graph_values(checked.proto.graph)
     names = [name for node in checked.proto.graph.node if node.op_type in _SPATIAL for name in node.output]
     shapes = [values[name].shape for name in names if name in values]
@@ -158,7 +158,7 @@ def stride_of(checked: CheckedModel, size_wh: tuple[int, int]) -> int:
 
 
 def _stride(shape: tuple[int | str | None, ...], size_wh: tuple[int, int]) -> int:
-    """Of one map of cells; 1 where it is none: a single cell tells nothing, and unequal strides are no picture's."""
+    """Return the stride of one feature map; 1 where it has a single cell or unequal strides."""
     rows, columns = shape[2:] if len(shape) == 4 else (None, None)
     width, height = size_wh
     if not isinstance(rows, int) or not isinstance(columns, int) or min(rows, columns) < 2:
@@ -334,7 +334,7 @@ def convert_half(source: Path, folder: Path) -> Converted:
 
 
 class Plan(msgspec.Struct, frozen=True, eq=False):
-    """What will be made.
+    """The variants that a build will make.
 
     Attributes:
         request: what was asked for.
@@ -379,7 +379,7 @@ def plan_variants(spec: ModelSpec, target: Target, request: Request, work: Path,
 
 
 class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """One model.
+    """One variant that was made.
 
     Attributes:
         precision: of what it computes with.
@@ -419,7 +419,7 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Such as `int8` or `int8.320x320`."""
+        """The variant's name, such as `int8` or `int8.320x320`."""
         return f"{self.precision}.{size_text(self.spec.input.size_wh)}" if self.is_resized else self.precision
 
     @property
@@ -428,7 +428,7 @@ class Made(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return next(iter((*self.evaluation.quality, *self.evaluation.agreement)))
 
     def promised(self, golden: Golden) -> Variant:
-        """What the manifest says of it."""
+        """The variant's entry in the manifest."""
         is_reference = self.precision == "fp32" and not self.is_resized
         return Variant(
             file=f"model.{self.name}{self.converted.model.suffix}",

@@ -108,7 +108,7 @@ _HALVES = 0.75  # of FP32's file at most, or storing halves is not worth a cast 
 
 
 class Workbench:
-    """Where further models of one build are made.
+    """Makes the further variants of one build.
 
     Args:
         steps: of the build; its first model is made.

@@ -128,7 +128,7 @@ def _judge(name: str, array: NDArray[np.generic], uses: list[tuple[str, int]]) -
 
 
 def _count(array: NDArray[np.generic]) -> tuple[int, int]:
-    """How many NaNs and infinities it holds."""
+    """Count the NaNs and infinities of a tensor."""
     flat = array.reshape(-1)
     nans = infinities = 0
     for start in range(0, flat.size, _CHUNK):
@@ -184,7 +184,7 @@ def _drops(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> b
 
 
 def _learns(node: onnx.NodeProto) -> bool:
-    """By its attribute since opset 14; before, by outputs for running statistics."""
+    """Tell whether a BatchNormalization trains: by its attribute since opset 14, before by its outputs."""
     return any(a.name == "training_mode" and a.i for a in node.attribute) or sum(map(bool, node.output)) > 1
 
 

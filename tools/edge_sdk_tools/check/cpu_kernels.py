@@ -220,7 +220,7 @@ _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One input or output.
+    """One input or output of an operator.
 
     Attributes:
         name: as the schema calls it.
@@ -274,7 +274,7 @@ def operator_schema(domain: str, operator: str, opset: int) -> OperatorSchema | 
 
 @functools.cache
 def _runtime_schemas() -> Mapping[tuple[str, str], OperatorSchema]:
-    """Of the domains that onnx knows nothing of; each operator there has one version."""
+    """Return the schemas of domains that onnx does not know; each operator there has one version."""
     from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
     schemas = {}
@@ -299,7 +299,7 @@ _HALF = "float16"
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What becomes of a node.
+    """The verdict on one node: which kernel runs it, or why none does.
 
     Attributes:
         kind: `runs`; `casts` when it runs in float, between Casts that ONNX Runtime inserts; `type` when there are
@@ -395,7 +395,7 @@ _MAKES_NO_KERNEL = "Constant"  # becomes a weight when the model is loaded
 
 
 class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """What one provider takes.
+    """The operators and types that one execution provider supports.
 
     Attributes:
         provider: ONNX Runtime's name of it.

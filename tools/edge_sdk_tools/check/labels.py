@@ -190,7 +190,7 @@ def check_lines(
 
 
 def finding(severity: Severity, spec: ModelSpec, what: str, next_step: str) -> Finding:
-    """One about the labels file."""
+    """Make a finding about the labels file."""
     return Finding(severity=severity, rule="labels", where=spec.labels, what=what, next_step=next_step)
 
 
@@ -238,7 +238,7 @@ def check_labels(spec: ModelSpec, report: CheckReport) -> list[Finding]:
 
 
 class _Outputs(msgspec.Struct, frozen=True):
-    """What the outputs say of the labels.
+    """The findings about the labels that the model's outputs give.
 
     Attributes:
         findings: one at most.

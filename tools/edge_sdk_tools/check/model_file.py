@@ -251,7 +251,7 @@ DTYPES: dict[int, np.dtype[np.generic]] = {
 
 
 class Weight(msgspec.Struct, frozen=True):
-    """One weight.
+    """One weight of a model: name, type, shape and where its bytes lie.
 
     Attributes:
         name: of the tensor.
@@ -398,7 +398,7 @@ _LONGEST_NAME = 2000  # exporters join the names of modules, a few hundred chara
 
 
 class ModelFile(msgspec.Struct, frozen=True, eq=False):
-    """What a file holds.
+    """One model file that was read: its graph, and its weights apart.
 
     Attributes:
         proto: the model, its large weights replaced by inputs.

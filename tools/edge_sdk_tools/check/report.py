@@ -66,7 +66,7 @@ class TensorInfo(msgspec.Struct, frozen=True):
 
 
 class OperatorUse(msgspec.Struct, frozen=True):
-    """One type of operator.
+    """How often one type of operator occurs in a model.
 
     Attributes:
         domain: empty for ONNX's own.
@@ -103,7 +103,7 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class ProviderCoverage(msgspec.Struct, frozen=True):
-    """What one execution provider takes.
+    """The nodes of a model that one execution provider supports.
 
     Attributes:
         provider: ONNX Runtime's name of it.

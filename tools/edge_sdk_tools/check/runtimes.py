@@ -18,7 +18,7 @@ from edge_sdk_tools.check.cpu_kernels import kernel_table
 
 
 def runtime_range(target: Target, versions: Sequence[str]) -> RuntimeRange:
-    """From the lowest version that will be proved to the one that builds.
+    """Return the range of ONNX Runtime versions, from the lowest that will be proved to the one that builds.
 
     Args:
         target: the device.

@@ -28,7 +28,7 @@ from edge_sdk_tools.check.report import CheckReport, RefusedModelError
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """What must run the model.
+    """The ONNX Runtime, its providers and the target that must run the model.
 
     Attributes:
         version: of ONNX Runtime; None for the one that is installed here.
@@ -64,7 +64,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """What came out.
+    """The result of an examination.
 
     Attributes:
         report: with the model's file name in place of its path, and without what labels and decoder add to it.
@@ -92,7 +92,7 @@ _SPARE_SHARE = 0.8  # of the memory that is free: the rest is for everybody else
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What the process may take.
+    """Limits of the sandboxed process: memory, CPU seconds and seconds by the clock.
 
     Attributes:
         memory_mb: beside what its imports take, in MiB; less where less is free here.
@@ -176,7 +176,7 @@ def _data_bytes() -> int:
 
 
 def _import_path() -> str:
-    """Where this process finds its modules: the other one starts in another folder."""
+    """Return PYTHONPATH for the sandboxed process, which starts in another folder."""
     return os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
 
 

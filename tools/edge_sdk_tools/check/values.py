@@ -128,7 +128,7 @@ def element_count(sides: Iterable[int]) -> int:
 
 
 class Value(msgspec.Struct, frozen=True):
-    """One tensor.
+    """Type and shape of one tensor of a graph.
 
     Attributes:
         element: its element type in ONNX Runtime's spelling (`float`, `int64`); None when unknown, or no tensor.

@@ -62,7 +62,7 @@ class CocoCategory(msgspec.Struct, frozen=True, gc=False):
 
 
 class CocoFile(msgspec.Struct, frozen=True):
-    """What is needed of one file."""
+    """The parts of a COCO file that are read."""
 
     images: list[CocoImage]
     annotations: list[CocoAnnotation]
@@ -95,7 +95,7 @@ def coco_files(folder: Path) -> list[Path]:
 
 
 def image_folders(path: Path) -> list[Path]:
-    """Where the images of this file may lie, in the order in which they are searched.
+    """List the folders in which the images of this file are searched, in order.
 
     Beside it, in `images`, or in a folder of its name: for instances_val2017.json also `val2017`. As COCO itself keeps
     its files in `annotations`, all this is true of the folder above that one too.

@@ -186,15 +186,15 @@ class Dataset(msgspec.Struct, frozen=True):
         return len(self.images)
 
     def without(self, other: ImageSet) -> Dataset:
-        """Those whose content is not in `other`."""
+        """Return the images whose content is not in `other`."""
         return self.picked(self.images.places_without(other))
 
     def spread(self, count: int) -> Dataset:
-        """At most `count` images, evenly spread over the set, with their truths."""
+        """Return at most `count` images with their labels, evenly spread over the set."""
         return self if count >= len(self) else self.picked(self.images.places_spread(count))
 
     def mask_contents(self) -> list[bytes]:
-        """Of every mask among the truths the file's bytes: a truth itself has only its path."""
+        """Return the bytes of every mask file among the labels, which hold only paths."""
         return [truth.data() for truth in self.truths or () if isinstance(truth, MaskTruth)]
 
     def picked(self, places: Sequence[int]) -> Dataset:

@@ -36,7 +36,7 @@ _EVERY_NTH_HELD_OUT = 4
 
 
 class ImageFile(msgspec.Struct, frozen=True):
-    """One image.
+    """One image file: path, SHA-256 and size.
 
     Attributes:
         path: of the file.
@@ -93,11 +93,11 @@ class ImageSet(msgspec.Struct, frozen=True):
         return tuple(s.path for s in self.skipped)
 
     def without(self, other: ImageSet) -> ImageSet:
-        """Those whose content is not in `other`."""
+        """Return the images whose content is not in `other`."""
         return self.picked(self.places_without(other))
 
     def spread(self, count: int) -> ImageSet:
-        """At most `count` images, evenly spread over the set."""
+        """Return at most `count` images, evenly spread over the set."""
         return self if count >= len(self.images) else self.picked(self.places_spread(count))
 
     def hold_out(self) -> tuple[ImageSet, ImageSet]:

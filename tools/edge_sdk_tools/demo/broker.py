@@ -93,7 +93,7 @@ class Broker(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """As `edge-sdk run --mqtt` wants it."""
+        """The broker's URL, for `edge-sdk run --mqtt`."""
         return f"mqtt://{_HOST}:{self.port}"
 
     @property
@@ -124,7 +124,7 @@ def running_broker(kind: Kind | None = None) -> Iterator[Broker]:
 
 
 def find_mosquitto() -> str | None:
-    """Where mosquitto is: Debian installs it into a folder that only root has on PATH."""
+    """Find mosquitto, which Debian installs into a folder that only root has on PATH."""
     return shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
 
 

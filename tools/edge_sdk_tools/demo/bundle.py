@@ -32,7 +32,7 @@ _LIBRARIES = ("numpy", "onnx", "onnxruntime", "opencv-python-headless")
 
 
 class DemoBundle(msgspec.Struct, frozen=True):
-    """What runs.
+    """The bundle that the demo runs, and the figures of its build.
 
     Attributes:
         path: the bundle.

@@ -30,7 +30,7 @@ _POLL_S = 0.1
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a demo came to.
+    """The outcome of a demo.
 
     Attributes:
         output: folder with the picture, the video and the messages.

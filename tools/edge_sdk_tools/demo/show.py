@@ -256,7 +256,7 @@ def make_show(*, errors_only: bool = False) -> Show:
 
 
 def summary_line(tally: Tally) -> str:
-    """Such as `people: 3 now; seen 412 times in 230 frames; frames dropped: 20`."""
+    """Return a line such as `people: 3 now; seen 412 times in 230 frames; frames dropped: 20`."""
     return (
         f"people: {tally.now} now; seen {tally.people} times in {tally.frames} frames; frames dropped: {tally.dropped}"
     )

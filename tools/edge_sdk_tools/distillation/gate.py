@@ -81,7 +81,7 @@ _ROUNDING = 1e-9  # what lies at the limit keeps it, however floating point has 
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What the gate says.
+    """The verdict of the distillation gate.
 
     Attributes:
         passed: whether the figure keeps the limit.
@@ -166,7 +166,7 @@ _FAR_BELOW_POINTS = 10
 
 
 class DistillReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found.
+    """The outcome of a distillation check.
 
     Attributes:
         evaluation: of the student; its reference is the teacher.

@@ -80,7 +80,7 @@ def divergences_at(observed: Observed, temperatures: tuple[float, ...] = TEMPERA
 
 
 def calibration_errors(observed: Observed) -> CalibrationError | None:
-    """Of both models; None for class maps."""
+    """Return the calibration errors of both models; None for class maps."""
     labelled = observed.dataset.truths is not None
     if observed.task == "classification":
         truth = true_classes(observed) if labelled else said(observed, 1)
@@ -116,7 +116,7 @@ TESTABLE = 6
 
 
 class ClassRow(msgspec.Struct, frozen=True):
-    """One class.
+    """How the two models compare on one class.
 
     Attributes:
         label: its name.

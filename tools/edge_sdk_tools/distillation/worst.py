@@ -19,7 +19,7 @@ _NAMED = 3
 
 
 class WorstImage(msgspec.Struct, frozen=True):
-    """One image.
+    """One image on which the two models differ.
 
     Attributes:
         file: its path.
@@ -36,7 +36,7 @@ class WorstImage(msgspec.Struct, frozen=True):
 
 
 def worst_images(observed: Observed, labels: Sequence[str], count: int) -> tuple[WorstImage, ...]:
-    """At most `count` images, the worst first; images on which both say the same are never among them.
+    """Return at most `count` images on which the models differ, the worst first.
 
     With labels a classifier's images come first where the teacher is right and the student is not.
     """

@@ -28,7 +28,7 @@ _CHUNK = 8_000_000  # numbers at once: 64 MB an array
 
 
 class Boxes(msgspec.Struct, frozen=True, eq=False):
-    """What a detector found in one image.
+    """Boxes that a detector found in one image.
 
     Attributes:
         boxes_xyxy: float64 (N, 4), in pixels of the image.
@@ -41,13 +41,13 @@ class Boxes(msgspec.Struct, frozen=True, eq=False):
     class_ids: NDArray[np.int64]
 
     def above(self, confidence: float) -> Boxes:
-        """Those that are at least so confident."""
+        """Return the boxes that are at least so confident."""
         keep = self.confidences >= confidence
         return Boxes(self.boxes_xyxy[keep], self.confidences[keep], self.class_ids[keep])
 
 
 class LabelledBoxes(msgspec.Struct, frozen=True, eq=False):
-    """What is in one image.
+    """Labelled boxes of one image.
 
     Attributes:
         boxes_xyxy: float64 (M, 4), in pixels of the image.

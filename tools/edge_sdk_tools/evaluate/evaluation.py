@@ -156,7 +156,7 @@ _SAME = 1e-4  # relative: scores that move by less are the same
 
 
 def doubts_about(observed: Observed) -> tuple[str, ...]:
-    """One line each, of all models."""
+    """Return one line for each warning about the evaluated models."""
     doubts = [line for which in range(len(observed.participants)) if (line := constant_answer(observed, which))]
     if len(observed.records) < ENOUGH_IMAGES:
         doubts.append(f"too few images to judge much: {len(observed.records)}, give {ENOUGH_IMAGES} or more")
@@ -220,7 +220,7 @@ def true_classes(observed: Observed) -> NDArray[np.int64]:
 
 
 def class_places(observed: Observed, which: int) -> NDArray[np.int64]:
-    """At which place each image's class stands in a classifier's answer, 0 for the likeliest; int64 (N,)."""
+    """Return the rank of each image's true class in a classifier's answer, 0 for the likeliest; int64 (N,)."""
     return ranks_of(observed.probabilities(which), true_classes(observed))
 
 
@@ -247,7 +247,7 @@ OnProgress = Callable[[str, int, int], None]
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured.
+    """The outcome of an evaluation.
 
     Attributes:
         model, reference: their names; no reference where none was given.

@@ -119,7 +119,7 @@ DIGEST_LENGTH = 16
 
 
 class Answer(msgspec.Struct, frozen=True, eq=False):
-    """What a model says of one image.
+    """The outputs of a model for one image.
 
     Attributes:
         result: decoded.

@@ -30,7 +30,7 @@ _NAMED = 3
 def align_labels(
     labels: Sequence[str], others: Sequence[str], renamed: Mapping[str, str] | None = None
 ) -> NDArray[np.int64]:
-    """Where each of `labels` stands in `others`.
+    """Return the index in `others` of each of `labels`.
 
     Texts are equal when they are so without regard to case, or else by their first name ("tench" and "tench, Tinca
     tinca"). Of labels that occur several times ("crane" twice) the first is the other's first, and so on.

@@ -43,7 +43,7 @@ _TINY = 1e-30
 
 
 class OutputError(msgspec.Struct, frozen=True):
-    """One output over all images.
+    """The error of one output over all images.
 
     Attributes:
         output: its number, from 0.
@@ -188,7 +188,7 @@ ClassTable: TypeAlias = NDArray[np.int16] | NDArray[np.uint8]
 
 
 class Record(msgspec.Struct, frozen=True, eq=False):
-    """What is kept of one image.
+    """The predictions that are kept of one image.
 
     Attributes:
         rows: one a model; none for classifiers, whose rows `Observed` holds as one table.
@@ -218,7 +218,7 @@ class Participant(msgspec.Struct, frozen=True, eq=False):
 
 
 class Observed(msgspec.Struct, frozen=True, eq=False):
-    """What was seen.
+    """Predictions of all models on all images.
 
     Attributes:
         participants: in the order of `Record.rows`.
@@ -243,7 +243,7 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def classes(self) -> int:
-        """How many classes are compared."""
+        """The number of classes that are compared."""
         return len(self.participants[0].class_ids)
 
     def probabilities(self, which: int) -> NDArray[np.float64]:
@@ -257,7 +257,7 @@ class Observed(msgspec.Struct, frozen=True, eq=False):
         return (*labels, "background") if any(p.subject.background for p in self.participants) else labels
 
     def path(self, index: int) -> Path:
-        """Where an image is."""
+        """Return the path of one image."""
         return self.dataset.images.images[index].path
 
 

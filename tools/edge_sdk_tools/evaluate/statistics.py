@@ -171,7 +171,7 @@ def difference_bounds(hits: NDArray[np.bool_], reference: NDArray[np.bool_]) -> 
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One figure of the model.
+    """One figure of a model, with its confidence interval.
 
     Attributes:
         name: such as `top-1`, `mAP50-95`, `mIoU`, `top-1 agreement`.

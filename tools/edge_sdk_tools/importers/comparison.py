@@ -37,7 +37,7 @@ _NOISE_SCALES = (0.1, 1.0, 10.0)
 
 
 class Probe(msgspec.Struct, frozen=True, eq=False):
-    """One input.
+    """One test input of a comparison.
 
     Attributes:
         name: for people: `ones`, `noise x10`, or an image's file name.
@@ -149,7 +149,7 @@ class OutputDifference(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What came out.
+    """The outcome of a comparison before and after an import.
 
     Attributes:
         outputs: one an output; none where they differ in number or shape.
@@ -313,7 +313,7 @@ class Original(Protocol):
 
     @property
     def where(self) -> str:
-        """What to call it in errors."""
+        """The input's name in error messages."""
         ...
 
     def __call__(self, tensor: Tensor, /) -> Mapping[str, Tensor]:
@@ -322,7 +322,7 @@ class Original(Protocol):
 
 
 class Observation(msgspec.Struct, frozen=True, eq=False):
-    """What was said.
+    """The reference outputs for the test inputs.
 
     Attributes:
         names: of the outputs, in order.

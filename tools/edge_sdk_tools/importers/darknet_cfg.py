@@ -186,12 +186,12 @@ class ConvolutionWeights(msgspec.Struct, frozen=True):
 
     @property
     def kernel_count(self) -> int:
-        """How many numbers the kernel has."""
+        """The number of weights of the kernel."""
         return self.filters * self.channels * self.size**2
 
     @property
     def count(self) -> int:
-        """How many numbers it reads."""
+        """The number of float32 values that the layer reads from the weights file."""
         return self.filters * (4 if self.batch_normalize else 1) + self.kernel_count
 
 

@@ -124,7 +124,7 @@ _Size: TypeAlias = Annotated[float, Meta(ge=0)]
 
 
 class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the file is from where it came from.
+    """The record of an import: origin, exporter, and the largest difference from the source.
 
     Attributes:
         origin: where it came from.
@@ -208,7 +208,7 @@ def _drop(proto: onnx.ModelProto) -> None:
 
 
 def _digest(proto: onnx.ModelProto) -> str:
-    """Of the graph, its functions and its opsets; of nothing that says who wrote it when."""
+    """Return the SHA-256 of a model's graph, functions and opsets, without its metadata."""
     digest = hashlib.sha256(proto.graph.SerializeToString(deterministic=True))
     for part in (*proto.functions, *proto.opset_import):
         digest.update(part.SerializeToString(deterministic=True))

@@ -38,7 +38,7 @@ _UNKNOWN = "a place that PyTorch does not name"
 
 
 class Exported(msgspec.Struct, frozen=True, eq=False):
-    """What an exporter made.
+    """The ONNX model that an exporter made, with its warnings.
 
     Attributes:
         proto: the ONNX model.
@@ -66,7 +66,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True, eq=False):
-    """What is to be exported.
+    """The module and its example inputs that are to be exported.
 
     Attributes:
         model: the model.
@@ -158,7 +158,7 @@ def _export_trace(order: Order) -> Exported | Failure:
 
 
 def _frozen_at(heard: Sequence[warnings.WarningMessage], folder: Path) -> tuple[str, ...]:
-    """Where the tracer warned; in the user's code if anywhere there, because libraries ask for shapes all the time."""
+    """Return the place of the tracer's warning, in the user's own code where there is one."""
     places = [(Path(w.filename), w.lineno) for w in heard if issubclass(w.category, torch.jit.TracerWarning)]
     theirs = [place for place in places if place[0].is_relative_to(folder)]
     return tuple(dict.fromkeys(f"{path.name}:{line}" for path, line in theirs or places))

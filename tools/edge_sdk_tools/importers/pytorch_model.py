@@ -193,7 +193,7 @@ def _article(made: object) -> str:
 
 
 def _hint(made: object) -> str:
-    """Which key of a checkpoint holds the module."""
+    """Return a hint at the key of a checkpoint that holds the module."""
     items = made.items() if isinstance(made, Mapping) else ()
     key = next((key for key, value in items if isinstance(value, torch.nn.Module)), None)
     return "" if key is None else f"; its key {key!r} holds one, return that"

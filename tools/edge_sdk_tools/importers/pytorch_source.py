@@ -23,7 +23,7 @@ _ARCHIVES: dict[str, tuple[Form, str]] = {
 
 
 class PytorchSource(msgspec.Struct, frozen=True):
-    """One source.
+    """Where a PyTorch model comes from: an archive, or a function of a Python file.
 
     Attributes:
         where: as the user named it; what to call it in errors.
@@ -41,7 +41,7 @@ class PytorchSource(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> Path:
-        """Of its file, absolute."""
+        """The absolute folder of the source's file."""
         return self.path.resolve().parent
 
 

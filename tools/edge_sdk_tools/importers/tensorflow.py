@@ -38,7 +38,7 @@ _TO_NHWC = (0, 2, 3, 1)
 
 
 class TensorflowModel(msgspec.Struct, frozen=True, eq=False):
-    """One model.
+    """One TensorFlow model that was loaded.
 
     Attributes:
         where: what to call it in errors.

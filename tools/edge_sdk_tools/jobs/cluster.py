@@ -193,7 +193,7 @@ class Cluster:
             ) from cause
 
     def _compare(self) -> None:
-        """By functions of the standard library first: a worker without edge-sdk could not even read others."""
+        """Compare versions by functions of the standard library first: others a worker may not know."""
         for package, version in package_versions().items():
             self._refuse_others(package, version, importlib.metadata.version, package)
         self._refuse_others("edge-sdk's sources", source_digest(), source_digest)

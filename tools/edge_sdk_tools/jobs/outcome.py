@@ -31,7 +31,7 @@ class RemoteError(Exception):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of one job.
+    """The outcome of one job.
 
     Attributes:
         result: as MessagePack; None after an error.
@@ -76,7 +76,7 @@ def encoded(result: object) -> bytes:
 
 
 def decoded(data: bytes, kind: type[R]) -> R:
-    """What `encoded` made bytes of.
+    """Decode what `encoded` made.
 
     Raises:
         msgspec.DecodeError: it is of another kind.
@@ -127,7 +127,7 @@ class Crew(Protocol):
 
     @property
     def at_once(self) -> int:
-        """How many jobs it does at once."""
+        """The number of jobs that run at once."""
         ...
 
     def perform(self, function: Callable[[T, S], object], items: Mapping[str, T], shared: S) -> Outcomes:

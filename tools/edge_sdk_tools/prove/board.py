@@ -23,7 +23,7 @@ _TIME_LIMIT_S = 300.0
 
 
 def board_counter(target: Target, model: onnx.ModelProto) -> Counter | None:
-    """What counts instructions of the target's core.
+    """Return the counter of instructions for the target's core.
 
     None where nothing does, and for a model with operators of a package that the emulated board does not have.
     """
@@ -76,7 +76,7 @@ class _UncountedError(Exception):
 def estimate_once(
     workshop: Workshop, model: Path, target: Target, counter: Counter | None, on_progress: OnProgress
 ) -> BoardEstimate | None:
-    """As `estimate_board`, unless the workshop's store remembers it of the same file.
+    """Return the estimate of `estimate_board`, or the stored one of the same file.
 
     Raises:
         As `estimate_board`.

@@ -49,7 +49,7 @@ class Parts(msgspec.Struct, frozen=True):
 
 
 def parts_of(spec: ModelSpec) -> Parts:
-    """How the model of a model.toml is taken apart."""
+    """Return how the outputs of a model are split into parts."""
     return Parts(decoder_of(spec).box_axis, spec.task == "classification")
 
 
@@ -147,7 +147,7 @@ def compare_forms(forms: Sequence[Form], tensors: Sequence[Inputs], parts: Parts
 
 
 class _Sums(msgspec.Struct, frozen=True, eq=False):
-    """Of one image; float64, one value a part."""
+    """Sums over one image, float64, one value for each part of the outputs."""
 
     own: NDArray[np.float64]
     total: NDArray[np.float64]

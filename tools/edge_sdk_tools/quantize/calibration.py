@@ -118,7 +118,7 @@ class Histogram:
 
     @property
     def total(self) -> int:
-        """How many values were counted."""
+        """The number of values that were counted."""
         return int(self._counts.sum())
 
     def spanned(self, share: float) -> tuple[float, float]:
@@ -254,7 +254,7 @@ _MEMORY_MB = 600
 
 
 class Activations(msgspec.Struct, frozen=True, eq=False):
-    """What was seen.
+    """The ranges and histograms of a model's activations.
 
     Attributes:
         histograms: by tensor name.
@@ -368,7 +368,7 @@ class _Watcher:
 
 
 def every_of(size: int, images: int) -> int:
-    """Of how many values in a row of a tensor of `size` one is counted, so that `images` of them give enough."""
+    """Return n so that counting every n-th value of a tensor of `size` gives enough values over `images` images."""
     every = max(1, size * images // _ENOUGH)
     # With a divisor of the width in common some columns would never have their turn.
     while math.gcd(every, size) > 1:
@@ -420,7 +420,7 @@ def _with_outputs(proto: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
 
 
 def _held_mb(proto: onnx.ModelProto, names: list[str]) -> float:
-    """What all of these tensors take for one image."""
+    """Return the memory of these tensors for one image, in MB."""
     sizes = {
         v.name: int(np.prod([d.dim_value for d in v.type.tensor_type.shape.dim])) * 4
         for v in (*proto.graph.value_info, *proto.graph.output)
@@ -435,7 +435,7 @@ _NAMED = 3
 def doubts_about_calibration(
     activations: Activations, labels: Sequence[str] = (), known: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """One line each.
+    """Return one line for each warning about the calibration.
 
     Args:
         activations: of the calibration images.
@@ -528,7 +528,7 @@ def watch_once(
     symmetric: bool,
     on_image: Callable[[int], None] = lambda _: None,
 ) -> Activations:
-    """As `watch_activations`, unless the workshop's store remembers it of the same model and images."""
+    """Return the activations of `watch_activations`, or the stored ones of the same model and images."""
     kept = workshop.once(
         lambda: _packed(watch_activations(model, images, spec, symmetric=symmetric, on_image=on_image)),
         key=key_of(

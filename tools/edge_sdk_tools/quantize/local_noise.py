@@ -24,7 +24,7 @@ _LEVELS = {"uint8": (0, 255), "int8": (-128, 127)}
 
 
 class LocalNoise(msgspec.Struct, frozen=True):
-    """Of one layer with weights.
+    """Quantization noise of one layer with weights.
 
     Attributes:
         node: its name.
@@ -81,7 +81,7 @@ class _Integers:
         self._makers = {output: node for node in proto.graph.node for output in node.output}
 
     def activation_noise(self, name: str, histograms: Mapping[str, Histogram]) -> float | None:
-        """Of a tensor behind QuantizeLinear and DequantizeLinear."""
+        """Return the noise that QuantizeLinear and DequantizeLinear add to an activation."""
         dequantize = self._makers.get(name)
         quantize = self._makers.get(dequantize.input[0]) if dequantize else None
         if quantize is None or quantize.op_type != "QuantizeLinear" or quantize.input[0] not in histograms:
@@ -93,7 +93,7 @@ class _Integers:
         return _noise_of(histograms[quantize.input[0]], step, (least - offset) * step, (most - offset) * step)
 
     def weight_noise(self, name: str, original: onnx.TensorProto | None) -> float | None:
-        """Of weights behind DequantizeLinear."""
+        """Return the noise of quantized weights against the float ones."""
         dequantize = self._makers.get(name)
         if original is None or dequantize is None or dequantize.op_type != "DequantizeLinear":
             return None

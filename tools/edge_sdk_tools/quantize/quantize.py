@@ -179,7 +179,7 @@ def _times(node: onnx.NodeProto, links: Links, larger: tuple[int, ...]) -> tuple
 
 
 def _source(place: bytes, rounding: bytes, index: int, times: int) -> int:
-    """Where a value comes from, by ONNX's definition of Resize; -1 for ways that are not known here."""
+    """Return an output value's source index by ONNX's definition of Resize; -1 for unknown modes."""
     exact = {b"asymmetric": index / times, b"half_pixel": (index + 0.5) / times - 0.5}.get(place)
     if exact is None:
         return -1

@@ -52,7 +52,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, str | int | bool]:
-        """By name, for the manifest."""
+        """The recipe's settings by name, for the manifest."""
         return {
             "format": "QDQ",
             "calibration": self.calibration,
@@ -67,7 +67,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """In words, for people."""
+        """The recipe in words for people."""
         types = f"{_SHORT[self.activation_type]}{_SHORT[self.weight_type]}"
         scales = "per channel" if self.per_channel else "per tensor"
         bits = ", 7-bit weights" if self.reduce_range else ""
@@ -97,7 +97,7 @@ def recipes_for(target: Target, *, reduce_range: bool) -> tuple[Recipe, ...]:
 
 
 def first_recipe(target: Target, *, reduce_range: bool) -> Recipe:
-    """Where every search starts: the first of `recipes_for`.
+    """Return the recipe with which every search starts: the first of `recipes_for`.
 
     Args:
         target: says what its CPU likes.

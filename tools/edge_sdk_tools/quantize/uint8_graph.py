@@ -195,7 +195,7 @@ def _only_convolutions(graph: onnx.GraphProto, integers: set[str]) -> list[onnx.
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> object:
-    """Its value; 1 where it is left out, as ONNX has it for a convolution's group and a DequantizeLinear's axis."""
+    """Return an attribute's value; 1 where it is left out, ONNX's default for group and axis."""
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), 1)
 
 
@@ -214,10 +214,10 @@ def _change_channels(
 
 
 def _reversed(weights: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Of BGR instead of RGB: the sums are the same, of the same products."""
+    """Return weights for BGR instead of RGB; the same products are summed."""
     return weights[:, ::-1]
 
 
 def _with_nothing(weights: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Of one channel more, whose products are all 0."""
+    """Return weights with one channel more, all of whose products are 0."""
     return np.pad(weights, ((0, 0), (0, 1), (0, 0), (0, 0)))

@@ -48,12 +48,12 @@ class Axis(msgspec.Struct, frozen=True):
     high: float
 
     def at(self, value: float) -> float:
-        """Where a value lies, 0-100; values beyond an end lie on it."""
+        """Return the position of a value on the axis, 0-100; values beyond an end lie on it."""
         share = (value - self.low) / (self.high - self.low)
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
     def ticks(self, most: int, form: str = "{:g}") -> tuple[Tick, ...]:
-        """At most `most` round numbers between the ends, with their texts by a format string."""
+        """Return at most `most` round numbers between the ends, with their texts."""
         step = _round_step((self.high - self.low) / max(most - 1, 1))
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         numbers = [round(index * step, 12) + 0.0 for index in range(first, last + 1)]
@@ -95,7 +95,7 @@ _BAR_PX = 14
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """One bar.
+    """One bar of a chart: label, value and interval.
 
     Attributes:
         start, width: percent of the chart's width.
@@ -118,7 +118,7 @@ class Whisker(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One row.
+    """One row of a chart.
 
     Attributes:
         label: whose it is.
@@ -389,7 +389,7 @@ def costs(steps: Sequence[Step]) -> BarChart:
 
 
 def _shipped_chain(steps: Sequence[Step]) -> list[OutputChange]:
-    """From the float model to the file that ships, each step measured from the one before it; in that order."""
+    """Return the steps from the float model to the shipped file, each measured against the one before."""
     changes = {step.kind: step.outputs for step in steps if step.outputs}
     chain: list[OutputChange] = []
     change = changes.get("ort")
@@ -436,7 +436,7 @@ _MARGIN = 0.08  # of each axis, so that no point lies on the edge
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One recipe.
+    """One recipe as a point of the scatter chart.
 
     Attributes:
         number: as in the table.
@@ -593,7 +593,7 @@ def _is_told_elsewhere(step: Step, steps: Sequence[Step]) -> bool:
 
 
 def _starts(steps: Sequence[Step]) -> list[float]:
-    """From where each step's change is drawn, -1 to 1, the first step at 0.
+    """Return where each step's bar starts, -1 to 1, the first at 0.
 
     A step that was not measured ends where it starts: what it lost shows in the next one that was.
     """

@@ -324,5 +324,5 @@ def _decibels(noise: float | None) -> float | None:
 
 
 def _program(name: str) -> str:
-    """As people start it; `python -m edge_sdk` has the name of a file inside."""
+    """Return the name by which people start the program; `python -m edge_sdk` shows the name of a file inside."""
     return "edge-sdk" if name == "__main__.py" else name

@@ -197,7 +197,7 @@ class LayerNoise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """One figure.
+    """One figure of the report, with unit and interval.
 
     Attributes:
         name: such as `top-1`, `mAP50-95`, `mIoU`, `top-1 agreement`.
@@ -213,7 +213,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One form of the model on its way.
+    """One form of the model between float and the shipped file.
 
     Attributes:
         kind: which step it is.
@@ -252,7 +252,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One model.
+    """One variant of the bundle as the report shows it.
 
     Attributes:
         name: such as `int8` or `int8.320x320`; `edge-sdk run --variant` takes it.
@@ -350,7 +350,7 @@ class WorstImage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out.
+    """The verdict of the build.
 
     Attributes:
         carries: what the bundle's model computes in; None when there is no bundle.
@@ -466,7 +466,7 @@ def report_schema() -> bytes:
 
 
 def _numbers(field: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those alternatives of a field that are numbers."""
+    """Return the alternatives of a field's type that are numbers."""
     return [one for one in field.get("anyOf", [field]) if one.get("type") in ("number", "integer")]
 
 
@@ -561,7 +561,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _bytes_of(tensor: onnx.TensorProto) -> int:
-    """Of its elements, however they are stored."""
+    """Return the bytes of a tensor's elements, however they are stored."""
     item_bytes = int(helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
     return item_bytes * math.prod(int(side) for side in tensor.dims)
 

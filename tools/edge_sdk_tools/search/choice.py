@@ -29,7 +29,7 @@ from edge_sdk_tools.search.search import Attempt, Made, Search, Trial, make
 
 
 class Choice(msgspec.Struct, frozen=True, eq=False):
-    """What was chosen.
+    """The candidate that the search chose.
 
     Attributes:
         precision: of the model.

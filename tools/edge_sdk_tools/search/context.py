@@ -149,7 +149,7 @@ class BoardTimes(msgspec.Struct, frozen=True):
 
 
 class Shortfall(msgspec.Struct, frozen=True):
-    """One reason.
+    """One reason why a candidate fails.
 
     Attributes:
         kind: `float` work that should be in integers, too little `agreement`, too large a `drop` of quality, or `slow`.

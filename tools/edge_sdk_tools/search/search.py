@@ -47,7 +47,7 @@ from edge_sdk_tools.search.sensitivity import Ranking, Sensitivity, rank_layers
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """What to make.
+    """A candidate that is to be made.
 
     Attributes:
         recipe: how to quantize; None for the float model as it is.
@@ -63,7 +63,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Made(msgspec.Struct, frozen=True):
-    """What came of it.
+    """A candidate that was made.
 
     Attributes:
         onnx: the model before conversion.
@@ -184,7 +184,7 @@ class TimeJudge:
 
 
 class Trial(msgspec.Struct, frozen=True, eq=False):
-    """What came of a recipe.
+    """The outcome of one recipe.
 
     Attributes:
         quantized: the QDQ model.
@@ -202,7 +202,7 @@ class Trial(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def row(self) -> Tried:
-        """What reports say of it."""
+        """The recipe's row in the report."""
         evaluation = self.proof.evaluation
         figure = next(iter((*evaluation.quality, *evaluation.agreement)))
         return Tried(
@@ -244,7 +244,7 @@ _MOST_FLOAT = 0.6  # of all work: with more in float there is no INT8 model left
 
 
 class Search(msgspec.Struct, frozen=True, eq=False):
-    """What was tried.
+    """The outcome of a search: everything that was tried.
 
     Attributes:
         trials: in their order.
@@ -283,7 +283,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
 
 
 class RecipeSearch:
-    """One search.
+    """A running search for a recipe.
 
     Args:
         setting: what all attempts share.
@@ -371,7 +371,7 @@ class RecipeSearch:
         return held
 
     def _batches(self, items: list[T]) -> Iterator[list[T]]:
-        """As many as are done at once: nobody makes a model that is not needed."""
+        """Yield batches of as many candidates as run at once, so that no model is made in vain."""
         size = self._workshop.at_once
         for start in range(0, len(items), size):
             yield items[start : start + size]
@@ -418,7 +418,7 @@ def _is_worth_trying(ranked: list[Sensitivity]) -> bool:
 
 
 def closest_to_fp32(trials: Sequence[Trial]) -> Trial:
-    """Of those whose loss may be noise the one that agrees most with FP32.
+    """Return the candidate that agrees most with FP32, among those whose loss may be noise.
 
     Their figures on labels differ by noise alone; agreement has less of it, because every detection counts.
     """

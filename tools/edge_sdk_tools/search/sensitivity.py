@@ -45,12 +45,12 @@ class Sensitivity(msgspec.Struct, frozen=True):
 
     @property
     def worth(self) -> float:
-        """What is gained by float, for what it costs."""
+        """The accuracy gained by keeping the layer in float, divided by its cost."""
         return self.noise / (self.macs_share + _CHEAP)
 
 
 class Ranking:
-    """What judging each layer needs.
+    """The data that ranking the layers needs.
 
     Args:
         model: simplified.

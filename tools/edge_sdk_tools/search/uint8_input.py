@@ -51,7 +51,7 @@ class KernelRun(msgspec.Struct, frozen=True):
 
     @property
     def operators(self) -> Counter[str]:
-        """How often each operator ran."""
+        """The number of runs of each operator."""
         found: Counter[str] = Counter()
         for name, count in self.counts.items():
             found[name.split()[0]] += count
@@ -121,7 +121,7 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Race(msgspec.Struct, frozen=True):
-    """What came of it.
+    """The outcome of timing two models against each other.
 
     Attributes:
         floats, levels: the two ways.
@@ -173,7 +173,7 @@ def judged(
     float_runs: Sequence[KernelRun],
     level_runs: Sequence[KernelRun],
 ) -> Race:
-    """What measured rounds say.
+    """Judge the measured rounds.
 
     Args:
         prepare_ms: float64 (frames, 2): of floats and of levels.
@@ -201,7 +201,7 @@ def judged(
 
 
 def _lower_bound(values: NDArray[np.float64]) -> float:
-    """Of the median: the order statistic below which it lies in one of twenty cases; of few values the least.
+    """Return the lower 95 % bound of the median, an order statistic; of few values the least.
 
     The number of values below the median is binomial, whatever the noise looks like.
     """
@@ -230,7 +230,7 @@ _FOUR_ARE_FASTER = ("x86_64",)
 
 
 class InputTrial(msgspec.Struct, frozen=True):
-    """Which input was chosen.
+    """The outcome of choosing the model's input.
 
     Attributes:
         dtype: `uint8` where the model takes integers, `float32` where it takes normalised values.
