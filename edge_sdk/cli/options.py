@@ -14,6 +14,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +27,7 @@ from edge_sdk.core.toml import key_of
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from edge_sdk_tools.datasets.images import Skipped
     from edge_sdk_tools.evaluate.evaluation import Evaluation
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a variable, not a password
 """Holds the broker's password where no file is named."""
 
+_log = logging.getLogger(__name__)
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _MAY_LACK = (errno.ENOENT, errno.ENOTDIR)  # what is not there yet is to be made, or refused in the verb's own words
 
@@ -114,13 +116,12 @@ def connection_options(command: _Command) -> _Command:
     return command
 
 
-def mqtt_settings(options: dict[str, Any], url: str, warn: Callable[[str], None], **names: str | None) -> MqttSettings:
+def mqtt_settings(options: dict[str, Any], url: str, **names: str | None) -> MqttSettings:
     """Say which broker the options mean.
 
     Args:
         options: by name, as click gives them; those of keys of `[mqtt]` begin with `mqtt_`.
         url: of the broker.
-        warn: takes one line for people.
         names: prefix, site and device, levels of the topic; None stands for the default.
 
     Raises:
@@ -134,7 +135,7 @@ def mqtt_settings(options: dict[str, Any], url: str, warn: Callable[[str], None]
     password = _password(options["mqtt_password_file"])
     settings = MqttSettings.parse(url, **{**keys, **names}, password=password, key_password=key_password)
     for line in check_credentials(settings):
-        warn(f"warning: {line}")
+        _log.warning(line)
     return settings
 
 
@@ -301,11 +302,15 @@ class _StandardError(logging.Handler):
         return True
 
 
-@contextlib.contextmanager
-def logging_to_standard_error(*, quiet: bool = False) -> Iterator[None]:
+def logging_to_standard_error(*, quiet: bool = False) -> AbstractContextManager[None]:
     """Print what the device's modules log, or nothing of it."""
+    return logging_to(logging.NullHandler() if quiet else _StandardError())
+
+
+@contextlib.contextmanager
+def logging_to(handler: logging.Handler) -> Iterator[None]:
+    """Give what the device's modules log to a handler, and to no other one."""
     log = logging.getLogger("edge_sdk")
-    handler = logging.NullHandler() if quiet else _StandardError()
     handler.setFormatter(formatter())
     before = log.level, log.propagate
     log.addHandler(handler)

@@ -8,6 +8,7 @@ and is styled only here.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import os
 import sys
@@ -20,8 +21,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 import click
 
-from edge_sdk.cli.options import POSITIVE, connection_options, mqtt_settings, number
-from edge_sdk.cli.run import say
+from edge_sdk.cli.options import POSITIVE, connection_options, logging_to_standard_error, mqtt_settings, number
 from edge_sdk.core.errors import PublishError
 from edge_sdk.core.threads import Stop, stopping_on_signals
 from edge_sdk.fleet.coco import CocoWriter
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from edge_sdk.publishing.connection import Incoming
     from edge_sdk.publishing.subscriber import Subscriber
 
+_log = logging.getLogger(__name__)
 _DRAW_S = 0.25
 _HINT_S = 3.0  # without a message, after which it is said what is missing
 _LOST_EVERY_S = 10.0
@@ -67,51 +68,39 @@ def command(**options: object) -> None:
     """
     from edge_sdk.publishing.subscriber import Subscriber  # loads paho
 
-    warn: Callable[[str], None] = (lambda _line: None) if options["quiet"] else say
     prefix, path = cast("str", options["prefix"]), cast("Path | None", options["coco"])
     topics = filters(prefix, cast("str | None", options["site"]), cast("str | None", options["device"]))
-    settings = mqtt_settings(options, cast("str", options["mqtt_url"]), warn, prefix=prefix)
     is_live = not options["as_json"] and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    with contextlib.ExitStack() as stack:
-        stop = stack.enter_context(stopping_on_signals())
-        connection = _Connection(settings.address, None if is_live else warn)
-        subscriber = Subscriber(settings, topics, connection.change)
-        stack.callback(subscriber.close)
-        coco = None if path is None else CocoWriter(path)
+    with logging_to_standard_error(quiet=bool(options["quiet"])):
+        settings = mqtt_settings(options, cast("str", options["mqtt_url"]), prefix=prefix)
+        with contextlib.ExitStack() as stack:
+            stop = stack.enter_context(stopping_on_signals())
+            connection = _Connection(settings.address, is_told=not is_live)
+            subscriber = Subscriber(settings, topics, connection.change)
+            stack.callback(subscriber.close)
+            coco = None if path is None else CocoWriter(path)
+            if coco is not None:  # the files are no result where the broker was never heard
+                stack.callback(lambda: coco.close() if subscriber.has_been_online else coco.discard())
+            screen = stack.enter_context(Screen(sys.stdout)) if is_live else None
+            watch = _Watch(prefix, topics[0], connection, coco, screen, as_json=bool(options["as_json"]))
+            watch.run(subscriber, stop, cast("int | None", options["count"]), cast("float | None", options["duration"]))
+        if screen is not None:
+            watch.print_last_view()
+        if not subscriber.has_been_online:
+            raise PublishError(f"broker {settings.address}: {connection.words}")
         if coco is not None:
-            stack.callback(_finish, coco, subscriber)
-        screen = stack.enter_context(Screen(sys.stdout)) if is_live else None
-        as_json = bool(options["as_json"])
-        watch = _Watch(Fleet(), prefix, topics[0], connection, coco, screen, as_json=as_json, warn=warn)
-        watch.run(subscriber, stop, cast("int | None", options["count"]), cast("float | None", options["duration"]))
-    if screen is not None:
-        watch.print_last_view()
-    if not subscriber.has_been_online:
-        raise PublishError(f"broker {settings.address}: {connection.words}")
-    if coco is not None:
-        left = "detections are left out: too many labels, or labels or boxes that are too long"
-        odd = f"; {coco.left_out} {left}" if coco.left_out else ""
-        warn(f"wrote {path}: {coco.results} detections on {coco.images} images, named in {coco.images_file}{odd}")
-
-
-def _finish(coco: CocoWriter, subscriber: Subscriber) -> None:
-    """Give the files their names, unless the broker was never heard: they are no result then."""
-    if subscriber.has_been_online:
-        coco.close()
-    else:
-        coco.discard()
+            left = "detections are left out: too many labels, or labels or boxes that are too long"
+            odd = f"; {coco.left_out} {left}" if coco.left_out else ""
+            _log.info(
+                f"wrote {path}: {coco.results} detections on {coco.images} images, named in {coco.images_file}{odd}"
+            )
 
 
 class _Connection:
-    """Describe the state of the connection for people.
+    """Describes the state of the connection for people; `is_told`: in a line whenever it changes."""
 
-    Args:
-        address: of the broker.
-        say: takes a line whenever it changes; None where the view shows it.
-    """
-
-    def __init__(self, address: str, say: Callable[[str], None] | None) -> None:
-        self._address, self._say = address, say
+    def __init__(self, address: str, *, is_told: bool) -> None:
+        self._address, self._is_told = address, is_told
         self.words = "connecting"
         self.is_online = self._was_online = False
 
@@ -131,8 +120,8 @@ class _Connection:
                 self.words = trouble  # it ends here, which is said then
                 return
             self.words = f"{trouble}, trying again"
-        if self._say is not None:
-            self._say(f"broker {self._address}: {self.words}")
+        if self._is_told:
+            _log.info(f"broker {self._address}: {self.words}")
 
     @property
     def title(self) -> str:
@@ -145,7 +134,6 @@ class _Watch:
 
     def __init__(
         self,
-        fleet: Fleet,
         prefix: str,
         topic: str,
         connection: _Connection,
@@ -153,10 +141,9 @@ class _Watch:
         screen: Screen | None,
         *,
         as_json: bool,
-        warn: Callable[[str], None],
     ) -> None:
-        self._fleet, self._prefix, self._connection = fleet, prefix, connection
-        self._coco, self._screen, self._as_json, self._warn = coco, screen, as_json, warn
+        self._fleet, self._prefix, self._connection = Fleet(), prefix, connection
+        self._coco, self._screen, self._as_json = coco, screen, as_json
         self._hint = (
             f"nothing yet, waiting for messages on {topic}\n"
             "Does a device publish there (edge-sdk run --mqtt), and may this user read it?"
@@ -189,7 +176,7 @@ class _Watch:
             is_due = self._connection.is_online and now >= hint_at > 0
             if is_due and not self._messages and self._screen is None:
                 hint_at = math.inf
-                self._warn(self._hint.replace("\n", ". "))
+                _log.info(self._hint.replace("\n", ". "))
             is_over = duration_s is not None and now - began >= duration_s
             is_counted = count is not None and self._messages >= count
             if is_over or is_counted or (subscriber.state == "refused" and not subscriber.has_been_online):
@@ -232,7 +219,7 @@ class _Watch:
             return
         more, self._fleet.lost, self._lost_at = lost - self._fleet.lost, lost, now
         if self._screen is None:
-            self._warn(f"warning: {more} messages are lost: they came faster than they are read here")
+            _log.warning(f"{more} messages are lost: they came faster than they are read here")
 
     def _view(self, columns: int, lines: int) -> list[str]:
         return view(self._fleet, self._connection.title, self._waiting, _now(), columns, lines)

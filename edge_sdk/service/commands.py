@@ -1,8 +1,6 @@
 """Carry out commands that come over MQTT, and answer them.
 
     MQTT thread -> CommandInbox -> CommandAdmission -> HANDLERS -> answer on `res`
-                                         |
-                                         +-> Rejection -> answer, RejectionLog
 
 Everything but the inbox runs in the process's main thread, which calls `CommandHandler.look` a few times a second.
 Admission owns every refusal that needs no knowledge of cameras: anybody who may publish to the broker may have written
@@ -14,9 +12,8 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Final, TypeAlias
 
@@ -48,12 +45,12 @@ from edge_sdk.messages.schema import Message
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.service.home_assistant import HomeAssistantReporter
+from edge_sdk.service.monitors import RareLines, TokenBucket
 from edge_sdk.service.output import Output
 from edge_sdk.service.reload import Told
 from edge_sdk.service.runner import CameraControls, Controls, Shot
 from edge_sdk.service.settings import RunSettings
 
-_log = logging.getLogger(__name__)
 _LARGEST_BYTES = 2048  # of a command; the longest that is valid has 300
 _LONGEST_TOPIC = 200  # characters of a response topic
 _LARGEST_CORRELATION = 128  # bytes; common clients send 16
@@ -63,7 +60,6 @@ _SHOWN = 40  # characters of somebody else's text in a line
 _LONGEST = 200  # of what is said of a field
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MOST_MESSAGES = 64  # that wait to be looked at
-_SAID_AT_ONCE, _SAY_EVERY_S = 5, 10.0
 _FRAME_WAIT_S = 5.0  # of a snapshot: a requester waits for an answer
 _MOST_SNAPSHOTS = 8  # requests that wait; they share a camera's picture
 _JPEG_QUALITY = 85
@@ -71,6 +67,8 @@ _PAUSED = "this camera is paused: nothing of it is looked at; resume it and ask 
 _MOST_ANSWERS = 32
 _LONGEST_REASON = 500  # characters, of what an answer says of a configuration
 _FOLDERS = re.compile(r"(?<![\w/:])/(?:[^\s/:]+/)+")  # in front of a file's name; no part of a URL
+
+_log = logging.getLogger(__name__)
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -93,7 +91,7 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 
     complaint: Complaint
     topic: str
-    correlation: bytes
+    correlation: bytes = b""
     name: str | UnsetType = UNSET
     id: str | UnsetType = UNSET
 
@@ -101,42 +99,29 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 class CommandAdmission:
     """Decides which messages on the `cmd` topic of a device are commands to carry out.
 
-    Args:
+    Attributes:
         topics: of the device.
         allowed: classes of commands that are carried out.
-        clock_s: monotonic seconds.
-        before: the admission of the settings before: a reload is no way to send more.
     """
 
     def __init__(
-        self,
-        topics: Topics,
-        allowed: Collection[CommandClass],
-        clock_s: Callable[[], float] = time.monotonic,
-        before: CommandAdmission | None = None,
+        self, topics: Topics, allowed: Collection[CommandClass], clock_s: Callable[[], float] = time.monotonic
     ) -> None:
-        self._topics, self._allowed, self._clock_s = topics, frozenset(allowed), clock_s
-        self._tokens, self._filled_at = float(_BURST), clock_s()
-        self._complain_at, self._unanswered = -_COMPLAIN_EVERY_S, 0
-        if before is not None:
-            self._tokens, self._filled_at = before._tokens, before._filled_at
-            self._complain_at, self._unanswered = before._complain_at, before._unanswered
+        self.topics, self.allowed, self._clock_s = topics, allowed, clock_s
+        self._bucket = TokenBucket(_BURST, _PER_S, clock_s)
+        self._complain_at_s, self._passed_over = 0.0, 0
 
     def admit(self, incoming: Incoming) -> CommandRequest | Rejection | None:
-        """Look at one message.
-
-        Returns:
-            What to do; None for nothing: of those that come too fast `passed_over` tells.
-        """
-        topic, correlation = self._topics.response, incoming.correlation
+        """Look at one message; None: nothing is to be done, and of those that come too fast `passed_over` tells."""
+        if incoming.retain and not incoming.payload:
+            return None  # somebody takes a retained message away, as they were told to
+        if not self._bucket.take():
+            self._passed_over += 1
+            return None
+        topic, correlation = self.topics.response, incoming.correlation
         name: str | UnsetType = UNSET
         sent_id: str | UnsetType = UNSET
         try:
-            if incoming.retain and not incoming.payload:
-                return None  # somebody takes a retained message away, as they were told to
-            if not self._has_token():
-                self._unanswered += 1
-                return None
             if len(correlation) > _LARGEST_CORRELATION:
                 correlation = b""
                 raise RefusedError("malformed", f"correlation data is above {_LARGEST_CORRELATION} bytes")
@@ -145,47 +130,35 @@ class CommandAdmission:
                 raise RefusedError("too_large", f"{len(incoming.payload)} bytes, expected {_LARGEST_BYTES} at most")
             name, sent_id = _named(incoming.payload)
             if incoming.retain:
-                raise RefusedError("retained", self._how_to_take_away())
+                raise RefusedError(
+                    "retained",
+                    "a retained message is no command, it would come again at every connection; take it away "
+                    f"(mosquitto_pub -r -n -t {self.topics.command}), and send it without retain",
+                )
             return CommandRequest(command=self._command(incoming.payload, name), topic=topic, correlation=correlation)
         except RefusedError as refusal:
             known = name if name in COMMANDS else UNSET
             return Rejection(complaint=refusal.complaint, topic=topic, correlation=correlation, name=known, id=sent_id)
 
-    def overflow(self, count: int) -> None:
-        """Count messages for which there was no room among those that are passed over."""
-        self._unanswered += count
+    def passed_over(self, more: int = 0) -> Rejection | None:
+        """Say how many came too fast since this was said last; once a second at most, None where there are none.
 
-    def passed_over(self) -> Rejection | None:
-        """Say how many came too fast since this was said last; once a second at most, None where there are none."""
-        now = self._clock_s()
-        if not self._unanswered or now - self._complain_at < _COMPLAIN_EVERY_S:
+        Args:
+            more: for which there was no room in the inbox.
+        """
+        self._passed_over += more
+        now_s = self._clock_s()
+        if not self._passed_over or now_s < self._complain_at_s:
             return None
-        count, self._unanswered, self._complain_at = self._unanswered, 0, now
+        count, self._passed_over, self._complain_at_s = self._passed_over, 0, now_s + _COMPLAIN_EVERY_S
         were = "1 command was" if count == 1 else f"{count} commands were"
         text = f"{were} passed over, send again what matters; {_BURST} at once and {_PER_S:g} a second are looked at"
         # To the device's own topic and nobody else's: it answers several.
-        complaint = Complaint(code="too_fast", message=text)
-        return Rejection(complaint=complaint, topic=self._topics.response, correlation=b"")
-
-    def _has_token(self) -> bool:
-        now = self._clock_s()
-        self._tokens = min(_BURST, self._tokens + (now - self._filled_at) * _PER_S)
-        self._filled_at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-    def _how_to_take_away(self) -> str:
-        taking = f"mosquitto_pub -r -n -t {self._topics.command}"
-        return (
-            "a retained message is no command, it would come again at every connection; "
-            f"take it away ({taking}), and send it without retain"
-        )
+        return Rejection(complaint=Complaint(code="too_fast", message=text), topic=self.topics.response)
 
     def _response_topic(self, wanted: str) -> str:
         """Allow the device's own `res` and what is below: commands must not make it write elsewhere."""
-        own = self._topics.response
+        own = self.topics.response
         if not wanted or wanted == own:
             return own
         rest = wanted.removeprefix(f"{own}/")
@@ -200,8 +173,11 @@ class CommandAdmission:
         if name not in COMMANDS:
             raise RefusedError("unknown_command", f"no command {_shown(name)}, expected {', '.join(CLASSES)} or resume")
         wanted = COMMANDS[name].permission
-        if wanted not in self._allowed:  # before its fields are looked at: what is off says nothing
-            raise RefusedError("not_allowed", self._how_to_allow(name, wanted))
+        if wanted not in self.allowed:  # before its fields are looked at: what is off says nothing
+            allow = ", ".join(f'"{each}"' for each in CLASSES if each in self.allowed or each == wanted)
+            covered = "" if name == wanted else f", which {wanted} stands for"
+            how = f"{name} is off here{covered}; [commands] allow = [{allow}] in its configuration turns it on too"
+            raise RefusedError("not_allowed", how)
         try:
             command: Command = msgspec.json.decode(payload, type=Command)
         except _UNREADABLE as cause:
@@ -210,23 +186,17 @@ class CommandAdmission:
             raise RefusedError("malformed", "command stands there twice, expected it once")
         return command
 
-    def _how_to_allow(self, name: str, wanted: str) -> str:
-        named = ", ".join(f'"{each}"' for each in CLASSES if each in self._allowed or each == wanted)
-        covered = "" if name == wanted else f", which {wanted} stands for"
-        return f"{name} is off here{covered}; [commands] allow = [{named}] in its configuration turns it on too"
-
 
 def _no_command(payload: bytes) -> str:
     expected = 'expected a JSON object such as {"command": "report_state"}'
     if not payload:
         return f"an empty message, {expected}"
+    got = _shown(payload.decode("utf-8", "replace"))
     try:
         found = msgspec.json.decode(payload)
     except _UNREADABLE as cause:
-        got = _shown(payload.decode("utf-8", "replace"))
         return _bounded(f"{got} cannot be read ({cause}), {expected}")
-    got = "one without a text as its command" if isinstance(found, dict) else _shown(payload.decode())
-    return f"got {got}, {expected}"
+    return f"got {'one without a text as its command' if isinstance(found, dict) else got}, {expected}"
 
 
 def _wrong_field(cause: str, name: str, payload: bytes) -> str:
@@ -235,8 +205,7 @@ def _wrong_field(cause: str, name: str, payload: bytes) -> str:
         found = next(problems(msgspec.json.decode(payload), type(example)), None)
     except _UNREADABLE:
         found = None
-    words = found.text if found else cause
-    return f"{_bounded(words)}; such as {msgspec.json.encode(example).decode()}"
+    return f"{_bounded(found.text if found else cause)}; such as {msgspec.json.encode(example).decode()}"
 
 
 def _named(payload: bytes) -> tuple[str | UnsetType, str | UnsetType]:
@@ -261,79 +230,39 @@ def _bounded(text: str) -> str:
 
 
 class CommandInbox:
-    """Keeps messages that came until the main thread takes them; a `Receiver` of the publisher's thread.
+    """Keeps what the publisher's thread receives until the main thread takes it; a `Receiver`.
 
-    Args:
-        most: messages that wait; what comes beyond is counted, and forgotten.
+    Attributes:
+        lost: messages for which there was no room so far.
     """
 
-    def __init__(self, most: int = _MOST_MESSAGES) -> None:
-        self._most = most
+    def __init__(self) -> None:
+        self.lost = 0
         self._messages: deque[Incoming] = deque()
         self._refusals: deque[str] = deque(maxlen=8)
-        self._lost = 0
-        self._lock = threading.Lock()
 
     def receive(self, incoming: Incoming) -> None:
         """Keep one message, where there is room."""
-        with self._lock:
-            if len(self._messages) < self._most:
-                self._messages.append(incoming)
-            else:
-                self._lost += 1
+        if len(self._messages) < _MOST_MESSAGES:
+            self._messages.append(incoming)
+        else:
+            self.lost += 1
 
     def refused(self, line: str) -> None:
         """Keep what the broker does not let us read."""
         self._refusals.append(line)
 
-    def take(self) -> tuple[list[Incoming], int]:
-        """Take what waits, in order, and how many there was no room for."""
-        with self._lock:
-            taken, lost = list(self._messages), self._lost
-            self._messages.clear()
-            self._lost = 0
-            return taken, lost
+    def take(self) -> list[Incoming]:
+        """Take the messages that wait, in order."""
+        return _emptied(self._messages)
 
     def take_refusals(self) -> list[str]:
         """Take what the broker does not let us read, in lines for people; an empty one: that is over."""
-        lines = []
-        while self._refusals:
-            lines.append(self._refusals.popleft())
-        return lines
+        return _emptied(self._refusals)
 
 
-class RejectionLog:
-    """Tells people of commands that were refused: five in ten seconds each, of more how many.
-
-    A program that is wrong sends many; a person who mistypes a few finds each of them in the journal.
-
-    Args:
-        clock_s: monotonic seconds.
-    """
-
-    def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
-        self._began_at, self._said = clock_s(), 0  # of the present ten seconds
-        self._unsaid = Counter[str]()
-
-    def take(self, code: str, line: str) -> None:
-        """Tell of one command that was refused, or count it."""
-        self.look()
-        if self._said >= _SAID_AT_ONCE:
-            self._unsaid[code] += 1
-            return
-        self._said += 1
-        _log.info(line)
-
-    def look(self) -> None:
-        """Tell of those that were counted, once their ten seconds are over."""
-        if self._clock_s() - self._began_at < _SAY_EVERY_S:
-            return
-        self._began_at, self._said = self._clock_s(), 0
-        unsaid, self._unsaid = self._unsaid, Counter()
-        if unsaid:
-            kinds = ", ".join(f"{count} {code}" for code, count in unsaid.most_common())
-            _log.info(f"{unsaid.total()} more commands were refused in 10 s, as their answers say: {kinds}")
+def _emptied(waiting: deque[Any]) -> list[Any]:
+    return [waiting.popleft() for _ in range(len(waiting))]
 
 
 LATER: Final = object()
@@ -367,7 +296,8 @@ class CommandHandler:
         self._controls, self._inbox, self._output = controls, inbox, output
         self._reload, self._clock_s = reload, clock_s
         self._answers: deque[Message] = deque(maxlen=_MOST_ANSWERS)  # for as long as there is no broker to send them
-        self._rejections = RejectionLog(clock_s)
+        self._rejections = RareLines(5, 0.5, clock_s)  # a person who mistypes a few finds each of them in the journal
+        self._lost = 0
         self._snapshots: list[tuple[CommandRequest, Snapshot, float]] = []  # that wait for a frame, and until when
         self._admission: CommandAdmission | None = None
         self._home: HomeAssistantReporter | None = None
@@ -381,32 +311,31 @@ class CommandHandler:
         controls.keep_only(self._cameras, settings.commands)
         controls.are_told = mqtt is not None and bool(settings.commands)
         controls.sees = mqtt is not None and home is not None and home.is_enabled
-        before, self._admission = self._admission, None
-        if mqtt is not None and settings.commands:
-            self._admission = CommandAdmission(mqtt.topics, settings.commands, self._clock_s, before)
         told, self._home = self._home, None
-        if mqtt is not None and home is not None:
-            pictured = [pipeline.camera for pipeline in settings.pipelines if pipeline.snapshots is not None]
-            self._home = HomeAssistantReporter(home, mqtt.topics, settings.commands, controls, pictured, self._clock_s)
+        if mqtt is None:
+            return
+        if self._admission is None:
+            self._admission = CommandAdmission(mqtt.topics, settings.commands, self._clock_s)
+        self._admission.topics, self._admission.allowed = mqtt.topics, settings.commands  # its pace goes on
+        if home is not None:
+            self._home = HomeAssistantReporter(home, mqtt.topics, settings.commands, controls, self._clock_s)
             if told is not None:
                 self._home.go_on_from(told)
 
     def look(self) -> None:
         """Carry out and answer what came, and tell Home Assistant what is new."""
-        messages, lost = self._inbox.take()
         for line in self._inbox.take_refusals():
             if line:
                 _log.warning(line)
             self._output.warn("subscription", line)
-        for incoming in messages:
+        for incoming in self._inbox.take():
             if self._home is not None and incoming.topic in self._home.topics:
                 self._home.hear(incoming)
-            elif self._admission is not None:
+            elif self._admission is not None and self._admission.allowed:
                 self._receive(self._admission, incoming)
         if self._admission is not None:
-            self._admission.overflow(lost)
-            self._reject(self._admission.passed_over())
-        self._rejections.look()
+            before, self._lost = self._lost, self._inbox.lost
+            self._reject(self._admission.passed_over(self._lost - before))
         self._look_at_snapshots()
         if self._home is not None:
             self._home.look(self._output, self._cameras)
@@ -432,7 +361,7 @@ class CommandHandler:
         control = self._control(command.camera)
         if control.known is None:
             raise RefusedError("not_possible", "this camera's model is not loaded yet")
-        if control.known.confidence is None:
+        if not control.known.has_threshold:
             raise RefusedError("not_possible", f"a bundle for {control.known.task} has no confidence threshold")
         control.change(confidence=command.confidence)
         return None
@@ -511,39 +440,31 @@ class CommandHandler:
     def _reject(self, rejection: Rejection | None) -> None:
         if rejection is None:
             return
-        code, message = rejection.complaint.code, rejection.complaint.message
-        self._rejections.take(code, f"a command was refused ({code}): {message}")
-        response = ResponseMessage(
-            **msgspec.structs.asdict(self._output.identity),
-            command=rejection.name,
-            id=rejection.id,
-            ok=False,
-            error=rejection.complaint,
-        )
-        self._send(rejection.topic, rejection.correlation, response)
+        error = rejection.complaint
+        self._rejections.tell(f"a command was refused ({error.code}): {error.message}")
+        self._send(rejection.topic, rejection.correlation, command=rejection.name, id=rejection.id, error=error)
 
     def _answer(self, request: CommandRequest, answer: Answer) -> None:
         if isinstance(answer, Exception) and not isinstance(answer, RefusedError):
             answer = RefusedError("failed", _short(failure_line(answer)))
-        command = request.command
-        error = answer.complaint if isinstance(answer, RefusedError) else UNSET
-        if not isinstance(error, UnsetType):
-            line = f"command {_words(command)} was refused ({error.code}): {error.message}"
-            self._rejections.take(error.code, line)
+        command, error = request.command, answer.complaint if isinstance(answer, RefusedError) else UNSET
+        if isinstance(error, Complaint):
+            self._rejections.tell(f"command {_words(command)} was refused ({error.code}): {error.message}")
         elif not isinstance(answer, Picture):
             _log.info(f"command {_words(command)}")
-        response = ResponseMessage(
-            **msgspec.structs.asdict(self._output.identity),
+        self._send(
+            request.topic,
+            request.correlation,
             command=name_of(command),
             id=command.id,
-            ok=isinstance(error, UnsetType),
             error=error,
             state=answer if isinstance(answer, msgspec.Raw) else UNSET,
             picture=answer if isinstance(answer, Picture) else UNSET,
         )
-        self._send(request.topic, request.correlation, response)
 
-    def _send(self, topic: str, correlation: bytes, response: ResponseMessage) -> None:
+    def _send(self, topic: str, correlation: bytes, *, error: Complaint | UnsetType, **fields: Any) -> None:
+        identity = msgspec.structs.asdict(self._output.identity)
+        response = ResponseMessage(**identity, **fields, ok=isinstance(error, UnsetType), error=error)
         self._answers.append(Message(topic, msgspec.json.encode(response), correlation=correlation))
         self._deliver()
 

@@ -45,7 +45,6 @@ class HomeAssistantReporter:
         topics: of the device.
         allowed: classes of commands that are carried out.
         controls: of its cameras.
-        pictured: cameras of which pictures are published without a command.
         clock_s: monotonic seconds.
         uniform: a random number from 0 to 1.
 
@@ -59,19 +58,17 @@ class HomeAssistantReporter:
         topics: Topics,
         allowed: Collection[CommandClass],
         controls: Controls,
-        pictured: Collection[str],
         clock_s: Callable[[], float],
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self._is_enabled, self._controls = settings.is_enabled, controls
-        self._clock_s, self._uniform, self._pictured = clock_s, uniform, frozenset(pictured)
+        self._clock_s, self._uniform, self._settings = clock_s, uniform, settings
         self._discovery = Discovery(settings, topics, allowed, edge_sdk.__version__)
         self.topics = self._discovery.topics_heard
         self._topics = topics
         self._told: tuple[tuple[Camera, ...], tuple[str, ...], DiscoveredMachine] | None = None
         self._teller: object = None
         self._repeat_at: float | None = None
-        self._settings = settings
         self._unknown: list[str] = []
 
     def go_on_from(self, before: HomeAssistantReporter) -> None:
@@ -120,22 +117,9 @@ class HomeAssistantReporter:
 
     def _cameras(self, names: Iterable[str]) -> tuple[tuple[Camera, ...], tuple[str, ...]]:
         """Return the cameras that are known, and the names of those that are not yet."""
-        known = [(name, self._controls.of(name).known) for name in sorted(names)]
-        awaited = tuple(name for name, found in known if found is None)
-        cameras = tuple(
-            Camera(
-                name=name,
-                task=found.task,
-                tells_events=found.tells_events,
-                labels=found.labels,
-                has_threshold=found.confidence is not None,
-                is_paced=found.is_paced,
-                has_pictures=name in self._pictured,
-            )
-            for name, found in known
-            if found is not None
-        )
-        return cameras, awaited
+        known = {name: self._controls.of(name).known for name in sorted(names)}
+        awaited = tuple(name for name, found in known.items() if found is None)
+        return tuple(filter(None, known.values())), awaited
 
 
 @functools.cache

@@ -18,15 +18,15 @@ from edge_sdk.core.opencv import cv2
 from edge_sdk.core.threads import Stop
 from edge_sdk.publishing.publisher import NameLock
 from edge_sdk.service.commands import CommandHandler, CommandInbox
-from edge_sdk.service.health import Start
-from edge_sdk.service.health_reporter import HealthReporter
+from edge_sdk.service.health import HealthReporter
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
+from edge_sdk.service.progress import Start
 from edge_sdk.service.reload import Reloading, Told
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate, Shared
-from edge_sdk.service.startup import Begin
+from edge_sdk.service.startup import Loading
 from edge_sdk.service.supervisor import Supervisor, other_changes, output_changes
 from edge_sdk.service.systemd import Notifier
 
@@ -45,12 +45,12 @@ class Service:
 
     Args:
         settings: what to run.
-        begin: verifies a stream's bundle, and begins to load its model.
         shared: what its streams share.
         stop: ends it, and asks for a reload.
         notifier: tells the service manager.
         start: of the process, marked up to the imports.
         reread: reads the configuration again; None: there is none.
+        loading: of the first stream's model, where that has begun.
 
     Attributes:
         left_out: the worst of what kept streams from running, once the others came to their end.
@@ -59,14 +59,14 @@ class Service:
     def __init__(
         self,
         settings: RunSettings,
-        begin: Begin,
         shared: Shared,
         stop: Stop,
         notifier: Notifier,
         start: Start,
         reread: Callable[[], RunSettings] | None = None,
+        loading: Loading | None = None,
     ) -> None:
-        self._settings, self._begin, self._shared = settings, begin, shared
+        self._settings, self._shared, self._loading = settings, shared, loading
         self._stop, self._reread = stop, reread
         ask_to_reload = None if reread is None else self._ask_to_reload
         inbox = CommandInbox()
@@ -76,7 +76,7 @@ class Service:
         self._streams = Supervisor(self._make, is_service=settings.waits)
         self._reloading = Reloading(self._read_again, self._take, self._refuse)
         self._names: dict[str, NameLock] = {}  # by key; while another name is taken, both
-        self._threads: dict[str, int] = {}  # of models, by camera
+        self._threads = 0  # that OpenCV has
         self.left_out: EdgeError | None = None
 
     def run(self) -> dict[str, RunSummary]:
@@ -130,6 +130,7 @@ class Service:
                 turns=self._shared.turns,
             )
             self._commands.look()
+            self._share_threads()
             if self._streams.are_over and not self._reloading.is_reading:
                 self.left_out = self._streams.left_out
                 return
@@ -140,27 +141,19 @@ class Service:
                 time.sleep(_LOOK_S)
 
     def _make(self, settings: PipelineSettings, gate: Gate | None, before: Pipeline | None) -> Pipeline:
+        loading, self._loading = self._loading, None
+        waits = self._settings.waits
         return Pipeline(
-            settings,
-            self._begin,
-            self._output,
-            self._shared,
-            self._stop,
-            waits=self._settings.waits,
-            gate=gate,
-            before=before,
-            use_threads=lambda threads: self._use_threads(settings.camera, threads),
+            settings, self._output, self._shared, self._stop, waits=waits, gate=gate, before=before, loading=loading
         )
-
-    def _use_threads(self, camera: str, threads: int) -> None:
-        """Note that a model of that camera has so many threads."""
-        self._threads[camera] = threads
-        self._share_threads()
 
     def _share_threads(self) -> None:
         """Give OpenCV the cores of the only stream's model, which does not run while a frame is resized."""
-        first, *others = self._settings.pipelines
-        cv2.setNumThreads(1 if others else self._threads.get(first.camera, 1))
+        running = list(self._streams.running.values())
+        threads = (running[0].threads or 1) if len(running) == 1 else 1
+        if threads != self._threads:
+            self._threads = threads
+            cv2.setNumThreads(threads)
 
     def _ask_to_reload(self, told: Told) -> None:
         self._reloading.wait(told)
@@ -201,7 +194,6 @@ class Service:
         before, self._settings = self._settings, fresh
         name_cameras(wanted=len(fresh.pipelines) > 1)
         self._commands.change_to(fresh)
-        self._share_threads()
         of_output, others = output_changes(before, fresh), other_changes(before, fresh)
         if of_output:
             _log.info(f"configuration read again: {'; '.join([*of_output, *others])}; all streams begin again")

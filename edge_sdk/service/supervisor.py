@@ -40,8 +40,6 @@ class _Camera:
     Attributes:
         running: has the camera; one that ended, too, until another takes its place.
         coming: is about to take the place of `running`.
-        is_unsure: whether its bundle was being read when the configuration was read again, so that its files are
-            compared later.
         again_s: when it begins again after a failure, monotonic seconds.
         left_out: why it is left out.
     """
@@ -49,7 +47,6 @@ class _Camera:
     def __init__(self, running: Pipeline, started_s: float, backoff: Backoff) -> None:
         self.running, self.started_s, self.backoff = running, started_s, backoff
         self.coming: Pipeline | None = None
-        self.is_unsure = False
         self.again_s: float | None = None
         self.left_out: EdgeError | None = None
 
@@ -134,7 +131,6 @@ class Supervisor:
                 self._replace(camera, each)
                 continue
             (stay if camera.coming is None else change).append(name)
-            camera.is_unsure = camera.is_unsure or camera.latest.digest is None
         words = (("ending", ends), ("new", begin), ("changing", change), ("as before", stay))
         return "; ".join(f"{word}: {', '.join(names)}" for word, names in words if names)
 
@@ -144,8 +140,6 @@ class Supervisor:
         Raises:
             BaseException: the failure of a stream that is that of the whole process.
         """
-        for camera in self._cameras.values():
-            self._look_at_files(camera)
         self._look_at_coming()
         for name, camera in self._cameras.items():
             failure = camera.running.failure
@@ -245,17 +239,6 @@ class Supervisor:
             else:
                 self._succeed(camera, coming)
 
-    def _look_at_files(self, camera: _Camera) -> None:
-        """Tell whether it got hold of the files that were there when the configuration was read, or of older ones."""
-        latest = camera.latest
-        if not camera.is_unsure or (latest.digest is None and not latest.is_over):
-            return
-        camera.is_unsure = False
-        if latest.has_other_files or latest.failure is not None:
-            if camera.coming is not None:
-                self._call_off(camera)
-            self._replace(camera, latest.settings)
-
     def _failed(self, name: str, camera: _Camera, failure: BaseException) -> None:
         if camera.left_out is not None:
             return
@@ -292,8 +275,9 @@ def _may_pass(failure: BaseException) -> bool:
 
 
 def _suits(pipeline: Pipeline, settings: PipelineSettings) -> bool:
-    """Tell whether it runs, or is about to, what these settings say."""
-    return pipeline.settings == settings and pipeline.failure is None and not pipeline.has_other_files
+    """Tell whether it runs, or is about to, what these settings say; not where it may still read older files."""
+    is_sure = pipeline.digest is not None and not pipeline.has_other_files
+    return is_sure and pipeline.settings == settings and pipeline.failure is None
 
 
 def output_changes(before: RunSettings, after: RunSettings) -> list[str]:

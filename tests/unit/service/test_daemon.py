@@ -25,7 +25,7 @@ from edge_sdk.core.threads import Stop, is_any_left
 from edge_sdk.outbox.settings import OutboxSettings
 from edge_sdk.publishing.publisher import NameLock, PublisherStats
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.service.health import Progress, Start
+from edge_sdk.service.progress import Progress, Start
 from edge_sdk.service.reload import Reloading
 from edge_sdk.service.runner import RunSummary
 from edge_sdk.service.service import Service
@@ -61,7 +61,6 @@ class Process:
         self.config = self.settings(*streams, **changes)
         self.daemon = Service(
             self.config,
-            self.site.begin,
             Shared(Progress(math.inf)),
             self.stop,
             Notifier(str(self.site.folder / "notify")),
@@ -283,13 +282,11 @@ def test_threads_beside_a_model_are_those_of_the_only_stream(process: Process) -
     gate, yard = process.site.settings("gate"), process.site.settings("yard")
     process.start(gate)
     process.until_results("gate")
-    process.daemon._use_threads("gate", 3)  # a model that has more than this one
-    assert cv2.getNumThreads() == 3
+    process.running["gate"].threads = 3  # a model that has more than this one
+    until(lambda: cv2.getNumThreads() == 3)
     process.reload(gate, yard)
     until(lambda: cv2.getNumThreads() == 1)
     process.until_results("yard")
-    process.daemon._use_threads("gate", 3)  # one that was slow to start
-    assert cv2.getNumThreads() == 1
     process.reload(gate)
     until(lambda: cv2.getNumThreads() == 3)
 
