@@ -64,15 +64,7 @@ _NUMBER_LIMIT = 1e9  # seconds, milliseconds, shares; a billion seconds are 30 y
 def key_option(
     flag: str, key: str, table: type[msgspec.Struct], name: str | None = None, **others: Any
 ) -> Callable[[_Command], _Command]:
-    """Make a flag of a key of a configuration file; the key says its type, range, choices, default and help.
-
-    Args:
-        flag: such as `--latency-ms`.
-        key: as it is called in the file.
-        table: the Struct that has it.
-        name: of the parameter; by default the key's.
-        others: of `click.option`.
-    """
+    """Make a flag of a key of a configuration file; the key says its type, range, choices, default and help."""
     found = key_of(table, key)
 
     def check(_context: click.Context, option: click.Parameter, value: Any) -> Any:
@@ -118,11 +110,6 @@ def connection_options(command: _Command) -> _Command:
 
 def mqtt_settings(options: dict[str, Any], url: str, **names: str | None) -> MqttSettings:
     """Say which broker the options mean.
-
-    Args:
-        options: by name, as click gives them; those of keys of `[mqtt]` begin with `mqtt_`.
-        url: of the broker.
-        names: prefix, site and device, levels of the topic; None stands for the default.
 
     Raises:
         UsageError: a value that cannot be used; a file that cannot be read, or is not what it should be.
@@ -181,13 +168,7 @@ def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:
-    """Show warnings, the table against labels, and a line for each figure of agreement.
-
-    Args:
-        evaluation: of one model, or of one beside another.
-        model: what its column is called.
-        reference: what the other's is called.
-    """
+    """Show warnings, the table against labels, and a line for each figure of agreement."""
     from edge_sdk_tools.progress import print_table
 
     for warning in evaluation.warnings:

@@ -39,10 +39,6 @@ class NotReadyError(EdgeError):
 def check(options: dict[str, object], config: Path | None) -> None:
     """Look at everything, print it, and raise where there is a problem.
 
-    Args:
-        options: of the command.
-        config: the configuration file; None: its flags say everything.
-
     Raises:
         EdgeError: with the exit code of the worst problem.
     """

@@ -56,10 +56,6 @@ _WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet"}
 def config_file(context: click.Context, default: Path | None = None) -> Path | None:
     """Find the configuration file that a run goes by; None where its flags say everything.
 
-    Args:
-        context: of the command.
-        default: where a file is looked for when nothing is given; the device's usual place by default.
-
     Raises:
         UsageError: both are given, or too little of one.
     """

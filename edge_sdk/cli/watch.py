@@ -230,11 +230,7 @@ def _now() -> datetime:
 
 
 class Screen:
-    """A terminal that is drawn over in place.
-
-    Args:
-        out: the terminal.
-    """
+    """A terminal that is drawn over in place."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -273,16 +269,7 @@ class Screen:
 
 
 def view(fleet: Fleet, broker: str, waiting: str, now: datetime, columns: int, lines: int) -> list[str]:
-    """Show the fleet in so many lines of so many columns, styled.
-
-    Args:
-        fleet: what was heard.
-        broker: how the connection stands, plain.
-        waiting: what is said while nothing came, plain.
-        now: with a time zone.
-        columns: of the terminal.
-        lines: of the terminal.
-    """
+    """Show the fleet in so many lines of so many columns, styled."""
     head = _head(fleet, broker, now, columns)
     if not fleet.devices:
         wrapped = [part for line in waiting.splitlines() for part in _wrapped(line, columns)]

@@ -175,13 +175,7 @@ def _defaults_for(stream: dict[str, object], defaults: dict[str, object]) -> dic
 
 
 def _without_secrets(value: Any, where: str, found: list[str]) -> Any:
-    """Copy a document without the passwords in it, so that nothing repeats them.
-
-    Args:
-        value: the document, or a part of it.
-        where: that part.
-        found: gets a line for each password.
-    """
+    """Copy a document without the passwords in it, so that nothing repeats them."""
     if isinstance(value, list):
         return [_without_secrets(inner, _entry(inner, f"{where}[{i}]"), found) for i, inner in enumerate(value)]
     if isinstance(value, dict):
@@ -251,12 +245,6 @@ def given(table: msgspec.Struct, schema: type[msgspec.Struct] | None = None) -> 
 
 def read_secret(table: MqttConfig | PipelineConfig, where: str, what: str, of: str = "") -> Secret | None:
     """Read the password that a table names; None where it names none.
-
-    Args:
-        table: with one of `PASSWORD_KEYS` at most, as `read_config` gives it.
-        where: the table, for people: `mqtt`.
-        what: the password, for people.
-        of: which of a table's passwords; see `password_keys`.
 
     Raises:
         ConfigError: it cannot be read, or is no password.

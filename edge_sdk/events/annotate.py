@@ -19,11 +19,7 @@ _PAINTED = 255
 
 
 class Overlay:
-    """Paints class maps over pictures, with a line in full colour where one class ends.
-
-    Args:
-        colours: BGR, one a class that is painted; None for one that is not. Ids beyond them are not painted either.
-    """
+    """Paints class maps over pictures, with a line in full colour where one class ends."""
 
     def __init__(self, colours: Sequence[tuple[int, int, int] | None]) -> None:
         self._colours = np.zeros((256, 1, 3), np.uint8)
@@ -83,13 +79,7 @@ class Annotator:
         self._overlay: Overlay | None = None
 
     def draw(self, image: Image, result: Result) -> None:
-        """Draw a result on a picture, in place.
-
-        Args:
-            image: uint8 (H, W, 3), BGR: a copy of the frame that the result belongs to.
-            result: boxes are drawn with label and confidence; of classes the first three are written, and
-                of segments the largest over the colours of all.
-        """
+        """Draw a result on a picture, in place."""
         pen = _pen_for(image)
         if isinstance(result, Detections):
             self._draw_detections(image, result, pen)

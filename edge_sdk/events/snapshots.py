@@ -37,10 +37,6 @@ class Snapshots:
     Args:
         settings: when, and how large.
         deliver: takes a file's bytes and the number of its frame, in a thread of its own; must not raise.
-
-    Attributes:
-        made: files that were delivered.
-        replaced: pictures that a newer one took the place of before they were made.
     """
 
     def __init__(self, settings: SnapshotSettings, deliver: Callable[[bytes, int], None]) -> None:

@@ -70,9 +70,6 @@ class VideoWriter:
     def write(self, image: Image) -> None:
         """Append a picture.
 
-        Args:
-            image: uint8 (H, W, 3), BGR, of any size.
-
         Raises:
             OutputError: the encoder failed, for instance because the disk is full; nothing is left behind.
         """
@@ -207,13 +204,7 @@ _LONGEST_STILL_S = 1  # where results are missing for longer the video jumps: to
 
 
 class AnnotatedVideo:
-    """A sink that draws each result on a copy of its frame and writes it, as often as its time lasted.
-
-    Args:
-        annotator: draws.
-        writer: encodes at `fps` frames a second.
-        fps: the source's own; frames that were dropped show the result before them.
-    """
+    """A sink that draws each result on a copy of its frame and writes it, as often as its time lasted."""
 
     def __init__(self, annotator: Annotator, writer: VideoWriter, fps: float) -> None:
         self._annotator, self._writer, self._fps = annotator, writer, fps
@@ -221,11 +212,7 @@ class AnnotatedVideo:
         self._last_ns: int | None = None
 
     def put(self, result: Result) -> None:
-        """Draw and write one result.
-
-        Raises:
-            OutputError: the video cannot be written.
-        """
+        """Draw and write one result."""
         frame = result.frame
         if self._last_ns is not None:
             missing = round((frame.captured_ns - self._last_ns) * self._fps / 1e9) - 1

@@ -97,12 +97,7 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandAdmission:
-    """Decides which messages on the `cmd` topic of a device are commands to carry out.
-
-    Attributes:
-        topics: of the device.
-        allowed: classes of commands that are carried out.
-    """
+    """Decides which messages on the `cmd` topic of a device are commands to carry out."""
 
     def __init__(
         self, topics: Topics, allowed: Collection[CommandClass], clock_s: Callable[[], float] = time.monotonic
@@ -230,11 +225,7 @@ def _bounded(text: str) -> str:
 
 
 class CommandInbox:
-    """Keeps what the publisher's thread receives until the main thread takes it; a `Receiver`.
-
-    Attributes:
-        lost: messages for which there was no room so far.
-    """
+    """Keeps what the publisher's thread receives until the main thread takes it; a `Receiver`."""
 
     def __init__(self) -> None:
         self.lost = 0
@@ -273,16 +264,7 @@ Answer: TypeAlias = object
 
 
 class CommandHandler:
-    """Carries out commands and answers them; `look` is called a few times a second.
-
-    Args:
-        settings: of the run.
-        controls: of its cameras.
-        inbox: where messages from the broker wait.
-        output: where answers and pictures go.
-        reload: has the configuration read again, and whoever asks told of it; None where there is none.
-        clock_s: monotonic seconds.
-    """
+    """Carries out commands and answers them; `look` is called a few times a second."""
 
     def __init__(
         self,

@@ -66,13 +66,7 @@ _MEASURED = {"temperature_c", "memory_free_mb", "memory_rss_mb", "disk_free_mb",
 
 
 class Gauges:
-    """Reads how the machine and this process are; one thread at a time.
-
-    Args:
-        folder: where the device keeps its state; the disk below it is looked at, itself need not exist.
-        root: the folder that holds `proc` and `sys`; another one in tests.
-        clock_s: monotonic seconds; injected by tests.
-    """
+    """Reads how the machine and this process are; one thread at a time."""
 
     def __init__(
         self, folder: Path | None, root: Path = Path("/"), clock_s: Callable[[], float] = time.monotonic
@@ -224,11 +218,7 @@ _RULES = (
 
 
 class Alarms:
-    """Tells which alarms begin, and which are over.
-
-    Args:
-        warn: takes the name of an alarm and its line, an empty one when it is over.
-    """
+    """Tells which alarms begin, and which are over."""
 
     def __init__(self, warn: Callable[[str, str], None]) -> None:
         self._alarms = {rule.name: Alarm(rule.name, warn) for rule in _RULES}
@@ -251,16 +241,7 @@ class Alarms:
 
 
 class HealthReporter:
-    """Reports the health of a process; used from its main thread.
-
-    Args:
-        notifier: tells the service manager.
-        start: of the process, marked up to the imports.
-        output: where telemetry and warnings go.
-        progress: of the streams.
-        gauges: what reads the machine; by default this one.
-        clock_s: monotonic seconds, by which the watchdog is told.
-    """
+    """Reports the health of a process; used from its main thread."""
 
     def __init__(
         self,
@@ -304,11 +285,7 @@ class HealthReporter:
             self._publish(readings, pipelines)
 
     def reloading(self, words: str = "") -> None:
-        """Tell the manager that the configuration is read again, until all streams have begun.
-
-        Args:
-            words: what `systemctl status` shows then; by default what runs.
-        """
+        """Tell the manager that the configuration is read again, until all streams have begun."""
         self._notifier.reloading()
         self._is_ready, self._ready_words = False, words
 

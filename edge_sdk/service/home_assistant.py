@@ -25,12 +25,7 @@ _LONGEST_PAUSE_S = 2.0  # a house full of devices must not answer a birth all at
 
 
 def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collection[str]) -> list[str]:
-    """Return a line for each label that Home Assistant shall be told of, and that is none of these.
-
-    Args:
-        settings: None: there is no Home Assistant.
-        labels: of all bundles together: a camera may have what another one has not.
-    """
+    """Return a line for each label that Home Assistant shall be told of, and that is none of these."""
     if settings is None or not settings.is_enabled:
         return []
     of = "is no label of a bundle here, so it has no entity"
@@ -39,14 +34,6 @@ def unknown_home_labels(settings: HomeAssistantSettings | None, labels: Collecti
 
 class HomeAssistantReporter:
     """Tells Home Assistant of one device; used from the process's main thread.
-
-    Args:
-        settings: what Home Assistant is told.
-        topics: of the device.
-        allowed: classes of commands that are carried out.
-        controls: of its cameras.
-        clock_s: monotonic seconds.
-        uniform: a random number from 0 to 1.
 
     Attributes:
         topics: where Home Assistant says that it is there, and where it was told of this device by an earlier run.

@@ -47,14 +47,6 @@ _BESIDE_TRIAL_S = 60.0  # half for a trial's process to start, half to load here
 class ModelSelector:
     """Opens the models of one stream, and decides which of them runs.
 
-    Args:
-        settings: of the stream.
-        bundle: verified and tried; the variant that was asked for in front.
-        session: how a model is run, but for what tuning finds.
-        budget_ms: capture to outbox.
-        is_stopped: asked between the steps of the start, and while a model is tried.
-        shared: what the streams of this process share.
-
     Raises:
         EdgeError: when the model cannot be loaded, read or trusted here.
         StoppedError: the run was told to stop first.
@@ -135,15 +127,7 @@ class ModelSelector:
     def begin(
         self, stack: contextlib.ExitStack, loop: Loop, encoder: ResultEncoder, stream: Stream, source: OpenedSource
     ) -> list[LoopObserver]:
-        """Return the observers that choose the loop's models from here on; none where images come in turn.
-
-        Args:
-            stack: gives everything back at the end.
-            loop: with the stages of `take_stages`.
-            encoder: is told which variant the next results are of.
-            stream: is told what runs.
-            source: that the loop reads.
-        """
+        """Return the observers that choose the loop's models from here on; none where images come in turn."""
         if not source.paced or not isinstance(loop.stages, Stages):
             return []
 

@@ -65,10 +65,6 @@ _HANGS = 3  # in a row: nothing says that a fourth would do better, and a restar
 class FrameFaults:
     """Tells of runs that hang and of outputs that are no numbers; three hangs in a row end the run.
 
-    Args:
-        record: counts the stream's results.
-        warn: takes the name of what is wrong, and the line, for the state that the device publishes.
-
     Attributes:
         hopeless: why the run must end; None as long as there is hope.
     """
@@ -107,13 +103,7 @@ _FEWEST = 10  # frames in a minute of which anything can be said
 
 
 class Undecodable:
-    """Tells, once a minute, when a tenth of the source's frames or more cannot be decoded.
-
-    Args:
-        stats: returns the source's counts.
-        warn: takes the name of what is wrong and the line, empty once it is over, for the state.
-        clock_s: monotonic seconds; injected by tests.
-    """
+    """Tells, once a minute, when a tenth of the source's frames or more cannot be decoded."""
 
     def __init__(
         self,
@@ -159,10 +149,6 @@ class LatencyMonitor:
     """Tells when results are late only because frames are old when they come.
 
     Neither a smaller model nor dropped frames help such a stream, so that nothing else would speak of it.
-
-    Args:
-        limit_ns: the latency budget, nanoseconds.
-        warn: takes the name of what is wrong and the line, empty once it is over, for the state.
     """
 
     def __init__(self, limit_ns: int, warn: Callable[[str, str], None]) -> None:
@@ -196,14 +182,7 @@ _MOST_AT_ONCE, _MORE_PER_S = 10, 1 / 60  # some cameras come and go many times a
 
 
 class WatchedSource:
-    """Tells people and the stream's state whether the source is there, and why not.
-
-    Args:
-        source: looked at after every step.
-        location: where it is; shown without secrets.
-        stream: whose state has the source.
-        clock_s: monotonic seconds; injected by tests.
-    """
+    """Tells people and the stream's state whether the source is there, and why not."""
 
     def __init__(
         self,

@@ -47,12 +47,6 @@ _FILE_S = 0.5  # as long as a connection waits for the file of events, which tak
 class Output:
     """The publisher of a process; its methods may be called from any thread.
 
-    Args:
-        settings: of the run.
-        is_stopped: once True, nothing waits for a reader of standard output any more.
-        make_link: makes connections to the broker; over the network by default.
-        receiver: takes what comes from the broker.
-
     Attributes:
         identity: who speaks; another run's after a restart.
         clock: whose times its messages bear.
@@ -141,13 +135,7 @@ class Output:
         return self._publisher.stats() if self._publisher is not None else None
 
     def restart(self, settings: RunSettings, timeout_s: float, disk_s: float) -> None:
-        """Close the publisher, and go by other settings from now on; warnings of the device stay.
-
-        Args:
-            settings: of the run.
-            timeout_s: for what waits to be sent, seconds.
-            disk_s: that the disk has for the last events, seconds.
-        """
+        """Close the publisher, and go by other settings from now on; warnings of the device stay."""
         self.close(timeout_s, disk_s)
         with self._lock:
             self._settings, self._publisher, self._is_closed = settings, None, False
@@ -157,10 +145,6 @@ class Output:
 
     def close(self, timeout_s: float, disk_s: float = LAST_COMMIT_S) -> None:
         """Send what waits as far as the time allows, and say goodbye; see `Publisher.close`.
-
-        Args:
-            timeout_s: seconds.
-            disk_s: seconds that the disk has for the last events; see `MqttPublisher.close`.
 
         Raises:
             BrokenPipeError: nobody reads standard output any more.

@@ -52,9 +52,6 @@ class SourceTransfer:
     """The source of a pipeline at its end: closed, or left for the pipeline that takes its place.
 
     `give` and `end` are called by the pipeline's own thread, `take` by the next one's.
-
-    Args:
-        is_ending: whether the whole process comes to its end, so that nobody goes on with a source.
     """
 
     def __init__(self, is_ending: Callable[[], bool]) -> None:
@@ -82,12 +79,7 @@ class SourceTransfer:
         self._done.set()
 
     def take(self, ask_to_end: Callable[[], None], is_stopped: Callable[[], bool]) -> OpenedSource | None:
-        """Have the pipeline end, and wait for its source; None where that was closed, or never open.
-
-        Args:
-            ask_to_end: asks the pipeline to end.
-            is_stopped: once True, the source is not waited for any more, and closed when it comes.
-        """
+        """Have the pipeline end, and wait for its source; None where that was closed, or never open."""
         with self._lock:
             self._is_wanted = True
         ask_to_end()
@@ -101,16 +93,6 @@ class SourceTransfer:
 
 class Pipeline:
     """One stream in a thread of its own; `start` it once.
-
-    Args:
-        settings: of the stream.
-        output: takes the results.
-        shared: what the streams of this process share.
-        stop: of the whole process.
-        waits: a camera that is not there yet is waited for.
-        gate: is waited for before the first frame.
-        before: whose place it takes once its own model is loaded, and whose source, where that is the same.
-        loading: of its model, where that has begun already.
 
     Attributes:
         settings: as given.
@@ -209,11 +191,7 @@ class Pipeline:
         return runner.health() if runner is not None and self._thread.is_alive() else None
 
     def summary(self, of_all: PublisherStats | LinesStats | None) -> RunSummary:
-        """Return what it came to; once its output is closed nothing changes any more.
-
-        Args:
-            of_all: what became of the results of all streams.
-        """
+        """Return what it came to; once its output is closed nothing changes any more."""
         counts = {"budget_ms": self.settings.latency_ms} if self._runner is None else self._runner.counts()
         return RunSummary(
             camera=self.settings.camera,
@@ -295,12 +273,7 @@ class Pipeline:
     def _start_up(
         self, stack: contextlib.ExitStack
     ) -> tuple[Loading, ModelSelector, BackgroundTask[OpenedSource] | None]:
-        """Load the model while no other stream does, and begin to open the source beside it.
-
-        Raises:
-            SessionError: the model did not load in time.
-            StoppedError: it was told to stop first.
-        """
+        """Load the model while no other stream does, and begin to open the source beside it."""
         settings, is_stopped = self.settings, self._stop.is_asked
         with self._shared.turn(is_stopped) as is_ours:
             loading = self._begin_loading() if is_ours else None
@@ -335,11 +308,7 @@ class Pipeline:
             return begin_loading(self.settings, verified, self._stop, self._shared)
 
     def _take_source(self, stack: contextlib.ExitStack, opening: BackgroundTask[OpenedSource] | None) -> OpenedSource:
-        """Return that of the pipeline whose place this takes, where it is the same; or one that is opened.
-
-        Raises:
-            StoppedError: it was told to stop first.
-        """
+        """Return that of the pipeline whose place this takes, where it is the same; or one that is opened."""
         with self._lock:
             self.has_place = not self._stop.is_asked()  # from here on it cannot be withdrawn
         before, self._before = self._before, None
@@ -361,16 +330,7 @@ class Pipeline:
 
 @contextlib.contextmanager
 def _annotated_video(path: Path, bundle: Bundle, fps: float) -> Iterator[AnnotatedVideo]:
-    """Make a sink that draws each result into a new MP4.
-
-    Args:
-        path: of the file.
-        bundle: whose labels are drawn.
-        fps: of the source.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+    """Make a sink that draws each result into a new MP4."""
     from edge_sdk.events.annotate import Annotator
     from edge_sdk.events.video_file import AnnotatedVideo, VideoWriter  # few runs do
 
@@ -381,11 +341,7 @@ def _annotated_video(path: Path, bundle: Bundle, fps: float) -> Iterator[Annotat
 
 
 def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:
-    """Return a line for each label of the stream's events that no class of its bundle has.
-
-    Raises:
-        BundleError: the bundle's labels changed since it was opened.
-    """
+    """Return a line for each label of the stream's events that no class of its bundle has."""
     return [f"[[events]] labels: {line}" for line in unwatched(settings.events, bundle)]
 
 
@@ -404,17 +360,7 @@ class _EventSink:
 def _observers_of_events(
     settings: PipelineSettings, bundle: Bundle, stream: Stream, stack: contextlib.ExitStack
 ) -> list[Sink]:
-    """Make the observers of a stream's loop, in their order: a picture is made after what it shows was found.
-
-    Args:
-        settings: of the stream.
-        bundle: that runs.
-        stream: takes events and pictures.
-        stack: closes what needs it.
-
-    Raises:
-        BundleError: the bundle's labels changed since it was opened.
-    """
+    """Make the observers of a stream's loop, in their order: a picture is made after what it shows was found."""
     observers: list[Sink] = []
     snapshots = None
     if settings.snapshots is not None:

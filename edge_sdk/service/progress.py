@@ -17,9 +17,6 @@ class Progress:
     """Knows whether all pipelines of a process move.
 
     Pipelines begin and end in threads of their own; `is_due` is called from one thread, a few times an interval.
-
-    Args:
-        interval_s: seconds between two messages to the watchdog.
     """
 
     def __init__(self, interval_s: float) -> None:

@@ -26,14 +26,7 @@ Told = Callable[[str], None]
 
 
 class Reloading:
-    """Reads the configuration of a process again; used from its main thread.
-
-    Args:
-        reread: reads the configuration again.
-        take: goes by what was read from now on.
-        refuse: takes why it is not taken, in lines.
-        clock_s: monotonic seconds; injected by tests.
-    """
+    """Reads the configuration of a process again; used from its main thread."""
 
     def __init__(
         self,
@@ -59,11 +52,7 @@ class Reloading:
         self._wait_for_next.append(told)
 
     def begin(self, now: RunSettings) -> None:
-        """Begin to read it; `look` takes it.
-
-        Args:
-            now: by what the process goes.
-        """
+        """Begin to read it; `look` takes it."""
         self._wait_for_this.extend(self._wait_for_next)
         self._wait_for_next.clear()
         self._long_at_s = self._clock_s() + _LONG_S

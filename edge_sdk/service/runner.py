@@ -151,10 +151,6 @@ class ResultViewer:
     """Sink of a stream's loop that keeps the picture of a result where one is wanted, and publishes what is seen.
 
     It is no part of the runner, which would then hold itself by its loop, and its model for longer than it runs.
-
-    Args:
-        controls: of all cameras of the process.
-        stream: whose results they are.
     """
 
     def __init__(self, controls: Controls, stream: Stream) -> None:
@@ -172,17 +168,6 @@ class ResultViewer:
 
 class PipelineRunner:
     """Runs the loop of one stream.
-
-    Args:
-        settings: of the stream.
-        bundle: that runs.
-        source: opened.
-        stages: of the first step.
-        stream: takes results, and what is to be known of the stream.
-        budget: the deadline's arithmetic.
-        controls: of all cameras of the process.
-        observers: further sinks.
-        watched: the source, as the stream before told of it; None: nobody did.
 
     Attributes:
         loop: that is stepped.

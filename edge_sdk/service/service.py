@@ -43,15 +43,6 @@ _LONGER_S = 1.5  # for the results where nobody waits for the end
 class Service:
     """The streams of one process.
 
-    Args:
-        settings: what to run.
-        shared: what its streams share.
-        stop: ends it, and asks for a reload.
-        notifier: tells the service manager.
-        start: of the process, marked up to the imports.
-        reread: reads the configuration again; None: there is none.
-        loading: of the first stream's model, where that has begun.
-
     Attributes:
         left_out: the worst of what kept streams from running, once the others came to their end.
     """
@@ -81,9 +72,6 @@ class Service:
 
     def run(self) -> dict[str, RunSummary]:
         """Run until the sources end, a limit is reached or somebody asks for the end.
-
-        Returns:
-            What each stream came to, by camera.
 
         Raises:
             EdgeError: the failure of a stream, where that is the process's: always where its camera is not waited for;

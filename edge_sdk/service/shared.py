@@ -31,10 +31,6 @@ class Gate:
     """Opens once all who were announced have arrived, or some time has passed.
 
     The streams of a process measure, one after another, what they can do; nobody may run frames meanwhile.
-
-    Args:
-        count: how many arrive.
-        patience_s: seconds after which it opens all the same.
     """
 
     def __init__(self, count: int, patience_s: float = _PATIENCE_S) -> None:
@@ -54,9 +50,6 @@ class Gate:
 
 class Shared:
     """Objects that all pipelines of one process share.
-
-    Args:
-        progress: follows the steps of all streams, for the watchdog.
 
     Attributes:
         progress: as given.
@@ -115,10 +108,6 @@ class TuningLock:
     """An observer that lets a tuner look at its loop only while it is that stream's turn.
 
     Of several streams one tunes at a time, so that none measures another's trials.
-
-    Args:
-        tuner: waits, and then tunes.
-        lock: held by the stream whose turn it is.
     """
 
     def __init__(self, tuner: LiveTuner, lock: threading.Lock) -> None:

@@ -98,12 +98,7 @@ def _session_settings(given: PipelineSettings, bundle: Bundle) -> SessionSetting
 
 
 def begin_opening(settings: PipelineSettings, *, waits: bool) -> BackgroundTask[OpenedSource]:
-    """Begin to open a stream's source in a thread of its own; who takes it closes it.
-
-    Args:
-        settings: of the stream.
-        waits: a camera that is not there yet is waited for.
-    """
+    """Begin to open a stream's source in a thread of its own; who takes it closes it."""
     password = settings.source_password.reveal() if settings.source_password else None
 
     def open_it() -> OpenedSource:

@@ -63,15 +63,7 @@ class _Camera:
 
 
 class Supervisor:
-    """Keeps the pipelines of a process running; used from its main thread.
-
-    Args:
-        make: makes a pipeline.
-        is_service: a stream that fails at run time begins again, and one that cannot run is left out; otherwise
-            the first failure is that of the process.
-        uniform: draws a number between two others, for the jitter.
-        clock_s: monotonic seconds, by which a stream begins again.
-    """
+    """Keeps the pipelines of a process running; used from its main thread."""
 
     def __init__(
         self,
@@ -101,14 +93,7 @@ class Supervisor:
             self._begin(each, gate)
 
     def change_to(self, settings: Iterable[PipelineSettings]) -> str:
-        """Bring what runs to other settings, or other files; what stays the same goes on as if nothing was.
-
-        Args:
-            settings: of all streams that shall run.
-
-        Returns:
-            What happens now, for people.
-        """
+        """Bring what runs to other settings, or other files; what stays the same goes on as if nothing was."""
         self._look_at_coming()
         wanted = {each.camera: each for each in settings}
         ends = [name for name in self._cameras if name not in wanted]
@@ -175,11 +160,7 @@ class Supervisor:
         return [*filter(None, of_cameras), *self._ending]
 
     def stop(self, is_stopped: Callable[[], bool]) -> None:
-        """End all pipelines, before `start` begins others; one that takes longer than two seconds is left behind.
-
-        Args:
-            is_stopped: asked while it waits for that.
-        """
+        """End all pipelines, before `start` begins others; one that takes longer than two seconds is left behind."""
         for pipeline in self.all():
             pipeline.ask("reload")
         until = time.monotonic() + _LONGEST_END_S

@@ -40,11 +40,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] | None = None) -> Notifier:
-        """Make one as the service manager asked for it; its variables are taken away: they are not the children's.
-
-        Args:
-            environment: this process's by default.
-        """
+        """Make one as the service manager asked for it; its variables are taken away: they are not the children's."""
         variables = os.environ if environment is None else environment
         address = variables.pop("NOTIFY_SOCKET", None)
         usec, pid = variables.pop("WATCHDOG_USEC", ""), variables.pop("WATCHDOG_PID", "")
