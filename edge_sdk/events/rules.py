@@ -79,31 +79,15 @@ Turn: TypeAlias = Literal["appeared", "disappeared"]
 class Presence:
     """Whether one class is there; it is not before it was seen."""
 
-    __slots__ = (
-        "_is_there",
-        "_is_told",
-        "_rule",
-        "_told_ns",
-        "boxes_xyxy",
-        "class_id",
-        "confidence",
-        "frames",
-        "index",
-        "is_seen",
-        "label",
-        "last_ns",
-        "least",
-        "since_ns",
-        "watched_ns",
-    )
-
     def __init__(self, class_id: int, label: str, rule: EventRule) -> None:
         self.class_id, self.label, self._rule = class_id, label, rule
         self.least = rule.confidence
-        self.is_seen = self._is_there = self._is_told = False
-        self.confidence, self.index = 0.0, 0
+        self.is_seen = False  # in the result at hand
+        self._is_there = self._is_told = False
+        self.confidence, self.index = 0.0, 0  # of its latest sighting; the box is a row of that result's
         self.boxes_xyxy: NDArray[np.float32] | None = None
-        self.frames = self.watched_ns = self.since_ns = self.last_ns = 0
+        self.frames = self.watched_ns = 0  # results in a row that speak against what it is held to be, and how long
+        self.since_ns = self.last_ns = 0  # its first and latest sighting of this presence
         self._told_ns: int | None = None
 
     @property
@@ -117,7 +101,13 @@ class Presence:
         self.confidence, self.boxes_xyxy, self.index = confidence, boxes_xyxy, index
 
     def step(self, passed_ns: int, now_ns: int, *, is_known: bool) -> Turn | None:
-        """Take one result into account, and forget what was seen in it."""
+        """Take one result into account, and return what is to be told; what was seen in it is forgotten.
+
+        Args:
+            passed_ns: since the result before, as far as that was time in which somebody looked.
+            now_ns: when the frame was captured, monotonic nanoseconds.
+            is_known: whether what was not seen is not there.
+        """
         is_seen, self.is_seen = self.is_seen, False
         if is_seen:
             self.last_ns = now_ns
@@ -133,15 +123,12 @@ class Presence:
         else:
             self.watched_ns += passed_ns
         self.frames += 1
-        return self._turned(now_ns) if self._is_due() else None
-
-    def _is_due(self) -> bool:
         rule = self._rule
-        if self._is_there:
-            return self.frames >= rule.disappear_frames and self.watched_ns >= rule.disappear_s * 1e9
-        return self.frames >= rule.appear_frames and self.watched_ns >= rule.appear_s * 1e9
-
-    def _turned(self, now_ns: int) -> Turn | None:
+        frames, seconds = (
+            (rule.disappear_frames, rule.disappear_s) if self._is_there else (rule.appear_frames, rule.appear_s)
+        )
+        if self.frames < frames or self.watched_ns < seconds * 1e9:
+            return None
         self._is_there = not self._is_there
         self.frames = 0
         if self._is_there:

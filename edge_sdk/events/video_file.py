@@ -14,7 +14,7 @@ import tempfile
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -117,14 +117,6 @@ class VideoWriter:
         return OutputError(f"{self._path}: cannot be written: {reason}; check the folder and the space on its disk")
 
 
-class _Encoder(Protocol):
-    def write(self, image: Image) -> None:
-        """Append a picture of the size that the encoder was opened with; raises OSError."""
-
-    def close(self) -> str:
-        """Finish; returns what went wrong, or nothing."""
-
-
 class _Ffmpeg:
     def __init__(self, program: str, path: Path, canvas: Image, fps: float) -> None:
         height_px, width_px = canvas.shape[:2]
@@ -180,6 +172,10 @@ class _OpenCv:
         complete = int(written.get(cv2.CAP_PROP_FRAME_COUNT)) == self._count
         written.release()
         return "" if complete else "OpenCV could not write all of it"
+
+
+_Encoder: TypeAlias = _Ffmpeg | _OpenCv
+"""Appends pictures of one size, and says at the end what went wrong, or nothing."""
 
 
 def fit(image: Image, canvas: Image) -> Image:

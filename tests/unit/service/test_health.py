@@ -97,27 +97,16 @@ def test_without_a_manager_that_listens_nobody_is_told(address: str | None) -> N
     notifier.close()
 
 
-def test_a_full_socket_blocks_nothing_and_what_matters_goes_before_the_next_message(tmp_path: Path) -> None:
+def test_a_manager_that_reads_nothing_holds_nothing_up_and_is_told_what_comes_later(tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
     notifier = Notifier(manager.address, 2.0)
-    for next_message, told in (
-        (notifier.watchdog, "WATCHDOG=1"),
-        (lambda: notifier.starting(1), "EXTEND_TIMEOUT_USEC="),
-    ):
-        sent = manager.fill()
-        notifier.watchdog()  # none of these blocks: the time limit of the test would see it
-        for _ in range(1000):
-            notifier.reloading()
-        notifier.ready("works")
-        for _ in range(sent):
-            assert manager.hear() == ["x"]
-        manager.socket.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            manager.hear()
-        next_message()
-        heard = manager.hear()
-        assert (heard[0], heard[-3:-1], len(heard)) == ("RELOADING=1", ["READY=1", "STATUS=works"], 9)
-        assert heard[-1].startswith(told)
+    sent, began_s = manager.fill(), time.monotonic()
+    notifier.ready("works")
+    assert time.monotonic() - began_s < 1.5
+    for _ in range(sent):
+        assert manager.hear() == ["x"]
+    notifier.watchdog()
+    assert manager.hear() == ["WATCHDOG=1"]
     notifier.close()
     manager.socket.close()
 
