@@ -38,6 +38,7 @@ def test_the_page_has_the_way_of_a_frame_once_and_keeps_what_was_written_by_hand
     assert page(measured, figures, written) == written
 
 
+@pytest.mark.long
 def test_what_a_session_and_prepare_cost_is_measured_in_processes_of_their_own() -> None:
     figures = [*hot_path.prepares(rounds=1), *hot_path.wrappers(rounds=1)]
     assert len({figure.name for figure in figures}) == 6

@@ -11,15 +11,9 @@ from pathlib import Path
 import onnx
 import pytest
 
-pytest.importorskip("torch", reason="PyTorch is the extra [torch]")
-pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch]")
-
-import torch
-
 from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.importers.pytorch import import_pytorch
-from edge_sdk_tools.importers.pytorch_weights import load_state_dict
-from tests.support import torch_models
+from tests.support.absent import Lazy, needs_torch
 from tests.support.projects import (
     MODELS,
     Code,
@@ -31,7 +25,11 @@ from tests.support.projects import (
     write_toml,
 )
 
-pytestmark = pytest.mark.long  # half a minute of PyTorch's exporters; what is accepted is shown by test_import_pytorch
+torch, torch_models = Lazy("torch"), Lazy("tests.support.torch_models")
+pytestmark = [
+    needs_torch(),
+    pytest.mark.long,
+]  # half a minute of PyTorch's exporters; what is accepted is shown by test_import_pytorch
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,9 @@ def test_weights_that_do_not_fit(tmp_path: Path, write: Callable[[Path], object]
     assert expected in said
 
 
-@pytest.mark.parametrize("write", [torch.save, lambda code, path: path.write_bytes(pickle.dumps(code, 2))])
+@pytest.mark.parametrize(
+    "write", [lambda code, path: torch.save(code, path), lambda code, path: path.write_bytes(pickle.dumps(code, 2))]
+)
 def test_weights_with_code_run_nothing(tmp_path: Path, write: Callable[[object, Path], object]) -> None:
     code = Code(tmp_path)
     write(code, tmp_path / WEIGHTS)
@@ -207,9 +207,9 @@ def test_a_model_that_is_wrapped_itself_keeps_the_prefix(tmp_path: Path) -> None
     module = parallel(torch_models.Net())
     torch.save({"epoch": 3, "model": module.state_dict()}, tmp_path / WEIGHTS)
     with pytest.raises(ModelError, match=r"save that: import torch; torch\.save\(torch\.load\(.*\)\['model'\], "):
-        load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
+        Lazy("edge_sdk_tools.importers.pytorch_weights").load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
     torch.save(module.state_dict(), tmp_path / WEIGHTS)
-    load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
+    Lazy("edge_sdk_tools.importers.pytorch_weights").load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -147,7 +147,7 @@ def _damage(rng: random.Random, path: Path) -> str:
     return f"{what} in {target.name}"
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [60, pytest.param(3000, marks=pytest.mark.long)])
 def test_of_random_damage_nothing_is_missing_that_is_not_counted(tmp_path: Path, lives: list[Life], count: int) -> None:
     rng, missing, expected = random.Random(15), 0, 0
     with folder_in_memory(tmp_path) as folder:
