@@ -60,7 +60,8 @@ def test_what_is_said_becomes_a_setting(tmp_path: Path) -> None:
         every_frame = true
         """,
     )
-    mqtt, (stream,) = settings.mqtt, settings.pipelines
+    mqtt: Any = settings.mqtt
+    (stream,) = settings.pipelines
     assert settings.device == "pi"
     assert mqtt is not None
     assert mqtt.password is not None
