@@ -11,10 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 import benchmarks
-from benchmarks import hot_path
-from benchmarks.figures import Figure
+from benchmarks.figures import hot_path
+from benchmarks.figures.figure import Figure
 
-_NAMES = sorted(path.stem for path in Path(benchmarks.__path__[0]).glob("*.py") if not path.stem.startswith("__"))
+_ROOT = Path(benchmarks.__path__[0])
+_NAMES = sorted(
+    ".".join(path.relative_to(_ROOT).with_suffix("").parts)
+    for path in _ROOT.glob("*/*.py")
+    if not path.stem.startswith("__") and path.stem != "ultralytics_stream"  # another environment's
+)
 
 
 def test_every_benchmark_can_be_imported_and_shows_its_options() -> None:
