@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -43,7 +44,7 @@ def run(folder: Path, images: np.ndarray) -> np.ndarray:
     return session.run(None, {"images": images})[0]
 
 
-def run_torch(module: torch.nn.Module, images: np.ndarray) -> np.ndarray:
+def run_torch(module: Any, images: np.ndarray) -> np.ndarray:
     with torch.no_grad():
         return module.eval()(torch.from_numpy(images.copy())).numpy()
 
