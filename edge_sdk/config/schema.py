@@ -52,6 +52,17 @@ _PasswordCredential = Annotated[
 ]
 
 
+def _in(unit: str, description: str, **limits: Any) -> Meta:
+    return Meta(description=description, extra={"unit": unit}, **limits)
+
+
+_LatencyMs = Annotated[
+    float, _in("milliseconds", "budget in milliseconds, capture to outbox; overrides the bundle's", ge=1, le=_MOST)
+]
+_CpuShare = Annotated[float, _in("cores", "what tuning may use: 0.5 is half a core", gt=0, le=_MOST)]
+_RunLimitS = Annotated[float, _in("seconds", "end a run of the model after so long", gt=0, le=600)]
+
+
 class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Table `[device]`: who this device is."""
 
@@ -112,38 +123,15 @@ class PipelineConfig(SourceOptions, frozen=True, forbid_unknown_fields=True, kw_
     password_file: _PasswordFile | None = None
     password_env: _PasswordEnv | None = None
     password_credential: _PasswordCredential | None = None
-    latency_ms: (
-        Annotated[
-            float,
-            Meta(
-                ge=1,
-                le=_MOST,
-                description="budget in milliseconds, capture to outbox; overrides the bundle's",
-                extra={"unit": "milliseconds"},
-            ),
-        ]
-        | None
-    ) = None
+    latency_ms: _LatencyMs | None = None
     variant: Annotated[str, Meta(min_length=1, description="one of the bundle's models, and no other")] | None = None
-    cpu_share: (
-        Annotated[
-            float,
-            Meta(gt=0, le=_MOST, description="what tuning may use: 0.5 is half a core", extra={"unit": "cores"}),
-        ]
-        | None
-    ) = None
+    cpu_share: _CpuShare | None = None
     tune: Annotated[bool, Meta(description="find out what runs best here, and remember it")] = True
     best_effort: Annotated[bool, Meta(description="run although the budget cannot be kept here")] = False
-    run_limit_s: (
-        Annotated[
-            float, Meta(gt=0, le=600, description="end a run of the model after so long", extra={"unit": "seconds"})
-        ]
-        | None
-    ) = None
-    trial_s: Annotated[
-        float,
-        Meta(ge=0, le=3600, description="seconds that a new bundle may be tried; 0: never", extra={"unit": "seconds"}),
-    ] = TRIAL_S
+    run_limit_s: _RunLimitS | None = None
+    trial_s: Annotated[float, _in("seconds", "seconds that a new bundle may be tried; 0: never", ge=0, le=3600)] = (
+        TRIAL_S
+    )
     every_frame: Annotated[bool, Meta(description="each frame of a video file, in turn")] = False
 
 
