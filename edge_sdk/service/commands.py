@@ -47,7 +47,6 @@ from edge_sdk.publishing.connection import Incoming
 from edge_sdk.service.home_assistant import HomeAssistantReporter
 from edge_sdk.service.monitors import RareLines, TokenBucket
 from edge_sdk.service.output import Output
-from edge_sdk.service.reload import Told
 from edge_sdk.service.runner import CameraControls, Controls, Shot
 from edge_sdk.service.settings import RunSettings
 
@@ -255,6 +254,9 @@ class CommandInbox:
 def _emptied(waiting: deque[Any]) -> list[Any]:
     return [waiting.popleft() for _ in range(len(waiting))]
 
+
+Told: TypeAlias = Callable[[str], None]
+"""Takes why a configuration was not taken, in lines; nothing where it was."""
 
 LATER: Final = object()
 """In place of an answer: it comes later."""

@@ -13,9 +13,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from edge_sdk.bundle.bundle import Bundle, digest_at
 from edge_sdk.core.errors import SessionError, StoppedError
@@ -39,9 +38,6 @@ from edge_sdk.sources.location import redact
 from edge_sdk.sources.opencv import set_up_opencv
 from edge_sdk.sources.opening import VIDEO, check_location
 from edge_sdk.sources.slot import OpenedSource
-
-if TYPE_CHECKING:
-    from edge_sdk.events.video_file import AnnotatedVideo
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.05  # how soon the end of the process is seen
@@ -94,8 +90,13 @@ class SourceTransfer:
 class Pipeline:
     """One stream in a thread of its own; `start` it once.
 
+    Args:
+        waits: a camera that is not there yet is waited for.
+        gate: is waited for before the first frame.
+        before: whose place it takes once its own model is loaded, and whose source, where that is the same.
+        loading: of its model, where that has begun already.
+
     Attributes:
-        settings: as given.
         began: set once frames are run, or never will be.
         failure: what it ended by, where that was an error.
         has_place: whether it is about to run frames, or did: what ran before it ends.
@@ -244,7 +245,7 @@ class Pipeline:
             bundle, settings = loading.bundle, self.settings
             observers: list[Sink] = []
             if settings.annotate is not None:
-                observers.append(stack.enter_context(_annotated_video(settings.annotate, bundle, source.fps)))
+                observers.append(_annotated_video(settings.annotate, bundle, source.fps, stack))
             encoder = ResultEncoder.for_bundle(bundle, self._output.identity, self._output.clock)
             self.threads = bundle.manifest.intra_op_num_threads
             budget = Budget(loading.budget_ms, drops=source.paced)
@@ -328,16 +329,14 @@ class Pipeline:
         raise StoppedError
 
 
-@contextlib.contextmanager
-def _annotated_video(path: Path, bundle: Bundle, fps: float) -> Iterator[AnnotatedVideo]:
-    """Make a sink that draws each result into a new MP4."""
+def _annotated_video(path: Path, bundle: Bundle, fps: float, stack: contextlib.ExitStack) -> Sink:
+    """Make a sink that draws each result into a new MP4, which `stack` finishes."""
     from edge_sdk.events.annotate import Annotator
     from edge_sdk.events.video_file import AnnotatedVideo, VideoWriter  # few runs do
 
     set_up_opencv()  # OpenCV, where it writes: it speaks of each frame for which the disk has no room
     annotator = Annotator(bundle.labels(), background_class=bundle.manifest.classification.background_class)
-    with VideoWriter(path, fps) as writer:
-        yield AnnotatedVideo(annotator, writer, fps)
+    return AnnotatedVideo(annotator, stack.enter_context(VideoWriter(path, fps)), fps)
 
 
 def unknown_labels(settings: PipelineSettings, bundle: Bundle) -> list[str]:

@@ -63,7 +63,11 @@ class _Camera:
 
 
 class Supervisor:
-    """Keeps the pipelines of a process running; used from its main thread."""
+    """Keeps the pipelines of a process running; used from its main thread.
+
+    Where it is a service, a stream that fails at run time begins again, and one that cannot run is left out; otherwise
+    the first failure is that of the process.
+    """
 
     def __init__(
         self,
@@ -93,7 +97,10 @@ class Supervisor:
             self._begin(each, gate)
 
     def change_to(self, settings: Iterable[PipelineSettings]) -> str:
-        """Bring what runs to other settings, or other files; what stays the same goes on as if nothing was."""
+        """Bring what runs to other settings, or other files, and return what happens now, for people.
+
+        What stays the same goes on as if nothing was.
+        """
         self._look_at_coming()
         wanted = {each.camera: each for each in settings}
         ends = [name for name in self._cameras if name not in wanted]

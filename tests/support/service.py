@@ -13,10 +13,9 @@ from edge_sdk.messages.commands import CLASSES
 from edge_sdk.publishing.connection import Incoming
 from edge_sdk.publishing.publisher import Stream
 from edge_sdk.publishing.settings import MqttSettings
-from edge_sdk.service.commands import CommandHandler, CommandInbox
+from edge_sdk.service.commands import CommandHandler, CommandInbox, Told
 from edge_sdk.service.output import Output
 from edge_sdk.service.pipeline import Pipeline
-from edge_sdk.service.reload import Told
 from edge_sdk.service.runner import Controls
 from edge_sdk.service.settings import PipelineSettings, RunSettings
 from edge_sdk.service.shared import Gate, Shared
