@@ -77,22 +77,14 @@ class _Named(msgspec.Struct, frozen=True):
     id: object = UNSET
 
 
-class CommandRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A command to carry out, and where to answer."""
+class Reply(msgspec.Struct, kw_only=True):
+    """Where to answer, and what: the command's name and id where they could be read, and its words for people."""
 
-    command: Command
-    topic: str
-    correlation: bytes
-
-
-class Rejection(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that is not carried out, and where to say so; the command's name and id where they could be read."""
-
-    complaint: Complaint
     topic: str
     correlation: bytes = b""
-    name: str | UnsetType = UNSET
+    command: str | UnsetType = UNSET
     id: str | UnsetType = UNSET
+    words: str = "a command"
 
 
 class CommandAdmission:
@@ -105,36 +97,20 @@ class CommandAdmission:
         self._bucket = TokenBucket(_BURST, _PER_S, clock_s)
         self._complain_at_s, self._passed_over = 0.0, 0
 
-    def admit(self, incoming: Incoming) -> CommandRequest | Rejection | None:
+    def admit(self, incoming: Incoming) -> tuple[Reply, Command | RefusedError] | None:
         """Look at one message; None: nothing is to be done, and of those that come too fast `passed_over` tells."""
         if incoming.retain and not incoming.payload:
             return None  # somebody takes a retained message away, as they were told to
         if not self._bucket.take():
             self._passed_over += 1
             return None
-        topic, correlation = self.topics.response, incoming.correlation
-        name: str | UnsetType = UNSET
-        sent_id: str | UnsetType = UNSET
+        reply = Reply(topic=self.topics.response)
         try:
-            if len(correlation) > _LARGEST_CORRELATION:
-                correlation = b""
-                raise RefusedError("malformed", f"correlation data is above {_LARGEST_CORRELATION} bytes")
-            topic = self._response_topic(incoming.response_topic)
-            if len(incoming.payload) > _LARGEST_BYTES:
-                raise RefusedError("too_large", f"{len(incoming.payload)} bytes, expected {_LARGEST_BYTES} at most")
-            name, sent_id = _named(incoming.payload)
-            if incoming.retain:
-                raise RefusedError(
-                    "retained",
-                    "a retained message is no command, it would come again at every connection; take it away "
-                    f"(mosquitto_pub -r -n -t {self.topics.command}), and send it without retain",
-                )
-            return CommandRequest(command=self._command(incoming.payload, name), topic=topic, correlation=correlation)
+            return reply, self._command(incoming, reply)
         except RefusedError as refusal:
-            known = name if name in COMMANDS else UNSET
-            return Rejection(complaint=refusal.complaint, topic=topic, correlation=correlation, name=known, id=sent_id)
+            return reply, refusal
 
-    def passed_over(self, more: int = 0) -> Rejection | None:
+    def passed_over(self, more: int = 0) -> RefusedError | None:
         """Say how many came too fast since this was said last; once a second at most, None where there are none.
 
         Args:
@@ -147,21 +123,26 @@ class CommandAdmission:
         count, self._passed_over, self._complain_at_s = self._passed_over, 0, now_s + _COMPLAIN_EVERY_S
         were = "1 command was" if count == 1 else f"{count} commands were"
         text = f"{were} passed over, send again what matters; {_BURST} at once and {_PER_S:g} a second are looked at"
-        # To the device's own topic and nobody else's: it answers several.
-        return Rejection(complaint=Complaint(code="too_fast", message=text), topic=self.topics.response)
+        return RefusedError("too_fast", text)
 
-    def _response_topic(self, wanted: str) -> str:
-        """Allow the device's own `res` and what is below: commands must not make it write elsewhere."""
-        own = self.topics.response
-        if not wanted or wanted == own:
-            return own
-        rest = wanted.removeprefix(f"{own}/")
-        is_below = rest != wanted and rest.isprintable() and not {"+", "#"} & set(rest) and all(rest.split("/"))
-        if not is_below or len(wanted) > _LONGEST_TOPIC:
-            raise RefusedError("response_topic", f"got {_shown(wanted)}, expected {own} or below it")
-        return wanted
-
-    def _command(self, payload: bytes, name: str | UnsetType) -> Command:
+    def _command(self, incoming: Incoming, reply: Reply) -> Command:
+        """Read a command, and note what is known of it and of who wants an answer; raises RefusedError."""
+        payload = incoming.payload
+        if len(incoming.correlation) > _LARGEST_CORRELATION:
+            raise RefusedError("malformed", f"correlation data is above {_LARGEST_CORRELATION} bytes")
+        reply.correlation = incoming.correlation
+        reply.topic = self._response_topic(incoming.response_topic)
+        if len(payload) > _LARGEST_BYTES:
+            raise RefusedError("too_large", f"{len(payload)} bytes, expected {_LARGEST_BYTES} at most")
+        name, reply.id = _named(payload)
+        if not isinstance(name, UnsetType) and name in COMMANDS:
+            reply.command = name
+        if incoming.retain:
+            raise RefusedError(
+                "retained",
+                "a retained message is no command, it would come again at every connection; take it away "
+                f"(mosquitto_pub -r -n -t {self.topics.command}), and send it without retain",
+            )
         if isinstance(name, UnsetType):
             raise RefusedError("malformed", _no_command(payload))
         if name not in COMMANDS:
@@ -178,7 +159,19 @@ class CommandAdmission:
             raise RefusedError("malformed", _wrong_field(str(cause), name, payload)) from None
         if COMMANDS[name_of(command)].permission != wanted:  # a key that stands there twice
             raise RefusedError("malformed", "command stands there twice, expected it once")
+        reply.command, reply.words = name_of(command), f"command {_words(command)}"
         return command
+
+    def _response_topic(self, wanted: str) -> str:
+        """Allow the device's own `res` and what is below: commands must not make it write elsewhere."""
+        own = self.topics.response
+        if not wanted or wanted == own:
+            return own
+        rest = wanted.removeprefix(f"{own}/")
+        is_below = rest != wanted and rest.isprintable() and not {"+", "#"} & set(rest) and all(rest.split("/"))
+        if not is_below or len(wanted) > _LONGEST_TOPIC:
+            raise RefusedError("response_topic", f"got {_shown(wanted)}, expected {own} or below it")
+        return wanted
 
 
 def _no_command(payload: bytes) -> str:
@@ -282,7 +275,7 @@ class CommandHandler:
         self._answers: deque[Message] = deque(maxlen=_MOST_ANSWERS)  # for as long as there is no broker to send them
         self._rejections = RareLines(5, 0.5, clock_s)  # a person who mistypes a few finds each of them in the journal
         self._lost = 0
-        self._snapshots: list[tuple[CommandRequest, Snapshot, float]] = []  # that wait for a frame, and until when
+        self._snapshots: list[tuple[Reply, Snapshot, float]] = []  # that wait for a frame, and until when
         self._admission: CommandAdmission | None = None
         self._home: HomeAssistantReporter | None = None
         self._cameras = set[str]()
@@ -319,29 +312,33 @@ class CommandHandler:
                 self._receive(self._admission, incoming)
         if self._admission is not None:
             before, self._lost = self._lost, self._inbox.lost
-            self._reject(self._admission.passed_over(self._lost - before))
+            too_fast = self._admission.passed_over(self._lost - before)
+            if too_fast is not None:  # to the device's own topic and nobody else's: it answers several
+                self._answer(Reply(topic=self._admission.topics.response), too_fast)
         self._look_at_snapshots()
         if self._home is not None:
             self._home.look(self._output, self._cameras)
         self._deliver()
 
     def _receive(self, admission: CommandAdmission, incoming: Incoming) -> None:
-        request = admission.admit(incoming)
-        if not isinstance(request, CommandRequest):
-            self._reject(request)
+        admitted = admission.admit(incoming)
+        if admitted is None:
             return
-        try:
-            answer = HANDLERS[type(request.command)](self, request.command, request)
-        except Exception as cause:  # noqa: BLE001 - whoever may send a command must not be able to end the process
-            answer = cause
+        reply, command = admitted
+        answer: Answer = command
+        if not isinstance(command, RefusedError):
+            try:
+                answer = HANDLERS[type(command)](self, command, reply)
+            except Exception as cause:  # noqa: BLE001 - whoever may send a command must not be able to end the process
+                answer = cause
         if answer is not LATER:
-            self._answer(request, answer)
+            self._answer(reply, answer)
 
-    def _pause(self, command: Pause | Resume, _request: CommandRequest) -> Answer:
+    def _pause(self, command: Pause | Resume, _reply: Reply) -> Answer:
         self._control(command.camera).change(paused=isinstance(command, Pause))
         return None
 
-    def _set_threshold(self, command: SetThreshold, _request: CommandRequest) -> Answer:
+    def _set_threshold(self, command: SetThreshold, _reply: Reply) -> Answer:
         control = self._control(command.camera)
         if control.known is None:
             raise RefusedError("not_possible", "this camera's model is not loaded yet")
@@ -350,29 +347,29 @@ class CommandHandler:
         control.change(confidence=command.confidence)
         return None
 
-    def _set_rate(self, command: SetRate, _request: CommandRequest) -> Answer:
+    def _set_rate(self, command: SetRate, _reply: Reply) -> Answer:
         control = self._control(command.camera)
         if control.known is not None and not control.known.is_paced:
             raise RefusedError("not_possible", "this source's frames come in turn, and none is left out")
         control.change(max_fps=command.max_fps)
         return None
 
-    def _report_state(self, _command: ReportState, _request: CommandRequest) -> Answer:
+    def _report_state(self, _command: ReportState, _reply: Reply) -> Answer:
         broker = self._output.broker
         return msgspec.Raw(broker.state()) if broker is not None else None
 
-    def _begin_reload(self, _command: Reload, request: CommandRequest) -> Answer:
+    def _begin_reload(self, _command: Reload, reply: Reply) -> Answer:
         if self._reload is None:
             raise RefusedError("not_possible", "there is no configuration file to read again")
 
         def told(why_not: str) -> None:
             words = f"the configuration is not taken, what runs goes on: {_short(why_not)}"
-            self._answer(request, RefusedError("failed", words) if why_not else None)
+            self._answer(reply, RefusedError("failed", words) if why_not else None)
 
         self._reload(told)
         return LATER
 
-    def _begin_snapshot(self, command: Snapshot, request: CommandRequest) -> Answer:
+    def _begin_snapshot(self, command: Snapshot, reply: Reply) -> Answer:
         control = self._control(command.camera)
         if control.paused:
             raise RefusedError("not_possible", _PAUSED)
@@ -381,23 +378,23 @@ class CommandHandler:
         if all(other.camera != command.camera for _, other, _ in self._snapshots):
             control.shot = None  # what came after its time was over
         control.wants_shot = control.shot is None  # otherwise one has just come, for both
-        self._snapshots.append((request, command, self._clock_s() + _FRAME_WAIT_S))
+        self._snapshots.append((reply, command, self._clock_s() + _FRAME_WAIT_S))
         return LATER
 
     def _look_at_snapshots(self) -> None:
         """Publish pictures that came, and answer requests that wait no longer."""
         waiting, self._snapshots = self._snapshots, []
-        for request, command, until in waiting:
+        for reply, command, until in waiting:
             control = self._controls.of(command.camera)
             if control.shot is not None:
-                self._answer(request, self._publish(command, control.shot))
+                self._answer(reply, self._publish(command, control.shot))
                 continue
             if not control.paused and self._clock_s() < until:
-                self._snapshots.append((request, command, until))
+                self._snapshots.append((reply, command, until))
                 continue
             control.wants_shot = False
             late = RefusedError("failed", f"no frame came within {_FRAME_WAIT_S:g} s")
-            self._answer(request, RefusedError("not_possible", _PAUSED) if control.paused else late)
+            self._answer(reply, RefusedError("not_possible", _PAUSED) if control.paused else late)
         awaited = {command.camera for _, command, _ in self._snapshots}
         for _, command, _ in waiting:
             if command.camera not in awaited:
@@ -421,35 +418,24 @@ class CommandHandler:
             raise RefusedError("unknown_camera", f"no camera {shown(camera)} here, expected {known}")
         return self._controls.of(camera)
 
-    def _reject(self, rejection: Rejection | None) -> None:
-        if rejection is None:
-            return
-        error = rejection.complaint
-        self._rejections.tell(f"a command was refused ({error.code}): {error.message}")
-        self._send(rejection.topic, rejection.correlation, command=rejection.name, id=rejection.id, error=error)
-
-    def _answer(self, request: CommandRequest, answer: Answer) -> None:
+    def _answer(self, reply: Reply, answer: Answer) -> None:
         if isinstance(answer, Exception) and not isinstance(answer, RefusedError):
             answer = RefusedError("failed", _short(failure_line(answer)))
-        command, error = request.command, answer.complaint if isinstance(answer, RefusedError) else UNSET
+        error = answer.complaint if isinstance(answer, RefusedError) else UNSET
         if isinstance(error, Complaint):
-            self._rejections.tell(f"command {_words(command)} was refused ({error.code}): {error.message}")
+            self._rejections.tell(f"{reply.words} was refused ({error.code}): {error.message}")
         elif not isinstance(answer, Picture):
-            _log.info(f"command {_words(command)}")
-        self._send(
-            request.topic,
-            request.correlation,
-            command=name_of(command),
-            id=command.id,
+            _log.info(reply.words)
+        response = ResponseMessage(
+            **msgspec.structs.asdict(self._output.identity),
+            command=reply.command,
+            id=reply.id,
+            ok=isinstance(error, UnsetType),
             error=error,
             state=answer if isinstance(answer, msgspec.Raw) else UNSET,
             picture=answer if isinstance(answer, Picture) else UNSET,
         )
-
-    def _send(self, topic: str, correlation: bytes, *, error: Complaint | UnsetType, **fields: Any) -> None:
-        identity = msgspec.structs.asdict(self._output.identity)
-        response = ResponseMessage(**identity, **fields, ok=isinstance(error, UnsetType), error=error)
-        self._answers.append(Message(topic, msgspec.json.encode(response), correlation=correlation))
+        self._answers.append(Message(reply.topic, msgspec.json.encode(response), correlation=reply.correlation))
         self._deliver()
 
     def _deliver(self) -> None:
@@ -458,7 +444,7 @@ class CommandHandler:
             broker.answer(self._answers.popleft())
 
 
-HANDLERS: dict[type[Command], Callable[[CommandHandler, Any, CommandRequest], Answer]] = {
+HANDLERS: dict[type[Command], Callable[[CommandHandler, Any, Reply], Answer]] = {
     Pause: CommandHandler._pause,
     Resume: CommandHandler._pause,
     SetThreshold: CommandHandler._set_threshold,
