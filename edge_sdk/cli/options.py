@@ -153,18 +153,17 @@ def number(_context: click.Context, option: click.Parameter, value: float | None
 _NAMED = 3
 _WIDTH = 80
 _IN_PERCENT = ("top-", "mAP", "mIoU", "detections matched")
-_MEASURING_OPTIONS = (
-    click.option("--max-images", type=click.IntRange(min=1), help="Use so many at most, evenly spread."),
-    click.option("--jobs", type=click.IntRange(min=1, max=256), help="Threads.  [default: one a core]"),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables."),
-)
 
 
 def measuring_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command that measures on images its options: `max_images`, `jobs` and `as_json`."""
-    for option in reversed(_MEASURING_OPTIONS):
-        command = option(command)
-    return command
+    command = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of progress and tables.")(
+        command
+    )
+    command = click.option("--jobs", type=click.IntRange(min=1, max=256), help="Threads.  [default: one a core]")(
+        command
+    )
+    return click.option("--max-images", type=click.IntRange(min=1), help="Use so many at most, evenly spread.")(command)
 
 
 def show_figures(evaluation: Evaluation, model: str, reference: str) -> None:

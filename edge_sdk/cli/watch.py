@@ -75,19 +75,20 @@ def command(**options: object) -> None:
         settings = mqtt_settings(options, cast("str", options["mqtt_url"]), prefix=prefix)
         with contextlib.ExitStack() as stack:
             stop = stack.enter_context(stopping_on_signals())
-            connection = _Connection(settings.address, is_told=not is_live)
-            subscriber = Subscriber(settings, topics, connection.change)
-            stack.callback(subscriber.close)
             coco = None if path is None else CocoWriter(path)
+            screen = Screen(sys.stdout) if is_live else None
+            watch = _Watch(settings.address, prefix, topics[0], coco, screen, as_json=bool(options["as_json"]))
+            subscriber = Subscriber(settings, topics, watch.change_connection)
+            stack.callback(subscriber.close)
             if coco is not None:  # the files are no result where the broker was never heard
                 stack.callback(lambda: coco.close() if subscriber.has_been_online else coco.discard())
-            screen = stack.enter_context(Screen(sys.stdout)) if is_live else None
-            watch = _Watch(prefix, topics[0], connection, coco, screen, as_json=bool(options["as_json"]))
+            if screen is not None:
+                stack.enter_context(screen)
             watch.run(subscriber, stop, cast("int | None", options["count"]), cast("float | None", options["duration"]))
         if screen is not None:
             watch.print_last_view()
         if not subscriber.has_been_online:
-            raise PublishError(f"broker {settings.address}: {connection.words}")
+            raise PublishError(f"broker {watch.broker}")
         if coco is not None:
             left = "detections are left out: too many labels, or labels or boxes that are too long"
             odd = f"; {coco.left_out} {left}" if coco.left_out else ""
@@ -96,60 +97,53 @@ def command(**options: object) -> None:
             )
 
 
-class _Connection:
-    """Describes the state of the connection for people; `is_told`: in a line whenever it changes."""
-
-    def __init__(self, address: str, *, is_told: bool) -> None:
-        self._address, self._is_told = address, is_told
-        self.words = "connecting"
-        self.is_online = self._was_online = False
-
-    def change(self, state: str, detail: str) -> None:
-        """Take a new state of the connection; called from the subscriber's thread."""
-        from edge_sdk.publishing.tls import trust_refusal
-
-        if state == "closed":
-            return
-        self.is_online = state == "online"
-        self._was_online = self._was_online or self.is_online
-        if self.is_online:
-            self.words = "online" + (f" ({detail})" if detail else "")
-        else:
-            trouble = trust_refusal(plain(detail)) if state == "refused" else plain(detail)
-            if state == "refused" and not self._was_online:
-                self.words = trouble  # it ends here, which is said then
-                return
-            self.words = f"{trouble}, trying again"
-        if self._is_told:
-            _log.info(f"broker {self._address}: {self.words}")
-
-    @property
-    def title(self) -> str:
-        """The broker and how the connection is."""
-        return f"{self._address} {self.words}"
-
-
 class _Watch:
-    """Takes messages and shows what is news, from the first message to the end."""
+    """Takes messages and shows what is news, from the first message to the end.
+
+    Attributes:
+        broker: its address, and how the connection is.
+    """
 
     def __init__(
         self,
+        address: str,
         prefix: str,
         topic: str,
-        connection: _Connection,
         coco: CocoWriter | None,
         screen: Screen | None,
         *,
         as_json: bool,
     ) -> None:
-        self._fleet, self._prefix, self._connection = Fleet(), prefix, connection
+        self._address, self._prefix, self._fleet = address, prefix, Fleet()
         self._coco, self._screen, self._as_json = coco, screen, as_json
         self._hint = (
             f"nothing yet, waiting for messages on {topic}\n"
             "Does a device publish there (edge-sdk run --mqtt), and may this user read it?"
         )
+        self.broker = f"{address}: connecting"
+        self._is_online = self._was_online = False
         self._messages = 0
         self._lost_at = -_LOST_EVERY_S
+
+    def change_connection(self, state: str, detail: str) -> None:
+        """Take a new state of the connection; called from the subscriber's thread."""
+        from edge_sdk.publishing.tls import trust_refusal
+
+        if state == "closed":
+            return
+        self._is_online = state == "online"
+        self._was_online = self._was_online or self._is_online
+        trouble = trust_refusal(plain(detail)) if state == "refused" else plain(detail)
+        if self._is_online:
+            words = "online" + (f" ({detail})" if detail else "")
+        elif state == "refused" and not self._was_online:  # it ends here, which is said then
+            self.broker = f"{self._address}: {trouble}"
+            return
+        else:
+            words = f"{trouble}, trying again"
+        self.broker = f"{self._address}: {words}"
+        if self._screen is None:
+            _log.info(f"broker {self.broker}")
 
     def run(self, subscriber: Subscriber, stop: Stop, count: int | None, duration_s: float | None) -> None:
         """Watch until somebody, the count or the time ends it, or the broker refuses the first connection."""
@@ -171,9 +165,9 @@ class _Watch:
             if self._screen is not None and now - drawn_at >= _DRAW_S:
                 drawn_at = now
                 self._screen.draw(self._view)
-            if self._connection.is_online and not hint_at:
+            if self._is_online and not hint_at:
                 hint_at = now + _HINT_S
-            is_due = self._connection.is_online and now >= hint_at > 0
+            is_due = self._is_online and now >= hint_at > 0
             if is_due and not self._messages and self._screen is None:
                 hint_at = math.inf
                 _log.info(self._hint.replace("\n", ". "))
@@ -185,7 +179,7 @@ class _Watch:
     @property
     def _waiting(self) -> str:
         """Why nothing came, for people."""
-        return self._hint if self._connection.is_online else "nothing yet, waiting for the broker"
+        return self._hint if self._is_online else "nothing yet, waiting for the broker"
 
     def print_last_view(self) -> None:
         """Print what the view showed last, where it can be read after the end."""
@@ -222,7 +216,7 @@ class _Watch:
             _log.warning(f"{more} messages are lost: they came faster than they are read here")
 
     def _view(self, columns: int, lines: int) -> list[str]:
-        return view(self._fleet, self._connection.title, self._waiting, _now(), columns, lines)
+        return view(self._fleet, self.broker.replace(": ", " ", 1), self._waiting, _now(), columns, lines)
 
 
 def _now() -> datetime:

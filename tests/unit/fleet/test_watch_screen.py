@@ -11,7 +11,7 @@ import click
 import msgspec
 import pytest
 
-from edge_sdk.cli.watch import _Connection, _Watch, view
+from edge_sdk.cli.watch import _Watch, view
 from edge_sdk.fleet.fleet import DeviceView, Fleet
 from edge_sdk.fleet.messages import columns_of, fitted, padded, plain
 from tests.support.connections import MODEL, NOON, detections, hear, state, status
@@ -151,7 +151,7 @@ def test_random_damage_never_raises() -> None:
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_lost_messages_are_said_now_and_then_at_the_end_and_in_the_headline(as_json: bool) -> None:
-    watch = _Watch("edge/v1", "edge/v1/#", _Connection("h:1", is_told=True), None, None, as_json=as_json)
+    watch = _Watch("h:1", "edge/v1", "edge/v1/#", None, None, as_json=as_json)
     for lost, now in [(0, 0.0), (12, 1.0), (20, 5.0), (31, 12.0), (40, 13.0), (40, float("inf"))]:
         watch._warn_of_losses(lost, now)
     assert [line.partition(" are lost")[0] for line in SAID] == [
