@@ -284,12 +284,10 @@ def view(fleet: Fleet, broker: str, waiting: str, now: datetime, columns: int, l
 def _head(fleet: Fleet, broker: str, now: datetime, columns: int) -> list[str]:
     """Show the title in one line; where there is no room for how the connection is, that is below it too, whole."""
     online = sum(device.status == "online" for device in fleet.devices.values())
-    count = f"{online} of {len(fleet.devices)} online"
     odd = f", {fleet.unread} unreadable" if fleet.unread else ""
     odd += f", {fleet.lost} lost" if fleet.lost else ""
-    right = f"{count}{odd}  {now:%H:%M:%S}"
-    room = max(columns - columns_of(right) - 1, 10)
-    title = f"broker {broker}"
+    right = f"{online} of {len(fleet.devices)} online{odd}  {now:%H:%M:%S}"
+    room, title = max(columns - columns_of(right) - 1, 10), f"broker {broker}"
     line = click.style(fitted(f"{padded(title, room)} {right}", columns), reverse=True)
     whole = _wrapped(title, columns) if columns_of(title) > room else []
     return [line, *(click.style(part, fg="yellow") for part in whole)]

@@ -198,11 +198,6 @@ class WatchedSource:
         self._since = datetime.now(timezone.utc)
         self._remarks: tuple[str, ...] = ()
 
-    def go_on(self, stream: Stream) -> None:
-        """Tell another stream from now on, which goes on with the source; people are not told again what they know."""
-        self._stream = stream
-        self._tell_stream()
-
     def look(self) -> None:
         """Tell what changed, if anything did."""
         status, trouble = self._source.status, self._source.trouble

@@ -28,7 +28,6 @@ from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import CameraHealth
 from edge_sdk.publishing.publisher import LinesStats, PublisherStats, Stream
 from edge_sdk.service.model_selector import ModelSelector
-from edge_sdk.service.monitors import WatchedSource
 from edge_sdk.service.output import Output
 from edge_sdk.service.runner import PipelineRunner, RunSummary
 from edge_sdk.service.settings import PipelineSettings
@@ -131,7 +130,6 @@ class Pipeline:
         self._title = ""
         self._transfer = SourceTransfer(stop.is_asked)
         self._lock = threading.Lock()
-        self._watched: WatchedSource | None = None  # by who had the source before
         # A daemon thread: a model that hangs in it must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"pipeline {settings.camera}", daemon=True)
 
@@ -213,10 +211,9 @@ class Pipeline:
         """Take the camera's name out of what the device says of itself: it is gone for good."""
         self._output.leave(self.settings.camera)
 
-    def take_over(self, is_stopped: Callable[[], bool]) -> tuple[OpenedSource | None, WatchedSource | None]:
-        """End it, and take its source as it is, once it reads it no more; with what was told of it."""
-        source = self._transfer.take(lambda: self.ask("reload"), is_stopped)
-        return source, self._runner.watched if self._runner is not None else None
+    def take_over(self, is_stopped: Callable[[], bool]) -> OpenedSource | None:
+        """End it, and take its source as it is, once it reads it no more."""
+        return self._transfer.take(lambda: self.ask("reload"), is_stopped)
 
     def _run(self) -> None:
         CAMERA.set(self.settings.camera)
@@ -253,9 +250,7 @@ class Pipeline:
             self._output.warn_of(settings.camera, "")
             observers += _observers_of_events(settings, bundle, stream, stack)
             controls, stages = self._shared.controls, selector.take_stages()
-            runner = PipelineRunner(
-                settings, bundle, source, stages, stream, budget, controls, observers, self._watched
-            )
+            runner = PipelineRunner(settings, bundle, source, stages, stream, budget, controls, observers)
             del stages
             self._gate.arrive()
             self._gate.wait(self._stop.is_asked)
@@ -314,11 +309,10 @@ class Pipeline:
             self.has_place = not self._stop.is_asked()  # from here on it cannot be withdrawn
         before, self._before = self._before, None
         if self.has_place and before is not None:
-            left, watched = before.take_over(self._stop.is_asked)
+            left = before.take_over(self._stop.is_asked)
             is_same = before.settings.same_source(self.settings)
             del before  # with it goes its model
             if left is not None and not left.ended and is_same:
-                self._watched = watched
                 return left
             if left is not None:
                 left.close()
