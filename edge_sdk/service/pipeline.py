@@ -52,16 +52,13 @@ class SourceTransfer:
     def __init__(self, is_ending: Callable[[], bool]) -> None:
         self._is_ending = is_ending
         self._lock = threading.Lock()
-        self._is_wanted = self._is_given = False
+        self._is_wanted = False
         self._done = threading.Event()
         self._left: OpenedSource | None = None
 
     def give(self, source: OpenedSource) -> None:
-        """Read it no more: it is left, or closed; only the first call counts."""
+        """Read it no more: it is left, or closed."""
         with self._lock:
-            if self._is_given:
-                return
-            self._is_given = True
             is_left = self._is_wanted and not self._is_ending()
             if is_left:
                 self._left = source
@@ -237,34 +234,39 @@ class Pipeline:
         with contextlib.ExitStack() as stack:
             loading, selector, opening = self._start_up(stack)
             source = self._take_source(stack, opening)
-            stack.callback(self._transfer.give, source)
-            self.source_ns = time.monotonic_ns()
-            bundle, settings = loading.bundle, self.settings
-            observers: list[Sink] = []
-            if settings.annotate is not None:
-                observers.append(_annotated_video(settings.annotate, bundle, source.fps, stack))
-            encoder = ResultEncoder.for_bundle(bundle, self._output.identity, self._output.clock)
-            self.threads = bundle.manifest.intra_op_num_threads
-            budget = Budget(loading.budget_ms, drops=source.paced)
-            stream = self._stream = self._output.stream(settings.camera, encoder)
-            self._output.warn_of(settings.camera, "")
-            observers += _observers_of_events(settings, bundle, stream, stack)
-            controls, stages = self._shared.controls, selector.take_stages()
-            runner = PipelineRunner(settings, bundle, source, stages, stream, budget, controls, observers)
-            del stages
-            self._gate.arrive()
-            self._gate.wait(self._stop.is_asked)
-            self._title = f"{bundle.manifest.name} runs on {redact(settings.source)}"
-            self._runner = runner
-            self.began.set()
-            runner.run(
-                self._stop,
-                self._shared.progress,
-                lambda: selector.begin(stack, runner.loop, encoder, stream, source),
-                rare_lines=self._waits,
-            )
-            # Before the rest is taken down, which takes longer than a frame does.
-            self._transfer.give(source)
+            try:
+                self._run_on(source, loading, selector, stack)
+            finally:  # before the rest is taken down, which takes longer than a frame does
+                self._transfer.give(source)
+
+    def _run_on(
+        self, source: OpenedSource, loading: Loading, selector: ModelSelector, stack: contextlib.ExitStack
+    ) -> None:
+        self.source_ns = time.monotonic_ns()
+        bundle, settings = loading.bundle, self.settings
+        observers: list[Sink] = []
+        if settings.annotate is not None:
+            observers.append(_annotated_video(settings.annotate, bundle, source.fps, stack))
+        encoder = ResultEncoder.for_bundle(bundle, self._output.identity, self._output.clock)
+        self.threads = bundle.manifest.intra_op_num_threads
+        budget = Budget(loading.budget_ms, drops=source.paced)
+        stream = self._stream = self._output.stream(settings.camera, encoder)
+        self._output.warn_of(settings.camera, "")
+        observers += _observers_of_events(settings, bundle, stream, stack)
+        controls, stages = self._shared.controls, selector.take_stages()
+        runner = PipelineRunner(settings, bundle, source, stages, stream, budget, controls, observers)
+        del stages
+        self._gate.arrive()
+        self._gate.wait(self._stop.is_asked)
+        self._title = f"{bundle.manifest.name} runs on {redact(settings.source)}"
+        self._runner = runner
+        self.began.set()
+        runner.run(
+            self._stop,
+            self._shared.progress,
+            lambda: selector.begin(stack, runner.loop, encoder, stream, source),
+            rare_lines=self._waits,
+        )
 
     def _start_up(
         self, stack: contextlib.ExitStack

@@ -110,21 +110,15 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", 
     """What a run came to; as JSON its `stream` is `summary`, where results have `result`.
 
     Attributes:
-        camera: of which stream.
-        results: delivered to the outbox, in time or late.
-        late: of them, beyond the budget.
+        results: delivered to the outbox, in time or `late`; `not_finite` of them are of outputs that were no numbers.
         stale: frames dropped before inference because they could not make it any more.
         hung: frames whose run came to no end and was ended.
-        not_finite: of the results, those of outputs that were NaN or infinite.
         skipped: frames left out on purpose, where only every n-th runs.
         budget_ms: capture to outbox; None where it was stopped before there was a model, and no budget was given.
         age, serial, inference: of the last 4096 results; None without a result. Capture to outbox; of that what the
             loop took, from taking the frame; of that the bare run.
-        fps: results a second, from the first to the last.
-        source: its own counts.
         delivery: what became of this stream's results; None where it never ran.
-        publisher: what became of those of all streams; None without a broker.
-        lines: the same of standard output; None with a broker.
+        publisher, lines: what became of those of all streams, at a broker or on standard output.
         ended_by: `end of source`, `signal`, `frames`, `duration` or, of a stream beside others, `failure`.
     """
 

@@ -330,16 +330,21 @@ def asking(process: Process) -> Asking:
     return Asking(process)
 
 
-def test_who_asks_while_a_configuration_is_read_is_told_of_the_next(process: Process, asking: Asking) -> None:
+def test_who_asks_while_a_configuration_is_read_is_told_of_the_next(
+    process: Process, asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_sdk.service.service._LONG_S", 0.1)
     process.may_read.clear()
     asking.ask("first")
     until(lambda: process.reads == 1)
     asking.ask("second")
+    until(lambda: any("the configuration is being read for 0.1 s" in line for line in process.said))
     assert asking.told == []
     process.may_read.set()
     until(lambda: len(asking.told) == 2)
     assert asking.told == ["first: ", "second: "]
     assert process.reads == 2
+    assert sum("being read for" in line for line in process.said) == 1
 
 
 def test_a_bug_in_a_reading_and_want_of_a_thread_change_nothing(
