@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import msgspec
 
@@ -192,17 +193,12 @@ def _events(config: Config) -> Iterator[str]:
 
 def _twice(config: Config, names: list[str]) -> Iterator[str]:
     first: dict[tuple[str, str], int] = {}
-    told: set[tuple[int, int, str]] = set()
     for index, event in enumerate(config.events):
-        for label in event.labels:
-            for camera in names:
-                if event.cameras and camera not in event.cameras:
-                    continue
-                before = first.setdefault((camera, label), index)
-                if before == index or (before, index, label) in told:
-                    continue
-                told.add((before, index, label))
+        for label, camera in product(event.labels, event.cameras or names):
+            before = first.setdefault((camera, label), index)
+            if before != index:
                 yield (
                     f"events[{before}] and events[{index}] are both about {shown(label)} on {shown(camera)}, "
                     "expected one of them: each event would be told twice"
                 )
+                return

@@ -116,7 +116,7 @@ def test_a_few_refusals_are_said_each_and_of_many_how_many(office: Office) -> No
     office.look(2.1)
     office.hear("exec")
     assert len(office.said) == 6
-    assert office.said[5].endswith(" (8 lines before were not told)")
+    assert office.said[5].endswith(" (lines not told before it: 8)")
 
 
 def test_a_reload_gives_nobody_more(office: Office) -> None:
@@ -126,6 +126,8 @@ def test_a_reload_gives_nobody_more(office: Office) -> None:
     office.hear("report_state")
     office.look(1.1)
     assert [answer["ok"] for answer in office.answers(21)] == [True] * 20 + [False]
+    office.hear("pause", camera="gate")
+    assert office.answers(22)[-1]["error"]["code"] == "not_allowed"
 
 
 def test_who_asks_for_a_reload_is_told_why_it_is_not_taken(office: Office) -> None:

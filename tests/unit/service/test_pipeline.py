@@ -291,6 +291,9 @@ def test_a_source_that_is_waited_for_is_left_open_for_who_waits() -> None:
     taken = transfer.take(lambda: transfer.give(source), lambda: False)  # type: ignore[arg-type]
     assert (taken, source.closed) == (source, 0)
     assert transfer.take(lambda: None, lambda: False) is None
+    ending = SourceTransfer(lambda: True)  # nobody goes on at the end of the process
+    assert ending.take(lambda: ending.give(source), lambda: False) is None  # type: ignore[arg-type]
+    assert source.closed == 1
 
 
 # What follows from the settings of a stream.

@@ -349,5 +349,7 @@ def test_of_a_camera_that_comes_and_goes_all_the_time_people_are_told_now_and_th
         watch.look(SourceStatus.REOPENED, times=1)
     assert (len(watch.said), len(watch.states)) == (10, 101)
     watch.now_s += 61
-    assert watch.look(SourceStatus.LOST) == [f"{_SHOWN}: lost (91 lines before were not told)"]
+    assert watch.look(SourceStatus.LOST) == [f"{_SHOWN}: lost (lines not told before it: 91)"]
     assert watch.look(SourceStatus.REOPENED) == []  # one a minute, for as long as that goes on
+    watch.now_s += 61
+    assert watch.look(SourceStatus.LOST) == [f"{_SHOWN}: lost (lines not told before it: 1)"]
