@@ -18,7 +18,6 @@ from tests.support.bundles import (
     cell_picture,
     copy_bundle,
     edit_manifest,
-    endless,
     not_a_number,
     write_real_bundle,
 )
@@ -124,16 +123,6 @@ def test_every_frame_of_a_video_runs_in_turn(cell_bundle: Path, video: Path, tmp
     done = edge_sdk("run", bundle, "--source", video, "--every-frame")
     assert done.returncode == 0, done.stderr
     assert [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()] == list(range(200))
-
-
-def test_frames_that_hang_the_model_are_given_up_and_three_in_a_row_end_the_run(tmp_path: Path) -> None:
-    bundle = write_real_bundle(tmp_path / "a.edge", endless())
-    pictures = _pictures(tmp_path / "pictures", [50, 255, 255, 60, 255, 255, 255, 70])
-    done = edge_sdk("run", bundle, "--source", pictures, "--run-limit", 0.5)
-    assert done.returncode == 1
-    assert [msgspec.json.decode(line)["seq"] for line in done.stdout.splitlines()] == [0, 3]
-    assert done.stderr.count(" s and was ended; the frame is given up") == 5
-    assert "3 frames in a row" in done.stderr.splitlines()[-1]
 
 
 def test_outputs_that_are_no_numbers_and_accelerators_that_are_not_there_are_said_once(tmp_path: Path) -> None:

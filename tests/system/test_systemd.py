@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -17,7 +16,7 @@ from tests.support.absent import not_installed
 from tests.support.broker import find_program
 from tests.support.configs import AT_EASE, HEALTHY, Table, config_text, write_config
 from tests.support.device import Device
-from tests.support.program import PATIENCE_S, edge_sdk
+from tests.support.program import PATIENCE_S
 
 pytestmark = pytest.mark.system
 
@@ -48,15 +47,6 @@ class Manager:
 
     def hear(self) -> list[str]:
         return self._socket.recv(4096).decode().split("\n")
-
-    def rest(self) -> list[list[str]]:
-        """What a program said that has ended."""
-        self._socket.setblocking(False)
-        heard = list[list[str]]()
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                heard.append(self.hear())
-        return heard
 
     def hear_until(self, word: str) -> list[str]:
         """Signs of life, and starts that ask for time, up to a message that begins with the word."""
@@ -116,14 +106,6 @@ def test_while_a_configuration_is_read_for_long_everything_goes_on(
         device.hear("the configuration is not taken, what runs goes on: ", "slow.pub")
         assert manager.hear_until("READY=1")
         assert device.stop() == 0
-
-
-def test_what_cannot_start_is_never_ready(
-    manager: Manager, cell_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
-    assert edge_sdk("run", cell_bundle, "--source", tmp_path / "none.avi").returncode == 1
-    assert {message[0].partition("=")[0] for message in manager.rest()} <= {"EXTEND_TIMEOUT_USEC"}
 
 
 # The unit of the examples.

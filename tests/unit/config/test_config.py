@@ -196,16 +196,6 @@ def test_each_kind_travels_as_its_table_says(tmp_path: Path) -> None:
     assert settings.pipelines[0].snapshots == pictures
 
 
-def test_a_table_that_says_one_thing_leaves_the_others(tmp_path: Path) -> None:
-    mqtt = _settings(tmp_path, _MQTT + "[publish.events]\nmax_per_s = 3\n" + STREAM).mqtt
-    assert mqtt is not None
-    assert mqtt.channels == {
-        "result": Channel(qos=1),
-        "event": Channel(qos=1, expiry_s=EVENTS.expiry_s, max_per_s=3.0),
-        "snapshot": SNAPSHOTS,
-    }
-
-
 def test_rules_of_other_cameras_are_not_in_each_others_way(tmp_path: Path) -> None:
     text = STREAM + _YARD + _CAT + 'cameras = ["gate"]\n' + _CAT + 'cameras = ["yard"]\n'
     assert [len(pipeline.events) for pipeline in _settings(tmp_path, text).pipelines] == [1, 1]
