@@ -9,7 +9,6 @@ of the workstation needs, where the workstation's packages are not installed.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import math
 import os
@@ -39,25 +38,7 @@ PASSWORD_VARIABLE = "EDGE_SDK_MQTT_PASSWORD"  # noqa: S105 - the name of a varia
 
 _log = logging.getLogger(__name__)
 _Command = TypeVar("_Command", bound=Callable[..., object])
-_MAY_LACK = (errno.ENOENT, errno.ENOTDIR)  # what is not there yet is to be made, or refused in the verb's own words
-
-
-class _Path(click.Path):
-    """A path that can be looked at, whether something is there or not."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            Path(value).stat()
-        except OSError as cause:
-            if cause.errno not in _MAY_LACK:
-                self.fail(f"{value}: {cause.strerror}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-PATH = _Path(path_type=Path)
-"""For every argument and option that is a path: one that is too long or leads in a circle is refused at once."""
-
-
+PATH = click.Path(path_type=Path)
 _NUMBER_LIMIT = 1e9  # seconds, milliseconds, shares; a billion seconds are 30 years
 
 
@@ -305,27 +286,15 @@ def logging_to(handler: logging.Handler) -> Iterator[None]:
 
 
 def echo_json(document: object) -> None:
-    """Print a document as one line of JSON.
-
-    Names of files may be no text, which JSON cannot hold: each byte that is part of no character becomes U+FFFD.
-    """
+    """Print a document as one line of JSON; a byte of a file's name that is part of no character becomes U+FFFD."""
     try:
         line = msgspec.json.encode(document, enc_hook=_path)
     except UnicodeEncodeError:
-        line = msgspec.json.encode(_text_only(msgspec.to_builtins(document, enc_hook=_path, str_keys=True)))
+        raise UsageError("there is a name that is no text in UTF-8, which JSON cannot hold; leave out --json") from None
     click.echo(line)
 
 
 def _path(value: object) -> str:
     if isinstance(value, Path):
-        return str(value)
+        return os.fsencode(value).decode(errors="replace")
     raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
-
-
-def _text_only(value: Any) -> object:
-    if isinstance(value, dict):
-        return {_text_only(key): _text_only(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_text_only(inner) for inner in value]
-    # A byte that is no text is one half of a pair in UTF-16, alone.
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 
 import click
 
-from edge_sdk.cli.options import POSITIVE, connection_options, logging_to_standard_error, mqtt_settings, number
+from edge_sdk.cli.options import PATH, POSITIVE, connection_options, logging_to_standard_error, mqtt_settings, number
 from edge_sdk.core.errors import PublishError
 from edge_sdk.core.threads import Stop, stopping_on_signals
 from edge_sdk.fleet.coco import CocoWriter
@@ -38,7 +38,6 @@ _DRAW_S = 0.25
 _HINT_S = 3.0  # without a message, after which it is said what is missing
 _LOST_EVERY_S = 10.0
 _SILENT_S = 5.0
-_PATH = click.Path(path_type=Path)
 
 _ENTER = "\x1b[?1049h\x1b[?25l"  # the other screen, no cursor
 _LEAVE = "\x1b[?25h\x1b[?1049l"
@@ -57,7 +56,7 @@ _MARKS = {"online": "●", "offline": "○"}
 @click.option("--site", help="Only this site.  [default: all]")
 @click.option("--device", help="Only this device.  [default: all]")
 @click.option("--json", "as_json", is_flag=True, help="Every message as a line of JSON on standard output.")
-@click.option("--coco", type=_PATH, help="Collect detections as COCO results in a new FILE, and FILE.images.json.")
+@click.option("--coco", type=PATH, help="Collect detections as COCO results in a new FILE, and FILE.images.json.")
 @click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("--duration", type=POSITIVE, callback=number, help="Stop after so many seconds.")
 @click.option("-q", "--quiet", is_flag=True, help="No lines about the connection on standard error.")

@@ -61,33 +61,6 @@ def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list
     assert "ter2" not in captured.err
 
 
-_WORKSTATION = [
-    ["check", "PATH"],
-    ["build", "PATH", "--target", "arm64"],
-    ["build", "model.toml", "--target", "arm64", "--calibration", "PATH"],
-    ["evaluate", "model.toml", "--reference", "PATH"],
-    ["inspect", "a.edge", "--graph", "PATH"],
-    ["sign", "PATH", "--key", "a.key"],
-    ["keygen", "PATH"],
-    ["tune", "PATH"],
-    ["arm-cost", "count", "PATH", "--target", "arm64"],
-    ["import", "darknet", "a.cfg", "PATH", "--labels", "labels.txt", "-o", "out"],
-]
-
-
-@pytest.mark.parametrize("arguments", _WORKSTATION, ids=lambda arguments: " ".join(arguments))
-def test_a_path_that_cannot_be_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("circle").symlink_to("circle")
-    for path, why in (("é" * 300, "File name too long"), ("circle", "Too many levels of symbol")):
-        assert run([path if argument == "PATH" else argument for argument in arguments]) == 2
-        said = capsys.readouterr().err
-        assert f"{path}: {why}" in said
-        assert said.count("\n") == 1
-
-
 def test_a_file_that_went_while_it_was_used_is_no_bug(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

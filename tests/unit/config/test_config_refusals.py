@@ -57,7 +57,6 @@ _BAD = [
     (_with("latency_ms = 1" + "0" * 5000), "not valid TOML: Exceeds the limit"),
     (_with("fps = 0.2\nread_timeout_s = 1"), "a V4L2 camera is lost after 2 s without one; expected 0.5"),
     (_source("picamera2") + "fps = 0.5\nread_timeout_s = 1\n", "expected 1 or more, or a read_timeout_s above 2"),
-    ("[defaults]\nfps = 0.2\n" + _source("pattern:64x48"), f"{_GATE}: fps is 0.2, expected 1 or more: a pattern"),
     (_with("cpu_share = 0"), f"{_GATE}: cpu_share is 0, expected more than 0 cores"),
     (_with("cpu_share = 0.5\ntune = false"), f"{_GATE}: cpu_share is a limit that tuning keeps"),
     (_with("size_wh = [1280]"), f"{_GATE}: size_wh has 1 entry, expected 2, such as [1280, 720]"),
