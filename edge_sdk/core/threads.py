@@ -38,7 +38,7 @@ def join_or_leave(thread: Thread, timeout_s: float) -> None:
 
 @atexit.register
 def _wait_for_left(patience_s: float = 1.0) -> None:
-    """Wait for threads that were left behind: one that returns from OpenCV while Python ends would abort the process."""
+    """Wait for threads that were left behind: one that returns from OpenCV while Python ends aborts the process."""
     deadline = time.monotonic() + patience_s
     for thread in _threads:
         thread.join(max(0.0, deadline - time.monotonic()))
