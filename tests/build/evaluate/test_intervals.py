@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binomtest, bootstrap, false_discovery_control
 
-from edge_sdk_tools.distillation.paired import Pairs, compared_classes, mcnemar
+from edge_sdk_tools.distillation.paired import compared_classes, mcnemar
 from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, Judged, LabelledBoxes, judge
 from edge_sdk_tools.evaluate.statistics import (
     CONFIDENCE,
@@ -25,6 +25,7 @@ from edge_sdk_tools.evaluate.statistics import (
     share_bounds,
     share_metric,
 )
+from edge_sdk_tools.evaluate.tasks import Pairs
 
 RANDOM = np.random.default_rng(5)
 RIGHT = (RANDOM.random(300) < 0.7).astype(np.float64)

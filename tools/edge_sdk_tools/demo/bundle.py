@@ -20,7 +20,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.target import load_target
 from edge_sdk.core.errors import EdgeError, IncompatibleError, OutputError
 from edge_sdk_tools.build.pipeline import build
-from edge_sdk_tools.build.result import BuildReport
+from edge_sdk_tools.build.result import BuildResult
 from edge_sdk_tools.demo.media import CALIBRATION_VIDEO, DETECTOR, Media, write_images
 from edge_sdk_tools.evaluate.evaluation import OnProgress
 from edge_sdk_tools.graph.profile import saturates
@@ -43,7 +43,7 @@ class DemoBundle(msgspec.Struct, frozen=True):
 
     path: Path
     model: Path
-    report: BuildReport
+    report: BuildResult
     cached: bool
 
 
@@ -113,7 +113,7 @@ def _open(folder: Path) -> DemoBundle | None:
     path, model = folder / f"{_NAME}.edge", folder / "model" / "model.toml"
     try:
         Bundle.open(path)
-        report = msgspec.json.decode((folder / "report.json").read_bytes(), type=BuildReport)
+        report = msgspec.json.decode((folder / "report.json").read_bytes(), type=BuildResult)
     except (EdgeError, OSError, msgspec.DecodeError):
         return None
     return DemoBundle(path, model, msgspec.structs.replace(report, bundle=str(path)), cached=True)

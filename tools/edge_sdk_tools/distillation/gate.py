@@ -25,23 +25,16 @@ import numpy as np
 from edge_sdk.bundle.model_spec import Gates, ModelSpec, TeacherSpec, load_model_spec
 from edge_sdk.core.errors import AccuracyGateError, ModelError, UsageError
 from edge_sdk_tools.datasets.dataset import Dataset
-from edge_sdk_tools.distillation.paired import (
-    TEMPERATURES,
-    CalibrationError,
-    ClassRow,
-    Divergence,
-    calibration_errors,
-    compared_classes,
-    divergences_at,
-    mcnemar,
-    pairs_of,
-)
-from edge_sdk_tools.distillation.worst import WorstImage, worst_images
-from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, OnProgress, constant_answer, said, summarise
+from edge_sdk_tools.distillation.paired import ClassRow, compared_classes, mcnemar
+from edge_sdk_tools.evaluate.evaluation import ENOUGH_IMAGES, Evaluation, OnProgress, constant_answer, summarise
 from edge_sdk_tools.evaluate.model import Subject, open_subjects
 from edge_sdk_tools.evaluate.participants import check_there, choose_images, pair_up
 from edge_sdk_tools.evaluate.predictions import Observed, Participant, observe
 from edge_sdk_tools.evaluate.statistics import Figure, Interval, difference_bounds
+from edge_sdk_tools.evaluate.tasks import TASKS, CalibrationError, Divergence, WorstImage, said
+
+TEMPERATURES = (1.0, 2.0, 4.0)
+"""Softmax temperatures that distillation commonly uses; 1 is the plain probabilities."""
 
 _SURELY_MORE = 0.1
 _SEVERAL = 2  # classes
@@ -284,14 +277,15 @@ def check_student(
     check_label_order(observed)
     evaluation = summarise(observed, data, calibrated, on_progress)
     warnings = (*evaluation.warnings, *_doubts_about_teacher(participants, evaluation))
-    pairs = pairs_of(observed)
+    task = TASKS[observed.task]
+    pairs = task.pairs(observed)
     return DistillReport(
         evaluation=msgspec.structs.replace(evaluation, warnings=warnings),
         p_value=mcnemar(pairs.teacher, pairs.student) if pairs and evaluation.quality else None,
-        divergences=divergences_at(observed, temperatures),
-        calibration=calibration_errors(observed),
+        divergences=task.divergences(observed, temperatures),
+        calibration=task.calibration(observed),
         classes=compared_classes(pairs, observed.answers) if pairs else (),
-        worst=worst_images(observed, observed.answers, _WORST),
+        worst=task.worst(observed, _WORST),
         verdict=judge(evaluation, gates),
     )
 

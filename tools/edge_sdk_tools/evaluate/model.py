@@ -184,6 +184,11 @@ class Subject:
         return int(self.spec.task == "classification" and self.spec.classification.background_class)
 
     @property
+    def classifier_labels(self) -> tuple[str, ...]:
+        """Labels in output order, of a classifier; empty for every other model."""
+        return self.labels if self.spec.task == "classification" else ()
+
+    @property
     def class_labels(self) -> tuple[str, ...]:
         """Labels of the real classes, by class id."""
         return self.labels[self.background :]

@@ -196,18 +196,16 @@ class Quantized(msgspec.Struct, frozen=True):
     """A quantized model on disk.
 
     Attributes:
-        path: the QDQ ONNX file.
-        recipe: how it was made.
+        path: the ONNX file; in QDQ form where its ranges are fixed.
         float_nodes: names of all nodes that were left float on purpose, the tail's first.
-        macs: multiply-accumulates of every convolution outside the float nodes, by node name.
+        macs: multiply-accumulates by name of every node that should run in integers.
         has_integers: whether any tensor was quantized at all.
     """
 
     path: Path
-    recipe: Recipe
-    float_nodes: tuple[str, ...]
-    macs: dict[str, int]
-    has_integers: bool
+    float_nodes: tuple[str, ...] = ()
+    macs: dict[str, int] = {}
+    has_integers: bool = False
 
 
 def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recipe: Recipe, path: Path) -> Quantized:
@@ -232,7 +230,7 @@ def quantize(model: Simplified, ranges: Mapping[str, tuple[float, float]], recip
         raise ModelError(f"quantization failed: {first_line(cause)}") from cause
     macs = {name: count for name, count in model.macs.items() if name not in set(recipe.float_nodes)}
     has_integers = any(node.op_type == "QuantizeLinear" for node in proto.graph.node)
-    return Quantized(path, recipe, float_nodes, macs, has_integers)
+    return Quantized(path, float_nodes, macs, has_integers)
 
 
 def quantized_proto(
