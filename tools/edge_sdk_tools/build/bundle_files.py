@@ -92,15 +92,7 @@ def _quality(one: ModelVariant) -> Quality | None:
 def manifest_of(
     steps: Steps, variants: tuple[Variant, ...], folder: BundleFolder, runtimes: RuntimeRange, bundle_version: int
 ) -> Manifest:
-    """What a device needs to know, from what the steps gave.
-
-    Args:
-        steps: what was measured.
-        variants: of the bundle, the one that runs in front.
-        folder: which has every file but the manifest.
-        runtimes: in which golden was, or is about to be, replayed.
-        bundle_version: grows from build to build.
-    """
+    """What a device needs to know, from what the steps gave."""
     spec, target = steps.spec, steps.model.target
     return Manifest(
         name=spec.name,

@@ -81,9 +81,6 @@ def build(
             an error. By default everything is done in this process, and nothing remembered.
         variants: further models for the same bundle.
         on_progress: for progress bars.
-
-    Raises:
-        EdgeError: of the family that says who can mend it; what was at `output` is still there.
     """
     if model_toml.suffix != ".toml":
         raise UsageError(f"{model_toml}: expected a model.toml that describes the model, see README.md")

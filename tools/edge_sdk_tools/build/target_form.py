@@ -31,9 +31,6 @@ def fit_to_core(variant: ModelVariant, target: Target, folder: Path) -> ModelVar
 
     Returns:
         The variant with another .ort file, whose outputs are the same; or as it was, where there is no such file.
-
-    Raises:
-        OSError: the disk is full.
     """
     if variant.precision != "int8" or not has_core_form(target.cpu):
         return variant

@@ -50,10 +50,6 @@ class DemoBundle(msgspec.Struct, frozen=True):
 def target_for(machine: str, cpu_info: str) -> str:
     """Name of the target for a machine.
 
-    Args:
-        machine: `platform.machine()`.
-        cpu_info: text of /proc/cpuinfo.
-
     Raises:
         IncompatibleError: there is no target for it.
     """
@@ -65,16 +61,7 @@ def target_for(machine: str, cpu_info: str) -> str:
 
 
 def demo_bundle(media: Media, cache: Path, on_progress: OnProgress) -> DemoBundle:
-    """Import and build, or take what an earlier demo built from the very same inputs.
-
-    Args:
-        media: verified files.
-        cache: its root.
-        on_progress: is given the build's steps.
-
-    Raises:
-        EdgeError: of the family that says who can mend it.
-    """
+    """Import and build, or take what an earlier demo built from the very same inputs."""
     target = target_for(platform.machine(), _CPU_INFO.read_text(encoding="utf-8", errors="replace"))
     folder = cache / "demo" / _key(target)
     found = _open(folder)

@@ -1,16 +1,8 @@
 """distill-check: a student beside its teacher on the same images, and whether it may go on.
 
 Requires two models of the same task whose labels can be matched; ensures a verdict with its reasons. Input size,
-preprocessing and order of labels may differ.
-
-Whether both label files stand in the order of their model's outputs.
-
-Nothing in a model says so. But two models that agree by the number of their outputs and not by the labels of these show
-that one of the two files is in another order.
-
-The verdict on a student: passed or not, by what, and whether the images were enough to tell.
-
-Owns the rule: the figure itself is judged, its interval says how sure that is.
+preprocessing and order of labels may differ. The figure itself is judged; its interval says how sure that is. That a
+labels file is in another order than the outputs is found where two models agree by number and not by label.
 """
 
 from __future__ import annotations
@@ -252,21 +244,7 @@ def check_student(
     jobs: int | None = None,
     on_progress: OnProgress = lambda _step, _done, _total: None,
 ) -> DistillReport:
-    """Compare two loaded models.
-
-    Args:
-        participants: the student, then its teacher.
-        dataset: read with the student's labels.
-        gates: what is judged by.
-        temperatures: for the divergence of probabilities.
-        data: what the report calls the images.
-        calibrated: images left out because they calibrated one of the two.
-        jobs: threads.
-        on_progress: for progress bars.
-
-    Raises:
-        As `distill_check`.
-    """
+    """Compare two loaded models."""
     observed = observe(
         participants, dataset, lambda done: on_progress("compare with teacher", done, len(dataset)), jobs
     )

@@ -128,9 +128,6 @@ def evaluate(
         max_images: measure on so many at most, evenly spread.
         jobs: threads; one a core by default.
         on_progress: for progress bars.
-
-    Raises:
-        EdgeError: of the family that says who can mend it.
     """
     check_there(data)
     on_progress("load", 0, 1)

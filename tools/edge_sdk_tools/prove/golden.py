@@ -130,15 +130,7 @@ def measure(
 
 
 def timed(proof: Proof, spec: ModelSpec, fp32: Session, converted: Converted, on_progress: OnProgress) -> Proof:
-    """Measure the time as well: here, beside the float model.
-
-    Args:
-        proof: of the converted model.
-        spec: says how images are prepared.
-        fp32: the float model.
-        converted: the file in question.
-        on_progress: for progress bars.
-    """
+    """Measure the time as well: here, beside the float model."""
     session = Session(converted.model.read_bytes(), SessionSettings(), "the converted model")
     prepare = Prepare(spec.input)
     prepare.normalise(prepare.resize(proof.images.images[0].read()))
@@ -169,13 +161,6 @@ def make_golden(
     prepare: Prepare, model: Path, images: ImageSet, file: str, reference: Reference | None = None
 ) -> tuple[bytes, Golden]:
     """Golden inputs, as they are after resizing, and the outputs that a model gives for them before its conversion.
-
-    Args:
-        prepare: the stage before this very model.
-        model: the ONNX file.
-        images: to choose from.
-        file: what the golden file is called in the bundle.
-        reference: the float model that was quantized; None where this one is float.
 
     Returns:
         The bytes of the file and what the manifest says of it.

@@ -1,9 +1,6 @@
-"""The two files of a report.
+"""report.html from a report: closed, with no script and nothing fetched, and a policy that says so to the browser.
 
-The page: report.html from a report.
-
-Owns what is on it and that it is closed: no script, nothing fetched, and a policy that says so to the browser. Every
-text of the report is escaped by the templates, which see no text that is marked as safe but the style sheet.
+Every text of the report is escaped by the templates, which see no text that is marked as safe but the style sheet.
 """
 
 from __future__ import annotations

@@ -1,25 +1,8 @@
-"""What integers cost layer by layer: at the outputs of the model, and at the layer itself.
+"""The report of a build: every step side by side, what each gave, cost and lost; its JSON and its JSON Schema.
 
-BuildReport: every step of a build side by side, what each gave, cost and lost.
-
-Owns the values, their checks, and their form as JSON. Measures nothing and draws nothing. A field that is None was not
-measured; it is never a zero, and a zero is never a gap.
-
-The JSON Schema of report.json, generated from the record's types.
-
-What makes a record sound: numbers that are numbers, in their range, and texts that any file can hold.
-
-JSON has no NaN: it would be written as null, and null says "not measured". So it is refused where it arises.
-
-Step: one form of the model on its way, and what was measured of it.
-
-VariantRow: what is said of one model of a bundle, or of one that was left out.
-
-Bytes of weights by the type of the operator that uses them, in a float model and in its QDQ form.
-
-side_by_side: what FP32 and INT8 see in one image, as one JPEG.
-
-Owns the sizes and the captions; the results are drawn as the device draws them.
+A field that is None was not measured; it is never a zero, and a zero is never a gap. JSON has no NaN: it would be
+written as null, and null says "not measured", so it is refused where it arises. Texts are made such that any file can
+hold them.
 """
 
 from __future__ import annotations
@@ -489,9 +472,6 @@ def size_by_operator(proto: onnx.ModelProto) -> dict[str, int]:
 
     A quantized weight counts for the operator behind its DequantizeLinear, with its scales and zero points; those of
     activations count for QuantizeLinear. What several operators share counts once, for the first of them.
-
-    Args:
-        proto: weights inside; graphs in control flow count too.
     """
     nodes = [node for graph in _graphs(proto.graph) for node in graph.node]
     uses: dict[str, list[onnx.NodeProto]] = {}

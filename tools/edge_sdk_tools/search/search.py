@@ -96,13 +96,7 @@ class Search(msgspec.Struct, frozen=True, eq=False):
 
 
 class RecipeSearch:
-    """A running search for a recipe.
-
-    Args:
-        spec: of the model at its own size.
-        activations: of the calibration images.
-        images: those, and the ones that measure.
-    """
+    """A running search for a recipe."""
 
     def __init__(self, spec: VariantSpec, activations: Activations, images: ImageSplit) -> None:
         self._spec, self._activations, self._images = spec, activations, images
@@ -111,11 +105,7 @@ class RecipeSearch:
         self._board: BoardTimes | None = None  # of a model without float layers, whatever its ranges
 
     def run(self, first: Recipe) -> Search:
-        """Search from a first recipe.
-
-        Raises:
-            EdgeError: as quantizing, converting and proving do.
-        """
+        """Search from a first recipe."""
         chosen = self._chosen(first)
         doubts = doubts_about_calibration(
             self._activations, self._spec.fp32.classifier_labels, self._images.calibration_classes

@@ -1,13 +1,8 @@
 """Integers or floats: which of them the bundle's model takes, and of how many channels.
 
-Owns the conditions: equal to the last bit, nothing more to run, and faster in the race.
-
-What a model file runs, kernel by kernel, and how long each takes: read from ONNX Runtime's own profile.
-
-The race: a frame two ways in turn, on this machine.
-
-What differs between the two is a part of a millisecond in an inference of ten; the noise of a whole inference would
-hide it. So preparation is timed whole, and of the inference those kernels of which the two run different numbers.
+Integers must be equal to the last bit, run nothing more, and be faster in a race of both on this machine. What differs
+is a part of a millisecond in an inference of ten, which the noise of a whole inference would hide: preparation is timed
+whole, and of the inference those kernels of which the two run different numbers, by ONNX Runtime's own profile.
 """
 
 from __future__ import annotations
@@ -59,12 +54,7 @@ class KernelRun(msgspec.Struct, frozen=True):
 
 
 class KernelClock:
-    """A session that notes what it runs.
-
-    Args:
-        model: the file.
-        folder: for the profile.
-    """
+    """A session that notes what it runs."""
 
     def __init__(self, model: Path, folder: Path) -> None:
         self._session = ProfiledSession(model, folder)

@@ -273,17 +273,7 @@ def make_variants(
     ranges: Callable[[Recipe], Ranges],
     on_done: Callable[[Finished[BuiltModel]], None] = lambda _: None,
 ) -> list[ModelVariant]:
-    """Build the models of several recipes, as many at once as the workshop does, then time one after another.
-
-    Args:
-        spec: of one input size.
-        recipes: what to make.
-        ranges: of all activations as a recipe calibrates them.
-        on_done: called for each that is built.
-
-    Raises:
-        EdgeError: as `build_variant` does.
-    """
+    """Build the models of several recipes, as many at once as the workshop does, then time one after another."""
     built = spec.workshop.run(
         _job,
         [(recipe, dict(ranges(recipe))) for recipe in recipes],
