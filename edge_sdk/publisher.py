@@ -135,7 +135,8 @@ class Publisher:
         with contextlib.ExitStack() as undone:
             name = NameLock(settings)
             undone.callback(name.close)
-            events = EventOutbox(waiting, path, identity.boot_id, on_trouble=troubles.__setitem__)
+            events = EventOutbox(waiting, path, identity.boot_id)
+            events.listen(troubles.__setitem__)
             undone.callback(events.close)
             # Whoever waits for commits must learn at once that there will be none.
             if not events.wait_committed(_OPENING_S) or not events.is_durable:

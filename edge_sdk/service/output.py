@@ -203,8 +203,8 @@ class Output:
         except OutputError as cause:
             path = None
             _log.warning(f"events wait in memory only: {cause}")
-        boot_id = self.identity.boot_id
-        self._events = EventOutbox(outbox, path, boot_id, on_trouble=self._log_trouble, after=self._events)
+        self._events = EventOutbox(outbox, path, self.identity.boot_id, after=self._events)
+        self._events.listen(self._log_trouble)
         return self._events
 
     def _log_trouble(self, name: str, line: str) -> None:
