@@ -96,7 +96,7 @@ class JsonLinesPublisher(ResultPublisher):
 
     def of_camera(self, camera: str) -> StreamStats:
         """Return what happened to one camera's lines so far."""
-        put, queued, dropped = self._outbox.of_camera(camera)
+        put, queued, dropped = self._outbox.counts(camera)
         written = self._written.get(camera, 0)
         return StreamStats(
             put=put, queued=queued, sent=written, acknowledged=0, rejected=0, dropped=dropped, too_large=0
@@ -104,7 +104,8 @@ class JsonLinesPublisher(ResultPublisher):
 
     def stats(self) -> LinesStats:
         """Return what happened to all lines so far."""
-        return LinesStats(self._outbox.put_count, self._count, self._outbox.dropped_count)
+        put, _, dropped = self._outbox.counts()
+        return LinesStats(put, self._count, dropped)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write what waits; may be called twice, and only the first call waits.

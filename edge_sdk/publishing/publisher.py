@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timezone
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -46,11 +46,14 @@ from edge_sdk.messages.topics import Topics, check_name
 from edge_sdk.outbox.event import Encode, EventStats
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.settings import OutboxSettings
-from edge_sdk.publishing.connection import Connection, Receiver
-from edge_sdk.publishing.queues import MemoryOutbox, Queues
+from edge_sdk.publishing.connection import Receiver
+from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState
-from edge_sdk.publishing.session import Callbacks, PublishSession, State
+from edge_sdk.publishing.session import PublishSession, State
 from edge_sdk.publishing.settings import MqttSettings
+
+if TYPE_CHECKING:
+    from edge_sdk.publishing.client import MqttConnection  # loads paho
 
 LAST_COMMIT_S = 3.0
 """Seconds for the last commit, which takes milliseconds; a card that tidies itself up pauses for a second or two."""
@@ -141,20 +144,13 @@ class Stream(Protocol):
         ...
 
     def put_snapshot(self, jpeg: bytes, seq: int) -> None:
-        """Leave one picture to the publisher's thread.
-
-        Args:
-            jpeg: the file's bytes.
-            seq: the frame's number.
-        """
+        """Leave one picture, and its frame's number, to the publisher's thread."""
         return
 
     def warn(self, name: str, line: str) -> None:
-        """Report that something is wrong, until this stream ends.
+        """Report that something is wrong, until this stream ends, in a line that is empty when it is over.
 
-        Args:
-            name: of what is wrong, such as `not_finite`; a later warning of that name takes its place.
-            line: for people; empty when it is over.
+        A later warning of the same name, such as `not_finite`, takes its place.
         """
         return
 
@@ -247,15 +243,9 @@ class CameraSequence:
             return self._last_event
 
     def number(self, holder: object, seq: int) -> int | None:
-        """Return the number that a frame bears in its message.
+        """Return the number that a stream's frame bears in its message; None for one that does not have the sequence.
 
-        Args:
-            holder: the stream whose frame it is.
-            seq: its number in its source.
-
-        Returns:
-            The same, and a higher one where the numbers of a later stream's source begin again; None for a stream that
-            does not have the sequence.
+        It is that of its source (`seq`), and a higher one where the numbers of a later stream's source begin again.
         """
         with self._lock:
             if self._holder is not holder:
@@ -268,17 +258,7 @@ class CameraSequence:
 
 
 class MqttStream(Stream):
-    """One camera's stream to a broker, made by `MqttPublisher.stream`; see `Stream`.
-
-    Args:
-        camera: its name.
-        topics: of the device.
-        encoder: of its results.
-        sequence: the camera's; taken here.
-        queues: where results, events and pictures wait.
-        session: takes them from there.
-        state: what the device says of the camera.
-    """
+    """One camera's stream to a broker, made by `MqttPublisher.stream`; see `Stream`."""
 
     def __init__(
         self,
@@ -310,14 +290,10 @@ class MqttStream(Stream):
             self._session.notify()
 
     def put_event(self, encode: Encode) -> int | None:
-        """Take one event, and keep it until the broker has it; never blocks.
-
-        Args:
-            encode: makes the bytes of its message from its number.
+        """Take one event, and keep it until the broker has it; never blocks; see `EventOutbox.put`.
 
         Returns:
-            Its number among the camera's events, over restarts; None where it is held, as `max_per_s` says, or until
-            the file is read, and where another stream has the camera.
+            Its number among the camera's events; None also where another stream has the camera.
         """
         if not self._sequence.is_of(self):
             return None
@@ -357,18 +333,7 @@ class MqttStream(Stream):
 
     def stats(self) -> StreamStats:
         """Return what happened so far; see `Stream.stats`."""
-        waiting, counts = self._queues.of_camera(self.camera), self._session.of_camera(self.camera)
-        limited = self._queues.limited(self.camera)
-        return StreamStats(
-            put=waiting.put + limited,
-            queued=waiting.queued,
-            sent=counts.sent,
-            acknowledged=counts.acknowledged,
-            rejected=counts.rejected,
-            dropped=waiting.dropped,
-            too_large=counts.too_large,
-            limited=limited,
-        )
+        return StreamStats(**_result_counts(self._queues, self._session, self.camera))
 
     def close(self) -> None:
         """Take nothing more; see `Stream.close`."""
@@ -383,6 +348,19 @@ class MqttStream(Stream):
             self._session.notify()
 
 
+def _result_counts(queues: Queues, session: PublishSession, camera: str | None) -> dict[str, int]:
+    """Return what happened to the results of one camera or of all, as `StreamStats` names it."""
+    waiting, limited = queues.counts("result", camera), queues.limited(camera)
+    sent = msgspec.structs.asdict(session.sent("result", camera))
+    return {
+        **sent,
+        "put": waiting.put + limited,
+        "queued": waiting.queued,
+        "dropped": waiting.dropped,
+        "limited": limited,
+    }
+
+
 class MqttPublisher(ResultPublisher):
     """Publishes over one MQTT connection from a thread of its own, which starts at once; see `Publisher`.
 
@@ -392,7 +370,6 @@ class MqttPublisher(ResultPublisher):
         on_state: called with the new state and a detail for people, from the publisher's thread, never from `put`.
         on_warning: called, from there too, with a line for people where something is not wrong yet: a certificate ends.
         versions: of the software, by name, for the online status.
-        outbox: where results wait.
         events: where events wait, in memory by default; closed with this.
         backoff: how long to wait between connections.
         make_link: makes connections; over the network by default.
@@ -414,10 +391,9 @@ class MqttPublisher(ResultPublisher):
         on_state: Callable[[State, str], None] | None = None,
         on_warning: Callable[[str], None] | None = None,
         versions: Mapping[str, str] | None = None,
-        outbox: MemoryOutbox | None = None,
         events: EventOutbox | None = None,
         backoff: Backoff | None = None,
-        make_link: Callable[[], Connection] | None = None,
+        make_link: Callable[[], MqttConnection] | None = None,
         listens_to: Sequence[str] = (),
         receiver: Receiver | None = None,
     ) -> None:
@@ -426,18 +402,15 @@ class MqttPublisher(ResultPublisher):
         self._identity, self.topics = identity, settings.topics
         self._sequences: dict[str, CameraSequence] = {}  # a camera that comes back finds its own
         self._lock = threading.Lock()
-        self._outbox = MemoryOutbox() if outbox is None else outbox
         self._events = EventOutbox(OutboxSettings(), None, identity.boot_id) if events is None else events
         self._state = DeviceState(identity, versions or {})
-        self._queues = Queues(self._outbox, self._events, settings.channels)
+        self._queues = Queues(self._events, settings.channels)
         make = make_link or _network(settings, self._state.offline("lost"))
-        callbacks = Callbacks(self._state, on_state, on_warning, receiver)
-        is_listening = receiver is not None and len(listens_to) > 0
 
-        def connect() -> Connection:
+        def connect() -> MqttConnection:
             connection = make()
-            if is_listening:
-                connection.listen(listens_to, callbacks)
+            if receiver is not None and listens_to:
+                connection.listen(listens_to, receiver)
             return connection
 
         self._session = PublishSession(
@@ -447,7 +420,8 @@ class MqttPublisher(ResultPublisher):
             settings.topics,
             connect,
             backoff or Backoff(),
-            callbacks=callbacks,
+            on_state=on_state,
+            on_warning=on_warning,
             stall_s=settings.keepalive_s * _STALL_KEEPALIVES,
         )
         self._events.listen(self.warn)
@@ -505,22 +479,14 @@ class MqttPublisher(ResultPublisher):
 
     def stats(self) -> PublisherStats:
         """Return what happened so far."""
-        session, total, pictures = self._session, self._session.of_all(), self._session.of_all("snapshot")
-        limited = self._queues.limited()
+        session, pictures = self._session, self._session.sent("snapshot")
         return PublisherStats(
-            put=self._outbox.put_count + limited,
-            queued=len(self._outbox),
-            sent=total.sent,
-            acknowledged=total.acknowledged,
-            rejected=total.rejected,
-            dropped=self._outbox.dropped_count,
-            too_large=total.too_large,
+            **_result_counts(self._queues, session, None),
             connects=session.connects,
             state=session.state,
             last_error=session.last_error,
-            limited=limited,
             events=self._events.stats(),
-            snapshots_lost=self._queues.dropped_snapshots + pictures.rejected + pictures.too_large,
+            snapshots_lost=self._queues.counts("snapshot").dropped + pictures.rejected + pictures.too_large,
         )
 
     def close(self, timeout_s: float = 5.0, disk_s: float = LAST_COMMIT_S) -> None:
@@ -544,7 +510,7 @@ def load_client() -> None:
         import edge_sdk.publishing.client  # noqa: F401 - for its effect
 
 
-def _network(settings: MqttSettings, will: bytes) -> Callable[[], Connection]:
+def _network(settings: MqttSettings, will: bytes) -> Callable[[], MqttConnection]:
     from edge_sdk.publishing.client import MqttConnection, ProtocolFallback  # a sixth of a start: only with a broker
     from edge_sdk.publishing.tls import broker_tls
 

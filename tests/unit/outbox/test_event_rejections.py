@@ -20,9 +20,9 @@ from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.store import EventStore
 from edge_sdk.outbox.writer import Writer
 from edge_sdk.publishing.connection import Wakeup
-from edge_sdk.publishing.queues import MemoryOutbox, Queues
+from edge_sdk.publishing.queues import Queues
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
-from edge_sdk.publishing.session import PublishWarnings, Rejections, Sender
+from edge_sdk.publishing.session import PublishWarnings, Sender
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import FakeLink
 from tests.support.outboxes import TOPIC, WAIT_S, outbox_at, put, taken, until
@@ -37,16 +37,15 @@ def _sending(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[S
     """With forty events of which some are poison."""
     with outbox_at(folder / "events.sqlite") as events:
         settings = MqttSettings(host="broker", port=1883, device="pi")
-        queues = Queues(MemoryOutbox(), events, settings.channels)
-        device_state = DeviceState(IDENTITY, {})
-        rejections = Rejections(settings.topics, device_state, RetainedPublisher(device_state, settings.topics))
-        warnings = PublishWarnings(device_state, lambda _line: None)
+        queues, device_state = Queues(events, settings.channels), DeviceState(IDENTITY, {})
+        retained = RetainedPublisher(device_state, settings.topics)
+        warnings = PublishWarnings(settings.topics, device_state, retained, lambda _line: None)
         for number in range(40):
             payload = POISON if number in poisons else b"%d" % number
             events.put(TOPIC + "door", "door", lambda _, payload=payload: payload)
         assert events.wait_committed(WAIT_S)
         until(lambda: events.is_ready)
-        yield Sender(queues, events, rejections, warnings, 60.0, hold), events
+        yield Sender(queues, events, warnings, 60.0, hold), events
 
 
 def _link(code: int) -> FakeLink:
