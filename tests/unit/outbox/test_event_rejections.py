@@ -198,7 +198,7 @@ def test_what_is_refused_while_its_thread_writes_stays_in_the_file(
         def refused_meanwhile(writer: Writer, store: EventStore, topics: set[str]) -> list[int]:
             if not is_refused.is_set():
                 outbox.reject(event, DENIED)
-                writer._age_at = -math.inf  # the time has come to look for what is through
+                writer._look_at = -math.inf  # the time has come to look for what is through
                 is_refused.set()
             return []
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.core.errors import CameraError
-from edge_sdk.sources import video
+from edge_sdk.sources import opencv, video
 from edge_sdk.sources.location import SourceOptions
 from edge_sdk.sources.opencv import OpenCvCapture
 from edge_sdk.sources.opening import open_source
@@ -36,7 +36,7 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         opened.append(path)
         return open_file(path)
 
-    open_file = video.open_file
+    open_file = opencv.open_file
     monkeypatch.setattr(video, "open_file", counted)
     return opened
 
