@@ -1,16 +1,12 @@
 """MqttConnection: one connection to an MQTT broker, over TCP or websockets, plain or encrypted.
 
-The publisher and `edge-sdk watch` both use it: it connects, subscribes, hands over what comes, sends, and says what the
-broker answered. A connection is made, opened, turned until its phase is `refused` or `lost`, and closed. Each one has a
-paho client of its own, because paho keeps what it could not send: a message above a new broker's limit would be sent
-again and again, and cost the connection each time.
+The publisher and `edge-sdk watch` both use it. A connection is made, opened, turned until its phase is `refused` or
+`lost`, and closed. Each one has a paho client of its own, because paho keeps what it could not send: a message above a
+new broker's limit would be sent again and again, and cost the connection each time.
 
 The thread that owns a connection does the network's work in `turn`, without paho's thread, whose back-off has no jitter
 and which an exception would end unnoticed. The kernel is asked to take few bytes in advance: what it has taken counts
 as sent at QoS 0, and goes before every event and every probe that comes later.
-
-`ProtocolFallback` remembers over connections what a broker understands. What goes next, and what becomes of a message
-that was not acknowledged, is `session`'s matter.
 """
 
 from __future__ import annotations
@@ -90,9 +86,6 @@ _QOS_0_ONLY = (
 class ProtocolFallback:
     """What one broker was found to understand, for as long as its publisher or subscriber lives.
 
-    Args:
-        protocol: the version of MQTT that is tried first.
-
     Attributes:
         protocol: the version that is spoken from now on.
         max_qos: the highest quality of service that the broker takes, of the last will too.
@@ -114,11 +107,7 @@ class ProtocolFallback:
         return _OLD if self._has_fallen_back else ""
 
     def accept(self, reason: ReasonCode) -> str:
-        """Speak more simply from now on, where that is what a broker's refusal asks for.
-
-        Returns:
-            What the broker does not understand, for people; empty where there is nothing simpler to try.
-        """
+        """Speak more simply from now on, where that is what a broker's refusal asks for, and say for people why."""
         if reason.value == _UNSUPPORTED_PROTOCOL and self.is_v5:
             self.protocol, self._has_fallen_back = "3.1.1", True
             return "the broker knows no MQTT 5"

@@ -19,12 +19,9 @@ NOT_AUTHORIZED, QUOTA_EXCEEDED = 0x87, 0x97
 
 
 class Answer(NamedTuple):
-    """The outcome of one published message.
+    """The outcome of one published message: its number, what the broker said against it, and MQTT's reason code.
 
-    Attributes:
-        number: the number that `publish` gave it.
-        complaint: what the broker said against it, for people; empty when it took the message, or only left (QoS 0).
-        code: MQTT's reason code.
+    The complaint is empty when the broker took the message, or it only left (QoS 0).
     """
 
     number: int
@@ -36,13 +33,11 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     """One message that came from the broker.
 
     Attributes:
-        topic: where it was published.
-        payload: its bytes, of anybody's making.
+        payload: of anybody's making.
         retain: whether it is, or was published as, a retained message; with MQTT 3.1.1, and for `watch`, only those
             that were there before the subscription are known.
         response_topic: where its sender wants an answer; empty where that is not said (always with MQTT 3.1.1).
         correlation: what its sender wants in the answer; empty likewise.
-        qos: the quality of service with which it came.
     """
 
     topic: str

@@ -1,15 +1,12 @@
 """MqttPublisher: brings the results of all cameras of a device to a broker, through its absence, refusals and restarts.
 
-The daemon makes one `Publisher` for the process, and of it one `Stream` for each camera: `MqttPublisher` sends to a
+The daemon makes one publisher for the process, and of it one `Stream` for each camera: `MqttPublisher` sends to a
 broker, `json_lines.JsonLinesPublisher` writes lines. A camera's loop puts results and events into its stream, which
 encodes them and leaves them in the queues; the publisher's thread runs a `session.PublishSession`, which sends them.
 Nothing that happens to the network reaches a stream's `put`.
 
     camera's loop -> MqttStream.put -> queues, event outbox -> PublishSession (thread) -> MqttConnection -> broker
                      warn, report_... -> DeviceState         -> RetainedPublisher ^
-
-A `CameraSequence` numbers the results of one camera over all its streams. `NameLock` shows that no other program on
-this machine publishes under a device's name.
 """
 
 from __future__ import annotations
@@ -67,10 +64,10 @@ class StreamStats(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         put: given to `put`.
         queued: waiting.
-        sent: that left: written to the network (QoS 0), answered by the broker (QoS 1), or written as a line.
+        sent: written to the network (QoS 0), answered by the broker (QoS 1), or written as a line.
         acknowledged: that the broker took (QoS 1 only).
         rejected: that the broker answered with a complaint (QoS 1 only).
-        dropped: the oldest, when more were waiting than the outbox holds.
+        dropped: the oldest, when more were waiting than there is room for.
         too_large: above the broker's maximum packet size, not sent.
         limited: left out because more came than `max_per_s` allows.
     """
@@ -93,8 +90,7 @@ class PublisherStats(StreamStats, frozen=True, kw_only=True):
         state: `connecting`, `online`, `refused` (by the broker, or we do not trust it) or `closed`.
         last_error: the latest, for people, also of what was `rejected`; empty when there was none.
         events: what happened to events, which are in no other of these numbers.
-        snapshots_lost: pictures that were put, those that commands asked for too, and that the broker will never have:
-            there was no room while it was away, or it did not take them.
+        snapshots_lost: pictures that the broker will never have: there was no room, or it did not take them.
     """
 
     connects: int
@@ -105,13 +101,7 @@ class PublisherStats(StreamStats, frozen=True, kw_only=True):
 
 
 class LinesStats(msgspec.Struct, frozen=True):
-    """What happened to the lines of all cameras so far.
-
-    Attributes:
-        put: given to `put`.
-        written: written as a whole.
-        dropped: the oldest, when more were waiting than the outbox holds.
-    """
+    """How many lines of all cameras were put, written as a whole, and dropped for want of room, the oldest first."""
 
     put: int
     written: int
@@ -131,7 +121,7 @@ class Stream(Protocol):
 
         Raises:
             BrokenPipeError: nobody reads the lines any more; never over a network.
-            LinesError: an earlier line could not be written; never over a network.
+            LinesError: an earlier line could not be written; likewise.
         """
         ...
 
@@ -177,10 +167,6 @@ class ResultPublisher(Protocol):
     def stream(self, camera: str, encoder: ResultEncoder) -> Stream:
         """Add a camera, or take one over: what its stream before has put goes out, and its numbers go on.
 
-        Args:
-            camera: its name; frames bear the same.
-            encoder: of its bundle, and of no other stream.
-
         Raises:
             UsageError: the name cannot be part of a topic, or the encoder is another device's.
         """
@@ -204,10 +190,10 @@ class ResultPublisher(Protocol):
 
 
 class CameraSequence:
-    """Numbers the results of one camera, for as long as the program runs.
+    """Numbers the results of one camera, for as long as the program runs; one stream at a time holds it.
 
-    One stream at a time holds it. The numbers go on when another stream takes it, whose source may count from 0 again,
-    so that no two results of one run of the program ever bear the same number.
+    No two results of one run of the program bear the same number: the numbers go on when another stream takes the
+    sequence, whose source may count from 0 again.
     """
 
     def __init__(self) -> None:
@@ -362,7 +348,7 @@ def _result_counts(queues: Queues, session: PublishSession, camera: str | None) 
 
 
 class MqttPublisher(ResultPublisher):
-    """Publishes over one MQTT connection from a thread of its own, which starts at once; see `Publisher`.
+    """Publishes over one MQTT connection from a thread of its own, which starts at once.
 
     Args:
         settings: which broker, and who we are there.
@@ -375,9 +361,6 @@ class MqttPublisher(ResultPublisher):
         make_link: makes connections; over the network by default.
         listens_to: topics of what is wanted from the broker.
         receiver: takes what comes there, in this publisher's thread.
-
-    Attributes:
-        topics: of the device.
 
     Raises:
         UsageError: the identity is another device's, or a file of authorities, a certificate or a key cannot be used.
@@ -437,7 +420,7 @@ class MqttPublisher(ResultPublisher):
             return MqttStream(camera, self.topics, encoder, sequence, self._queues, self._session, self._state)
 
     def put_event(self, camera: str, encode: Encode) -> int | None:
-        """Take one event of any camera, whether or not it has a stream; see `MqttStream.put_event`.
+        """Take one event of any camera, whether or not it has a stream; see `EventOutbox.put`.
 
         Raises:
             UsageError: the name cannot be part of a topic.
@@ -492,11 +475,8 @@ class MqttPublisher(ResultPublisher):
     def close(self, timeout_s: float = 5.0, disk_s: float = LAST_COMMIT_S) -> None:
         """Send what waits as far as the time allows, say offline, disconnect; may be called twice.
 
-        Args:
-            timeout_s: seconds; with a dead broker it returns sooner. A thread that is stuck in a name server's silence
-                is left behind, and ends by itself.
-            disk_s: seconds that the disk has for the last events at least, counted from the goodbye; it has the rest of
-                `timeout_s`, too. What it has not taken by then is said.
+        With a dead broker it returns sooner. A thread that is stuck in a name server's silence is left behind, and ends by
+        itself. The disk has `disk_s` for the last events at least, from the goodbye on; what it has not taken then is said.
         """
         until = time.monotonic() + timeout_s
         self._session.finish(timeout_s)
@@ -523,11 +503,8 @@ class NameLock:
     """Shows that no other program on this machine publishes under a device's name at the same broker.
 
     Two such programs would end each other's connection for ever. It is a lock of the kernel's on a file in the state
-    folder, held from its making until `close` or the end of the process. Programs of other machines, or with another
-    state folder, are not seen: the broker alone knows of those. Where no file can be locked, nothing is refused.
-
-    Args:
-        settings: the broker, and the name there.
+    folder, held until `close` or the end of the process. Programs of other machines, or with another state folder, are not
+    seen. Where no file can be locked, nothing is refused.
 
     Raises:
         PublishError: another program holds it.

@@ -41,10 +41,6 @@ class MemoryOutbox:
     One camera alone may fill it. When it is full, the oldest message of the camera that has most in it makes room, so
     that one with no more than its share (a bound over the number of cameras) never loses any to another. Cameras are
     served in turn, each in its own order.
-
-    Args:
-        max_messages: how many wait at most.
-        max_bytes: how many bytes of payload wait at most.
     """
 
     def __init__(self, max_messages: int = 1000, max_bytes: int = 4_000_000) -> None:
@@ -95,11 +91,7 @@ class MemoryOutbox:
             return message
 
     def give_back(self, messages: Sequence[Message]) -> None:
-        """Put messages that were taken, and did not arrive, before their cameras' others; as far as there is room.
-
-        Args:
-            messages: oldest first.
-        """
+        """Put messages that were taken, and did not arrive, back before their cameras' others, oldest first, if there is room."""
         with self._lock:
             for message in reversed(messages):
                 self._add(message).messages.appendleft(message)
@@ -172,11 +164,7 @@ class Queues:
         self._outboxes[message.kind].put(message)
 
     def take(self, *, in_turn: bool = False) -> Message | None:
-        """Take the result or picture that goes out next; None where nothing waits.
-
-        Args:
-            in_turn: no kind waits for all of another.
-        """
+        """Take the result or picture that goes out next, or None; where asked in turn no kind waits for all of another."""
         for limiter in self._limiters.values():
             limiter.release()
         kinds = list(self._outboxes)

@@ -40,13 +40,7 @@ class CameraEntry:
 class DeviceState:
     """The cameras and warnings of one device; each camera's thread writes its entry, the publisher's reads them all.
 
-    Args:
-        identity: who publishes.
-        versions: of the software, by name.
-
-    Attributes:
-        status_version: grows with every change of the status.
-        state_version: grows with every change of the state.
+    Its two versions grow with every change of the status, and of the state.
     """
 
     def __init__(self, identity: Identity, versions: Mapping[str, str]) -> None:
@@ -75,11 +69,7 @@ class DeviceState:
             entry.is_leaving = self._has_leavers = True
 
     def release(self, is_done: Callable[[str], bool]) -> None:
-        """Remove the cameras that are leaving and of which nothing waits any more.
-
-        Args:
-            is_done: tells of a camera whether all its results are on their way.
-        """
+        """Remove the cameras that are leaving, as far as `is_done` says that all their results are on their way."""
         if not self._has_leavers:
             return
         with self._lock:
@@ -92,12 +82,7 @@ class DeviceState:
                 self.state_version += 1
 
     def update(self, entry: CameraEntry, **changes: object) -> bool:
-        """Change a camera's state; return whether that is news.
-
-        Args:
-            entry: of the camera.
-            changes: attributes of `CameraState`.
-        """
+        """Change attributes of a camera's state; return whether that is news."""
         with self._lock:
             state = msgspec.structs.replace(entry.state, **changes)
             if state == entry.state:
@@ -148,11 +133,7 @@ class DeviceState:
 class _Retained:
     """One retained topic, and whether the broker has the latest version of what stands there.
 
-    Args:
-        kind: of its message.
-        topic: where it stands.
-        encode: returns the message's bytes.
-        version: returns something that differs after every change of it; by default that is the bytes.
+    `version` returns something that differs after every change of it; by default that is the message's bytes.
     """
 
     def __init__(
@@ -183,13 +164,7 @@ class _Retained:
 
 
 class RetainedPublisher:
-    """When one device publishes what it says of itself; written by any thread, taken from by the publisher's.
-
-    Args:
-        state: the content of the status and the state.
-        topics: of the device.
-        clock_s: monotonic seconds.
-    """
+    """When one device publishes what it says of itself; written by any thread, taken from by the publisher's."""
 
     def __init__(self, state: DeviceState, topics: Topics, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -248,11 +223,7 @@ class RetainedPublisher:
             return min((retained.wait_s(self._now()) for retained in self._due()), default=math.inf)
 
     def take(self) -> tuple[MessageKind, Message] | None:
-        """Return what is to be published now: status and state first, then telemetry, answers and what else is kept.
-
-        Returns:
-            None where there is nothing.
-        """
+        """Return what is to be published now, if anything: status, state, telemetry, answers, then what else is kept."""
         with self._lock:
             due = next((retained for retained in self._due() if retained.wait_s(self._now()) <= 0), None)
             is_of_device = due in (self._status, self._state)

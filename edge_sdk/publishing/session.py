@@ -104,14 +104,7 @@ class PoisonMessageDetector:
 
 
 class SentCounters(msgspec.Struct):
-    """Messages of one camera, or of all.
-
-    Attributes:
-        sent: that left.
-        acknowledged: of them, that the broker took.
-        rejected: of them, that it complained about.
-        too_large: that were not sent.
-    """
+    """How many messages left, and of them the broker took or rejected; and how many were too large to be sent."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -130,16 +123,6 @@ class PublishWarnings:
     Each connection is looked at when it is up, and once a day while it holds: a certificate that ends soon, a broker
     that knows no MQTT 5. Of what the broker rejects it is said which topic, and what its ACL must allow; what is
     retained is offered again. Of events that are rejected the outbox tells itself.
-
-    Args:
-        topics: the device's own.
-        device_state: what the device says of itself.
-        retained: sends again later what was rejected.
-        on_warning: called with one line for people.
-        clock_s: monotonic seconds.
-
-    Attributes:
-        last_error: what went wrong last, for people.
     """
 
     def __init__(
@@ -241,15 +224,8 @@ _MAX_TRIED = 1000  # events whose tries are counted; a window of them comes agai
 class Sender:
     """What goes next over a connection, what is in flight, and what became of it. Used by the publisher's thread.
 
-    Args:
-        queues: where results and pictures wait.
-        events: where events wait.
-        warnings: are told what is left out, and what is answered of anything but events.
-        stall_s: seconds without an answer, with messages in flight, after which a connection is given up.
-        hold: how long no event is sent after the broker rejected one.
-
-    Attributes:
-        detector: finds the message at which the broker hangs up; while there may be one, messages go one by one.
+    While there may be a message at which the broker hangs up (`detector`), they go one by one. A connection that answers
+    nothing for `stall_s` seconds, with messages in flight, is given up; no event is sent for `hold` after one was rejected.
     """
 
     def __init__(
@@ -438,18 +414,7 @@ _FAREWELL_SHARE = 0.95  # ... the offline message until here, and the rest for t
 
 
 class PublishSession:
-    """Takes messages from their queues to a broker until it is told to finish.
-
-    Args:
-        queues: where results and pictures wait.
-        events: where events wait.
-        device_state: what the device says of itself.
-        topics: where its messages go.
-        make_connection: makes the next connection.
-        backoff: how long to wait before it.
-        on_state: called with a new state, and a detail for people.
-        on_warning: called with a line for people where something is not wrong yet.
-        stall_s: seconds without an answer, with messages in flight, after which a connection is given up.
+    """Takes messages from their queues to a broker until it is told to finish; see `MqttPublisher` for what it is given.
 
     Attributes:
         retained: what the device says of itself, with answers and what is retained beside status and state.
