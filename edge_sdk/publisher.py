@@ -37,13 +37,6 @@ class Publisher:
     """A `Sink` and an `EventSink` of all cameras of one device, made by `open`.
 
     Events may be put by any thread, the results of one camera by one thread at a time.
-
-    Args:
-        publisher: sends to the broker.
-        events: where events wait.
-        encoders: of the results of each camera, by its name.
-        identity: who publishes.
-        name: shows that no other program publishes as this device; released at the end.
     """
 
     def __init__(

@@ -79,10 +79,7 @@ class DiskTroubleError(Exception):
 def open_store(path: Path, settings: OutboxSettings, damage: str = "") -> EventStore:
     """Open the file, or where it is damaged a new one with all that can be read of it; its state tells so.
 
-    Args:
-        path: the file.
-        settings: its bound, and whether what is above its folder may be made.
-        damage: what is known to be wrong with it; empty where that is to be found out.
+    What is known to be wrong with it (`damage`) need not be found out.
 
     Raises:
         DiskTroubleError: neither is possible now; it may be later.
@@ -324,15 +321,9 @@ def _number_of(aside: Path) -> int:
 
 
 class _Pages:
-    """Every version of every page of a file and its log, whatever became of them.
+    """Every version of every page of a file and its log, of which either may be missing, whatever became of them.
 
     A place is the index of a page in the file, or -1 minus the index of a frame in the log.
-
-    Args:
-        path: the file, which nobody writes to meanwhile; it or its log may be missing.
-
-    Attributes:
-        has_file: whether there is a file that is not empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -358,11 +349,7 @@ class _Pages:
         return place + 1 if place >= 0 else int.from_bytes(self._log[start : start + 4], "big")
 
     def frames_committed(self) -> tuple[int, int]:
-        """Count the frames up to the last one that ends a commit.
-
-        Returns:
-            The count of those before the first damaged one, which is what SQLite finds; the count of all.
-        """
+        """Count the frames up to the last that ends a commit: before the first damaged one, as SQLite does, and all."""
         if not self._frames:
             return 0, 0
         log = np.frombuffer(self._log, np.uint8, _frame_at(self._frames))

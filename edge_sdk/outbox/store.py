@@ -54,13 +54,7 @@ def _is_at(path: Path, file_id: tuple[int, int]) -> bool:
 
 
 class AgeMark(msgspec.Struct, frozen=True):
-    """One moment of the outbox's clock, as the file keeps it.
-
-    Attributes:
-        boot_id: the boot in which it was.
-        since_boot_s: seconds since that boot.
-        age_s: the outbox's time, seconds.
-    """
+    """One moment of the outbox's clock, as the file keeps it: the boot, the seconds since it, and the outbox's time."""
 
     boot_id: str
     since_boot_s: float
@@ -73,12 +67,7 @@ def since_boot_s() -> float:
 
 
 class AgeClock:
-    """The time of one outbox, by which the age of its events is told.
-
-    Args:
-        boot_id: id of the running boot.
-        now_s: seconds since it began.
-    """
+    """The time of one outbox, by which the age of its events is told; `now_s` are the seconds since this boot began."""
 
     def __init__(self, boot_id: str, now_s: Callable[[], float] = since_boot_s) -> None:
         self._boot_id, self._now_s = boot_id, now_s
@@ -194,9 +183,6 @@ class CommitRecord:
 
     It is written after each commit, before anybody is told of it, and never synced: after a power cut it may be older
     than the file, and then says nothing; it never tells of a commit that had not returned.
-
-    Args:
-        path: the file of events.
 
     Raises:
         sqlite3.OperationalError: somebody else has it open.
@@ -373,11 +359,7 @@ class EventStore:
         self._counts.update(event.camera for event in new)
 
     def read_after(self, last_id: int, most: int, most_bytes: int) -> tuple[list[QueuedEvent], int, int]:
-        """Read the next events.
-
-        Returns:
-            The events, by growing ids; the last id that was looked at; how many were damaged, and are left out.
-        """
+        """Read the next events; return them, the last id that was looked at, and how many are damaged and left out."""
         found: list[QueuedEvent] = []
         damaged = 0
         for row in self._sql.execute(f"{_READ} WHERE id > ? ORDER BY id LIMIT ?", (last_id, most)):
@@ -574,7 +556,7 @@ class EventStore:
         self._record.write(sealed)
 
     def _drop(self, camera: str, after: int, condition: str, values: tuple[object, ...]) -> list[int]:
-        """Delete the events that a condition finds, which are all of a camera, or of all, from behind an id on."""
+        """Delete the events that a condition finds: all of a camera, or of all, from behind an id on."""
         with self._committing() as state:
             gone = self._delete(state, condition, values)
             if gone:

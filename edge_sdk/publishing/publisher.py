@@ -475,8 +475,9 @@ class MqttPublisher(ResultPublisher):
     def close(self, timeout_s: float = 5.0, disk_s: float = LAST_COMMIT_S) -> None:
         """Send what waits as far as the time allows, say offline, disconnect; may be called twice.
 
-        With a dead broker it returns sooner. A thread that is stuck in a name server's silence is left behind, and ends by
-        itself. The disk has `disk_s` for the last events at least, from the goodbye on; what it has not taken then is said.
+        With a dead broker it returns sooner. A thread that is stuck in a name server's silence is left behind, and ends
+        by itself. The disk has `disk_s` for the last events at least, from the goodbye on; what it has not taken then
+        is said.
         """
         until = time.monotonic() + timeout_s
         self._session.finish(timeout_s)
@@ -503,8 +504,8 @@ class NameLock:
     """Shows that no other program on this machine publishes under a device's name at the same broker.
 
     Two such programs would end each other's connection for ever. It is a lock of the kernel's on a file in the state
-    folder, held until `close` or the end of the process. Programs of other machines, or with another state folder, are not
-    seen. Where no file can be locked, nothing is refused.
+    folder, held until `close` or the end of the process. Programs of other machines, or with another state folder, are
+    not seen. Where no file can be locked, nothing is refused.
 
     Raises:
         PublishError: another program holds it.

@@ -91,7 +91,7 @@ class MemoryOutbox:
             return message
 
     def give_back(self, messages: Sequence[Message]) -> None:
-        """Put messages that were taken, and did not arrive, back before their cameras' others, oldest first, if there is room."""
+        """Put back messages that were taken, and did not arrive, oldest first, as far as there is room."""
         with self._lock:
             for message in reversed(messages):
                 self._add(message).messages.appendleft(message)
@@ -164,7 +164,7 @@ class Queues:
         self._outboxes[message.kind].put(message)
 
     def take(self, *, in_turn: bool = False) -> Message | None:
-        """Take the result or picture that goes out next, or None; where asked in turn no kind waits for all of another."""
+        """Take the result or picture that goes out next, or None; `in_turn` no kind waits for all of another."""
         for limiter in self._limiters.values():
             limiter.release()
         kinds = list(self._outboxes)

@@ -223,7 +223,7 @@ class RetainedPublisher:
             return min((retained.wait_s(self._now()) for retained in self._due()), default=math.inf)
 
     def take(self) -> tuple[MessageKind, Message] | None:
-        """Return what is to be published now, if anything: status, state, telemetry, answers, then what else is kept."""
+        """Return what is to be published now: status and state first, then telemetry, answers, what else is kept."""
         with self._lock:
             due = next((retained for retained in self._due() if retained.wait_s(self._now()) <= 0), None)
             is_of_device = due in (self._status, self._state)

@@ -224,8 +224,9 @@ _MAX_TRIED = 1000  # events whose tries are counted; a window of them comes agai
 class Sender:
     """What goes next over a connection, what is in flight, and what became of it. Used by the publisher's thread.
 
-    While there may be a message at which the broker hangs up (`detector`), they go one by one. A connection that answers
-    nothing for `stall_s` seconds, with messages in flight, is given up; no event is sent for `hold` after one was rejected.
+    While there may be a message at which the broker hangs up (`detector`), they go one by one. A connection that
+    answers nothing for `stall_s` seconds, with messages in flight, is given up; no event is sent for `hold` after one
+    was rejected.
     """
 
     def __init__(
@@ -414,7 +415,7 @@ _FAREWELL_SHARE = 0.95  # ... the offline message until here, and the rest for t
 
 
 class PublishSession:
-    """Takes messages from their queues to a broker until it is told to finish; see `MqttPublisher` for what it is given.
+    """Takes messages from their queues to a broker until it is told to finish; see `MqttPublisher` for its arguments.
 
     Attributes:
         retained: what the device says of itself, with answers and what is retained beside status and state.

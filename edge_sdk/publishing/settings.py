@@ -1,8 +1,7 @@
 """MqttSettings: which broker, who we are there, and how each kind of message is sent.
 
 `MqttSettings` checks the ranges, and what goes with what; `MqttSettings.parse` reads the broker's URL. The files that
-it names are read by `tls`. A `Secret` is a password on its way from where it is kept to the one place that sends it: it
-is in no repr, no message and no log.
+it names are read by `tls`.
 """
 
 from __future__ import annotations
@@ -115,19 +114,13 @@ class MqttSettings(BrokerSettings, frozen=True, kw_only=True):
     """One broker, and how this device publishes there.
 
     Attributes:
-        host: name or address.
-        port: TCP port.
         tls: encrypt, verify the broker's certificate and its host name.
         websocket_path: where on an HTTP server MQTT is spoken over a websocket; None for MQTT on a port of its own.
-        username: None for an anonymous connection.
-        password: only with a user name.
         key_password: of an encrypted private key.
         site: one level of the topic: where the device stands.
         device: one level of the topic: its name; with the site it is unique at the broker.
         expiry_s: seconds after which a broker drops a result that it could not deliver.
         max_per_s: results a second of one camera; of what is more the newest is kept. None: no limit.
-        events: how events travel: acknowledged (QoS 1), because none may be lost.
-        snapshots: how pictures travel.
         keepalive_s: seconds of silence after which the connection is probed; a dead one is noticed within twice that.
         will_delay_s: seconds that the broker waits for us to come back before it says that we are lost; MQTT 5 only.
 
@@ -222,9 +215,6 @@ def _read_url(url: str) -> dict[str, Any]:
     """Read host, port, tls, websocket_path and username from a URL.
 
     No error repeats the URL: whoever puts a password there writes it into nobody's log.
-
-    Raises:
-        UsageError: it is no URL of a broker, or has a password inside.
     """
     try:
         parts = urlsplit(url)
