@@ -130,7 +130,7 @@ class Stream(Protocol):
         ...
 
     def close(self) -> None:
-        """Take nothing more; the camera is gone once what was put is on its way. Never blocks; may be called twice."""
+        """Take nothing more; what was put goes out all the same. Never blocks; may be called twice."""
         ...
 
     def put_snapshot(self, jpeg: bytes, seq: int) -> None:

@@ -197,10 +197,6 @@ class Queues:
         """Return the counts of results or pictures, of one camera or of all."""
         return self._outboxes[kind].counts(camera)
 
-    def has_of(self, camera: str) -> bool:
-        """Return whether anything of a camera waits."""
-        return any(outbox.counts(camera).queued for outbox in self._outboxes.values())
-
     def limited(self, camera: str | None = None) -> int:
         """Return how many results were left out for their rate, of one camera or of all."""
         return self._limiters["result"].limited(camera)

@@ -30,11 +30,10 @@ _MOST_ANSWERS = 32  # that wait for a broker; a requester does not wait for a hu
 class CameraEntry:
     """What one stream says of its camera; another stream of that camera gets another entry."""
 
-    __slots__ = ("camera", "is_leaving", "model", "state")
+    __slots__ = ("camera", "model", "state")
 
     def __init__(self, camera: str, model: ModelRef, state: CameraState) -> None:
         self.camera, self.model, self.state = camera, model, state
-        self.is_leaving = False
 
 
 class DeviceState:
@@ -49,14 +48,13 @@ class DeviceState:
         self._entries: dict[str, CameraEntry] = {}
         self._warnings: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._has_leavers = False
         self.status_version = self.state_version = 0
 
     def join(self, camera: str, model: ModelRef) -> CameraEntry:
         """Add a camera, or have another model answer for it: of its state only that of its source is kept."""
         with self._lock:
             before = self._entries.get(camera)
-            kept = before.state if before is not None and not before.is_leaving else CameraState()
+            kept = CameraState() if before is None else before.state
             state = CameraState(source=kept.source, trouble=kept.trouble, since=kept.since)
             entry = self._entries[camera] = CameraEntry(camera, model, state)
             self.status_version += 1
@@ -64,20 +62,10 @@ class DeviceState:
             return entry
 
     def leave(self, entry: CameraEntry) -> None:
-        """Have a camera leave, as soon as `release` lets it."""
+        """Remove a camera, unless another stream has it."""
         with self._lock:
-            entry.is_leaving = self._has_leavers = True
-
-    def release(self, is_done: Callable[[str], bool]) -> None:
-        """Remove the cameras that are leaving, as far as `is_done` says that all their results are on their way."""
-        if not self._has_leavers:
-            return
-        with self._lock:
-            gone = [e.camera for e in self._entries.values() if e.is_leaving and is_done(e.camera)]
-            for camera in gone:
-                del self._entries[camera]
-            self._has_leavers = any(e.is_leaving for e in self._entries.values())
-            if gone:
+            if self._entries.get(entry.camera) is entry:
+                del self._entries[entry.camera]
                 self.status_version += 1
                 self.state_version += 1
 

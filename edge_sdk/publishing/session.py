@@ -550,7 +550,6 @@ class PublishSession:
             while self._has_room(connection) and self._sender.send_next(connection):
                 pass
             self._settle(connection)
-            self._release_cameras()
             self._warnings.look_daily(connection)
             if self._deadline is not None and self._may_leave(connection, self._deadline):
                 return True
@@ -562,7 +561,6 @@ class PublishSession:
     def _greet(self, connection: MqttConnection) -> float:
         self.connects += 1
         self._brief += 1
-        self._release_cameras()
         self.retained.begin()
         self._send_own(connection)  # and no more: a broker that sends us away at once is heard out first
         self._report("online", "")
@@ -575,10 +573,6 @@ class PublishSession:
         if found is not None:
             self._sender.send(connection, *found)
         return found is not None
-
-    def _release_cameras(self) -> None:
-        """Take cameras out of the status that have left and of which nothing waits."""
-        self._device_state.release(lambda camera: not self._queues.has_of(camera))
 
     def _may_leave(self, connection: MqttConnection, deadline: float) -> bool:
         now = time.monotonic()
