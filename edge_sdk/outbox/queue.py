@@ -63,35 +63,32 @@ class SequenceNumbers:
     def __init__(self, wall_s: Callable[[], float]) -> None:
         self._wall_s = wall_s
         self._next: dict[str, int] = {}
+        self._given: set[str] = set()  # cameras with numbers of this process
         self._bounds: dict[str, int] = {}  # on disk: no number from here on was given before
-        self._first: dict[str, int] = {}  # of cameras that have put nothing yet
 
     def next(self, camera: str) -> int:
         """Return the number of a camera's next event; it counts as given once `give` is called."""
         number = self._next.get(camera)
-        if number is None:
-            number = self._first.get(camera)
         return self._at_least(0) if number is None else number
 
     def give(self, camera: str, number: int) -> None:
         """Record that an event bears a number; the camera's next one is above it."""
         self._next[camera] = number + 1
+        self._given.add(camera)
 
     def restore(self, bounds: Mapping[str, int], *, is_orderly: bool) -> None:
         """Take over the bounds that a file knows, which are exact where it was closed in an orderly way."""
         self._bounds = dict(bounds)
         for camera, bound in bounds.items():
-            first = bound if is_orderly else self._at_least(bound)
-            self._first[camera] = max(first, self._first.get(camera, 0))
-            if camera in self._next:
-                self._next[camera] = max(self._next[camera], bound)
+            first = bound if is_orderly or camera in self._given else self._at_least(bound)
+            self._next[camera] = max(first, self._next.get(camera, 0))
 
     def due(self) -> dict[str, int]:
         """Return the bounds that the disk must know with the next commit, by camera."""
         return {
-            camera: number + _NUMBERS_AHEAD
-            for camera, number in self._next.items()
-            if number + _NUMBERS_AHEAD // 2 > self._bounds.get(camera, 0)
+            camera: self._next[camera] + _NUMBERS_AHEAD
+            for camera in self._given
+            if self._next[camera] + _NUMBERS_AHEAD // 2 > self._bounds.get(camera, 0)
         }
 
     def save(self, bounds: Mapping[str, int]) -> None:
@@ -100,7 +97,7 @@ class SequenceNumbers:
 
     def final(self) -> dict[str, int]:
         """Return the exact next numbers, for an orderly end."""
-        return {**self._first, **self._next}
+        return dict(self._next)
 
     def _at_least(self, bound: int) -> int:
         return max(bound, int(self._wall_s() * 1_000_000))
