@@ -385,22 +385,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of one bundle's tuning on this machine: which candidates are measured, and how long.
 
     Attributes:
-        promised: what the bundle runs by default, on the providers that are here.
+        promise: what runs without tuning, on the providers that are here, with a core left to camera and broker.
         metric: what quality is.
         ratings: of the variants that may run, by name.
-        providers: the promised ones that this ONNX Runtime has.
+        threads: numbers of threads to try, ascending.
         limits: what has to be kept.
-        cores: the cores here.
         pace: how long one candidate is looked at.
-        seconds: for all of them.
+        seconds: for all of them; choosing and loading the chosen one comes on top.
     """
 
-    promised: Candidate
+    promise: Candidate
     metric: str
     ratings: dict[str, Rating]
-    providers: tuple[str, ...]
+    threads: tuple[int, ...]
     limits: Limits
-    cores: Cores
     pace: Pace
     seconds: float
 
@@ -424,30 +422,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             only_first: whether no other variant than the promised one may run.
             providers: those that a session got here, in order of preference.
             fps: of the camera.
-            seconds: for all candidates; choosing and loading the chosen one comes on top. None: 20, and more for a
-                camera that is so slow that not every variant could be looked at in them.
+            seconds: for all candidates. None: 20, and more for a camera that is so slow that not every variant could
+                be looked at in them.
             cores: the cores here.
         """
-        metric, by_name = ratings(bundle.manifest)
-        promised = msgspec.structs.replace(Candidate.promised(bundle.manifest), providers=tuple(providers))
-        rated = {promised.variant: by_name[promised.variant]} if only_first else by_name
+        metric, rated = ratings(bundle.manifest)
+        promise = _replace(Candidate.promised(bundle.manifest).within(cores), providers=tuple(providers))
+        if only_first:
+            rated = {promise.variant: rated[promise.variant]}
+        threads = thread_counts(cores)
         pace = Pace(budget_ms=limits.budget_ms, fps=fps, window_s=(seconds or SECONDS) / _CANDIDATES)
         return cls(
-            promised=promised,
+            promise=promise,
             metric=metric,
             ratings=rated,
-            providers=promised.providers,
+            threads=threads,
             limits=limits,
-            cores=cores,
             pace=pace,
-            seconds=seconds or max(SECONDS, (len(rated) + len(thread_counts(cores))) * pace.expected_s),
+            seconds=seconds or max(SECONDS, (len(rated) + len(threads)) * pace.expected_s),
         )
-
-    @property
-    def promise(self) -> Candidate:
-        """What runs without tuning, with a core left to camera and broker."""
-        return self.promised.within(self.cores)
 
     def search(self) -> Search:
         """Begin a search."""
-        return Search(self.promise, self.ratings, thread_counts(self.cores), self.limits)
+        return Search(self.promise, self.ratings, self.threads, self.limits)

@@ -74,7 +74,7 @@ class Tuning:
         self._bundle = bundle if variant is None else bundle.with_primary(variant)
         self._variant = None if variant is None else self._bundle.manifest.variants[0].name
         self._limits, self._open = limits, open_stages
-        self._cores = cores or Cores.read()
+        self._cores, self._machine = cores or Cores.read(), TunedMachine.here()
         self._request = Request(digest=bundle.digest, camera=camera, variant=self._variant, limits=limits)
         self._records: Records | None = None
         self.tuned: Tuned | None = None
@@ -208,7 +208,7 @@ class Tuning:
     def _recall(self) -> Record | None:
         if self._records is None:
             return None
-        found = self._records.recall(self._bundle, self._request, TunedMachine.here())
+        found = self._records.recall(self._bundle, self._request, self._machine)
         if isinstance(found, str):
             _log.info(f"tuning anew: {found}")
             return None
@@ -217,7 +217,7 @@ class Tuning:
     def _remember(self, tuned: Tuned) -> None:
         self.tuned = tuned
         if self._records is not None:
-            self._records.remember(self._request, TunedMachine.here(), tuned)
+            self._records.remember(self._request, self._machine, tuned)
 
 
 def _running(stages: Stages) -> Candidate:

@@ -183,28 +183,6 @@ def test_where_nothing_can_be_measured_nothing_is_held_either(tmp_path: Path) ->
     assert board.alive() == [candidate("int8.8x8")]
 
 
-@pytest.mark.parametrize(("usable", "restarts"), [((2, 2, 1), 1), ((2, 1, 2, 1, 2, 1), 2)])
-def test_cores_that_come_or_go_are_noticed(tmp_path: Path, usable: tuple[int, ...], restarts: int) -> None:
-    board = _board(tmp_path, usable=usable)
-    board.run()
-    assert len(board.lines) == restarts
-    assert board.lines[0] == "cores that may be used: 1 now, 2 before; tuning anew"
-    assert board.outcome[0][0].chosen.candidate.variant == "fp32"
-    if restarts == 1:
-        assert not [m for m in board.outcome[0][0].measured if m.candidate.intra_op_num_threads > 1]
-
-
-def test_cores_that_went_after_the_last_candidate_are_noticed_too(tmp_path: Path) -> None:
-    calm = _board(tmp_path / "calm")
-    calm.run()
-    loads = sum(m.candidate != candidate("int8") for m in calm.outcome[0][0].measured)
-    board = _board(tmp_path / "late", usable=[2] * (loads + 1) + [1])
-    board.run()
-    assert len(board.lines) == 1
-    [tuned] = board.remembered
-    assert not [m for m in tuned.measured if m.candidate.intra_op_num_threads > 1]
-
-
 def test_a_disk_that_takes_nothing_takes_nothing_away(tmp_path: Path) -> None:
     board = _board(tmp_path, disk_is_full=True)
     board.run()
