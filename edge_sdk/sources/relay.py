@@ -237,6 +237,7 @@ class Relay:
         address: of the camera; another one after a redirect that is allowed.
         authority: host and port at which FFmpeg finds the relay.
         scheme: in which FFmpeg speaks to it, `rtsp` or `http`.
+        on_connection: called when FFmpeg has connected.
         trouble: why the relay ended a connection; None: it ended none.
         status: of the camera's last answer; 0: it was none of RTSP or HTTP, None: it did not answer.
 
@@ -246,6 +247,7 @@ class Relay:
 
     def __init__(self, address: SourceAddress, options: SourceOptions) -> None:
         self.address, self._options = address, options
+        self.on_connection: Callable[[], None] = lambda: None
         self.scheme = address.scheme.removesuffix("s")
         self.trouble: CameraError | None = None
         self.status: int | None = None
@@ -321,6 +323,7 @@ class Relay:
         with contextlib.suppress(OSError), self._listener:  # until it is closed
             while True:
                 connection, _ = self._listener.accept()
+                self.on_connection()
                 camera, self._first = self._first, None
                 try:
                     if sum(map(threading.Thread.is_alive, self._threads)) > _MAX:

@@ -337,7 +337,7 @@ def test_fifty_openings_leave_nothing(monkeypatch: pytest.MonkeyPatch, location:
     script = put_in_place(monkeypatch, *["ff"] * 50)
     reopen = opener_of(location, None, _OPTIONS)
     threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
-    with closing(LiveSource("again", None, reopen, uniform=lambda: 0.0)) as source:
+    with closing(LiveSource("again", None, reopen, uniform=lambda _low, _high: 0.0)) as source:
         until(lambda: script.openings > 50)
         source.latest(0)
         _gives_frames(source)
