@@ -226,10 +226,6 @@ class Bundle:
     def check_device(self, machine: str, onnxruntime_version: str) -> None:
         """Refuse a device that cannot keep the bundle's promise.
 
-        Args:
-            machine: `platform.machine()` here.
-            onnxruntime_version: installed here.
-
         Raises:
             IncompatibleError: another machine, or an ONNX Runtime outside the promised range.
         """

@@ -111,10 +111,6 @@ def state_folder() -> Path:
 def write_record(path: Path, data: bytes) -> None:
     """Write a record so that readers find the old one or the new one, never a half, whoever else writes.
 
-    Args:
-        path: of the record; its folder is made where it is missing.
-        data: all of it.
-
     Raises:
         OutputError: it cannot be written; what was there before still is.
     """

@@ -47,11 +47,7 @@ class Cores(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> Cores:
-        """Read the cores of this machine.
-
-        Args:
-            root: the folder that holds `proc` and `sys`; another one in tests.
-        """
+        """Read the cores of this machine."""
         cpus = root / _CPUS
         online = _listed(system_text(cpus / "online")) or set(range(os.cpu_count() or 1))
         mask = _mask(root) & online or online
@@ -149,11 +145,7 @@ class Cpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> Cpu:
-        """Read the processor of this machine.
-
-        Args:
-            root: the folder that holds `proc`; another one in tests.
-        """
+        """Read the processor of this machine."""
         board = system_text(root / "proc/device-tree/model").strip("\0").strip()
         kinds = _kinds(system_text(root / "proc/cpuinfo"))
         said = msgspec.json.encode((board, platform.machine(), kinds))
@@ -236,9 +228,6 @@ _GIVEN_BACK = ("inactive_file", "slab_reclaimable")
 
 def free_bytes(root: Path = Path("/")) -> int | None:
     """Return the memory that is free for this process: the machine's, or its control group's where that is less.
-
-    Args:
-        root: the folder that holds `proc` and `sys`; another one in tests.
 
     Returns:
         Bytes; None where the machine does not say it.

@@ -49,11 +49,7 @@ class BoardState(msgspec.Struct, frozen=True):
 
 
 def read_board(root: Path = _ROOT) -> BoardState:
-    """Read what the files say now.
-
-    Args:
-        root: where /sys is.
-    """
+    """Read what the files say now."""
     zones = list(_zones(root))
     voltages = list(_voltages(root))
     low = [_FIRMWARE_BITS[_UNDER_VOLTAGE]] if any(voltages) else []
@@ -69,9 +65,6 @@ def read_board(root: Path = _ROOT) -> BoardState:
 
 class BoardWatch:
     """Reads the board's state once a second, in a thread of its own.
-
-    Args:
-        root: where /sys is.
 
     Attributes:
         state: the latest; reading it costs nothing.

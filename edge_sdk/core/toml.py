@@ -162,12 +162,7 @@ def read_document(path: Path, error: type[EdgeError], *, see: str = "") -> dict[
 
 
 def problems(document: object, schema: type[msgspec.Struct]) -> Iterator[Problem]:
-    """Find everything that is wrong with a document, in its order; the next one is looked for when it is asked for.
-
-    Args:
-        document: as TOML or JSON gave it.
-        schema: a Struct with `forbid_unknown_fields`, as are those inside it.
-    """
+    """Find everything that is wrong with a document, in its order; the next one is looked for when it is asked for."""
     kind = _kind_of(schema)
     return _problems(kind, document, _Place((), "", "", kind))
 
@@ -289,10 +284,7 @@ class _Place(NamedTuple):
     """The position in a document that the check has reached.
 
     Attributes:
-        path: the keys and places in lists that lead here.
         entry: the innermost table with a name that is in a list, such as `cameras[1] ("gate")`; empty without one.
-        key: the dotted key, in that table.
-        schema: of the whole document.
     """
 
     path: tuple[str | int, ...]

@@ -207,12 +207,7 @@ class Shortfalls:
         self._said: set[tuple[str, str]] = set()
 
     def tell(self, variant: str, providers: Providers) -> None:
-        """Say which of a session's shortfalls were not said yet.
-
-        Args:
-            variant: whose session it is.
-            providers: of the session.
-        """
+        """Say which of a session's shortfalls were not said yet."""
         new = [line for line in providers.shortfalls() if (variant, line) not in self._said]
         self._said.update((variant, line) for line in new)
         if new:

@@ -104,8 +104,6 @@ class TrialJob(msgspec.Struct, frozen=True):
         bundle: its folder, an absolute path, as the file system has it: a name may be no text.
         digest: what was verified; another bundle there is refused.
         signed: whether that was by a trusted key.
-        variant: which of its models.
-        settings: with which; None for those that it promises.
         limits: to take up before anything of it is read.
     """
 
@@ -134,15 +132,7 @@ _MAX = 64  # records that are kept; each has less than a kilobyte
 
 
 class TrialRecord(msgspec.Struct, frozen=True):
-    """What was tried, and where; whatever differs in anything here is tried again.
-
-    Attributes:
-        bundle: digest.
-        variant: name of the model.
-        settings: with which it was run.
-        edge_sdk, onnxruntime: versions.
-        cpu: digest of its kinds of cores.
-    """
+    """What was tried, and where; whatever differs in anything here is tried again."""
 
     bundle: str
     variant: str

@@ -33,11 +33,6 @@ _EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MAX_READ_PX /
 class ImageFiles(PicturesInTurn):
     """Image files, sorted by name; those that cannot be read are left out and counted.
 
-    Args:
-        path: a folder, or one image.
-        camera: the stream's name.
-        options: rotation and repetition.
-
     Raises:
         CameraError: no image there, none that can be read, or no file can be read at present.
     """
@@ -163,11 +158,7 @@ class Pattern:
 
 
 def pattern_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Pattern]:
-    """Return what opens `pattern:1280x720@30`; what the location does not say, the options or a default do.
-
-    Raises:
-        CameraError: it is not written like that, or out of range.
-    """
+    """Return what opens `pattern:1280x720@30`; what the location does not say, the options or a default do."""
     size_wh, fps = pattern_of(location)
     fps = fps or options.fps or _DEFAULT_FPS
     if fps < PATTERN_SLOWEST_FPS:

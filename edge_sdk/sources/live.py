@@ -32,8 +32,6 @@ class FrameBacklog:
 
     Args:
         since_ns: monotonic nanoseconds at which the opening began, and so the buffering; None: nothing was buffered.
-        fps: frames a second.
-        comes_with_next: see `Capture`.
     """
 
     def __init__(self, since_ns: int | None, fps: float, *, comes_with_next: bool = False) -> None:
@@ -77,11 +75,7 @@ _TOLERANCE = 0.1
 
 
 class Rate:
-    """Measures how many frames a second a camera really gives.
-
-    Args:
-        stated_fps: what the camera promises.
-    """
+    """Measures how many frames a second a camera really gives."""
 
     def __init__(self, stated_fps: float) -> None:
         self._fps = self._stated_fps = stated_fps
@@ -119,12 +113,9 @@ class LiveSource(OpenedSource):
     """A camera or stream as a source.
 
     Args:
-        camera: the stream's name.
         first: the opened capture; None: it is opened, however long that takes, by the reading thread.
         reopen: opens another one, or raises a CameraError that says why not, in a few words.
-        uniform: a random number between two others, for the jitter.
         read_timeout_s: seconds after which the capture itself gives up; a second later a driver is said to hang.
-        rotate: degrees clockwise by which every picture is turned.
     """
 
     def __init__(

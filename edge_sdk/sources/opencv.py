@@ -141,9 +141,6 @@ class OpenCvCapture:
     """A `cv2.VideoCapture` as a `Capture`.
 
     Args:
-        capture: opened.
-        buffered_since_ns: see `Capture`.
-        remarks: see `Capture`.
         on_release: called after it was released.
     """
 
@@ -247,9 +244,6 @@ def _limit_ffmpeg() -> None:
 
     OpenCV hands FFmpeg's own `max_pixels` on to no decoder, so that half a megabyte of H.264 took 5 GB. Where OpenCV
     loads FFmpeg as a plugin, or holds a copy of it that shows no symbols, nothing is limited.
-
-    Raises:
-        OSError: no file can be opened at present.
     """
     here = Path(cv2.__file__)
     for file in [here] if here.suffix == ".so" else sorted(here.parent.glob("*.so")):
@@ -378,11 +372,7 @@ def open_stream(url: str, options: SourceOptions = AS_IT_COMES) -> OpenCvCapture
 
 
 def stream_opener(location: str, password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
-    """Return what opens an RTSP or HTTP URL with the password of its user.
-
-    Raises:
-        ConfigError: a password for a URL without a user name.
-    """
+    """Return what opens an RTSP or HTTP URL with the password of its user."""
     return functools.partial(open_stream, add_password(location, password), options)
 
 
@@ -430,11 +420,7 @@ def open_file(path: str) -> OpenCvCapture | None:
 
 
 def gstreamer_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], OpenCvCapture]:
-    """Return what opens a GStreamer pipeline, which gets an appsink that keeps the newest picture.
-
-    Raises:
-        MissingDependencyError: this OpenCV was built without GStreamer.
-    """
+    """Return what opens a GStreamer pipeline, which gets an appsink that keeps the newest picture."""
     if not has_gstreamer():
         raise MissingDependencyError(
             f"{redact(location)}: this OpenCV was built without GStreamer, as the wheels of the package index are; "

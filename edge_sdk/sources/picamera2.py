@@ -48,11 +48,9 @@ class Picamera:
 
     Args:
         number: which camera, from 0.
-        options: size, rate and time-out.
 
     Raises:
         CameraError: it is not there or does not start; the message says why, and no more.
-        MissingDependencyError: see `load_picamera`.
     """
 
     buffered_since_ns = None
@@ -137,10 +135,6 @@ def _monotonic_ns(sensor_ns: int | None) -> int | None:
 
 
 def picamera_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Picamera]:
-    """Return what opens `picamera2` or `picamera2:1`.
-
-    Raises:
-        MissingDependencyError: see `load_picamera`.
-    """
+    """Return what opens `picamera2` or `picamera2:1`."""
     load_picamera()
     return partial(Picamera, picamera_number(location) or 0, options)

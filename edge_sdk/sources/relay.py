@@ -63,10 +63,6 @@ def _no_answer(options: SourceOptions) -> str:
 def connect(address: SourceAddress, options: SourceOptions) -> socket.socket:
     """Connect to a camera and, for rtsps and https, verify its certificate.
 
-    Args:
-        address: where it is.
-        options: the time-out of an opening, and how the certificate is verified.
-
     Returns:
         A socket that does not block; of TLS a `ssl.SSLSocket` whose handshake is done.
 
@@ -229,10 +225,6 @@ _IS_PLAYLIST = "it is a playlist (HLS), which names other addresses; give that o
 class Relay:
     """Takes FFmpeg's connections, and makes one to the camera for each of them.
 
-    Args:
-        address: of the camera.
-        options: its time-outs, how its certificate is verified and whether it may redirect elsewhere.
-
     Attributes:
         address: of the camera; another one after a redirect that is allowed.
         authority: host and port at which FFmpeg finds the relay.
@@ -383,12 +375,7 @@ class Relay:
 
 
 class _Exchange:
-    """Reads, checks and rewrites what goes through one connection, as far as it must.
-
-    Args:
-        relay: whose connection it is.
-        camera: its IP address.
-    """
+    """Reads, checks and rewrites what goes through one connection, as far as it must."""
 
     def __init__(self, relay: Relay, camera: str) -> None:
         self._relay, self._camera = relay, camera.encode()
@@ -492,14 +479,7 @@ def _name(line: bytes) -> bytes:
 
 
 def stream_trouble(relay: Relay, options: SourceOptions, *, names_user: bool, took_s: float) -> CameraError:
-    """Return why a stream did not open.
-
-    Args:
-        relay: through which it was opened.
-        options: those with which it was opened.
-        names_user: whether it was opened with a user and a password.
-        took_s: seconds until opening it failed.
-    """
+    """Return why a stream did not open."""
     if relay.trouble is not None:
         return relay.trouble
     is_rtsp, status = relay.scheme == "rtsp", relay.status

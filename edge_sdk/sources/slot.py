@@ -30,9 +30,6 @@ _LOOK_S = 0.002
 class Slot:
     """Holds the newest frame: one reader thread puts, one consumer takes.
 
-    Args:
-        camera: the stream's name.
-
     Attributes:
         wanted: set by the first `latest()`, or by `finish()`.
     """
@@ -176,7 +173,6 @@ class OpenedSource:
     A subclass calls this constructor last: it starts the thread.
 
     Args:
-        camera: the stream's name.
         fps: frames a second that the source promises; 25 where it says nothing sensible, 1 for images.
 
     Attributes:

@@ -28,10 +28,6 @@ _COUNT_TOLERANCE = 0.95  # the frame count in a header is often an estimate
 class VideoFile:
     """An opened video file whose first frame was decoded.
 
-    Args:
-        path: the file.
-        options: rotation and repetition.
-
     Attributes:
         capture: stands behind the first frame.
         first: that frame.
@@ -92,10 +88,6 @@ class FrameTimes:
 
     The file says it of each, because the rate may vary; where it does not, or says that time runs backwards, a frame
     comes one period after the one before it.
-
-    Args:
-        position_ms: of the first frame.
-        fps: frames a second.
     """
 
     def __init__(self, position_ms: float, fps: float) -> None:
@@ -120,10 +112,6 @@ class VideoSource(OpenedSource):
 
     The clock starts when the first frame is asked for, so that nothing is lost while a model loads. A reader that
     falls behind leaves frames out, but never the last.
-
-    Args:
-        video: the opened file.
-        camera: the stream's name.
     """
 
     def __init__(self, video: VideoFile, camera: str) -> None:
@@ -171,12 +159,7 @@ class VideoSource(OpenedSource):
 
 
 class EveryFrame(PicturesInTurn):
-    """A video file of which no frame is left out.
-
-    Args:
-        video: the opened file.
-        camera: the stream's name.
-    """
+    """A video file of which no frame is left out."""
 
     def __init__(self, video: VideoFile, camera: str) -> None:
         self._video = video

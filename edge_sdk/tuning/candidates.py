@@ -63,10 +63,6 @@ def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement
     those the one with the higher figure, or the first. Where none has that to spare, the same of those that just meet
     the budget; where none meets both, the least CPU share that meets the budget; where none meets the budget, the
     least p99.
-
-    Args:
-        measured: one or more, in the order of measuring.
-        limits: what has to be kept.
     """
     good = _good(measured, limits)
     if good:
@@ -88,13 +84,7 @@ def choose(measured: Sequence[Measurement], limits: Limits) -> tuple[Measurement
 
 
 def is_within_noise(one: Measurement, measured: Sequence[Measurement], limits: Limits) -> bool:
-    """Whether its figure of quality is lower than the best that may run, and its quality is not, as far as one knows.
-
-    Args:
-        one: of `measured`.
-        measured: all of them.
-        limits: what has to be kept.
-    """
+    """Whether its figure of quality is lower than the best that may run, and its quality is not, as far as known."""
     good = _good(measured, limits)
     return bool(good) and one.rating.rank < good[0].rating.rank and one.rating.is_as_good_as(good[0].rating)
 
@@ -159,8 +149,6 @@ class Search:
     Args:
         promise: what runs without tuning, on the providers that are here in order of preference.
         ratings: of the variants that may run, by name.
-        threads: numbers of threads to try, ascending.
-        limits: what has to be kept.
     """
 
     def __init__(
@@ -386,10 +374,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         promise: what runs without tuning, on the providers that are here, with a core left to camera and broker.
-        metric: what quality is.
         ratings: of the variants that may run, by name.
         threads: numbers of threads to try, ascending.
-        limits: what has to be kept.
         pace: how long one candidate is looked at.
         seconds: for all of them; choosing and loading the chosen one comes on top.
     """

@@ -34,7 +34,6 @@ class Level(msgspec.Struct, frozen=True):
     """One level of degradation: a variant, and how many of the frames it runs on.
 
     Attributes:
-        variant: name of the bundle's model that runs.
         every: of the frames every `every`-th runs, 1 and up; 1.5 are two of three.
         cost: of one run; only ratios between levels mean anything.
     """
@@ -55,10 +54,6 @@ def levels_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Level, ...]:
 
     Below it come its faster variants, the slower first, but none that another one beats in both time and quality; at
     last every second, third and further frame of the fastest.
-
-    Args:
-        manifest: of the bundle, led by the variant that shall run.
-        fixed: this variant and no other.
     """
     costs = _costs(manifest.variants)
     _, rated = ratings(manifest)
@@ -168,7 +163,6 @@ class Move(msgspec.Struct, frozen=True):
     """A step to the next level.
 
     Attributes:
-        level: where to.
         reason: why, with its numbers, for people.
     """
 

@@ -39,7 +39,6 @@ class LiveTuner:
     """A supervisor of the loop that tunes while it runs.
 
     Args:
-        plan: what to measure, and for how long.
         home: what runs now, and its stages; they give the results while candidates load.
         open_stages: loads and proves a candidate; called beside the loop, and may raise.
         load_limit_s: seconds after which a load is given up, and tuning with it; a trial that comes before it counts.

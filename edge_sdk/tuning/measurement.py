@@ -34,9 +34,6 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     Only what makes a difference in speed: a record of it is read from a disk, and must not name files to write.
 
     Attributes:
-        variant: name of the bundle's model.
-        providers: execution providers in order of preference.
-        intra_op_num_threads: threads inside one operator.
         inter_op_num_threads: parts of the graph that run at once, where providers share it.
         allow_spinning: whether threads spin while they wait for each other within a run.
         arena: whether freed memory of tensors is kept for the next ones.
@@ -95,7 +92,6 @@ class Measurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """How fast a candidate was, on frames that came at the camera's pace.
 
     Attributes:
-        candidate: what ran.
         quality: as the bundle promises it, 0-1; None where nobody measured it.
         like_reference: whether the build's images do not tell that apart from the reference's.
         p50_ms, p99_ms: prepare + run + decode. Of some fifty frames the p99 is all but the slowest.
@@ -123,14 +119,11 @@ class Timed:
     """Stages that note how long each frame took.
 
     Args:
-        stages: what is measured.
         fallback: what gives the result where they fail; None lets the error through.
-        clock_ns: monotonic nanoseconds.
         room: the most durations that are kept; later ones are counted no more.
         on_fallback: called before `fallback` gives a result.
 
     Attributes:
-        count: durations so far.
         failure: what the stages raised last.
     """
 
@@ -206,7 +199,6 @@ class Pace(msgspec.Struct, frozen=True):
 
     Attributes:
         budget_ms: capture to outbox.
-        fps: of the camera.
         window_s: how long a candidate is measured.
     """
 
@@ -239,9 +231,6 @@ class Window:
     """Measures one candidate while its frames run.
 
     Args:
-        candidate: what runs.
-        timed: its stages with a clock.
-        pace: how long to look.
         now_ns, cpu_ns: the time and the process's CPU time, in nanoseconds.
     """
 
@@ -312,8 +301,6 @@ class PacedImage:
 
     Args:
         image: uint8 (H, W, 3), BGR.
-        fps: frames a second.
-        camera: the stream's name.
     """
 
     ended = False

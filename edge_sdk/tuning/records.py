@@ -31,7 +31,6 @@ class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         cpu: its kinds of cores.
         logical, physical, allowed: cores; see `Cores`.
         memory_gib: its memory, rounded up to a power of two: kernels and graphics take different bites of it.
-        onnxruntime: version.
         providers: execution providers that it was built with.
     """
 
@@ -45,11 +44,7 @@ class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def here(cls, root: Path = Path("/")) -> TunedMachine:
-        """Read what this machine is.
-
-        Args:
-            root: the folder that holds `proc` and `sys`; another one in tests.
-        """
+        """Read what this machine is."""
         cores = Cores.read(root)
         return cls(
             Cpu.read(root),
@@ -100,10 +95,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The question that a tuning answers: bundle, camera, variant and limits.
 
     Attributes:
-        digest: of the bundle.
         camera: the stream's name: its pictures' size and its other load are measured too.
         variant: the only one that may run; None for any.
-        limits: what has to be kept.
     """
 
     digest: str
@@ -121,11 +114,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What tuning came to, and for what it was measured.
 
     Attributes:
-        schema_version: of this schema.
-        request: what was asked for.
         machine: where it was measured.
         at: when, RFC 3339, UTC.
-        tuned: what came out.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -136,11 +126,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Records:
-    """The records of tuning of one device.
-
-    Args:
-        folder: where they are; it need not exist.
-    """
+    """The records of tuning of one device."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

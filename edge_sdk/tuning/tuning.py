@@ -47,12 +47,7 @@ class Tuning:
     """Tuning of one bundle on one camera.
 
     Args:
-        bundle: verified.
-        limits: what has to be kept.
-        camera: the stream's name.
         variant: the only one that may run; None for any.
-        open_stages: loads a candidate.
-        cores: the cores here; read by default.
 
     Raises:
         UsageError: the bundle has no such variant.
@@ -109,19 +104,11 @@ class Tuning:
         return stages
 
     def open_promised(self) -> Stages:
-        """Load and prove what the bundle promises by default, with a core left to camera and broker.
-
-        Raises:
-            EdgeError: when it cannot be loaded, read or trusted here.
-        """
+        """Load and prove what the bundle promises by default, with a core left to camera and broker."""
         return self._open(self._bundle, self._promise)
 
     def open_variant(self, variant: str) -> Stages:
-        """Load one of the bundle's models with the settings that served it best here, or else those that were chosen.
-
-        Raises:
-            EdgeError: when it cannot be loaded, read or trusted here.
-        """
+        """Load one of the bundle's models with the settings that served it best here, or those that were chosen."""
         return self._open(self._bundle, self.candidate_of(variant))
 
     def holds_for(self, fps: float) -> bool:
