@@ -157,7 +157,7 @@ def _verifying(settings: PipelineSettings) -> BackgroundTask[Bundle]:
     from edge_sdk.bundle.bundle import Bundle
 
     keys = settings.trusted_keys
-    return BackgroundTask(lambda: Bundle.open(settings.bundle, keys, keeps_model=True), "edge-verify")
+    return BackgroundTask(lambda: Bundle.open(settings.bundle, keys), "edge-verify")
 
 
 def _beginning(first: PipelineSettings, loading: Loading | None) -> Begin:

@@ -129,3 +129,11 @@ def write_record(path: Path, data: bytes) -> None:
             raise
     except OSError as cause:
         raise OutputError(f"{path}: cannot be written: {cause.strerror or cause}") from cause
+
+
+def forget_oldest(folder: Path, most: int) -> None:
+    """Remove all but the newest files of a folder of records."""
+    with contextlib.suppress(OSError):  # another process tidies up too
+        newest_first = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in newest_first[most:]:
+            path.unlink()

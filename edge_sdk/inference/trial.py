@@ -36,7 +36,7 @@ from edge_sdk.core.errors import (
     is_out_of_memory,
     says_out_of_memory,
 )
-from edge_sdk.core.files import read_regular, state_folder, write_record
+from edge_sdk.core.files import forget_oldest, read_regular, state_folder, write_record
 from edge_sdk.core.machine import Cpu, free_bytes
 from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.inference.settings import SessionSettings
@@ -163,10 +163,7 @@ class TrialRecord(msgspec.Struct, frozen=True):
         """
         path = self._path()
         write_record(path, msgspec.json.encode(self))
-        with contextlib.suppress(OSError):  # another process tidies up too
-            records = sorted(path.parent.glob("*.json"), key=lambda record: record.stat().st_mtime, reverse=True)
-            for old in records[_MAX:]:
-                old.unlink()
+        forget_oldest(path.parent, _MAX)
 
     def _path(self) -> Path:
         name = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:32]
@@ -207,7 +204,6 @@ def _warn_once(line: str) -> None:
 
 def prove_here(
     bundle: Bundle,
-    variant: str | None = None,
     *,
     settings: SessionSettings | None = None,
     seconds: float = TRIAL_S,
@@ -219,8 +215,7 @@ def prove_here(
     What crashes, hangs or takes all memory does it there. May be called from any thread; it waits.
 
     Args:
-        bundle: verified.
-        variant: which of its models, by name or file; the one in front by default.
+        bundle: verified; the variant in front is tried.
         settings: with which it will run; those that the bundle promises by default.
         seconds: how long it may take; 0: nothing is tried.
         is_stopped: asked while waiting.
@@ -235,22 +230,20 @@ def prove_here(
         ModelError: the model's outputs are not those of its labels and decoder.
         MissingDependencyError: it needs operators of a package that is not installed.
         SessionError: no process can be started at present.
-        UsageError: it has no such variant.
     """
     if seconds == 0:
         return True
-    chosen = bundle if variant is None else bundle.with_primary(variant)
-    proof = TrialRecord.of(chosen, settings)
+    proof = TrialRecord.of(bundle, settings)
     if proof.is_known():
         return True
-    limits = TrialLimits.here(chosen.manifest.memory_mb, seconds)
-    job = TrialJob(os.fsencode(chosen.path.absolute()), chosen.digest, chosen.signed, proof.variant, settings, limits)
-    where = f"{chosen.path / chosen.manifest.variants[0].file}"
+    limits = TrialLimits.here(bundle.manifest.memory_mb, seconds)
+    job = TrialJob(os.fsencode(bundle.path.absolute()), bundle.digest, bundle.signed, proof.variant, settings, limits)
+    where = f"{bundle.path / bundle.manifest.variants[0].file}"
     verdict = _run(job, where, is_stopped, beside=beside)
     if verdict is None:
         return False
     if verdict.kind == "memory":
-        raise _wants_memory(where, chosen.manifest.memory_mb, limits)
+        raise _wants_memory(where, bundle.manifest.memory_mb, limits)
     if verdict.kind == "run":
         raise IncompatibleError(verdict.why)
     if verdict.kind != "sound":

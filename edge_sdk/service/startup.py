@@ -67,10 +67,7 @@ class Loading:
         self.budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
 
         def load() -> ModelSelector:
-            try:
-                return ModelSelector(settings, bundle, session, self.budget_ms, stop.is_asked, shared)
-            finally:
-                bundle.forget_kept()  # another variant may be the first to run
+            return ModelSelector(settings, bundle, session, self.budget_ms, stop.is_asked, shared)
 
         self.selector = BackgroundTask(load, "edge-model")
 

@@ -24,7 +24,7 @@ from edge_sdk.sources.location import (
     pattern_of,
     redact,
 )
-from edge_sdk.sources.opencv import MAX_READ_PX, decode, set_up_opencv, turned
+from edge_sdk.sources.opencv import MAX_READ_PX, Capture, decode, set_up_opencv, turned
 from edge_sdk.sources.slot import PicturesInTurn, Slot
 
 _EXPECTED = f"expected whole JPEG, PNG, BMP, WebP or PPM files of {MAX_READ_PX / 1e6:.1f} million pixels at most"
@@ -102,17 +102,15 @@ _DARK, _LIGHT = 16, 235
 _SQUARE_BGR = (40, 160, 240)
 
 
-class Pattern:
-    """A test pattern as a `Capture`: drawn pictures at a steady pace.
+class Pattern(Capture):
+    """A test pattern: drawn pictures at a steady pace.
 
     Args:
         size_wh: pixels.
         fps: frames a second, 1 or more.
     """
 
-    buffered_since_ns = None
-    comes_with_next = False
-    remarks: tuple[str, ...] = ()
+    stamp_ns: int
 
     def __init__(self, size_wh: tuple[int, int], fps: float) -> None:
         self.fps = fps
@@ -122,22 +120,17 @@ class Pattern:
         self._row = np.zeros(size_wh[0], np.uint8)
         self._period_ns = round(1e9 / fps)
         self._number = -1
-        self._due_ns = time.monotonic_ns() - self._period_ns
+        self.stamp_ns = time.monotonic_ns() - self._period_ns  # when the grabbed frame was due
         self._square_px = max(1, min(size_wh) // 6)
-
-    @property
-    def stamp_ns(self) -> int:
-        """Monotonic nanoseconds at which the grabbed frame was due."""
-        return self._due_ns
 
     def grab(self) -> bool:
         """Wait for the next frame; those whose time went by meanwhile are left out, as a camera does."""
         now_ns = time.monotonic_ns()
-        behind = max(0, now_ns - self._due_ns) // self._period_ns
+        behind = max(0, now_ns - self.stamp_ns) // self._period_ns
         step = max(1, behind)
         self._number += step
-        self._due_ns += step * self._period_ns
-        time.sleep(max(0, self._due_ns - now_ns) / 1e9)
+        self.stamp_ns += step * self._period_ns
+        time.sleep(max(0, self.stamp_ns - now_ns) / 1e9)
         return True
 
     def retrieve_into(self, buffer: Image) -> Image:
@@ -153,8 +146,22 @@ class Pattern:
         image[top : top + side, left : left + side] = _SQUARE_BGR
         return image
 
-    def release(self) -> None:
-        """Do nothing: a pattern holds nothing."""
+
+class StillPicture(Pattern):
+    """The same picture at a steady pace.
+
+    Args:
+        image: uint8 (H, W, 3), BGR.
+        fps: frames a second.
+    """
+
+    def __init__(self, image: Image, fps: float) -> None:
+        super().__init__((image.shape[1], image.shape[0]), fps)
+        self._image = image
+
+    def retrieve_into(self, buffer: Image) -> Image:
+        """Return the picture itself."""
+        return self._image
 
 
 def pattern_opener(location: str, _password: str | None, options: SourceOptions) -> Callable[[], Pattern]:

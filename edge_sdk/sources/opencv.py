@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 
@@ -104,47 +104,45 @@ _MAX_BYTES = 3 * (MAX_SENT_PX + (1 << 20))  # BGR, and rows that are aligned
 _OPENCV_SILENT = 0  # LOG_LEVEL_SILENT
 
 
-class Capture(Protocol):
-    """An opened camera, stream or file: grab a frame, then decode it."""
+class Capture:
+    """An opened camera, stream or file: grab a frame, then decode it.
 
-    @property
-    def buffered_since_ns(self) -> int | None:
-        """Monotonic nanoseconds since when frames were buffered before the first grab; None where none are."""
+    Attributes:
+        fps: frames a second; 25 where the source says nothing sensible.
+        buffered_since_ns: monotonic nanoseconds since when frames were buffered before the first grab; None where none
+            are.
+        comes_with_next: whether a frame is returned only when the next one begins to arrive.
+        stamp_ns: monotonic nanoseconds at which the sensor took the grabbed frame; None where it does not say.
+        remarks: one line for each option that the source did not grant.
+    """
 
-    @property
-    def comes_with_next(self) -> bool:
-        """Whether a frame is returned only when the next one begins to arrive."""
-
-    @property
-    def fps(self) -> float:
-        """Frames a second; 25 where the source says nothing sensible."""
-
-    @property
-    def stamp_ns(self) -> int | None:
-        """Monotonic nanoseconds at which the sensor took the grabbed frame; None where it does not say."""
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """One line for each option that the source did not grant."""
+    fps: float
+    buffered_since_ns: int | None = None
+    comes_with_next = False
+    stamp_ns: int | None = None
+    remarks: tuple[str, ...] = ()
 
     def grab(self) -> bool:
-        """Wait for the next frame; False when there is none."""
+        """Wait for the next frame; False when there is none within the read time-out."""
+        raise NotImplementedError
 
     def retrieve_into(self, buffer: Image) -> Image | None:
         """Decode the grabbed frame into `buffer`, or into a new array where the size differs; None: unreadable."""
+        raise NotImplementedError
 
     def release(self) -> None:
         """Give everything back."""
 
 
-class OpenCvCapture:
+class OpenCvCapture(Capture):
     """A `cv2.VideoCapture` as a `Capture`.
 
     Args:
+        capture: opened.
+        buffered_since_ns: of a stream; but of JPEGs its frames come with the next one.
+        remarks: see `Capture`.
         on_release: called after it was released.
     """
-
-    stamp_ns = None
 
     def __init__(
         self,
@@ -154,8 +152,9 @@ class OpenCvCapture:
         on_release: Callable[[], None] = lambda: None,
     ) -> None:
         self._capture, self._on_release = capture, on_release
-        self.buffered_since_ns = buffered_since_ns
-        self.remarks = remarks
+        self.fps = plausible_fps(capture.get(cv2.CAP_PROP_FPS))
+        self.buffered_since_ns, self.remarks = buffered_since_ns, remarks
+        self.comes_with_next = buffered_since_ns is not None
 
     def grab(self) -> bool:
         """Wait for the next frame; False when there is none within the read time-out."""
@@ -178,16 +177,6 @@ class OpenCvCapture:
         """Give everything back."""
         self._capture.release()
         self._on_release()
-
-    @property
-    def comes_with_next(self) -> bool:
-        """Whether a frame is returned only when the next one begins to arrive: of each stream but those of JPEGs."""
-        return self.buffered_since_ns is not None
-
-    @property
-    def fps(self) -> float:
-        """Frames a second; 25 where the source says nothing sensible."""
-        return plausible_fps(self._capture.get(cv2.CAP_PROP_FPS))
 
     @property
     def excess(self) -> str:
@@ -215,10 +204,11 @@ class JpegCapture(OpenCvCapture):
     another one. So FFmpeg only fetches, and the JPEGs are decoded here: .1 ms more for 1280x720 (docs/adr/0039).
     """
 
-    @property
-    def comes_with_next(self) -> bool:
-        """See `Capture`: where a JPEG ends, it says itself."""
-        return False
+    def __init__(
+        self, capture: cv2.VideoCapture, buffered_since_ns: int | None, *, on_release: Callable[[], None]
+    ) -> None:
+        super().__init__(capture, buffered_since_ns, on_release=on_release)
+        self.comes_with_next = False  # where a JPEG ends, it says itself
 
     def retrieve_into(self, buffer: Image) -> Image | None:
         """Decode the grabbed frame, into a new array, which is all that OpenCV can do; None: unreadable."""

@@ -1,13 +1,11 @@
 """Measuring one candidate on the frames of a running loop.
 
 A `Candidate` is a variant of a bundle with settings; `Timed` puts a clock around its stages, `Window` says when enough
-frames were measured, and a `Measurement` is what came out. `PacedImage` is a camera that delivers one picture at a
-constant rate, for tuning without a camera. Nothing here reads a clock of its own but `PacedImage`.
+frames were measured, and a `Measurement` is what came out. Nothing here reads a clock of its own.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Annotated
 
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 from edge_sdk.bundle.manifest import Manifest, Rating
 from edge_sdk.core.clock import percentiles_of
 from edge_sdk.core.errors import EdgeError
-from edge_sdk.core.frame import Frame, Image, Result
+from edge_sdk.core.frame import Frame, Result
 from edge_sdk.core.machine import Cores
 from edge_sdk.core.protocols import Stage
 from edge_sdk.inference.settings import SessionSettings
@@ -294,36 +292,3 @@ class Window:
         fastest_ms = float(np.min(self.timed.durations_ns())) / 1e6
         budget_ms = self._pace.budget_ms
         return fastest_ms > budget_ms * _HOPELESS or (count >= _MISSING_FRAMES and fastest_ms > budget_ms)
-
-
-class PacedImage:
-    """A `Source` whose frame i is due at start + i / fps; the clock starts with the first one asked for.
-
-    Args:
-        image: uint8 (H, W, 3), BGR.
-    """
-
-    ended = False
-
-    def __init__(self, image: Image, fps: float, camera: str) -> None:
-        self._image, self.fps, self._camera = image, fps, camera
-        self._period_ns = 1e9 / fps
-        self._start_ns: int | None = None
-        self._next = 0
-
-    def latest(self, timeout_s: float) -> Frame | None:
-        """Return the newest frame that is due and not delivered yet; None when none is within `timeout_s` seconds."""
-        now_ns = time.monotonic_ns()
-        start_ns = self._start_ns = self._start_ns or now_ns
-        newest = int((now_ns - start_ns) / self._period_ns)
-        if newest < self._next:
-            newest = self._next
-            wait_s = (start_ns + newest * self._period_ns - now_ns) / 1e9
-            time.sleep(min(wait_s, timeout_s))
-            if wait_s > timeout_s:
-                return None
-        self._next = newest + 1
-        return Frame(self._image, start_ns + int(newest * self._period_ns), time.time(), newest, self._camera)
-
-    def close(self) -> None:
-        """Do nothing: nothing is held."""

@@ -6,7 +6,6 @@ line that says so.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from datetime import datetime, timezone
@@ -15,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from edge_sdk.bundle.bundle import Bundle
-from edge_sdk.core.files import read_regular, write_record
+from edge_sdk.core.files import forget_oldest, read_regular, write_record
 from edge_sdk.core.machine import Cores, Cpu
 from edge_sdk.inference.runtime import available_providers, onnxruntime_version
 from edge_sdk.tuning.candidates import Limits, Tuned
@@ -169,13 +168,7 @@ class Records:
         at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         record = Record(request=request, machine=machine, at=at, tuned=tuned)
         write_record(self._folder / request.file_name, msgspec.json.encode(record))
-        self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        with contextlib.suppress(OSError):  # another run may be forgetting too
-            newest_first = sorted(self._folder.iterdir(), key=lambda p: p.stat().st_mtime_ns, reverse=True)
-            for path in newest_first[_KEPT:]:
-                path.unlink()
+        forget_oldest(self._folder, _KEPT)
 
 
 def _objection(record: Record, bundle: Bundle, request: Request, machine: TunedMachine) -> str | None:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -24,7 +25,7 @@ from edge_sdk.loop import Budget, Loop, Tick
 from edge_sdk.tuning.candidates import Limits, Plan, Tuned, figures
 from edge_sdk.tuning.degradation import check_free_memory
 from edge_sdk.tuning.live import LOAD_LIMIT_S, LiveTuner
-from edge_sdk.tuning.measurement import Candidate, PacedImage
+from edge_sdk.tuning.measurement import Candidate
 from edge_sdk.tuning.records import Record, Records, Request, TunedMachine
 
 _log = logging.getLogger(__name__)
@@ -235,12 +236,16 @@ _STEP_S = 0.2
 _SILENCE_S = 30.0  # a camera that is switched on again, or a stream that is opened anew, is back sooner
 
 
-def golden_camera(bundle: Bundle, fps: float, camera: str) -> PacedImage:
+def golden_camera(bundle: Bundle, fps: float, camera: str) -> Source:
     """Return a camera that shows the bundle's first golden image, enlarged to 1280x720, at `fps` frames a second."""
-    from edge_sdk.core.opencv import cv2  # a run that tunes beside its work loads its first model before OpenCV
+    # A run that tunes beside its work loads its first model before OpenCV, which these bring.
+    from edge_sdk.core.opencv import cv2
+    from edge_sdk.sources.images import StillPicture
+    from edge_sdk.sources.live import LiveSource
 
     image = cv2.resize(bundle.golden()[0][0], _SIZE_WH)
-    return PacedImage(image.astype("uint8", copy=False), fps, camera)
+    still = partial(StillPicture, image.astype("uint8", copy=False), fps)
+    return LiveSource(camera, still(), still)
 
 
 def tune(

@@ -22,7 +22,7 @@ from edge_sdk.service.model_selector import ModelSelector
 from edge_sdk.service.settings import PipelineSettings
 from edge_sdk.sources.opening import open_source
 from edge_sdk.tuning.candidates import Limits
-from edge_sdk.tuning.measurement import Candidate, PacedImage, Timed
+from edge_sdk.tuning.measurement import Candidate, Timed
 from edge_sdk.tuning.tuning import Tuning, golden_camera, tune
 from tests.support.bundles import write_variants
 from tests.support.logs import SAID
@@ -248,22 +248,6 @@ def test_without_frames_nothing_begins_and_frames_that_stop_in_the_middle_do_not
     board.run()
     _go_on_without_frames(board)
     assert board.outcome[0][0].chosen.candidate == candidate("int8")
-
-
-def test_a_picture_comes_at_its_pace_and_never_before_its_time() -> None:
-    camera = PacedImage(np.zeros((2, 2, 3), np.uint8), 200, "gate")
-    frames = []
-    while len(frames) < 20:
-        frame = camera.latest(1.0)
-        assert frame is not None
-        assert frame.captured_ns <= time.monotonic_ns()
-        frames.append(frame)
-    assert [f.seq for f in frames] == sorted({f.seq for f in frames})
-    assert {round((f.captured_ns - frames[0].captured_ns) / 5e6 - f.seq, 3) for f in frames} == {0}
-    slow = PacedImage(np.zeros((2, 2, 3), np.uint8), 0.1, "gate")
-    assert slow.latest(0.01) is not None
-    assert slow.latest(0.01) is None
-    assert not slow.ended
 
 
 def test_where_nothing_could_be_measured_the_next_step_is_named(
