@@ -2,13 +2,17 @@
 # make test    the tests, in three to four minutes on two cores: units, builds and a few real ways through (camera, broker, kill)
 # make test-all  every test, also those with containers, emulated boards and tens of thousands of frames
 # make coverage  every test, and which lines none of them runs
-# make check   the linters, the types, the layers, then what `make test` runs
+# make check   `make lint`, then `make test`
+# make lint    the linters, the types, the layers, and whether the generated documents are up to date
+# make docs    writes the JSON Schemas and docs/asyncapi.json from the code
 # make wheel   the wheel for devices, in dist/
 # make bench   side-by-side measurements, written to docs/benchmarks.md
 # make arm-cost  fetches what `edge-sdk arm-cost count` counts with: an emulated ARM board, into ~/.cache/edge-sdk
 # make home-assistant  a device at Home Assistant itself, which this installs (a Python 3.13, or root on Debian)
 # make gstreamer  the tests of cameras behind GStreamer, with an OpenCV that has it, which this installs (root on Debian)
 # make lowest  the tests with the lowest versions that pyproject.toml allows
+# make constraints  pins the newest versions of everything in constraints.txt
+# make clean   removes what the others made, but for the caches in the home folder
 # Each makes its own .venv and installs what it needs.
 
 PYTHON ?= python3
@@ -21,7 +25,7 @@ PYTEST_ARGS ?=
 TORCH := 2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all coverage check lint wheel bench arm-cost home-assistant gstreamer lowest constraints clean
+.PHONY: help demo test test-all coverage check lint docs wheel bench arm-cost home-assistant gstreamer lowest constraints clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -52,6 +56,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/documents.py --check
+
+docs: $(VENV)/.dev
+	$(BIN)/python tools/documents.py
 
 wheel: $(BIN)/pip
 	$(PIP) wheel --quiet --no-deps -w dist .

@@ -20,10 +20,10 @@ from typing import Any
 import cv2
 import msgspec
 
-from benchmarks import hot_path
-from benchmarks.bench_models import bench_models
-from benchmarks.figures import Figure, markdown
-from benchmarks.plot import write_plot
+from benchmarks.figures import hot_path
+from benchmarks.figures.bench_models import bench_models
+from benchmarks.figures.figure import Figure, markdown
+from benchmarks.figures.plot import write_plot
 from edge_sdk.core.machine import Cpu
 from edge_sdk_tools.demo.broker import running_broker
 from edge_sdk_tools.demo.bundle import DemoBundle, demo_bundle
@@ -101,7 +101,7 @@ def _measure_programs(bundle: DemoBundle, media: Media) -> dict[str, dict[str, l
             output, cpu_s = _run("-m", "edge_sdk", *command)
             summary = json.loads(output)
             _note(programs, "edge-sdk run", summary["age"]["p50_ms"], summary["age"]["p99_ms"], cpu_s)
-            output, cpu_s = _run("-m", "benchmarks.handwritten", onnx, media.street_video, port)
+            output, cpu_s = _run("-m", "benchmarks.rivals.handwritten", onnx, media.street_video, port)
             latencies = sorted(json.loads(output))
             p50, p99 = statistics.median(latencies), latencies[int(len(latencies) * 0.99)]
             _note(programs, "hand-written, FP32", p50, p99, cpu_s)
@@ -161,7 +161,7 @@ def _markdown(measured: dict[str, Any]) -> str:
         "## The whole program",
         "",
         "Ten seconds of video in real time, results published to a mosquitto: `edge-sdk run`, and",
-        "`benchmarks/handwritten.py`, what many write first (OpenCV, blobFromImage, the FP32 model in a default",
+        "`benchmarks/rivals/handwritten.py`, what many write first (OpenCV, blobFromImage, the FP32 model in a default",
         "session, paho). Latency from the grab to the hand-over for publishing; CPU seconds of the whole process, its",
         "start included.",
         "",

@@ -1,7 +1,7 @@
 """edge-sdk on the device: run a verified bundle on the freshest camera frame and publish what it sees.
 
 What `__all__` names here, and the errors of `edge_sdk.core.errors`, is the library: it keeps working within a major
-version (docs/adr/0043). Everything else may change with any version. A name is loaded when it is first used.
+version (docs/adr/0003). Everything else may change with any version. A name is loaded when it is first used.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 Float models agree to a few of the last digits. INT8 models nearly always agree to the last bit, but not always: CPUs
 add two tensors of integers in floating point, and where a sum lies half-way between two integers they round to
-different sides (docs/adr/0024). What grows from that stays below what quantization itself costs, and what a CPU that
+different sides (docs/adr/0009). What grows from that stays below what quantization itself costs, and what a CPU that
 saturates or a wrong kernel does is larger; so that cost is the measure of `largest_difference`.
 """
 
@@ -17,7 +17,7 @@ from edge_sdk.bundle.manifest import Golden
 from edge_sdk.core.frame import Tensor
 
 NOISE_SHARE = 1.0
-"""Of what quantization costs: more of a difference is no rounding. docs/adr/0024 has what was measured."""
+"""Of what quantization costs: more of a difference is no rounding. docs/adr/0009 has what was measured."""
 
 _BLOCK = 65_536  # values that are compared at once: an output of a detector takes megabytes, and float64 twice as many
 

@@ -201,7 +201,7 @@ class JpegCapture(OpenCvCapture):
     """A stream of JPEGs, each of which is decoded on its own and so has its true size.
 
     OpenCV scales what comes to the size of the first picture, says that size for ever, and nothing tells that it was
-    another one. So FFmpeg only fetches, and the JPEGs are decoded here: .1 ms more for 1280x720 (docs/adr/0039).
+    another one. So FFmpeg only fetches, and the JPEGs are decoded here: .1 ms more for 1280x720 (docs/adr/0021).
     """
 
     def __init__(
@@ -247,7 +247,7 @@ def set_up_opencv() -> None:
     """Keep OpenCV and FFmpeg off stderr, and OpenCV's lock off FFmpeg; the user's own variables stay in force.
 
     That lock is held for a whole opening: one camera that does not answer held up every other opening in the process,
-    also of a film that is written. FFmpeg has needed none since its version 4 (docs/adr/0039).
+    also of a film that is written. FFmpeg has needed none since its version 4 (docs/adr/0021).
     """
     with contextlib.suppress(OSError):  # the next opening tries again
         _limit_ffmpeg()

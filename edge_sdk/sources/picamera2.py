@@ -1,6 +1,6 @@
 """The camera of a Raspberry Pi, by picamera2.
 
-picamera2 comes from Raspberry Pi OS, not from a wheel: docs/adr/0038 says how a virtual environment sees it, and why
+picamera2 comes from Raspberry Pi OS, not from a wheel: docs/adr/0004 says how a virtual environment sees it, and why
 nothing is added to the module path here. Tested with a stand-in only, not with a camera.
 """
 

@@ -29,7 +29,7 @@ from tests.support.subscribers import PERSISTENT, FleetWitness, KillableDevice, 
 
 pytestmark = pytest.mark.system
 
-SECONDS = 20.0  # at 200 events a second; `python -m benchmarks.events kills` does the same for a minute
+SECONDS = 20.0  # at 200 events a second; `python -m benchmarks.experiments.events kills` does the same for a minute
 
 
 def test_kills_of_broker_and_device_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:

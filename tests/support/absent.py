@@ -1,11 +1,34 @@
-"""What a test needs and this machine lacks: it is skipped with the reason, or fails where it should be there."""
+"""What a test needs and this machine lacks: it is skipped with the reason, or fails where it should be there.
+
+And modules that take seconds to import: every worker collects every file, and few of them run its tests.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
+
+
+class Lazy:
+    """A module that is imported when a public name of it is used; pytest asks for private ones."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+def needs_torch() -> pytest.MarkDecorator:
+    """Skip a file's tests where PyTorch or its exporter is not installed."""
+    missing = [name for name in ("torch", "onnxscript") if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{missing} is the extra [torch]")
 
 
 def not_installed(reason: str) -> NoReturn:

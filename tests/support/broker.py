@@ -33,7 +33,7 @@ from tests.support.certificates import HERE, Authority, Issued
 
 # Who talks to a broker by paho's own client, and its thread, as the tests' subscribers do.
 
-_Self = TypeVar("_Self", bound="PahoUser")
+_Self = TypeVar("_Self", bound="PahoUser | Broker | Proxy")
 
 
 class PahoUser:
@@ -151,7 +151,7 @@ class Broker:
         if start:
             self.start()
 
-    def __enter__(self) -> Broker:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -538,7 +538,7 @@ class Proxy:
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
-    def __enter__(self) -> Proxy:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *_: object) -> None:

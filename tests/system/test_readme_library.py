@@ -67,16 +67,9 @@ def _output_of(program: str, folder: Path, **environment: str) -> list[str]:
 
 
 def test_the_program_of_the_readme_finds_what_is_there(folder: Path) -> None:
-    picture, *frames = _output_of(_README[0], folder)
+    [found] = _output_of(_README[0], folder)
     box = r"\[\d+\.0, \d+\.0, \d+\.0, \d+\.0\]"
-    assert re.fullmatch(rf"0 \['\w+', '\w+'\] \[{box}, {box}\]", picture)
-    assert frames
-    assert all("red" in line and "blue" in line for line in (picture, *frames))
-
-
-def test_the_program_of_the_readme_with_a_source_and_a_sink_of_its_own_runs(folder: Path) -> None:
-    [line] = _output_of(_README[1], folder)
-    assert re.fullmatch(r"\(640, 480\) \d+\.\d ms of \(1, .+\)", line)
+    assert re.fullmatch(rf"\['(red|blue)', '(red|blue)'\] \[{box}, {box}\]", found)
 
 
 @pytest.mark.parametrize(

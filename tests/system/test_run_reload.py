@@ -44,7 +44,6 @@ def site(tmp_path: Path, cell_bundle: Path, sources: Path) -> Iterator[Site]:
         yield site
 
 
-@pytest.mark.smoke
 def test_what_changes_takes_over_and_what_does_not_goes_on(site: Site) -> None:
     site.cameras["folder"] = {"source": site.sources / "pictures"}
     with site.running() as device:

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from scipy.stats import entropy
 
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import AccuracyGateError, EdgeError, ModelError, UsageError
@@ -21,6 +20,7 @@ from edge_sdk_tools.evaluate.model import open_subject
 from edge_sdk_tools.evaluate.participants import pair_up
 from edge_sdk_tools.evaluate.predictions import observe
 from tests.support import models as tiny
+from tests.support.absent import Lazy
 from tests.support.models import changed, still
 from tests.support.projects import (
     CLASSIFIER,
@@ -32,6 +32,7 @@ from tests.support.projects import (
     write_project,
 )
 
+stats = Lazy("scipy.stats")
 COUNT = 60
 
 
@@ -65,7 +66,7 @@ def test_a_worse_student_fails_with_the_figures_of_a_plain_loop(tmp_path: Path, 
     assert (verdict.value, verdict.limit) == pytest.approx((equal.mean() - 1, -0.02))
     assert verdict.low <= verdict.value <= verdict.high < 0
     assert report.evaluation.agreement[0].value.value == pytest.approx(equal.mean())
-    assert report.divergences[0].nats == pytest.approx(entropy(theirs, mine, axis=1).mean(), rel=1e-4)
+    assert report.divergences[0].nats == pytest.approx(stats.entropy(theirs, mine, axis=1).mean(), rel=1e-4)
     assert report.p_value == pytest.approx(0.5 ** (~equal).sum() * 2)
     lost = {row.label: row.lost for row in report.classes}
     assert sum(lost.values()) == (~equal).sum()

@@ -7,7 +7,6 @@ from itertools import product
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import binomtest, bootstrap, false_discovery_control
 
 from edge_sdk_tools.distillation.paired import Pairs, compared_classes, mcnemar
 from edge_sdk_tools.evaluate.average_precision import AveragePrecision, Boxes, Judged, LabelledBoxes, judge
@@ -25,7 +24,9 @@ from edge_sdk_tools.evaluate.statistics import (
     share_bounds,
     share_metric,
 )
+from tests.support.absent import Lazy
 
+stats = Lazy("scipy.stats")
 RANDOM = np.random.default_rng(5)
 RIGHT = (RANDOM.random(300) < 0.7).astype(np.float64)
 OTHER = np.where(RANDOM.random(300) < 0.9, RIGHT, 1 - RIGHT)
@@ -48,14 +49,14 @@ def test_the_images_as_they_are_stand_before_their_resamplings() -> None:
 
 def test_the_interval_is_scipys() -> None:
     found = interval_of(mean_of(RIGHT)(WEIGHTS))
-    expected = bootstrap((RIGHT,), np.mean, method="basic", n_resamples=9999, rng=1).confidence_interval
+    expected = stats.bootstrap((RIGHT,), np.mean, method="basic", n_resamples=9999, rng=1).confidence_interval
     assert found.value == pytest.approx(RIGHT.mean())
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.007)
 
 
 def test_a_difference_is_paired() -> None:
     found = difference_of(RIGHT, OTHER)
-    expected = bootstrap((RIGHT - OTHER,), np.mean, method="basic", n_resamples=9999, rng=1).confidence_interval
+    expected = stats.bootstrap((RIGHT - OTHER,), np.mean, method="basic", n_resamples=9999, rng=1).confidence_interval
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.006)
     alone = interval_of(mean_of(RIGHT)(WEIGHTS))
     assert found.high - found.low < alone.high - alone.low
@@ -164,7 +165,7 @@ def test_a_share_is_wilsons_and_scipys() -> None:
     assert share_bounds(_hits(81, 182)) == pytest.approx((0.2553, 0.3662), abs=5e-5)
     assert share_bounds(_hits(0, 20)) == pytest.approx((0.0, 0.1611), abs=5e-5)
     for right, wrong in ((0, 1), (3, 4), (40, 0), (649, 1)):
-        expected = binomtest(right, right + wrong).proportion_ci(CONFIDENCE, method="wilson")
+        expected = stats.binomtest(right, right + wrong).proportion_ci(CONFIDENCE, method="wilson")
         assert share_bounds(_hits(right, wrong)) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
@@ -198,7 +199,7 @@ def _pairs(*classes: tuple[int, int, int, int]) -> Pairs:
 def test_mcnemar_looks_at_the_disagreements_alone() -> None:
     for agreeing, (only_teacher, only_student) in product((0, 50), ((0, 0), (1, 0), (9, 2), (2, 9), (5, 5))):
         split = only_teacher + only_student
-        expected = binomtest(only_teacher, split).pvalue if split else 1
+        expected = stats.binomtest(only_teacher, split).pvalue if split else 1
         pairs = _pairs((agreeing, only_teacher, only_student, agreeing))
         assert mcnemar(pairs.teacher, pairs.student) == pytest.approx(expected)
 
@@ -206,9 +207,9 @@ def test_mcnemar_looks_at_the_disagreements_alone() -> None:
 def test_rows_are_corrected_for_their_number_and_the_surest_stands_first() -> None:
     counts = [(10, 4, 2, 2), (3, 14, 0, 1), (4, 6, 1, 0), (5, 0, 8, 0)]
     counts.append((9, 5, 0, 1))  # five disagreements can never be enough
-    raw = [binomtest(t, t + s).pvalue for _, t, s, _ in counts if t + s > 5]
+    raw = [stats.binomtest(t, t + s).pvalue for _, t, s, _ in counts if t + s > 5]
     rows = compared_classes(_pairs(*counts), ["a", "b", "c", "d", "e"])
-    corrected = dict(zip("abcd", false_discovery_control(raw), strict=True))
+    corrected = dict(zip("abcd", stats.false_discovery_control(raw), strict=True))
     assert {row.label: row.p_value for row in rows if row.label != "e"} == pytest.approx(corrected)
     assert [row.label for row in rows] == [*sorted("abcd", key=lambda label: corrected[label]), "e"]
     assert [row.label for row in rows if row.significant] == ["b", "d"]

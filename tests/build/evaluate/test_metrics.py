@@ -12,9 +12,6 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from scipy.special import softmax
-from scipy.stats import entropy
-from sklearn.calibration import calibration_curve
-from sklearn.metrics import accuracy_score, jaccard_score, top_k_accuracy_score
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.evaluate.average_precision import (
@@ -39,9 +36,11 @@ from edge_sdk_tools.evaluate.evaluation import evaluate, match
 from edge_sdk_tools.evaluate.participants import align_labels
 from edge_sdk_tools.evaluate.segmentation import mean_iou, overlap_of
 from tests.support import models as tiny
+from tests.support.absent import Lazy
 from tests.support.models import changed
 from tests.support.projects import hand_written_scores, write_pictures, write_project
 
+sk, stats = Lazy("sklearn.metrics"), Lazy("scipy.stats")
 IMAGES, CLASSES = 24, 5
 
 
@@ -185,9 +184,9 @@ TRUTH = np.where(RANDOM.random(400) < 0.5, ROWS.argmax(axis=1), RANDOM.integers(
 
 def test_top_k_is_scikit_learns() -> None:
     for k in (1, 2, 5, 29):
-        expected = top_k_accuracy_score(TRUTH, ROWS, k=k, labels=np.arange(30))
+        expected = sk.top_k_accuracy_score(TRUTH, ROWS, k=k, labels=np.arange(30))
         assert (ranks_of(ROWS, TRUTH) < k).mean() == pytest.approx(expected, abs=1e-6)
-    assert (ranks_of(ROWS, TRUTH) == 0).mean() == pytest.approx(accuracy_score(TRUTH, top_columns(ROWS)), abs=1e-6)
+    assert (ranks_of(ROWS, TRUTH) == 0).mean() == pytest.approx(sk.accuracy_score(TRUTH, top_columns(ROWS)), abs=1e-6)
 
 
 def test_of_equal_scores_the_first_counts_as_argmax_has_it() -> None:
@@ -205,7 +204,7 @@ def test_probabilities_are_scipys_softmax_or_the_output_itself() -> None:
 
 def test_divergence_is_scipys() -> None:
     other = softmax(LOGITS + RANDOM.normal(0, 1, LOGITS.shape), axis=1)
-    assert divergences(ROWS, other) == pytest.approx(entropy(ROWS, other, axis=1))
+    assert divergences(ROWS, other) == pytest.approx(stats.entropy(ROWS, other, axis=1))
     assert divergences(ROWS, ROWS) == pytest.approx(np.zeros(400), abs=1e-12)
     assert np.isfinite(divergences(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]]))).all()
 
@@ -219,7 +218,7 @@ def test_softening_is_the_softmax_of_smaller_logits_and_restricted_rows_sum_to_o
 
 def test_calibration_error_is_scikit_learns_curve_weighted() -> None:
     confidences, right = ROWS.max(axis=1), ROWS.argmax(axis=1) == TRUTH
-    share, confidence = calibration_curve(right, confidences, n_bins=CALIBRATION_BINS)
+    share, confidence = Lazy("sklearn.calibration").calibration_curve(right, confidences, n_bins=CALIBRATION_BINS)
     counts = np.histogram(confidences, bins=CALIBRATION_BINS, range=(0, 1))[0]
     expected = (np.abs(share - confidence) * counts[counts > 0]).sum() / len(right)
     assert calibration_error(confidences, right) == pytest.approx(expected)
@@ -237,7 +236,7 @@ def test_mean_iou_is_scikit_learns() -> None:
     answers = [np.where(RANDOM.random((20, 30)) < 0.7, t, 0).astype(np.uint8) for t in truth]
     value = mean_iou([overlap_of(a, t, 5) for a, t in zip(answers, truth, strict=True)])(np.ones((1, 6)))
     flat = np.concatenate([t.ravel() for t in truth]), np.concatenate([a.ravel() for a in answers])
-    assert value == pytest.approx([jaccard_score(*flat, average="macro", labels=range(4))], abs=1e-6)
+    assert value == pytest.approx([sk.jaccard_score(*flat, average="macro", labels=range(4))], abs=1e-6)
 
 
 def test_unknown_pixels_do_not_count_and_unanswered_ones_are_wrong() -> None:
@@ -277,8 +276,8 @@ def test_divergence_is_from_the_reference_to_the_model(tmp_path: Path) -> None:
     mine, theirs = (hand_written_scores(m, data) for m in (tiny.classifier(), changed(1)))
     [_, divergence] = evaluate(model, data, reference=reference).agreement
     assert divergence.name == "KL divergence (nats)"
-    assert divergence.value.value == pytest.approx(entropy(theirs, mine, axis=1).mean(), rel=1e-4)
-    assert divergence.value.value != pytest.approx(entropy(mine, theirs, axis=1).mean(), rel=1e-2)
+    assert divergence.value.value == pytest.approx(stats.entropy(theirs, mine, axis=1).mean(), rel=1e-4)
+    assert divergence.value.value != pytest.approx(stats.entropy(mine, theirs, axis=1).mean(), rel=1e-2)
 
 
 def test_labels_are_matched_by_text() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,18 +12,13 @@ import onnx
 import onnxruntime
 import pytest
 
-pytest.importorskip("torch", reason="PyTorch is the extra [torch]")
-pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch]")
-
-import torch
-
 from edge_sdk.cli.root import run as run_command
 from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.build.pipeline import build
 from edge_sdk_tools.importers.plan import ImportReport
 from edge_sdk_tools.importers.pytorch import import_pytorch
 from edge_sdk_tools.report.schema import from_json
-from tests.support import torch_models
+from tests.support.absent import Lazy, needs_torch
 from tests.support.projects import (
     MODEL_TOML,
     MODELS,
@@ -33,6 +29,9 @@ from tests.support.projects import (
     write_target,
     write_toml,
 )
+
+torch, torch_models = Lazy("torch"), Lazy("tests.support.torch_models")
+pytestmark = needs_torch()
 
 
 def import_function(folder: Path, function: str, **options: object) -> tuple[ImportReport, onnx.ModelProto]:
@@ -45,7 +44,7 @@ def run(folder: Path, images: np.ndarray) -> np.ndarray:
     return session.run(None, {"images": images})[0]
 
 
-def run_torch(module: torch.nn.Module, images: np.ndarray) -> np.ndarray:
+def run_torch(module: Any, images: np.ndarray) -> np.ndarray:
     with torch.no_grad():
         return module.eval()(torch.from_numpy(images.copy())).numpy()
 
@@ -94,7 +93,10 @@ def test_calibration_images_are_compared_on_by_default(tmp_path: Path) -> None:
     assert import_pytorch(f"{MODELS}:net", toml).images == 2
 
 
-@pytest.mark.parametrize("function", ["training", "ready", "item"])
+_LONG = pytest.mark.long  # each export takes seconds
+
+
+@pytest.mark.parametrize("function", ["training", *(pytest.param(name, marks=_LONG) for name in ("ready", "item"))])
 def test_forms_of_a_model(tmp_path: Path, picture: np.ndarray, function: str) -> None:
     import_function(tmp_path, function)
     module = torch_models.Net() if function == "training" else getattr(torch_models, function)
@@ -102,7 +104,7 @@ def test_forms_of_a_model(tmp_path: Path, picture: np.ndarray, function: str) ->
     np.testing.assert_allclose(run(tmp_path, picture), run_torch(module, picture), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["half", "bfloat16"])
+@pytest.mark.parametrize("kind", ["half", pytest.param("bfloat16", marks=_LONG)])
 def test_other_floats_become_float32(tmp_path: Path, picture: np.ndarray, kind: str) -> None:
     report, proto = import_function(tmp_path, kind)
     name = {"half": "float16"}.get(kind, kind)
@@ -120,7 +122,7 @@ def test_a_state_dict_goes_into_the_model(tmp_path: Path, picture: np.ndarray) -
     np.testing.assert_allclose(run(tmp_path, picture), run_torch(trained, picture), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("function", ["net", "alone"])
+@pytest.mark.parametrize("function", ["net", pytest.param("alone", marks=_LONG)])
 def test_a_free_batch(tmp_path: Path, picture: np.ndarray, function: str) -> None:
     report, _ = import_function(tmp_path, function, dynamic_batch=True)
     three = np.concatenate([picture, picture * 2, picture - 1])
@@ -169,6 +171,7 @@ def test_what_the_better_exporter_cannot_take_is_traced_and_said(tmp_path: Path)
     assert is_documented(report.warnings[0].replace(MODELS.name, "model.py"))
 
 
+@pytest.mark.long
 def test_a_build_shows_how_far_the_model_is_from_pytorch(tmp_path: Path) -> None:
     pictures = write_pictures(tmp_path / "pictures", 16)
     imported, _ = import_function(tmp_path, "net", images=[pictures])
@@ -180,6 +183,7 @@ def test_a_build_shows_how_far_the_model_is_from_pytorch(tmp_path: Path) -> None
     assert fp32.outputs.largest == max(output.absolute for output in imported.outputs) > 0
 
 
+@pytest.mark.long
 def test_exporters_and_users_code_are_not_heard(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     toml = write_project(tmp_path, pictures=0)
     toml.write_text(toml.read_text().replace('"softmax"', '"logits"'))

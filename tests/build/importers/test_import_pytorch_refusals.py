@@ -7,19 +7,14 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 
-pytest.importorskip("torch", reason="PyTorch is the extra [torch]")
-pytest.importorskip("onnxscript", reason="PyTorch's exporter is the extra [torch]")
-
-import torch
-
 from edge_sdk.core.errors import ModelError
 from edge_sdk_tools.importers.pytorch import import_pytorch
-from edge_sdk_tools.importers.pytorch_weights import load_state_dict
-from tests.support import torch_models
+from tests.support.absent import Lazy, needs_torch
 from tests.support.projects import (
     MODELS,
     Code,
@@ -31,7 +26,11 @@ from tests.support.projects import (
     write_toml,
 )
 
-pytestmark = pytest.mark.long  # half a minute of PyTorch's exporters; what is accepted is shown by test_import_pytorch
+torch, torch_models = Lazy("torch"), Lazy("tests.support.torch_models")
+pytestmark = [
+    needs_torch(),
+    pytest.mark.long,
+]  # half a minute of PyTorch's exporters; what is accepted is shown by test_import_pytorch
 
 
 @pytest.mark.parametrize(
@@ -168,7 +167,9 @@ def test_weights_that_do_not_fit(tmp_path: Path, write: Callable[[Path], object]
     assert expected in said
 
 
-@pytest.mark.parametrize("write", [torch.save, lambda code, path: path.write_bytes(pickle.dumps(code, 2))])
+@pytest.mark.parametrize(
+    "write", [lambda code, path: torch.save(code, path), lambda code, path: path.write_bytes(pickle.dumps(code, 2))]
+)
 def test_weights_with_code_run_nothing(tmp_path: Path, write: Callable[[object, Path], object]) -> None:
     code = Code(tmp_path)
     write(code, tmp_path / WEIGHTS)
@@ -181,7 +182,7 @@ def paste(said: str) -> None:
     exec(said[said.index("import torch; ") :], {})
 
 
-def parallel(net: torch.nn.Module) -> torch.nn.Module:
+def parallel(net: Any) -> Any:
     return torch.nn.DataParallel(net)
 
 
@@ -207,9 +208,9 @@ def test_a_model_that_is_wrapped_itself_keeps_the_prefix(tmp_path: Path) -> None
     module = parallel(torch_models.Net())
     torch.save({"epoch": 3, "model": module.state_dict()}, tmp_path / WEIGHTS)
     with pytest.raises(ModelError, match=r"save that: import torch; torch\.save\(torch\.load\(.*\)\['model'\], "):
-        load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
+        Lazy("edge_sdk_tools.importers.pytorch_weights").load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
     torch.save(module.state_dict(), tmp_path / WEIGHTS)
-    load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
+    Lazy("edge_sdk_tools.importers.pytorch_weights").load_state_dict(module, tmp_path / WEIGHTS, "net.py:net")
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -228,7 +229,7 @@ def test_a_model_that_is_wrapped_itself_keeps_the_prefix(tmp_path: Path) -> None
 def test_the_state_dict_in_a_checkpoint_is_found(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    checkpoint: Callable[[torch.nn.Module], object],
+    checkpoint: Callable[[Any], object],
     place: str,
     saved: str,
     zipped: bool,

@@ -86,6 +86,7 @@ def test_shared_is_pickled_once_and_unpickled_once_a_process(monkeypatch: pytest
         )
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_loses_nothing(tmp_path: Path) -> None:
     seen: list[str] = []
     with Workshop(jobs=2) as workshop:

@@ -16,7 +16,6 @@ from edge_sdk.messages.encoder import EventEncoder
 from edge_sdk.messages.schema import TelemetryMessage
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.discovery import Discovery, HomeAssistantSettings
-from edge_sdk_tools.asyncapi import asyncapi_document
 from tests.support.results import (
     IDENTITY,
     MODEL,
@@ -29,13 +28,6 @@ from tests.support.results import (
 
 PATH = Path(__file__).parents[3] / "docs" / "asyncapi.json"
 DOCUMENT: dict[str, Any] = msgspec.json.decode(PATH.read_bytes())
-
-
-def test_it_is_up_to_date() -> None:
-    assert msgspec.json.decode(asyncapi_document()) == DOCUMENT, (
-        "write it again: python -c 'import pathlib; from edge_sdk_tools.asyncapi import asyncapi_document; "
-        'pathlib.Path("docs/asyncapi.json").write_bytes(asyncapi_document())\''
-    )
 
 
 def test_each_topic_has_a_channel() -> None:

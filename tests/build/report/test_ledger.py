@@ -170,21 +170,7 @@ def test_weights_in_control_flow_count() -> None:
     assert size_by_operator(proto) == {"Add": 20, "If": 1}
 
 
-def _unordered(schema: object) -> object:
-    """A JSON Schema without the order of its alternatives, which differs between versions of msgspec."""
-    if isinstance(schema, dict):
-        return {key: _unordered(value) for key, value in schema.items()}
-    if isinstance(schema, list):
-        return sorted((_unordered(item) for item in schema), key=repr)
-    return schema
-
-
-def test_the_documented_schema_is_the_code_s_and_fits_a_record() -> None:
-    path = Path(__file__).parents[3] / "docs" / "report.schema.json"
-    assert _unordered(json.loads(path.read_bytes())) == _unordered(json.loads(report_schema())), (
-        "write it again: python -c 'import pathlib; from edge_sdk_tools.report.schema import report_schema; "
-        'pathlib.Path("docs/report.schema.json").write_bytes(report_schema())\''
-    )
+def test_the_schema_fits_a_record() -> None:
     validator = jsonschema.Draft202012Validator(json.loads(report_schema()))
     for ledger in (full_ledger(), empty_ledger()):
         document = json.loads(to_json(ledger))

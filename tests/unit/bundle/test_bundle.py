@@ -36,21 +36,7 @@ def test_opens_and_reads_what_was_written(tmp_path: Path) -> None:
     assert [o.tolist() for o in outputs] == [[[0.25, 0.75]]]
 
 
-def _unordered(schema: object) -> object:
-    """A JSON Schema without the order of its alternatives, which differs between versions of msgspec."""
-    if isinstance(schema, dict):
-        return {key: _unordered(value) for key, value in schema.items()}
-    if isinstance(schema, list):
-        return sorted((_unordered(item) for item in schema), key=repr)
-    return schema
-
-
-def test_the_documented_schema_is_the_code_s_and_fits_a_manifest() -> None:
-    path = Path(__file__).parents[3] / "docs" / "manifest.schema.json"
-    assert _unordered(msgspec.json.decode(path.read_bytes())) == _unordered(msgspec.json.decode(manifest_schema())), (
-        "write it again: python -c 'import pathlib; from edge_sdk.bundle.manifest import manifest_schema; "
-        'pathlib.Path("docs/manifest.schema.json").write_bytes(manifest_schema())\''
-    )
+def test_the_schema_fits_a_manifest() -> None:
     validator = jsonschema.Draft202012Validator(msgspec.json.decode(manifest_schema()))
     manifest = make_manifest()
     assert decode_manifest(encode_manifest(manifest), "here") == manifest

@@ -34,12 +34,12 @@ def test_what_is_not_said_is_as_the_daemon_has_it(tmp_path: Path) -> None:
 
 def test_what_is_said_becomes_a_setting(tmp_path: Path) -> None:
     (tmp_path / "pw").write_text("hunter2\n")
-    mqtt = 'url = "mqtts://edge@broker:1234", password_file = "pw", ca_file = "ca.pem", prefix = "x/y"'
+    broker = 'url = "mqtts://edge@broker:1234", password_file = "pw", ca_file = "ca.pem", prefix = "x/y"'
     settings = _settings(
         tmp_path,
         f"""
         device = {{ name = "pi", site = "home" }}
-        mqtt = {{ {mqtt}, qos = 1, protocol = "3.1.1" }}
+        mqtt = {{ {broker}, qos = 1, protocol = "3.1.1" }}
         trust.keys = ["a.pub", "/b.pub"]
         [[pipelines]]
         name = "gate"
@@ -60,7 +60,8 @@ def test_what_is_said_becomes_a_setting(tmp_path: Path) -> None:
         every_frame = true
         """,
     )
-    mqtt, (stream,) = settings.mqtt, settings.pipelines
+    mqtt = settings.mqtt
+    (stream,) = settings.pipelines
     assert settings.device == "pi"
     assert mqtt is not None
     assert mqtt.password is not None

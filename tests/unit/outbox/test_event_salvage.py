@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from edge_sdk.core.threads import Backoff
-from edge_sdk.outbox import recovery
+from edge_sdk.outbox import recovery, store
 from edge_sdk.outbox.event import Losses, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
@@ -147,7 +147,7 @@ def _damage(rng: random.Random, path: Path) -> str:
     return f"{what} in {target.name}"
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [60, pytest.param(3000, marks=pytest.mark.long)])
 def test_of_random_damage_nothing_is_missing_that_is_not_counted(tmp_path: Path, lives: list[Life], count: int) -> None:
     rng, missing, expected = random.Random(15), 0, 0
     with folder_in_memory(tmp_path) as folder:
@@ -378,7 +378,7 @@ def test_on_a_full_disk_a_damaged_file_stays_as_it_is_until_there_is_room(
 def test_of_what_a_salvage_does_not_find_only_what_is_nowhere_else_and_not_through_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_after, event_of, gone = EventStore.read_after, recovery.event_of, set[int]()
+    read_after, event_of, gone = EventStore.read_after, store.event_of, set[int]()
 
     def damaged_once(store: EventStore, *arguments: int) -> tuple[list[QueuedEvent], int, int]:
         if not gone:

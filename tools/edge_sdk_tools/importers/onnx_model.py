@@ -1,7 +1,7 @@
 """Means over a whole picture as GlobalAveragePool: the same numbers, in an operator that has an integer kernel.
 
 torch.export takes `adaptive_avg_pool2d(x, 1)` apart into ReduceMean, around which a quantized model turns to float and
-back. docs/adr/0011 has what that costs.
+back. docs/adr/0010 has what that costs.
 
 ONNX -> ONNX as edge-sdk wants it: opset raised, weights inside, shapes fixed, compared with what it was.
 

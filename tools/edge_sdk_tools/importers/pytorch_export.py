@@ -4,7 +4,7 @@ Owns what is said when none does, and what is to be known about one that was not
 
 A PyTorch model -> ONNX, by torch.export's exporter or the one that traces TorchScript.
 
-Owns their order (docs/adr/0011), their options, and what is cleared from their graphs. Compares nothing.
+Owns their order (docs/adr/0010), their options, and what is cleared from their graphs. Compares nothing.
 """
 
 from __future__ import annotations

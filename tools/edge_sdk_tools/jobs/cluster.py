@@ -1,7 +1,7 @@
 """A Dask cluster that somebody else started: connecting, comparing, sending once, and surviving what dies there.
 
 Jobs are futures of Dask's client and not of joblib's "dask" backend: that one waits for ever when a job kills its
-workers or the scheduler goes away, because it is told of results only. docs/adr/0015 has what was tried.
+workers or the scheduler goes away, because it is told of results only. docs/adr/0016 has what was tried.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def pixel_range(spec: InputSpec) -> tuple[float, float] | str:
 
 
 Calibration: TypeAlias = Literal["percentile 99.999", "percentile 99.99", "percentile 99.9999", "min-max", "entropy"]
-"""A way to choose ranges; docs/adr/0003 has what they cost, and why the first is the first."""
+"""A way to choose ranges; docs/adr/0011 has what they cost, and why the first is the first."""
 
 CALIBRATIONS: tuple[Calibration, ...] = get_args(Calibration)
 

@@ -226,7 +226,7 @@ def _run_ms(clock: KernelClock, prepare: Prepare) -> float:
 _COMPARED_IMAGES = 2  # all levels were compared one by one; these are for the rest of the graph
 _CAMERA_WH = (1280, 720)
 _FOUR_ARE_FASTER = ("x86_64",)
-"""Machines whose integer convolutions may be faster with four channels than with three: docs/adr/0025."""
+"""Machines whose integer convolutions may be faster with four channels than with three: docs/adr/0012."""
 
 
 class InputTrial(msgspec.Struct, frozen=True):
