@@ -246,22 +246,20 @@ class Relay:
         self._redirects = 0
         self._threads: list[threading.Thread] = []
         self._first: socket.socket | None = connect(address, options)
-        # The family in which the camera is reached: over UDP its pictures come by it, too, and not through here.
-        family = self._first.family
-        loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
-        try:
-            self._listener = socket.create_server((loopback, 0), family=family, backlog=_MAX)
-        except OSError as cause:
-            self._first.close()
-            raise CameraError(reason_of(cause)) from cause
-        port = self._listener.getsockname()[1]
-        self.authority = f"[{loopback}]:{port}" if family == socket.AF_INET6 else f"{loopback}:{port}"
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._first.close)
+            # The family in which the camera is reached: over UDP its pictures come by it, too, and not through here.
+            family = self._first.family
+            loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
+            try:
+                self._listener = socket.create_server((loopback, 0), family=family, backlog=_MAX)
+            except OSError as cause:
+                raise CameraError(reason_of(cause)) from cause
+            stack.callback(self._listener.close)
+            port = self._listener.getsockname()[1]
+            self.authority = f"[{loopback}]:{port}" if family == socket.AF_INET6 else f"{loopback}:{port}"
             self._start(self._accept)
-        except RuntimeError:  # no thread to be had
-            self._listener.close()
-            self._first.close()
-            raise
+            stack.pop_all()
 
     def close(self) -> None:
         """Take no more connections, and wait for the end of those that FFmpeg has closed."""
@@ -312,19 +310,13 @@ class Relay:
         thread.start()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError), self._listener:  # until it is closed
-            while True:
+        # Until it is closed, there is no thread to be had, or FFmpeg has more connections than it should.
+        with contextlib.suppress(OSError, RuntimeError), self._listener:
+            while sum(map(threading.Thread.is_alive, self._threads)) <= _MAX:
                 connection, _ = self._listener.accept()
                 self.on_connection()
                 camera, self._first = self._first, None
-                try:
-                    if sum(map(threading.Thread.is_alive, self._threads)) > _MAX:
-                        raise RuntimeError("too many connections")
-                    self._start(partial(self._serve, connection, camera))
-                except RuntimeError:  # or no thread to be had
-                    connection.close()
-                    if camera is not None:
-                        camera.close()
+                self._start(partial(self._serve, connection, camera))
         if self._first is not None:
             self._first.close()
 

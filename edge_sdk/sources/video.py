@@ -151,7 +151,7 @@ class VideoSource(OpenedSource):
         now_ns = time.monotonic_ns()
         is_late = now_ns - due_ns > self._period_ns and now_ns - last_ns < _LONGEST_SKIP_NS
         if is_late and index + 1 != self._video.capture.frame_count:
-            slot.skip()
+            slot.dropped += 1
             return None
         image = self._video.retrieve_into(slot.buffer())
         self.unreadable += image is None
