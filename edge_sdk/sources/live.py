@@ -63,7 +63,10 @@ class FrameBacklog:
         return got_ns - captured_ns if self._comes_with_next and self._estimate_ns is None else 0
 
     def was_kept(self, captured_ns: int, got_ns: int) -> bool:
-        """Whether this frame was buffered and is older than a period: a newer one waits already, or is due."""
+        """Whether this frame was buffered and is older than a period, so that a newer one is likely to wait already.
+
+        It may be the only one: how many came meanwhile, FFmpeg does not say.
+        """
         return self._estimate_ns is not None and got_ns - captured_ns > self._period_ns
 
 
@@ -186,11 +189,9 @@ class LiveSource(OpenedSource):
             self._heard_ns = got_ns
             captured_ns = capture.stamp_ns or backlog.captured_ns(asked_ns, got_ns)
             seq, self._seq = self._seq, self._seq + 1
-            if backlog.was_kept(captured_ns, got_ns):
-                slot.dropped += 1
-                asked_ns = time.monotonic_ns()
-                continue
-            self.fps = rate.note(got_ns)
+            is_kept = backlog.was_kept(captured_ns, got_ns)
+            if not is_kept:
+                self.fps = rate.note(got_ns)
             image = self._rotation.retrieve_into(capture, slot.buffer())
             if image is None and self._is_silence(asked_ns):
                 break  # OpenCV's GStreamer says after its time-out that it has a frame, and has none
@@ -203,7 +204,7 @@ class LiveSource(OpenedSource):
                 if image.shape != self._shape:
                     self._note_shape(image.shape, capture.remarks)
                 captured_at, delay_ns = got_at - (got_ns - captured_ns) / 1e9, backlog.delay_ns(captured_ns, got_ns)
-                slot.put(image, captured_ns, captured_at, seq, delay_ns)
+                slot.put(image, captured_ns, captured_at, seq, settles=is_kept, delay_ns=delay_ns)
             asked_ns = time.monotonic_ns()
         if unreadable_in_a_row >= _UNREADABLE_LIMIT:
             return f"{_UNREADABLE_LIMIT} frames in a row cannot be decoded"

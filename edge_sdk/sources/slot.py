@@ -23,6 +23,9 @@ from edge_sdk.core.errors import CameraError
 from edge_sdk.core.frame import Frame, Image
 from edge_sdk.core.threads import join_or_leave
 
+_SETTLING_S = 0.1  # a picture that was kept comes as soon as the one before it is decoded
+_LOOK_S = 0.002
+
 
 class Slot:
     """Holds the newest frame: one reader thread puts, one consumer takes.
@@ -42,6 +45,7 @@ class Slot:
         self._nothing = Lock()
         self._nothing.acquire()
         self._newest: Frame | None = None
+        self._settled_s = 0.0  # monotonic seconds from which the newest is handed out
         self._finished = False
         self.delivered = self.dropped = 0
 
@@ -54,7 +58,9 @@ class Slot:
         """Return the buffer that the reader may write into; nobody else looks at it. One pixel at first."""
         return self._buffers[self._free]
 
-    def put(self, image: Image, captured_ns: int, captured_at: float, seq: int, delay_ns: int = 0) -> None:
+    def put(
+        self, image: Image, captured_ns: int, captured_at: float, seq: int, *, settles: bool = False, delay_ns: int = 0
+    ) -> None:
         """Make a picture the newest.
 
         Args:
@@ -62,6 +68,7 @@ class Slot:
             captured_ns: monotonic nanoseconds.
             captured_at: seconds since the epoch.
             seq: the frame's number.
+            settles: a newer one is likely to come at once: this one is handed out only if none does.
             delay_ns: see `Frame`.
         """
         frame = Frame(image, captured_ns, captured_at, seq, self._camera, delay_ns)
@@ -70,6 +77,7 @@ class Slot:
                 return
             self._buffers[self._free] = image
             self._free, self._ready = self._ready, self._free
+            self._settled_s = time.monotonic() + _SETTLING_S if settles else 0.0
             if self._newest is None:
                 self._nothing.release()
             else:
@@ -80,8 +88,14 @@ class Slot:
         """Return the newest frame not delivered yet; None when none came within `timeout_s` seconds or will come."""
         if not self.wanted.is_set():
             self.wanted.set()
+        until_s = time.monotonic() + timeout_s
         if not self._nothing.acquire(timeout=timeout_s):
             return None
+        while self._settled_s > (now_s := time.monotonic()) and not self._finished:
+            if now_s >= until_s:
+                self._nothing.release()
+                return None
+            time.sleep(min(_LOOK_S, until_s - now_s))
         with self._lock:
             if self._finished:
                 self._nothing.release()  # who asks again does not wait

@@ -357,13 +357,13 @@ def test_what_no_waiting_mends_is_an_error_at_once() -> None:
         open_source("rtsp://cam:abc/live", waits=True)
 
 
-def _put(slot: Slot, number: int, size: int = 4) -> Image:
+def _put(slot: Slot, number: int, size: int = 4, *, settles: bool = False) -> Image:
     """What a reader does: write into the slot's buffer, or hand in another array where its size is wrong."""
     buffer = slot.buffer()
     if buffer.shape != (size, size, 3):
         buffer = np.empty((size, size, 3), np.uint8)
     buffer[:] = number
-    slot.put(buffer, captured_ns=number, captured_at=float(number), seq=number)
+    slot.put(buffer, captured_ns=number, captured_at=float(number), seq=number, settles=settles)
     return buffer
 
 
@@ -377,6 +377,26 @@ def test_the_newest_wins_and_the_others_are_counted() -> None:
     assert (frame.image == 4).all()
     assert slot.latest(0) is None
     assert (slot.delivered, slot.dropped) == (1, 4)
+
+
+def test_a_kept_picture_is_handed_out_unless_a_newer_one_comes_at_once() -> None:
+    slot = Slot("c")
+    _put(slot, 1, settles=True)
+    assert slot.latest(0) is None
+    _put(slot, 2, settles=True)
+    frame = slot.latest(30)
+    assert frame is not None
+    assert frame.seq == 2
+    _put(slot, 3, settles=True)
+    _put(slot, 4)
+    frame = slot.latest(0)
+    assert frame is not None
+    assert frame.seq == 4
+    assert (slot.delivered, slot.dropped) == (2, 2)
+    _put(slot, 5, settles=True)
+    slot.finish()
+    assert slot.latest(0) is not None  # it was the last
+    assert slot.ended
 
 
 def test_what_the_consumer_holds_is_never_written() -> None:
