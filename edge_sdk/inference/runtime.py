@@ -239,7 +239,13 @@ def operator_libraries(bundle: Bundle) -> Iterator[list[Path]]:
             yield copies
         return
     needed = [name for name in manifest.variants[0].operators if name.startswith(f"{EXTENSIONS_DOMAIN}:")]
-    yield [_extensions(bundle, needed[0])] if needed else []
+    libraries = extension_libraries(EXTENSIONS_DOMAIN.encode()) if needed else []
+    if needed and not libraries:
+        raise MissingDependencyError(
+            f"{bundle.path}: the operator {needed[0]} comes with onnxruntime-extensions, which is not installed: "
+            f"pip install '{EXTENSIONS_PACKAGE}'"
+        )
+    yield libraries
 
 
 def extension_libraries(model: bytes) -> list[Path]:
@@ -254,17 +260,6 @@ def extension_libraries(model: bytes) -> list[Path]:
     except ImportError:
         return []
     return [Path(onnxruntime_extensions.get_library_path())]
-
-
-def _extensions(bundle: Bundle, operator: str) -> Path:
-    try:
-        import onnxruntime_extensions
-    except ImportError as cause:
-        raise MissingDependencyError(
-            f"{bundle.path}: the operator {operator} comes with onnxruntime-extensions, which is not installed: "
-            f"pip install '{EXTENSIONS_PACKAGE}'"
-        ) from cause
-    return Path(onnxruntime_extensions.get_library_path())
 
 
 @contextlib.contextmanager

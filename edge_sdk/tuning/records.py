@@ -21,6 +21,14 @@ from edge_sdk.tuning.candidates import Limits, Tuned
 from edge_sdk.tuning.measurement import Candidate
 
 _GIB = 1 << 30
+_NAMES = {
+    "logical": "logical cores",
+    "physical": "physical cores",
+    "allowed": "allowed cores",
+    "memory_gib": "GiB of memory",
+    "onnxruntime": "ONNX Runtime",
+    "providers": "execution providers",
+}
 
 
 class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,22 +67,16 @@ class TunedMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Say what differs first from `other`, which is now: `logical cores 4, now 2`; None where nothing does."""
         if self.cpu != other.cpu:
             is_namesake = self.cpu.name == other.cpu.name
-            then, now = self.cpu.name, "one of that name with other cores" if is_namesake else other.cpu.name
-            return f"CPU {then}, now {now}"
-        names = {
-            "logical": "logical cores",
-            "physical": "physical cores",
-            "allowed": "allowed cores",
-            "memory_gib": "GiB of memory",
-            "onnxruntime": "ONNX Runtime",
-        }
-        for field, name in names.items():
+            return f"CPU {self.cpu.name}, now {'one of that name with other cores' if is_namesake else other.cpu.name}"
+        for field, name in _NAMES.items():
             then, now = getattr(self, field), getattr(other, field)
             if then != now:
-                return f"{name} {then}, now {now}"
-        if self.providers != other.providers:
-            return f"execution providers {', '.join(self.providers)}, now {', '.join(other.providers)}"
+                return f"{name} {_listed(then)}, now {_listed(now)}"
         return None
+
+
+def _listed(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _memory_class_gib() -> int:

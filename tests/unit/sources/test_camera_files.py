@@ -350,20 +350,6 @@ def test_what_is_no_video_is_refused_and_opens_nothing(tmp_path: Path, name: str
             listener.accept()
 
 
-@needs_ffmpeg
-@pytest.mark.parametrize("name", ["a.mov", "a.mpg", "a.wmv"])  # others: test_each_round_is_the_whole_film
-def test_containers_that_are_taken(tmp_path: Path, name: str) -> None:
-    write_video(tmp_path / "in.avi", range(10), fps=25)
-    _ffmpeg("-i", str(tmp_path / "in.avi"), str(tmp_path / name))
-    assert len(_frames(open_source(str(tmp_path / name), realtime=False))) >= 9
-
-
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.mp4")
-    with pytest.raises(CameraError, match="neither a file nor a folder"):
-        open_source(str(tmp_path / "a.mp4"))
-
-
 def test_a_file_without_waiting_is_an_error_even_for_who_waits(tmp_path: Path) -> None:
     before = threading.active_count()
     with pytest.raises(CameraError, match="no such file"):

@@ -93,15 +93,6 @@ def test_two_models_at_most_are_loaded_at_once_and_at_the_end_only_what_runs(tmp
     assert board.alive() == [candidate("fp32")]
 
 
-def test_whoever_names_the_variant_of_a_result_hears_of_each_change(tmp_path: Path) -> None:
-    board = _board(tmp_path)
-    board.run()
-    assert board.named() == board.ran
-    assert set(board.ran) == {"int8", "fp32"}
-    board.run(steps=1)
-    assert board.variants[-1][1] == board.runs().variant == "fp32"
-
-
 def test_a_hopeless_one_costs_two_frames_and_frames_are_not_dropped_for_it(tmp_path: Path) -> None:
     board = _board(tmp_path, {"fp32": 150.0})
     board.run()
