@@ -98,7 +98,6 @@ class BackgroundTask(Generic[T]):
 
     Args:
         work: what to do; everything that it shares with others must bear several threads.
-        name: of the thread.
         undo: takes a result that nobody took; called by the thread itself where the work ends after `close`.
     """
 
@@ -176,7 +175,6 @@ class Periodic:
     Args:
         call: the function; where it raises it is called again the next time.
         interval_s: seconds between two calls; the first one comes at once.
-        name: of the thread.
     """
 
     def __init__(self, call: Callable[[], None], interval_s: float, name: str) -> None:
