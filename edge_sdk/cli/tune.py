@@ -75,7 +75,8 @@ def command(
     with logging_to_standard_error(), stopping_on_signals() as stop, contextlib.ExitStack() as stack:
         tuning = Tuning(opened, limits, camera=camera, variant=variant, open_stages=_opening(stop))
         if source is None:
-            found: tuple[Source, float] = golden_camera(opened, fps or _FPS, camera), fps or _FPS
+            shown: Source = stack.enter_context(contextlib.closing(golden_camera(opened, fps or _FPS, camera)))
+            found = shown, fps or _FPS
         else:
             found = _opened(stack, source, source_password_file, tls_fingerprint, camera)
         try:

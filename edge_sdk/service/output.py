@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,7 +24,7 @@ from edge_sdk.inference.runtime import onnxruntime_version
 from edge_sdk.messages.encoder import ResultEncoder
 from edge_sdk.messages.schema import Identity, TelemetryMessage, new_run_id
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.publishing.connection import Connection, Receiver
+from edge_sdk.publishing.connection import Receiver
 from edge_sdk.publishing.discovery import Discovery
 from edge_sdk.publishing.json_lines import JsonLinesPublisher
 from edge_sdk.publishing.publisher import (
@@ -38,6 +39,9 @@ from edge_sdk.publishing.publisher import (
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.publishing.tls import own_expiry, trust_refusal
 from edge_sdk.service.settings import RunSettings
+
+if TYPE_CHECKING:
+    from edge_sdk.publishing.client import MqttConnection  # loads paho
 
 _log = logging.getLogger(__name__)
 _HEARD = ("connection lost", "the broker ", "there is no MQTT")  # what is said of somebody who answered
@@ -57,7 +61,7 @@ class Output:
         self,
         settings: RunSettings,
         is_stopped: Callable[[], bool],
-        make_link: Callable[[], Connection] | None = None,
+        make_link: Callable[[], MqttConnection] | None = None,
         receiver: Receiver | None = None,
     ) -> None:
         self.identity, self.clock = Identity(settings.device, run_id=new_run_id()), WallClock()
@@ -183,8 +187,8 @@ class Output:
         except OutputError as cause:
             path = None
             _log.warning(f"events wait in memory only: {cause}")
-        boot_id = self.identity.boot_id
-        self._events = EventOutbox(outbox, path, boot_id, on_trouble=self._log_trouble, after=self._events)
+        self._events = EventOutbox(outbox, path, self.identity.boot_id, after=self._events)
+        self._events.listen(self._log_trouble)
         return self._events
 
     def _log_trouble(self, name: str, line: str) -> None:

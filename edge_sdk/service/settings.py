@@ -70,7 +70,7 @@ class PipelineSettings(PipelineConfig, frozen=True, kw_only=True):
 
     def begin_verifying(self) -> BackgroundTask[Bundle]:
         """Verify the bundle in a thread."""
-        return BackgroundTask(lambda: Bundle.open(self.bundle, self.trusted_keys, keeps_model=True), "edge-verify")
+        return BackgroundTask(lambda: Bundle.open(self.bundle, self.trusted_keys), "edge-verify")
 
     def same_source(self, other: PipelineSettings) -> bool:
         """Whether an opened source of this stream can be read by the other as it is."""

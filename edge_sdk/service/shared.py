@@ -62,7 +62,7 @@ class Shared:
 
     def __init__(self, progress: Progress | None = None) -> None:
         self.progress = progress or Progress(math.inf)
-        self.models = SessionCache(most=0)
+        self.models = SessionCache()
         self.controls = Controls()
         self.degradation = DegradationController()
         self.turns = 0  # changed by who has the lock below

@@ -78,10 +78,7 @@ def begin_loading(
     budget_ms = settings.latency_ms or bundle.manifest.latency_budget_ms
 
     def load() -> ModelSelector:
-        try:
-            return ModelSelector(settings, bundle, session, budget_ms, stop.is_asked, shared)
-        finally:
-            bundle.forget_kept()  # another variant may be the first to run
+        return ModelSelector(settings, bundle, session, budget_ms, stop.is_asked, shared)
 
     return Loading(bundle, budget_ms, BackgroundTask(load, "edge-model"))
 

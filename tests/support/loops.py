@@ -15,7 +15,7 @@ from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.bundle.manifest import Quality
 from edge_sdk.core.errors import EdgeError, OutputError
 from edge_sdk.core.frame import Frame, Result
-from edge_sdk.core.machine import Cores, CpuTime
+from edge_sdk.core.machine import CpuTime
 from edge_sdk.inference.settings import SessionSettings
 from edge_sdk.inference.stages import Stages
 from edge_sdk.loop import Budget, Loop, Tick
@@ -214,7 +214,6 @@ class Board:
         fps: float = 30,
         seconds: float | None = 20,
         frames: int = 10_000,
-        usable: Sequence[int] = (2,),
         refused: Sequence[str] = (),
         disk_is_full: bool = False,
         others: float = 0.0,
@@ -226,7 +225,6 @@ class Board:
         self.lines, self.outcome, self.remembered = SAID, list[tuple[Tuned, str]](), list[Tuned]()
         self._work, self._refused, self._disk_is_full = work, refused, disk_is_full
         self._alive: weakref.WeakSet[Slowed] = weakref.WeakSet()
-        self._usable = iter([*usable[1:], *[usable[-1]] * 100])
         self.most_alive = 0
         folder.parent.mkdir(exist_ok=True)
         self.bundle = Bundle.open(write_variants(folder, qualities))
@@ -240,7 +238,7 @@ class Board:
             providers=CPU,
             fps=fps,
             seconds=seconds,
-            cores=cores(usable[0]),
+            cores=cores(2),
         )
         self.tuner = LiveTuner(
             plan,
@@ -250,7 +248,6 @@ class Board:
             remember=self._remember,
             on_tuned=lambda tuned, remark: self.outcome.append((tuned, remark)),
             on_variant=self._note_variant,
-            read_cores=self._cores,
             read_cpu_time=lambda: CpuTime(
                 2e-9 * self.clock(), 2e-9 * self.clock() * others + self.cpu_ns / 1e9, self.cpu_ns / 1e9
             ),
@@ -302,6 +299,3 @@ class Board:
         if self._disk_is_full:
             raise OutputError("no room")
         self.remembered.append(tuned)
-
-    def _cores(self) -> Cores:
-        return cores(next(self._usable))
