@@ -198,12 +198,7 @@ def _table(
         return ("", f"{model} [95 %]"), [(f.name, _with_interval(f.name, f.value)) for f in figures]
     columns = ("", f"{model} [95 %]", reference, "difference [95 %]")
     return columns, [
-        (
-            f.name,
-            _with_interval(f.name, f.value),
-            _value(f.name, f.reference.value),
-            points_of(f.difference),
-        )
+        (f.name, _with_interval(f.name, f.value), _value(f.name, f.reference.value), points_of(f.difference))
         for f in figures
         if f.reference is not None and f.difference is not None
     ]
