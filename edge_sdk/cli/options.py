@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from edge_sdk.core.errors import MissingDependencyError, UsageError, is_out_of_memory, one_line
-from edge_sdk.core.logs import formatter
+from edge_sdk.core.logs import LineFormatter
 from edge_sdk.core.toml import key_of
 from edge_sdk.publishing.settings import BrokerSettings, MqttSettings, Secret, read_password
 
@@ -267,7 +267,7 @@ def logging_to_standard_error(*, quiet: bool = False) -> AbstractContextManager[
 def logging_to(handler: logging.Handler) -> Iterator[None]:
     """Give what the device's modules log to a handler, and to no other one."""
     log = logging.getLogger("edge_sdk")
-    handler.setFormatter(formatter())
+    handler.setFormatter(LineFormatter())
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -285,11 +285,20 @@ def echo_json(document: object) -> None:
     try:
         line = msgspec.json.encode(document, enc_hook=_path)
     except UnicodeEncodeError:
-        raise UsageError("there is a name that is no text in UTF-8, which JSON cannot hold; leave out --json") from None
+        line = msgspec.json.encode(_text_only(msgspec.to_builtins(document, enc_hook=_path, str_keys=True)))
     click.echo(line)
 
 
 def _path(value: object) -> str:
     if isinstance(value, Path):
-        return os.fsencode(value).decode(errors="replace")
+        return str(value)
     raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
+
+
+def _text_only(value: Any) -> object:
+    if isinstance(value, dict):
+        return {_text_only(key): _text_only(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_text_only(inner) for inner in value]
+    # A byte that is no text is one half of a pair in UTF-16, alone.
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(value, str) else value

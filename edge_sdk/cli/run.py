@@ -30,6 +30,7 @@ from edge_sdk.cli.root import unhurried
 from edge_sdk.cli.run_settings import config_file, run_settings
 from edge_sdk.config.schema import DeviceConfig, PipelineConfig, TrustConfig
 from edge_sdk.core.errors import EdgeError, PublishError
+from edge_sdk.core.logs import log_as_json
 from edge_sdk.core.machine import no_collection, share_one_heap
 from edge_sdk.core.threads import ignore_signals, stopping_on_signals
 from edge_sdk.publishing.settings import BrokerSettings
@@ -75,6 +76,7 @@ _READER_MS = 300  # a reader that works has taken something by then
 @click.option("--annotate", type=PATH, help="Write a new MP4 with the results drawn.")
 @click.option("--json", "as_json", is_flag=True, help="End with a summary as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="No status lines on standard error.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Of those.  [default: text]")
 @click.pass_context
 def command(context: click.Context, /, **options: object) -> None:
     """Run BUNDLE on the freshest frames of a source and publish what it sees.
@@ -82,6 +84,7 @@ def command(context: click.Context, /, **options: object) -> None:
     Without BUNDLE: what the configuration says, /etc/edge-sdk/config.toml or --config.
     """
     quiet = bool(options["quiet"])
+    log_as_json(wanted=options["log_format"] == "json")
     config = config_file(context)
     if options["check"]:
         from edge_sdk.cli.run_check import check

@@ -50,7 +50,7 @@ def run_settings(options: dict[str, Any]) -> RunSettings:
     )
 
 
-_WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet"}
+_WITH_CONFIG = {"config_file", "check", "duration", "as_json", "quiet", "log_format"}
 
 
 def config_file(context: click.Context) -> Path | None:
@@ -66,7 +66,7 @@ def config_file(context: click.Context) -> Path | None:
         if flags:
             raise UsageError(
                 f"{flags[0]} and --config: expected one of them; what {given} says, it says alone "
-                "(--check, --duration, --json and -q go with it)"
+                "(--check, --duration, --json, --log-format and -q go with it)"
             )
         return given
     if flags:
