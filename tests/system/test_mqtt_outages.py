@@ -63,14 +63,11 @@ def test_broker_killed_and_restarted_while_results_flow(broker: Broker, qos: Lit
             until(publisher, lambda s: s.acknowledged == s.put, "an acknowledgement for every result")
 
 
-@pytest.mark.parametrize("qos", QOS)
-def test_a_broker_absent_at_start_costs_a_loud_camera_its_oldest_results_and_another_none(
-    tmp_path: Path, qos: Literal[0, 1]
-) -> None:
+def test_a_broker_absent_at_start_costs_a_loud_camera_its_oldest_results_and_another_none(tmp_path: Path) -> None:
     said: list[str] = []
     with (
         Broker(tmp_path, start=False) as broker,
-        publishing_to(broker, qos=qos, on_state=lambda *s: said.append(s[0])) as (publisher, door),
+        publishing_to(broker, on_state=lambda *s: said.append(s[0])) as (publisher, door),
     ):
         gate = publisher.stream("gate", make_encoder())
         put(gate, *range(10))

@@ -28,11 +28,8 @@ def _flip(path: Path, start: int, stop: int) -> None:
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "magic": lambda path: _flip(path, 0, 16),
-    "page size": lambda path: _flip(path, 16, 18),
-    "user version": lambda path: _flip(path, 60, 64),
     "first page": lambda path: _flip(path, 100, 4096),
     "middle": lambda path: _flip(path, path.stat().st_size // 2, path.stat().st_size // 2 + 6000),
-    "half of it": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "a text": lambda path: path.write_text("this is no database\n" * 500),
     "empty": lambda path: path.write_bytes(b""),

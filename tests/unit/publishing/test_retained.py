@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from datetime import datetime, timezone
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 from edge_sdk.messages.schema import Message
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.connection import NOT_AUTHORIZED, Answer, Incoming
-from edge_sdk.publishing.publisher import CameraSequence, MqttPublisher
+from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings
 from edge_sdk.publishing.settings import MqttSettings
@@ -100,26 +99,6 @@ def test_a_full_outbox_does_not_keep_a_device_from_saying_how_it_does() -> None:
     assert publisher.stats().queued > 0
     link.pace, link.pause_s = 10**9, 0.0
     publisher.close()
-
-
-def test_numbers_are_given_once_however_many_hold_the_sequence_in_turn() -> None:
-    sequence = CameraSequence()
-    given: list[int] = []
-
-    def use() -> None:
-        holder = object()
-        sequence.take(holder)
-        for seq in range(5000):
-            number = sequence.number(holder, seq)
-            if number is not None:
-                given.append(number)
-
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(given) == len(set(given)) >= 5000
 
 
 def _taken(device: Device) -> list[tuple[str, bytes]]:
@@ -286,19 +265,6 @@ def test_what_is_retained_is_offered_again_in_a_minute() -> None:
     found = retained.take()
     assert found is not None
     assert (found[1].topic, found[1].payload) == (_THEIRS, b"{}")
-
-
-def test_a_state_that_was_refused_is_offered_again_in_a_minute() -> None:
-    refused = Refused()
-    while refused.retained.take() is not None:
-        pass
-    refused.said(f"{_OURS}state")
-    refused.now_s += 59
-    assert refused.retained.take() is None
-    refused.now_s += 1
-    found = refused.retained.take()
-    assert found is not None
-    assert found[1].topic == f"{_OURS}state"
 
 
 def test_answers_that_are_refused_are_one_however_their_topics_go_on() -> None:
