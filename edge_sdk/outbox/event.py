@@ -73,7 +73,6 @@ class EventStats(msgspec.Struct, frozen=True, kw_only=True):
         put: events given to `put`.
         restored: events that earlier starts had left on disk, or in quarantine, and that came up again.
         waiting: events that are not at the broker yet.
-        delivered: events that the broker has.
         lost: events that it never gets, by reason.
         is_durable: whether what is put goes to disk; False also before the first event, and where no disk is wanted.
         set_aside: damaged files that were put aside.

@@ -1,9 +1,9 @@
 """EventOutbox: keeps events from `put` until the broker has them, over restarts, power cuts and weeks without a broker.
 
-An event is acknowledged to its producer once the commit that holds it has returned: from then on it is at the broker or
-on disk. The outbox owns one thread, which stands between memory and disk. It starts with the first event, or at once
-where there is a file already: the file knows which numbers were given, and has events that were not sent. Events that
-come before the file is read, or faster than their rate allows, wait for their number.
+An event is acknowledged to its producer once the commit that holds it has returned. The outbox owns one thread, which
+stands between memory and disk. It starts with the first event, or at once where there is a file already: the file knows
+which numbers were given, and has events that were not sent. Events that come before it is read, or faster than their
+rate allows, wait for their number.
 
 `queue` holds the events in memory, `writer` is what the thread does, `store` and `recovery` are the file.
 """

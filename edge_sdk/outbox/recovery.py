@@ -1,18 +1,13 @@
 """Opens the file of an outbox whatever became of it.
 
-`open_store` tells a disk that takes nothing, which may pass, from a file that is damaged, which does not, and salvages
-the latter:
+`open_store` tells a disk that takes nothing, which may pass, from a file that is damaged, and salvages the latter:
 
-1. Damage is noticed. SQLite stops at the first damaged frame of a log and says nothing, so the state that it will find
-   is compared with the newest one that the frames behind it, or the record beside the file, know of. What SQLite itself
-   and `EventStore` notice is damage likewise, and so is an event that is read and is not what was written.
-2. The file is salvaged into `.salvage-tmp`. SQLite is not asked: every version of every page, in the file and in its
-   log, is searched for events whose checksum holds, and the newest state tells which of them should be there. Flipped
-   bits, truncations, and pages that are zeroed or in each other's place are one case so.
-3. `.salvage-tmp` is synced and becomes `.salvaged`. Whoever is interrupted before begins again, with the damaged file
-   and its log, or what SQLite has made of both; nothing was deleted or renamed.
-4. The damaged file becomes `.damaged-N`, `.salvaged` the file, and the oldest damaged one goes. Whoever is interrupted
-   goes on with this step.
+1. SQLite stops at the first damaged frame of a log and says nothing. So the state that it will find is compared with
+   the newest one that the frames behind it, or the record beside the file, know of.
+2. Every version of every page, in the file and in its log, is searched for events whose checksum holds, and the newest
+   state tells which of them should be there. What is found goes into `.salvage-tmp`.
+3. That is synced and becomes `.salvaged`. Whoever is interrupted before begins again: nothing was deleted or renamed.
+4. The damaged file becomes `.damaged`, `.salvaged` the file. Whoever is interrupted goes on with this step.
 
 `put_back` does the last two steps with a copy of a file that was removed or replaced while it was open.
 """
@@ -55,8 +50,7 @@ from edge_sdk.outbox.store import (
     unsealed,
 )
 
-_LOG, _TMP = "-wal", ".salvage-tmp"
-_KEPT_ASIDE = 2
+_LOG, _TMP, _ASIDE = "-wal", ".salvage-tmp", ".damaged"
 # What SQLite says of a disk; by its words, because Python 3.10 does not give the codes.
 _OF_THE_DISK = ("disk is full", "disk I/O error", "readonly", "unable to open", "locked", "out of memory")
 # The formats: https://www.sqlite.org/fileformat2.html, 1.6 (pages), 2.1 (records), 4.1 (log).
@@ -121,7 +115,7 @@ def put_back(store: EventStore, path: Path, settings: OutboxSettings) -> str:
         _make_folder(path, settings)
         with _new_file(path) as tmp:
             store.copy_to(tmp)
-        aside = _next_aside(path).name if path.exists() else ""
+        aside = _beside(path, _ASIDE).name if path.exists() else ""
         _put_in_place(path)
         return aside
 
@@ -217,7 +211,7 @@ def _salvage(path: Path, record: CommitRecord, complaint: str) -> None:
         closing(sqlite3.connect(tmp, isolation_level=None)) as sql,
     ):
         has_aside = path.exists() or _beside(path, _LOG).exists()
-        _fill(sql, pages, record, complaint, _next_aside(path).name if has_aside else "")
+        _fill(sql, pages, record, complaint, _beside(path, _ASIDE).name if has_aside else "")
 
 
 @contextmanager
@@ -281,16 +275,13 @@ def _put_in_place(path: Path) -> bool:
     salvaged = _beside(path, SALVAGED)
     if not salvaged.exists():
         return False
-    aside = _next_aside(path)
-    for ending in (_LOG, "-journal", ""):  # the file at last: until then the number is free
-        name = _beside(path, ending)
-        if name.exists():
-            name.replace(_beside(aside, ending))
+    if path.exists():
+        _beside(path, _ASIDE + _LOG).unlink(missing_ok=True)  # of an earlier one
+        path.replace(_beside(path, _ASIDE))
+    if _beside(path, _LOG).exists():
+        _beside(path, _LOG).replace(_beside(path, _ASIDE + _LOG))
     salvaged.replace(path)
     _sync(path.parent)
-    for old in sorted(_asides(path), key=_number_of)[:-_KEPT_ASIDE]:
-        for name in (old, _beside(old, _LOG)):
-            name.unlink(missing_ok=True)
     return True
 
 
@@ -304,20 +295,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _next_aside(path: Path) -> Path:
-    return _beside(path, f".damaged-{1 + max(map(_number_of, _asides(path)), default=0)}")
-
-
-def _asides(path: Path) -> list[Path]:
-    escaped = "".join(f"[{c}]" if c in "*?[" else c for c in path.name)
-    return [p for p in path.parent.glob(f"{escaped}.damaged-*") if _number_of(p)]
-
-
-def _number_of(aside: Path) -> int:
-    ending = aside.name.rpartition("-")[2]
-    return int(ending) if ending.isdecimal() else 0
 
 
 class _Pages:

@@ -72,7 +72,7 @@ def test_a_damaged_file_costs_no_start_and_no_later_event(tmp_path: Path, damage
         rest = found[:-100]
         assert rest == sorted(set(rest) & set(before))  # in order, each once, and none that was never put
         if outbox.stats().set_aside:
-            assert len(list(path.parent.glob("*.damaged-1"))) == 1
+            assert len(list(path.parent.glob("*.damaged"))) == 1
             assert said[0][0] == "outbox_damaged"
             assert f"{path} was damaged" in said[0][1]
         assert outbox.stats().lost == Losses(disk=len(before) - len(rest))
@@ -121,14 +121,15 @@ def test_a_file_that_is_damaged_while_it_is_used_is_replaced(tmp_path: Path) -> 
     assert any(name == "outbox_damaged" for name, _ in said)
 
 
-def test_of_files_that_were_put_aside_the_newest_two_are_kept(tmp_path: Path) -> None:
+def test_of_files_that_were_put_aside_the_newest_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
-    for _ in range(4):
-        path.write_text("no database")
+    for number in range(3):
+        path.write_text(f"no database {number}")
         with outbox_at(path) as outbox:
             put(outbox, 1)
             delivered(outbox, 1)
-    assert sorted(p.name for p in tmp_path.glob("*damaged*")) == ["events.sqlite.damaged-3", "events.sqlite.damaged-4"]
+    assert sorted(p.name for p in tmp_path.glob("*damaged*")) == ["events.sqlite.damaged"]
+    assert path.with_name("events.sqlite.damaged").read_text() == "no database 2"
 
 
 def test_a_file_of_a_later_version_is_not_written_to(tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_a_file_of_a_later_version_is_not_written_to(tmp_path: Path) -> None:
     with outbox_at(path) as outbox:
         put(outbox, 1)
         delivered(outbox, 1)
-    sql = sqlite3.connect(path.with_name("events.sqlite.damaged-1"))
+    sql = sqlite3.connect(path.with_name("events.sqlite.damaged"))
     assert sql.execute("PRAGMA user_version").fetchone() == (VERSION + 1,)
     sql.close()
 
@@ -259,8 +260,8 @@ def test_what_was_acknowledged_stays_so(tmp_path: Path, change: Callable[[Path],
     assert f"{path} was removed or replaced while it was used" in lines[0]
     assert re.search(r"; 30[01]\d events were carried over", lines[0])
     is_aside = change in (_restore, _garbage, CHANGES["log removed"])
-    assert ("what was there instead is put aside as events.sqlite.damaged-1" in lines[0]) is is_aside
-    assert path.with_name("events.sqlite.damaged-1").exists() is is_aside
+    assert ("what was there instead is put aside as events.sqlite.damaged" in lines[0]) is is_aside
+    assert path.with_name("events.sqlite.damaged").exists() is is_aside
     with outbox_at(path if is_soon else tmp_path / "killed" / path.name) as outbox:
         assert outbox.waiting == len(numbers) - 5
         assert delivered(outbox, len(numbers) - 5) == numbers[5:]
