@@ -24,7 +24,6 @@ from tests.support.subscribers import (
     numbers,
     publishing_to,
     put,
-    statuses,
     until,
     wait_online,
 )
@@ -114,19 +113,6 @@ def test_a_broker_frozen_for_longer_than_the_keep_alive(tmp_path: Path, way: str
         until(publisher, lambda s: s.state == "connecting", "the keep-alive to run out")
         broker.thaw()
         until(publisher, lambda s: s.acknowledged == 40, "the results")
-
-
-def test_close_with_a_frozen_broker_returns_in_time(broker: Broker) -> None:
-    with publishing_to(broker, keepalive_s=60) as (publisher, door):
-        wait_online(publisher)
-        broker.freeze()
-        put(door, *range(500), count=300)
-        publisher.close(timeout_s=0.5)
-        assert not publisher._thread.is_alive()
-        assert publisher.stats().queued > 0
-        broker.thaw()
-    with Subscriber(broker) as late:
-        late.wait_for(lambda _: [s[:2] for s in statuses(late)][-1:] == [("offline", "lost")], "the last will")
 
 
 def test_a_message_above_the_limit_is_dropped_and_not_tried_for_ever(tmp_path: Path) -> None:

@@ -77,17 +77,6 @@ def test_each_is_tried_eight_times_and_put_aside(tmp_path: Path, poisons: set[in
         assert good == [b"%d" % number for number in range(40) if number not in poisons]
 
 
-def test_what_is_beyond_a_quota_is_tried_until_it_is_not(tmp_path: Path) -> None:
-    with _sending(tmp_path, Backoff(0.001, 0.002), {3, 5}) as (sender, events):
-        link = _link(0x97)
-        for _ in range(30):
-            _round(sender, events, link)
-        assert (events.waiting, events.stats().lost.total) == (2, 0)
-        free = FakeLink()
-        _round(sender, events, free)
-        assert events.waiting == 0
-
-
 def test_a_window_that_is_refused_is_one_step_of_the_back_off(tmp_path: Path) -> None:
     steps: list[float] = []
 

@@ -87,15 +87,6 @@ def test_a_name_or_a_file_that_is_used_already_is_refused_until_it_is_free(tmp_p
     _open(tmp_path).close()
 
 
-def test_a_damaged_file_is_put_aside_and_does_not_hold_a_program_up(tmp_path: Path) -> None:
-    file = tmp_path / "events-default-gate-1.sqlite"
-    file.write_bytes(b"no database" * 1000)
-    with _open(tmp_path) as publisher:
-        publisher.put(Event(kind="opened"))
-        assert publisher.wait_committed(60.0)
-        assert publisher.stats().events.set_aside == 1
-
-
 def test_a_refusal_leaves_the_file_free(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(UsageError, match="not a PEM file of CA certificates"):

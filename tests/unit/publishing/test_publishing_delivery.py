@@ -6,18 +6,16 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
 
-from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.schema import Identity, Message, MessageKind
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.session import PoisonMessageDetector, State
 from edge_sdk.publishing.settings import MqttSettings
 from tests.support.connections import WAIT_S, FakeLink, door_over, has_connected, put, until
-from tests.support.results import IDENTITY, make_detections, make_encoder, make_frame
+from tests.support.results import make_detections, make_frame
 
 
 def test_online_results_offline_in_that_order() -> None:
@@ -211,24 +209,6 @@ def test_put_waits_for_no_network() -> None:
     go_on.set()
     publisher.close()
     assert link.contents() == ["online", 1, 2, 3, "offline"]
-
-
-def test_a_connection_that_cannot_be_made_is_tried_again() -> None:
-    links: Iterator[FakeLink | Exception] = iter([UnicodeEncodeError("utf-8", "x", 0, 1, "surrogate"), FakeLink()])
-
-    def make_link() -> FakeLink:
-        found = next(links)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    settings = MqttSettings(host="broker", port=1883, device="pi")
-    publisher = MqttPublisher(settings, IDENTITY, backoff=Backoff(0.001, 0.002), make_link=make_link)
-    door = publisher.stream("door", make_encoder())
-    put(door, 1)
-    until(lambda: publisher.stats().sent == 1)
-    assert "UnicodeEncodeError" in publisher.stats().last_error
-    publisher.close()
 
 
 _STATUS: tuple[MessageKind, Message] = ("status", Message("edge/v1/default/pi/status", b"{}"))

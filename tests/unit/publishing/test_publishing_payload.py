@@ -109,12 +109,6 @@ def test_a_segmentation_message_has_the_largest_first_and_no_share_of_nothing() 
     ]
 
 
-def test_equal_shares_come_in_the_order_of_the_labels() -> None:
-    document = _decode(make_encoder().encode(make_segmentation([0.5, 0.5])))
-    assert [s["class_id"] for s in document["segments"]] == [0, 1]
-    assert _decode(make_encoder().encode(make_segmentation([0.0, 0.0])))["segments"] == []
-
-
 @pytest.mark.parametrize(
     ("background_class", "labels", "class_id", "expected"),
     [

@@ -127,13 +127,6 @@ def test_a_password_file_that_cannot_be_read_is_named_with_what_it_is_for(tmp_pa
         read_password(tmp_path / "none", "the source's password")
 
 
-def test_topics() -> None:
-    topics = Topics("edge/v1", "yard", "pi")
-    assert (topics.status, topics.state) == ("edge/v1/yard/pi/status", "edge/v1/yard/pi/state")
-    assert topics.of("telemetry") == "edge/v1/yard/pi/telemetry"
-    assert topics.of("result", "door") == "edge/v1/yard/pi/result/door"
-
-
 def test_names_that_a_topic_can_have() -> None:
     for name in ("Front door", "a.b_c-d", "Tür", "x" * 100):
         check_name("camera", name)
