@@ -23,9 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from urllib.parse import quote
 
 from edge_sdk.core.errors import descriptor_shortage
 from edge_sdk.outbox.event import QueuedEvent
@@ -37,7 +35,6 @@ from edge_sdk.outbox.store import (
     PUT_STATE,
     QUARANTINE_ROWS,
     SALVAGED,
-    STATE_PAGE,
     TABLES,
     VERSION,
     CommitRecord,
@@ -56,7 +53,6 @@ _OF_THE_DISK = ("disk is full", "disk I/O error", "readonly", "unable to open", 
 # The formats: https://www.sqlite.org/fileformat2.html, 1.6 (pages), 2.1 (records), 4.1 (log).
 _LOG_HEAD, _FRAME_HEAD = 32, 24  # bytes
 _FRAME_BYTES = _FRAME_HEAD + PAGE_BYTES
-_LOG_MAGIC = b"\x37\x7f\x06\x82"  # with sums of little-endian words
 _TABLE_LEAF = 0x0D
 _MOST_LOCAL = PAGE_BYTES - 35  # bytes of a record that its page holds; of a larger one ...
 _LEAST_LOCAL = (PAGE_BYTES - 12) * 32 // 255 - 23  # ... at least these
@@ -173,25 +169,31 @@ def _is_writable(path: Path) -> bool:
 
 
 def _damage_of_log(path: Path, record: CommitRecord) -> str:
-    """Return what is wrong if SQLite would not find the last commit, in words; empty if it will.
-
-    SQLite reads the frames before the first damaged one, up to the last commit among them. What is written and not
-    committed comes after the last frame that ends a commit, and is never recorded. So every state before such a frame,
-    if that is whole, and the recorded one are of commits.
-    """
+    """Return what is wrong if SQLite would not find the last commit, in words; empty if it will."""
+    found = _found_by_sqlite(path)
     with closing(_Pages(path)) as pages:
-        kept, known = pages.frames_committed()
-        kept = kept if pages.has_file else 0  # SQLite removes the log of an empty file
-        of_state = [frame for frame in range(known) if pages.number(-1 - frame) == STATE_PAGE]
-        found = max((frame for frame in of_state if frame < kept), default=None)
-        recovered = pages.state_in(STATE_PAGE - 1 if found is None else -1 - found)
-        states = [pages.state_in(-1 - frame) for frame in of_state]
-        newest = _newest([*states, recovered], record)
-    if newest is None or (recovered is not None and recovered.number >= newest.number):
+        newest = _newest([*map(pages.state_in, pages.committed()), found], record)
+    if newest is None or (found is not None and found.number >= newest.number):
         return ""
-    if recovered is None:
+    if found is None:
         return "what it says of its last commit cannot be read" if path.exists() else "it was removed"
-    return f"its log has {newest.number - recovered.number} commits that cannot be read in order, or not at all"
+    return f"its log has {newest.number - found.number} commits that cannot be read in order, or not at all"
+
+
+def _found_by_sqlite(path: Path) -> State | None:
+    """Return the state that SQLite reads, which neither copies the log into the file nor removes it for that."""
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", timeout=0.0, uri=True)) as sql:
+            row = sql.execute("SELECT body FROM state").fetchone()
+    except sqlite3.Error as cause:
+        if (trouble := disk_trouble(cause, path)) is not None:
+            raise trouble from cause
+        return None
+    finally:
+        _beside(path, "-shm").unlink(missing_ok=True)
+    return unsealed(row and row[0])
 
 
 def _newest(states: Sequence[State | None], record: CommitRecord) -> State | None:
@@ -309,7 +311,6 @@ class _Pages:
         self._file = path.open("rb", buffering=0) if path.exists() else None
         self._frames = max(0, len(self._log) - _LOG_HEAD) // _FRAME_BYTES
         self._count = -(-path.stat().st_size // PAGE_BYTES) if self._file is not None else 0
-        self.has_file = self._count > 0
         # Behind the frames with the salts of the first are those of earlier logs, which are older than the file.
         salts = [self._log[start + 8 : start + 16] for start in map(_frame_at, range(self._frames))]
         places = [-1 - frame for frame, of in enumerate(salts) if of == salts[0]]
@@ -325,22 +326,14 @@ class _Pages:
         start = _frame_at(-1 - place)
         return place + 1 if place >= 0 else int.from_bytes(self._log[start : start + 4], "big")
 
-    def frames_committed(self) -> tuple[int, int]:
-        """Count the frames up to the last that ends a commit: before the first damaged one, as SQLite does, and all."""
-        if not self._frames:
-            return 0, 0
-        log = np.frombuffer(self._log, np.uint8, _frame_at(self._frames))
-        head, frames = log[:_LOG_HEAD], log[_LOG_HEAD:].reshape(self._frames, _FRAME_BYTES)
-        # Of each: its page, the size of the file where it ends a commit, else 0, two salts, two sums.
-        fields = frames[:, :_FRAME_HEAD].copy().view(">u4")
-        head_sums = head[None, 24:].copy().view(">u4")
-        sums = _sums(np.hstack([frames[:, :8], frames[:, _FRAME_HEAD:]]), np.vstack([head_sums, fields[:-1, 4:]]))
-        is_whole, is_end = (sums == fields[:, 4:]).all(axis=1), fields[:, 1] > 0
-        is_found = np.logical_and.accumulate(is_whole & (frames[:, 8:16] == head[16:24]).all(axis=1))
-        if self._log[:4] != _LOG_MAGIC or (_sums(head[None, :24], np.zeros((1, 2))) != head_sums).any():
-            is_found[:] = False
-        found, known = (np.flatnonzero(is_end & of) + 1 for of in (is_found, is_whole))
-        return int(max(found, default=0)), int(max(known, default=0))
+    def committed(self) -> list[int]:
+        """Return the places of the log's frames that are of commits, damaged ones too.
+
+        What is written and not committed comes after the last frame with the same salts that ends a commit.
+        """
+        heads = [self._log[start : start + 16] for start in map(_frame_at, range(self._frames))]
+        ends = {head[8:]: frame for frame, head in enumerate(heads) if any(head[4:8])}
+        return [-1 - frame for frame, head in enumerate(heads) if frame <= ends.get(head[8:], -1)]
 
     def state_in(self, place: int) -> State | None:
         """Return the state in a page; None where it has none that is whole."""
@@ -409,15 +402,6 @@ class _Pages:
 
 def _frame_at(index: int) -> int:
     return _LOG_HEAD + index * _FRAME_BYTES
-
-
-def _sums(data: NDArray[np.uint8], before: NDArray[Any]) -> NDArray[np.uint32]:
-    """Return the checksums of pieces of a log, (pieces, bytes), each going on from two sums before it, (pieces, 2)."""
-    first, second = before.T.astype(np.uint32)
-    for even, odd in np.ascontiguousarray(data).view("<u4").T.reshape(-1, 2, len(data)):
-        first += even + second
-        second += odd + first
-    return np.stack([first, second], axis=1)
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

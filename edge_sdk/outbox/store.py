@@ -225,8 +225,7 @@ CREATE TABLE IF NOT EXISTS quarantine (
     id INTEGER PRIMARY KEY, camera TEXT NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL,
     reason TEXT NOT NULL, crc BLOB NOT NULL);
 """
-"""Statements, each ended by a semicolon. The first table begins in `STATE_PAGE`, also after a VACUUM."""
-STATE_PAGE = 2
+"""Statements, each ended by a semicolon."""
 PUT_STATE = "INSERT OR REPLACE INTO state VALUES (1, ?)"
 PUT_EVENT = "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?)"
 PUT_QUARANTINE = "INSERT INTO quarantine VALUES (NULL, ?, ?, ?, ?, ?, ?)"
