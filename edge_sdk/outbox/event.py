@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from edge_sdk.messages.schema import CameraKind, Message
+from edge_sdk.messages.schema import Message, MessageKind
 
 Encode: TypeAlias = Callable[[int], bytes]
 """Makes the bytes of an event's message from the event's number."""
@@ -24,7 +24,7 @@ class QueuedEvent(Message, frozen=True, gc=False):
     are sent (`id`). `put_s` is when it was put, in seconds of the outbox's clock.
     """
 
-    kind: CameraKind = "event"
+    kind: MessageKind = "event"
     seq: int = 0
     id: int = 0
     put_s: float = 0.0

@@ -448,7 +448,7 @@ class MqttPublisher(ResultPublisher):
 
     def answer(self, message: Message) -> None:
         """Publish this once, before results; of more than 32 that wait for a connection the oldest goes."""
-        self._session.retained.send("response", message)
+        self._session.retained.send(message)
         self._session.notify()
 
     def snapshot(self, camera: str, jpeg: bytes, seq: int) -> None:

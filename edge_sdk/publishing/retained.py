@@ -144,11 +144,11 @@ class _Retained:
         """Return the seconds until it is to be published; infinity where nothing changed."""
         return math.inf if self._version() == self._published else max(0.0, self._not_before - now)
 
-    def take(self, now: float) -> tuple[MessageKind, Message]:
+    def take(self, now: float) -> Message:
         """Return the message, which is published now."""
         self._published = self._version()  # first: what changes from here on is news again
         self._not_before = now + _EVERY_S
-        return self._kind, Message(self._topic, self._encode())
+        return Message(self._topic, self._encode(), kind=self._kind)
 
 
 class RetainedPublisher:
@@ -162,7 +162,7 @@ class RetainedPublisher:
         self._retained = {topics.status: self._status, topics.state: self._state}  # in the order of publishing
         self._payloads: dict[str, bytes] = {}  # of the others
         self._telemetry: deque[bytes] = deque(maxlen=1)
-        self._answers: deque[tuple[MessageKind, Message]] = deque(maxlen=_MOST_ANSWERS)
+        self._answers: deque[Message] = deque(maxlen=_MOST_ANSWERS)
         self._lock = threading.Lock()
         self._is_ending = False
 
@@ -170,9 +170,9 @@ class RetainedPublisher:
         """Publish this once, in place of an older one that was not yet published."""
         self._telemetry.append(payload)
 
-    def send(self, kind: MessageKind, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Publish this once; of more than 32 that wait the oldest goes."""
-        self._answers.append((kind, message))
+        self._answers.append(message)
 
     def keep(self, kind: MessageKind, topic: str, payload: bytes) -> None:
         """Keep this on a retained topic from now on; an empty payload clears the topic."""
@@ -210,7 +210,7 @@ class RetainedPublisher:
         with self._lock:
             return min((retained.wait_s(self._now()) for retained in self._due()), default=math.inf)
 
-    def take(self) -> tuple[MessageKind, Message] | None:
+    def take(self) -> Message | None:
         """Return what is to be published now: status and state first, then telemetry, answers, what else is kept."""
         with self._lock:
             due = next((retained for retained in self._due() if retained.wait_s(self._now()) <= 0), None)
@@ -218,7 +218,7 @@ class RetainedPublisher:
             if due is not None and (is_of_device or not (self._answers or self._telemetry)):
                 return due.take(self._clock_s())
         if self._telemetry and not self._is_ending:
-            return "telemetry", Message(self._telemetry_topic, self._telemetry.popleft())
+            return Message(self._telemetry_topic, self._telemetry.popleft(), kind="telemetry")
         return self._answers.popleft() if self._answers else None
 
     def _now(self) -> float:

@@ -544,7 +544,7 @@ class CommandHandler:
         self._send(request.topic, request.correlation, response)
 
     def _send(self, topic: str, correlation: bytes, response: ResponseMessage) -> None:
-        self._answers.append(Message(topic, msgspec.json.encode(response), correlation=correlation))
+        self._answers.append(Message(topic, msgspec.json.encode(response), kind="response", correlation=correlation))
         self._deliver()
 
     def _deliver(self) -> None:

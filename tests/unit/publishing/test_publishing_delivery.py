@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from edge_sdk.messages.schema import Identity, Message, MessageKind
+from edge_sdk.messages.schema import Identity, Message
 from edge_sdk.publishing.publisher import MqttPublisher
 from edge_sdk.publishing.session import PoisonMessageDetector, State
 from edge_sdk.publishing.settings import MqttSettings
@@ -211,11 +211,11 @@ def test_put_waits_for_no_network() -> None:
     assert link.contents() == ["online", 1, 2, 3, "offline"]
 
 
-_STATUS: tuple[MessageKind, Message] = ("status", Message("edge/v1/default/pi/status", b"{}"))
+_STATUS = Message("edge/v1/default/pi/status", b"{}", kind="status")
 
 
-def _event(seq: int) -> tuple[MessageKind, Message]:
-    return "event", Message("edge/v1/default/pi/event/door", b"x" * 9, "door", "event", seq)
+def _event(seq: int) -> Message:
+    return Message("edge/v1/default/pi/event/door", b"x" * 9, "door", "event", seq)
 
 
 class _Touchy(FakeLink):
@@ -225,9 +225,9 @@ class _Touchy(FakeLink):
         super().__init__()
         self._most_bytes = most_bytes
 
-    def publish(self, kind: MessageKind, message: Message) -> int:
-        number = super().publish(kind, message)
-        if kind in ("event", "result", "snapshot") and len(message.payload) > self._most_bytes:
+    def publish(self, message: Message) -> int:
+        number = super().publish(message)
+        if message.kind in ("event", "result", "snapshot") and len(message.payload) > self._most_bytes:
             self._unanswered.remove(number)
             self.drop("connection lost")
         return number
@@ -257,8 +257,8 @@ def test_bad_luck_is_no_guilt() -> None:
         detector.relax()
 
 
-def _picture(seq: int, size: int = 20_000) -> tuple[MessageKind, Message]:
-    return "snapshot", Message("edge/v1/default/pi/snapshot/door", b"x" * size, "door", "snapshot", seq)
+def _picture(seq: int, size: int = 20_000) -> Message:
+    return Message("edge/v1/default/pi/snapshot/door", b"x" * size, "door", "snapshot", seq)
 
 
 def test_the_largest_message_is_to_blame_for_a_link_that_times_out_three_times() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from edge_sdk.messages.schema import Message, MessageKind, ModelRef, Running, SourceState
+from edge_sdk.messages.schema import Message, ModelRef, Running, SourceState
 from edge_sdk.messages.topics import Topics
 from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.session import PublishWarnings
@@ -247,8 +247,8 @@ def test_a_publisher_looks_at_each_connection() -> None:
 class _Narrow(FakeLink):
     """Takes no state."""
 
-    def fits(self, kind: MessageKind, message: Message) -> bool:
-        return kind != "state" and super().fits(kind, message)
+    def fits(self, message: Message) -> bool:
+        return message.kind != "state" and super().fits(message)
 
 
 def test_a_state_above_the_limit_is_said_once_and_publishing_goes_on() -> None:
