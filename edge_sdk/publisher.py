@@ -220,7 +220,7 @@ class Publisher:
 
 def _read_settings(config: BrokerConfig) -> MqttSettings:
     secrets = [
-        read_secret(config.mqtt, "mqtt", what, lambda _warning: None, of)
+        read_secret(config.mqtt, "mqtt", what, of)
         for what, of in (("the MQTT password", ""), ("the private key's password", "key_"))
     ]
     settings = mqtt_settings_of(config.device, config.mqtt, config.publish, *secrets)

@@ -159,7 +159,7 @@ def test_what_comes_is_left_in_the_inbox_and_answered() -> None:
     link.receiver.receive(Incoming("x/cmd", b"{}", correlation=b"7"))
     link.receiver.refused("the broker does not let this device read x/cmd")
     taken: list[Incoming] = []
-    until(lambda: bool(taken) or bool(taken.extend(inbox.take()[0])))
+    until(lambda: bool(taken) or bool(taken.extend(inbox.take())))
     assert [incoming.correlation for incoming in taken] == [b"7"]
     until(lambda: inbox.take_refusals() == ["the broker does not let this device read x/cmd"])
     publisher.answer(Message("x/res", b"{}", kind="response", correlation=b"7"))
