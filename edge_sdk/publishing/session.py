@@ -22,12 +22,11 @@ import msgspec
 from edge_sdk.core.errors import os_error_text
 from edge_sdk.core.threads import Backoff
 from edge_sdk.messages.schema import Message, MessageKind
-from edge_sdk.messages.topics import Topics
 from edge_sdk.outbox.event import QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.publishing.connection import NOT_AUTHORIZED, QUOTA_EXCEEDED, UNSENT_BYTES, Answer, Wakeup
 from edge_sdk.publishing.queues import Queues
-from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
+from edge_sdk.publishing.retained import DeviceState
 
 if TYPE_CHECKING:
     from edge_sdk.publishing.client import MqttConnection  # loads paho
@@ -126,14 +125,12 @@ class PublishWarnings:
 
     def __init__(
         self,
-        topics: Topics,
         device_state: DeviceState,
-        retained: RetainedPublisher,
         on_warning: Callable[[str], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._own, self._response = topics.own, topics.response
-        self._device_state, self._retained = device_state, retained
+        self._device_state, self._retained = device_state, device_state.retained
+        self._own, self._response = self._retained.topics.own, self._retained.topics.response
         self._on_warning, self._clock_s = on_warning, clock_s
         self._look_at = 0.0
         self._said: set[str] = set()  # names of warnings
@@ -176,7 +173,7 @@ class PublishWarnings:
             if self._rejected.pop(topic, ""):
                 self._device_state.warn_of_device(_REJECTED, next(iter(self._rejected.values()), ""))
             return ""
-        self._retained.repeat_later(topic)
+        self._retained.repeat(topic, is_refused=True)
         if topic in self._rejected:
             return ""
         reason, is_own = answer.complaint, topic.startswith(self._own)
@@ -422,7 +419,6 @@ class PublishSession:
         queues: Queues,
         events: EventOutbox,
         device_state: DeviceState,
-        topics: Topics,
         make_connection: Callable[[], MqttConnection],
         backoff: Backoff,
         *,
@@ -433,9 +429,8 @@ class PublishSession:
         self._queues, self._device_state = queues, device_state
         self._on_state = _harmless(on_state)
         self._make_connection, self._backoff = make_connection, backoff
-        self._status_topic = topics.status
-        self.retained = RetainedPublisher(device_state, topics)
-        self._warnings = PublishWarnings(topics, device_state, self.retained, _harmless(on_warning))
+        self.retained = device_state.retained
+        self._warnings = PublishWarnings(device_state, _harmless(on_warning))
         self._sender = Sender(queues, events, self._warnings, stall_s)
         self._wakeup = Wakeup()
         self._deadline: float | None = None
@@ -447,6 +442,7 @@ class PublishSession:
         self.state: State = "connecting"
         self.connects = 0
         events.attach(self.notify)
+        self.retained.attach(self.notify)
 
     @property
     def last_error(self) -> str:
@@ -455,11 +451,6 @@ class PublishSession:
 
     def notify(self) -> None:
         """Say that there is something to send; never blocks."""
-        self._wakeup.wake()
-
-    def telemetry(self, payload: bytes) -> None:
-        """Publish this in place of an older one that was not published yet; never blocks."""
-        self.retained.put_telemetry(payload)
         self._wakeup.wake()
 
     def sent(self, kind: MessageKind, camera: str | None = None) -> SentCounters:
@@ -576,7 +567,7 @@ class PublishSession:
             is_done = self._sender.is_empty and self.retained.wait_s() > 0
             if not is_done and now < self._farewell_at:
                 return False
-            farewell = Message(self._status_topic, self._device_state.offline("shutdown"), kind="status")
+            farewell = Message(self.retained.topics.status, self._device_state.offline("shutdown"), kind="status")
             self._farewell = self._sender.send(connection, farewell)
         return now >= deadline or not self._sender.is_in_flight(self._farewell)
 

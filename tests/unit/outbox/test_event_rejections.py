@@ -37,9 +37,9 @@ def _sending(folder: Path, hold: Backoff, poisons: set[int]) -> Iterator[tuple[S
     """With forty events of which some are poison."""
     with outbox_at(folder / "events.sqlite") as events:
         settings = MqttSettings(host="broker", port=1883, device="pi")
-        queues, device_state = Queues(events, settings.channels), DeviceState(IDENTITY, {})
-        retained = RetainedPublisher(device_state, settings.topics)
-        warnings = PublishWarnings(settings.topics, device_state, retained, lambda _line: None)
+        queues = Queues(events, settings.channels)
+        device_state = DeviceState(IDENTITY, {}, RetainedPublisher(settings.topics))
+        warnings = PublishWarnings(device_state, lambda _line: None)
         for number in range(40):
             payload = POISON if number in poisons else b"%d" % number
             events.put(TOPIC + "door", "door", lambda _, payload=payload: payload)

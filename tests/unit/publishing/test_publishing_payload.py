@@ -34,7 +34,7 @@ from edge_sdk.messages.schema import (
     read_boot_id,
 )
 from edge_sdk.publishing.client import answer_properties, publish_options
-from edge_sdk.publishing.retained import DeviceState
+from edge_sdk.publishing.retained import DeviceState, RetainedPublisher
 from edge_sdk.publishing.settings import MqttSettings
 from edge_sdk.tasks.spec import ClassificationSpec
 from tests.support.bundles import make_manifest, write_bundle
@@ -201,11 +201,12 @@ def test_no_warning_from_odd_numbers() -> None:
 DOCS = Path(__file__).parents[3] / "docs"
 NOW = datetime(2026, 3, 2, 9, 15, 4, tzinfo=timezone.utc)
 WHO = Identity("pi", "boot", "run")
+_SETTINGS = MqttSettings(host="127.0.0.1", port=1883, device="pi")
 HEADER = {"schema": 1, "device": "pi", "boot_id": "boot", "run_id": "run"}
 
 
 def _device_state() -> DeviceState:
-    state = DeviceState(WHO, {"edge-sdk": "1.2"})
+    state = DeviceState(WHO, {"edge-sdk": "1.2"}, RetainedPublisher(_SETTINGS.topics))
     door = state.join("door", MODEL)
     state.join("gate", MODEL)
     state.update(door, source="lost", trouble="connection refused", since=NOW)
@@ -254,7 +255,11 @@ STATUSES = [
     _device_state().offline("shutdown"),
     *_examples("status"),
 ]
-STATES = [_device_state().state(), DeviceState(WHO, {}).state(), *_examples("state")]
+STATES = [
+    _device_state().state(),
+    DeviceState(WHO, {}, RetainedPublisher(_SETTINGS.topics)).state(),
+    *_examples("state"),
+]
 HEALTH = [
     msgspec.json.encode(_telemetry()),
     msgspec.json.encode(TelemetryMessage(**msgspec.structs.asdict(WHO), at=NOW)),
@@ -325,7 +330,6 @@ def test_every_start_of_the_program_has_its_own_run_id_and_the_boot_id_of_this_b
     assert str(uuid.UUID(read_boot_id())) == read_boot_id() or not Path("/proc/sys/kernel/random/boot_id").exists()
 
 
-_SETTINGS = MqttSettings(host="127.0.0.1", port=1883, device="pi")
 _LASTING = {"status", "state", "seen", "discovery"}
 
 

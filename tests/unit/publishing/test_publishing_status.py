@@ -216,9 +216,8 @@ def _warnings(state: DeviceState) -> dict[str, str]:
 
 def test_a_connection_that_holds_is_looked_at_once_a_day() -> None:
     now, said = [1000.0], list[str]()
-    state, link = DeviceState(IDENTITY, {}), FakeLink()
-    topics = Topics("edge/v1", "default", "pi")
-    doubts = PublishWarnings(topics, state, RetainedPublisher(state, topics), said.append, lambda: now[0])
+    state = DeviceState(IDENTITY, {}, RetainedPublisher(Topics("edge/v1", "default", "pi")))
+    link, doubts = FakeLink(), PublishWarnings(state, said.append, lambda: now[0])
     doubts.begin(link)
     link.doubtful = {"broker_certificate": "ends soon"}
     now[0] += _DAY_S - 1

@@ -29,9 +29,9 @@ class Device:
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.state = DeviceState(IDENTITY, {})
+        self.retained = RetainedPublisher(_TOPICS, lambda: self.now_s)
+        self.state = DeviceState(IDENTITY, {}, self.retained)
         self.door = self.state.join("door", MODEL)
-        self.retained = RetainedPublisher(self.state, _TOPICS, lambda: self.now_s)
         self.retained.begin()
 
     def said(self) -> list[str]:
@@ -208,9 +208,9 @@ class Refused:
 
     def __init__(self) -> None:
         self.now_s = 100.0
-        self.state, topics = DeviceState(IDENTITY, {}), Topics("edge/v1", "default", "pi")
-        self.retained = RetainedPublisher(self.state, topics, lambda: self.now_s)
-        self.refusals = PublishWarnings(topics, self.state, self.retained, lambda _line: None)
+        self.retained = RetainedPublisher(Topics("edge/v1", "default", "pi"), lambda: self.now_s)
+        self.state = DeviceState(IDENTITY, {}, self.retained)
+        self.refusals = PublishWarnings(self.state, lambda _line: None)
 
     def said(self, topic: str, answer: Answer = _REFUSED) -> str:
         return self.refusals.settle(topic, answer)
