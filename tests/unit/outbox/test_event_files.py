@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,15 @@ def _flip(path: Path, start: int, stop: int) -> None:
     path.write_bytes(data)
 
 
+def _mark_as_read_only(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as sql:
+        sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    _flip(path, 18, 19)
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "magic": lambda path: _flip(path, 0, 16),
+    "mark of a file that may only be read": _mark_as_read_only,
     "first page": lambda path: _flip(path, 100, 4096),
     "middle": lambda path: _flip(path, path.stat().st_size // 2, path.stat().st_size // 2 + 6000),
     "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
@@ -123,6 +131,7 @@ def test_a_file_that_is_damaged_while_it_is_used_is_replaced(tmp_path: Path) -> 
 
 def test_of_files_that_were_put_aside_the_newest_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "events.sqlite"
+    path.with_name("events.sqlite.damaged-wal").write_text("of another file")
     for number in range(3):
         path.write_text(f"no database {number}")
         with outbox_at(path) as outbox:

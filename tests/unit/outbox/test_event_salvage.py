@@ -23,7 +23,7 @@ from edge_sdk.outbox.outbox import EventOutbox
 from edge_sdk.outbox.queue import OutboxQueue, SequenceNumbers
 from edge_sdk.outbox.recovery import open_store
 from edge_sdk.outbox.settings import OutboxSettings
-from edge_sdk.outbox.store import AgeClock, EventStore
+from edge_sdk.outbox.store import AgeClock, EventStore, unsealed
 from edge_sdk.outbox.warnings import OutboxWarnings
 from edge_sdk.outbox.writer import Writer
 from tests.support.outboxes import (
@@ -253,7 +253,9 @@ def test_what_a_kill_kept_from_being_committed_is_no_loss(tmp_path: Path) -> Non
     with closing(sqlite3.connect(path, isolation_level=None)) as sql:
         sql.execute("PRAGMA cache_size = 1")  # what is changed is written before it is committed
         sql.execute("BEGIN")
-        sql.execute("UPDATE state SET body = body")
+        state = unsealed(sql.execute("SELECT body FROM state").fetchone()[0])
+        state.number += 1
+        sql.execute("UPDATE state SET body = ?", (state.sealed(),))
         sql.executemany(
             "INSERT INTO event VALUES (?, 'door', 1, 1.0, 't', zeroblob(3000), 'crc')", [(n,) for n in range(900, 950)]
         )
