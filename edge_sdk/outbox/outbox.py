@@ -117,12 +117,12 @@ class EventOutbox:
         if self._queue.is_ready:
             on_ready()
 
-    def listen(self, on_trouble: Callable[[str, str], None]) -> None:
+    def listen(self, listener: Callable[[str, str], None]) -> None:
         """Tell a function, from any thread, the name of each warning and a line for people, empty once it is over.
 
         What is wrong already is told first.
         """
-        self._warnings.listen(on_trouble)
+        self._warnings.listen(listener)
 
     @property
     def is_ready(self) -> bool:

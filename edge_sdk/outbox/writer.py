@@ -237,6 +237,7 @@ class Writer:
         line = f"{self._path} was removed or replaced while it was used; {len(store)} events were carried over"
         instead = f", what was there instead is put aside as {aside}" if aside else ""
         self._warnings.say("outbox_damaged", f"{line}{instead}; nothing else may touch it")
+        self._unread = [(self._queue.fed, store.last_id)]
         self._close_store()
         self.open()
 
