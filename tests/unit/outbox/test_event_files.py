@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.outbox import writer
 from edge_sdk.outbox.event import Losses, QueuedEvent
 from edge_sdk.outbox.outbox import EventOutbox
-from edge_sdk.outbox.recovery import DiskTroubleError
+from edge_sdk.outbox.recovery import DiskTroubleError, open_store
 from edge_sdk.outbox.store import VERSION, EventStore
 from tests.support.outboxes import WAIT_S, committed, delivered, log_of, outbox_at, put, taken, until
 
@@ -283,17 +282,17 @@ def test_what_was_acknowledged_stays_so(tmp_path: Path, change: Callable[[Path],
 def test_what_memory_has_overtakes_no_event_of_a_file_that_is_put_back_and_opens_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, opened, clock_s, tries = tmp_path / "events.sqlite", writer.open_store, [0.0], list[int]()
+    path, clock_s, tries = tmp_path / "events.sqlite", [0.0], list[int]()
 
     def open_late(*arguments: Any) -> EventStore:
         tries.append(1)
         if len(tries) < 4:
             raise DiskTroubleError("it is away")
-        return opened(*arguments)
+        return open_store(*arguments)
 
     with outbox_at(path, now_s=lambda: clock_s[0]) as outbox:
         numbers = committed(outbox, 700)  # more than are read ahead
-        monkeypatch.setattr(writer, "open_store", open_late)
+        monkeypatch.setattr("edge_sdk.outbox.writer.open_store", open_late)
         path.unlink()
         clock_s[0] += 2.0
         numbers += put(outbox, 3)
