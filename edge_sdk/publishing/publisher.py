@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import os
 import threading
 import time
@@ -201,7 +202,8 @@ class CameraSequence:
         self._holder: object | None = None
         self._is_fresh = False
         self._offset = 0
-        self._last = self._last_event = -1
+        self._last = -1
+        self.events = itertools.count()  # numbers of events, where nothing keeps those over restarts
 
     def take(self, holder: object) -> None:
         """Give the sequence to a stream, whichever had it."""
@@ -219,14 +221,6 @@ class CameraSequence:
     def is_of(self, holder: object) -> bool:
         """Tell whether a stream has it."""
         return self._holder is holder
-
-    def next_event(self, holder: object) -> int | None:
-        """Return the number of the next event; None for a stream that does not have the sequence."""
-        with self._lock:
-            if self._holder is not holder:
-                return None
-            self._last_event += 1
-            return self._last_event
 
     def number(self, holder: object, seq: int) -> int | None:
         """Return the number that a stream's frame bears in its message; None for one that does not have the sequence.
