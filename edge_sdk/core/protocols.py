@@ -26,10 +26,6 @@ NAME_LIMIT = 100
 _DETAIL_LIMIT = 8192  # bytes of its JSON: an event must fit into what any broker takes
 
 
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
-
-
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened; only `kind` is needed. Numbers may be numpy's, as results have them.
 
@@ -51,7 +47,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     camera: str = "camera"
-    at: datetime = msgspec.field(default_factory=_now)
+    at: datetime = msgspec.field(default_factory=lambda: datetime.now(timezone.utc))
     label: str | None = None
     class_id: int | None = None
     confidence: float | None = None

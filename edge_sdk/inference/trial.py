@@ -77,7 +77,9 @@ class TrialLimits(msgspec.Struct, frozen=True):
 
         Where memory runs out all the same, the kernel shall end this process and no other.
         """
-        _lower(resource.RLIMIT_DATA, _kilobytes(Path("/proc/self/status"), "VmData:") * 1024 + self.memory_bytes)
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        taken_kb = next(int(line.split()[1]) for line in lines if line.startswith("VmData:"))
+        _lower(resource.RLIMIT_DATA, taken_kb * 1024 + self.memory_bytes)
         _lower(resource.RLIMIT_CORE, 0)
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
@@ -90,11 +92,6 @@ def _lower(kind: int, value: int) -> None:
     _, hard = resource.getrlimit(kind)
     lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (lowest, lowest))
-
-
-def _kilobytes(path: Path, key: str) -> int:
-    line = next(line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith(key))
-    return int(line.split()[1])
 
 
 class TrialJob(msgspec.Struct, frozen=True):

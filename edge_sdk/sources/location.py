@@ -99,16 +99,14 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_fields(self, SourceOptions)
-        given = [name for name, is_given in self._ways_to_trust() if is_given]
+        ways = {
+            "tls_fingerprint": self.tls_fingerprint is not None,
+            "tls_ca_file": self.tls_ca_file is not None,
+            "tls_verify = false": not self.tls_verify,
+        }
+        given = [name for name, is_given in ways.items() if is_given]
         if len(given) > 1:
             raise SettingError(f"{' and '.join(given)}: expected one of them")
-
-    def _ways_to_trust(self) -> tuple[tuple[str, bool], ...]:
-        return (
-            ("tls_fingerprint", self.tls_fingerprint is not None),
-            ("tls_ca_file", self.tls_ca_file is not None),
-            ("tls_verify = false", not self.tls_verify),
-        )
 
 
 def bare_fingerprint(written: str) -> str:
@@ -204,12 +202,10 @@ def _shown_address(rest: str) -> str:
     """Show what follows the login in a URL: host and path, without what may be a secret."""
     address, query, _ = rest.partition("#")[0].partition("?")
     host, slash, path = address.partition("/")
-    shown_path = _LONG_RUN.sub(_word_or_dots, _SECRET_IN_PATH.sub(r"\1…", path))
+    shown_path = _LONG_RUN.sub(
+        lambda run: run[0] if _WORDS.fullmatch(run[0]) else "…", _SECRET_IN_PATH.sub(r"\1…", path)
+    )
     return _SECRET_IN_PATH.sub(r"\1…", host) + slash + shown_path + ("?…" if query else "")
-
-
-def _word_or_dots(run: re.Match[str]) -> str:
-    return run[0] if _WORDS.fullmatch(run[0]) else "…"
 
 
 def without_slashes(location: str) -> str:

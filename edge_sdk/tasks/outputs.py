@@ -74,10 +74,6 @@ Layout: TypeAlias = tuple[ModelOutput, ...]
 """The outputs that a decoder reads together, in the decoder's own order."""
 
 
-def _needs_nothing(_detection: DetectionSpec) -> None:
-    """Accept any [detection] section."""
-
-
 class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     """One way of reading a model's outputs: one entry of the table in `tasks.decoders`.
 
@@ -98,7 +94,7 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     task: Task
     layouts: Callable[[TaskSpec, int, Sequence[Shape]], Sequence[Layout]]
     make: Callable[[TaskSpec, int, Layout], Any]
-    check: Callable[[DetectionSpec], None] = _needs_nothing
+    check: Callable[[DetectionSpec], None] = lambda _detection: None
     needs: str = ""
     reads_all: bool = False
     box_axis: int | None = None

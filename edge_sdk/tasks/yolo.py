@@ -6,7 +6,6 @@ as the exporters write them: Darknet's [yolo] layer, Ultralytics' `Detect` of v5
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,13 +13,21 @@ from numpy.typing import NDArray
 
 from edge_sdk.core.errors import ModelError
 from edge_sdk.core.frame import Tensor
-from edge_sdk.tasks.boxes import MAX_CANDIDATES, MAX_SIZE_LOGIT, NO_CANDIDATES, Candidates, corner_boxes, strongest
+from edge_sdk.tasks.boxes import (
+    MAX_CANDIDATES,
+    MAX_SIZE_LOGIT,
+    NO_CANDIDATES,
+    STRIDES,
+    Candidates,
+    corner_boxes,
+    logit_of,
+    strongest,
+)
 from edge_sdk.tasks.outputs import COLUMNS, ROWS, Decoder, Layout, ModelOutput, Shape
 from edge_sdk.tasks.spec import DetectionSpec, TaskSpec
 
 Floats = NDArray[np.float32]
 
-_STRIDES = (8, 16, 32)
 _HALF, _MINUS_HALF = np.float32(0.5), np.float32(-0.5)
 
 
@@ -45,8 +52,7 @@ class YoloV4:
         confidence: float,
     ) -> None:
         # A box can only reach the threshold if its objectness alone does: compare logits, spare the exponentials.
-        bounded = min(max(confidence, 1e-9), 1 - 1e-9)
-        self._objectness_logit = math.log(bounded / (1 - bounded))
+        self._objectness_logit = logit_of(confidence)
         scales = list(scale_xy) or [1.0] * len(anchors)
         self._heads = [
             ((len(head), -1, grid[0] * grid[1]), _cell_table(head, grid, size_wh, scale))
@@ -200,7 +206,7 @@ def _check_v4(detection: DetectionSpec) -> None:
 
 def _cells(input_wh: tuple[int, int]) -> int:
     """Count the cells of all levels; where a stride does not divide the input, round down as Ultralytics does."""
-    return sum((input_wh[0] // stride) * (input_wh[1] // stride) for stride in _STRIDES)
+    return sum((input_wh[0] // stride) * (input_wh[1] // stride) for stride in STRIDES)
 
 
 def _v5_layouts(spec: TaskSpec, label_count: int, _got: Sequence[Shape]) -> Sequence[Layout]:

@@ -59,7 +59,7 @@ def levels_of(manifest: Manifest, *, fixed: bool = False) -> tuple[Level, ...]:
     _, rated = ratings(manifest)
     first, *others = manifest.variants
     chosen = [first]
-    for variant in sorted(() if fixed else others, key=lambda v: (-costs[v.name], -_pixels(v))):
+    for variant in sorted(() if fixed else others, key=lambda v: (-costs[v.name], -v.size_wh[0] * v.size_wh[1])):
         is_faster = costs[variant.name] <= _GAIN * costs[chosen[-1].name]
         is_beaten = any(
             costs[o.name] <= costs[variant.name] and rated[o.name].rank > rated[variant.name].rank
@@ -83,10 +83,6 @@ def _costs(variants: tuple[Variant, ...]) -> dict[str, float]:
     if all(e is not None for e in estimates):
         return {v.name: e.latency_ms for v, e in zip(variants, estimates, strict=True) if e is not None}
     return {v.name: v.host_latency_ms for v in variants}
-
-
-def _pixels(variant: Variant) -> int:
-    return variant.size_wh[0] * variant.size_wh[1]
 
 
 def ordinal(number: int) -> str:

@@ -7,6 +7,7 @@ line that says so.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,7 +19,6 @@ from edge_sdk.core.files import forget_oldest, read_regular, write_record
 from edge_sdk.core.machine import Cores, Cpu
 from edge_sdk.inference.runtime import available_providers, onnxruntime_version
 from edge_sdk.tuning.candidates import Limits, Tuned
-from edge_sdk.tuning.measurement import Candidate
 
 _GIB = 1 << 30
 _NAMES = {
@@ -80,11 +80,8 @@ def _listed(value: object) -> str:
 
 
 def _memory_class_gib() -> int:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    size = 1
-    while size * _GIB < pages:
-        size *= 2
-    return size
+    gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GIB
+    return 1 << (math.ceil(gib) - 1).bit_length()
 
 
 SCHEMA_VERSION = 2
@@ -181,15 +178,10 @@ def _objection(record: Record, bundle: Bundle, request: Request, machine: TunedM
     if difference is not None:
         return f"what is remembered was measured on something else: {difference}"
     named = (record.tuned.before, record.tuned.chosen, *record.tuned.measured)
+    variants, providers = {v.name for v in bundle.manifest.variants}, {*bundle.manifest.providers}
     for candidate in (m.candidate for m in named if m is not None):
-        if not _is_possible(candidate, bundle):
+        if candidate.variant not in variants or not candidate.providers or not set(candidate.providers) <= providers:
             return f"what is remembered is {candidate}, which {bundle.path} does not have"
     if request.variant not in (None, record.tuned.chosen.candidate.variant):
         return f"what is remembered chose another variant than {request.variant}"
     return None
-
-
-def _is_possible(candidate: Candidate, bundle: Bundle) -> bool:
-    manifest = bundle.manifest
-    is_known = candidate.variant in {v.name for v in manifest.variants}
-    return is_known and bool(candidate.providers) and set(candidate.providers) <= {*manifest.providers}
