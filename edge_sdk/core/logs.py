@@ -104,7 +104,6 @@ class Alarm:
     """One thing that may be wrong, told when it begins and when it is over: to people, and to who watches from afar.
 
     Args:
-        name: of what may be wrong, as in the state's `warnings`.
         warn: takes the name and the line, empty once it is over.
 
     Attributes:

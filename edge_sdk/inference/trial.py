@@ -99,8 +99,6 @@ class TrialJob(msgspec.Struct, frozen=True):
 
     Attributes:
         bundle: its folder, an absolute path, as the file system has it: a name may be no text.
-        digest: what was verified; another bundle there is refused.
-        signed: whether that was by a trusted key.
         limits: to take up before anything of it is read.
     """
 

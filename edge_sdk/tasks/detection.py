@@ -34,9 +34,7 @@ class Detect:
     with objects. After a frame with a fault every frame is checked, until there is none.
 
     Args:
-        decode: reads this model's outputs.
         places: which of the model's outputs it reads, in its own order.
-        thresholds: confidence, and iou, above which the weaker box of a class goes.
     """
 
     def __init__(self, decode: Decode, places: Sequence[int], thresholds: Thresholds) -> None:

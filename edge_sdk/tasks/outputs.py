@@ -78,8 +78,6 @@ class Decoder(msgspec.Struct, frozen=True, kw_only=True):
     """One way of reading a model's outputs: one entry of the table in `tasks.decoders`.
 
     Attributes:
-        name: as `decoder` in model.toml has it; unique among the decoders of a task.
-        task: the task whose results it gives.
         layouts: (spec, label_count, got shapes) -> the layouts that it reads for so many labels, the likelier first.
         make: (spec, label_count, layout) -> the reader of one layout, as the task's stage takes it: `Candidates` of
             outputs for detection, a class map of an output for segmentation, confidences of scores for classification.

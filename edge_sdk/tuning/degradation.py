@@ -177,10 +177,8 @@ class Governor:
         period_ns: between two frames of the source, nanoseconds.
         now_ns: monotonic nanoseconds.
         start: index of the level on which the stream starts, 0 for the top.
-        controller: of the streams that share the machine with it; None: it is alone.
 
     Attributes:
-        levels: those that there are now.
         index: of the level that runs; 0 is the top.
         misses_until_ns: until when, monotonic nanoseconds, it counts as one that misses too many deadlines to step up.
         rises_until_ns: until when it counts as one that would step up after some more quiet.

@@ -155,10 +155,7 @@ class Window:
     """Stages of a candidate that are measured while their frames run: a stage itself.
 
     Args:
-        candidate: what runs.
-        stages: of it.
         fallback: what gives the result where they fail; None lets the error through.
-        pace: how long to look.
         on_fallback: called before `fallback` gives a result.
         clock_ns, cpu_ns: monotonic time and the process's CPU time, in nanoseconds.
 

@@ -112,7 +112,6 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What tuning came to, and for what it was measured.
 
     Attributes:
-        machine: where it was measured.
         at: when, RFC 3339, UTC.
     """
 

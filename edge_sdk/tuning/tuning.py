@@ -36,11 +36,7 @@ Open = Callable[[Bundle, Candidate], Stages]
 
 
 def open_candidate(bundle: Bundle, candidate: Candidate) -> Stages:
-    """Load a candidate and replay its golden inputs.
-
-    Raises:
-        EdgeError: when it cannot be loaded, read or trusted here.
-    """
+    """Load a candidate and replay its golden inputs."""
     return Stages.open(bundle.with_primary(candidate.variant), candidate.settings(SessionSettings.of(bundle.manifest)))
 
 
@@ -183,7 +179,6 @@ class Tuning:
         """Load a candidate while another one runs.
 
         Raises:
-            EdgeError: when it cannot be loaded, read or trusted here, or for want of memory.
             SessionError: one of its providers does not start: what would be measured is another candidate.
         """
         check_free_memory(self._bundle, candidate.variant)
