@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_sdk.bundle.bundle import Bundle
 from edge_sdk.cli.root import run
 from edge_sdk.core.errors import LONGEST_LINE, BundleError, ConfigError, failure_line
 from tests.support.bundles import edit_manifest, write_bundle
@@ -48,16 +47,6 @@ def test_a_fault_of_the_program_is_one_bounded_line() -> None:
     said = failure_line(ValueError("\x1b" * 100_000))
     assert len(said) == LONGEST_LINE
     assert said.isprintable()
-
-
-def test_what_a_manifest_is_made_to_say_is_one_bounded_line(tmp_path: Path) -> None:
-    folder = write_bundle(tmp_path / "a.edge")
-    entry = {"name": "a\n" * 50_000, "size": 1, "sha256": "0" * 64}
-    edit_manifest(folder, files=[entry])
-    with pytest.raises(BundleError) as caught:
-        Bundle.open(folder)
-    assert str(caught.value).isprintable()
-    assert len(str(caught.value)) <= LONGEST_LINE
 
 
 def test_a_file_of_a_bundle_whose_name_is_no_text_is_said_in_json(
