@@ -221,8 +221,6 @@ class Detections(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Objects found in one frame, most confident first.
 
     Attributes:
-        frame: where they were found.
-        inference_ns: duration of the bare run.
         boxes_xyxy: float32 (N, 4), clipped, in pixels of the original frame.
         confidences: float32 (N,), 0-1.
         class_ids: int64 (N,), lines of labels.txt from 0.
@@ -242,8 +240,6 @@ class Classification(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The most likely classes of one frame, most likely first.
 
     Attributes:
-        frame: what was classified.
-        inference_ns: duration of the bare run.
         confidences: float32 (K,), 0-1, of all classes that sum to 1.
         class_ids: int64 (K,). With a background class: output index - 1, and -1 is the background itself.
         is_finite: whether the model's outputs were numbers. Where not, nothing is known of what the frame shows.
@@ -264,8 +260,6 @@ class Segmentation(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The class of every place in one frame.
 
     Attributes:
-        frame: what was segmented.
-        inference_ns: duration of the bare run.
         class_map: uint8 (H, W), lines of labels.txt from 0, or `NO_CLASS`. Of the output's own resolution, over the
             model's whole input, its padding included.
         geometry: how the frame lies in `class_map`: map_px = frame_px * scale + offset.

@@ -36,20 +36,12 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options with which a source is opened; those that do not concern its kind are ignored.
 
     Attributes:
-        size_wh: pixels, 1 to 16384, of a camera that can be asked; None: as it delivers.
-        fps: frames a second, 0.1 to 240, of a camera that can be asked, and of what has no rate of its own; of a
-            pattern 1 or more.
-        pixel_format: of a V4L2 camera.
-        transport: of RTSP. With `tcp` FFmpeg still takes UDP from a server that has nothing else.
-        rotate: degrees clockwise by which every picture is turned, after what its own EXIF or display matrix says.
-        repeat: a video file, or a folder of images, begins again when it is through.
-        open_timeout_s: seconds, 0.1 to 60, that a stream may take to open.
-        read_timeout_s: seconds, 0.1 to 60, without a frame after which a stream is lost. A V4L2 camera has 2.
-        tls_fingerprint: SHA-256 of the one certificate that an rtsps or https camera may show, 64 hexadecimal digits,
-            with colons or without.
-        tls_ca_file: PEM file of the authorities whose certificates are trusted instead of the system's.
+        fps: also of what has no rate of its own, as a pattern, which has 1 or more.
+        transport: with `tcp` FFmpeg still takes UDP from a server that has nothing else.
+        rotate: after what a picture's own EXIF or display matrix says.
+        read_timeout_s: a V4L2 camera has 2.
         tls_verify: False: any certificate is taken, and whoever shows one gets the password.
-        allow_other_hosts: a stream may redirect to other hosts, which then get the password.
+        allow_other_hosts: which then get the password.
 
     Raises:
         SettingError: one that is out of its range, or several of the three about certificates.
