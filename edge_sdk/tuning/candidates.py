@@ -390,16 +390,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         seconds: float | None,
         cores: Cores,
     ) -> Plan:
-        """Make a plan for a bundle.
+        """Make a plan for a bundle, whose first variant is the promised one.
 
         Args:
-            bundle: as it was opened; its first variant is the promised one.
+            bundle: as it was opened.
             limits: what has to be kept.
             only_first: whether no other variant than the promised one may run.
             providers: those that a session got here, in order of preference.
             fps: of the camera.
-            seconds: for all candidates. None: 20, and more for a camera that is so slow that not every variant could
-                be looked at in them.
+            seconds: None: 20, and more for a camera so slow that not every variant could be looked at in them.
             cores: the cores here.
         """
         metric, rated = ratings(bundle.manifest)

@@ -394,11 +394,7 @@ _BESIDE_MIB = 64
 def check_free_memory(bundle: Bundle, variant: str, root: Path = Path("/")) -> None:
     """Refuse to load a variant beside another one where memory is short: what runs already must not be killed for it.
 
-    Args:
-        bundle: that has it.
-        variant: its name.
-        root: the folder that holds `proc` and `sys`; another one in tests. Where it does not say what is free, all
-            is well.
+    Where the machine, whose `proc` and `sys` are below `root`, does not say what is free, all is well.
 
     Raises:
         NoRoomError: memory is short now; later it may not be.

@@ -124,16 +124,10 @@ class Tuning:
         on_trying: Callable[[Candidate], None] = lambda _candidate: None,
         on_variant: Callable[[str], None] = lambda _variant: None,
     ) -> LiveTuner:
-        """Make what tunes while the loop runs, whatever is remembered.
+        """Make what tunes while the loop runs, whatever is remembered: see `LiveTuner`.
 
-        Args:
-            home: what runs now, whoever opened it.
-            fps: of the camera.
-            seconds: for all candidates; by default as `Plan.of` has it.
-            load_limit_s: for one load, with whatever `open_stages` does before it, such as a trial.
-            on_tuned: called with what came out, and why it is not remembered; empty where it is.
-            on_trying: called with every candidate before it is loaded or measured.
-            on_variant: called with the variant of the next frames whenever the loop gets other stages.
+        The time for all candidates is by default as `Plan.of` has it; the limit of a load counts for whatever
+        `open_stages` does before it, too, such as a trial.
         """
         # What ONNX Runtime gave the session, so that no chain is tried whose first provider is not here. Of a chain
         # that was cut short by choice the record knows what else started.
@@ -254,26 +248,16 @@ def tune(
     silence_s: float = _SILENCE_S,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[Tuned, str]:
-    """Tune on a source that comes at its own pace, whatever is remembered.
-
-    Args:
-        tuning: of the bundle.
-        limits: what has to be kept.
-        source: opened by the caller, who closes it.
-        fps: its frames a second.
-        seconds: for all candidates; by default 20, and more for a camera so slow that these are not enough.
-        on_trying: called with every candidate before it is loaded or measured.
-        silence_s: how long the source may deliver nothing.
-        is_stopped: asked at every step.
+    """Tune on a source that comes at its own pace, whatever is remembered; the caller closes it.
 
     Returns:
         What came out, and why it is not remembered; empty where it is.
 
     Raises:
-        CameraError: the source ended first, or fell silent.
+        CameraError: the source ended first, or delivered nothing for `silence_s` seconds.
         SessionError: nothing could be measured, or what was chosen cannot be loaded again.
         EdgeError: what the bundle promises cannot be loaded, read or trusted here.
-        StoppedError: `is_stopped` said so.
+        StoppedError: `is_stopped`, which is asked at every step, said so.
     """
     outcome: list[tuple[Tuned, str]] = []
     home = tuning.open_promised()
